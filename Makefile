@@ -1,0 +1,48 @@
+# Every target does its own set-up and is quick the second time.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+APT    := build-essential python3-dev python3-venv librocksdb-dev libsnappy-dev liblz4-dev libzstd-dev \
+          zlib1g-dev kcat default-jdk-headless maven
+
+.PHONY: build demo test check ext clean
+build: build/stamp-venv ext jars
+
+build/stamp-apt: Makefile
+	@mkdir -p build
+	@missing=""; for p in $(APT); do dpkg -s $$p 2>/dev/null | grep -q '^Status: install ok' || missing="$$missing $$p"; done; \
+	 if [ -n "$$missing" ]; then \
+	   sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	   $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; \
+	 fi
+	@touch $@
+
+build/stamp-venv: build/stamp-apt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip "setuptools>=77" wheel "Cython>=3.1,<4"
+	PENSTOCK_MODULES=crc $(BIN)/pip install -q --no-build-isolation -e '.[etl,demo,test]'
+	@touch $@
+
+# The Cython modules, compiled in place; only what changed is compiled again.
+ext: build/stamp-venv
+	@flock build/lock $(BIN)/python setup.py -q build_ext --inplace
+
+# The jars of Spark's Kafka source and of Delta, through Maven.
+.PHONY: jars
+jars: build/stamp-venv
+	@$(BIN)/python -m penstock.pipeline.etl.jars
+
+demo: build
+	$(BIN)/penstock demo $(if $(ALL),--all) $(if $(KILL),--kill)
+
+check: ext
+	$(BIN)/ruff check .
+	$(BIN)/cython-lint pyx
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: build
+	$(BIN)/pytest -q -n 2 tests
+
+clean:
+	rm -rf build dist *.egg-info pyx/*.so pyx/wire/messages.py

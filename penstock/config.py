@@ -1,0 +1,203 @@
+"""Typed property tables: Kafka's names and defaults, ours prefixed `penstock.`; unknown keys are refused.
+
+A part declares its table once:
+
+    SCHEMA = Schema("broker", [
+        Property("log.segment.bytes", parse_int(minimum=14), 1 << 30, "Size at which a segment is rolled, bytes."),
+    ])
+    config = SCHEMA.load(path="server.properties", overrides=["log.segment.bytes=1048576"])
+    config["log.segment.bytes"]
+
+Files have the syntax of Java properties that Kafka's own files use: `key=value` lines, `#` and `!` comments,
+a backslash at a line's end continues it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Parser = Callable[[str], Any]
+
+
+class ConfigError(ValueError):
+    """A property file or override is wrong; the text says which key and what to do."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """One configuration key: its Kafka name, how its text is read, its default, one line of help.
+
+    A default of `REQUIRED` means that the user has to give it.
+    """
+
+    name: str
+    parse: Parser
+    default: Any
+    doc: str
+
+
+REQUIRED: Any = object()
+
+
+def parse_str(text: str) -> str:
+    """Any text."""
+    return text
+
+
+def parse_bool(text: str) -> bool:
+    """`true` or `false`, as Kafka has it."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError("is not `true` or `false`")
+    return text.lower() == "true"
+
+
+def parse_int(minimum: int | None = None, maximum: int | None = None) -> Parser:
+    """A parser of whole numbers within bounds (both included)."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError("is not a whole number") from None
+        if minimum is not None and number < minimum:
+            raise ValueError(f"is less than {minimum}")
+        if maximum is not None and number > maximum:
+            raise ValueError(f"is more than {maximum}")
+        return number
+
+    return parse
+
+
+def parse_float(text: str) -> float:
+    """A number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("is not a number") from None
+
+
+def parse_list(text: str) -> list[str]:
+    """Comma-separated words, blanks around them dropped."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def parse_choice(*choices: str) -> Parser:
+    """A parser that takes one of the given words."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"is not one of {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+class Config(Mapping[str, Any]):
+    """The values of a schema, by property name, plus `given`: the names that the user set."""
+
+    def __init__(self, values: dict[str, Any], given: frozenset[str]) -> None:
+        self._values = values
+        self.given = given
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Schema:
+    """A part's table of properties.
+
+    A name may hold `*` for a user's own word (`source.*.bootstrap.servers`): such a property has no value until
+    a key matches it, and then stands in the config under the key that was given.
+    """
+
+    def __init__(self, part: str, properties: Iterable[Property]) -> None:
+        self.part = part
+        self.properties = {prop.name: prop for prop in properties}
+        self._patterns = [
+            (re.compile(re.escape(prop.name).replace(r"\*", r"([^.]+)") + r"\Z"), prop)
+            for prop in self.properties.values()
+            if "*" in prop.name
+        ]
+
+    def _find(self, name: str) -> Property:
+        prop = self.properties.get(name)
+        if prop is not None and "*" not in name:
+            return prop
+        for pattern, prop in self._patterns:
+            if pattern.match(name):
+                return prop
+        near = difflib.get_close_matches(name, self.properties, n=1)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise ConfigError(f"unknown {self.part} property `{name}`{hint}")
+
+    def parse(self, texts: Mapping[str, str]) -> Config:
+        """Read texts by key into typed values; defaults fill the rest.
+
+        Raises ConfigError for an unknown key, a value that does not parse, or a required key that is missing.
+        """
+        values = {
+            prop.name: prop.default
+            for prop in self.properties.values()
+            if "*" not in prop.name and prop.default is not REQUIRED
+        }
+        for name, text in texts.items():
+            prop = self._find(name)
+            try:
+                values[name] = prop.parse(text.strip())
+            except ValueError as error:
+                raise ConfigError(f"`{name}={text}` {error}") from None
+        for name, prop in self.properties.items():
+            if prop.default is REQUIRED and "*" not in name and name not in values:
+                raise ConfigError(f"the {self.part} configuration lacks `{name}`: {prop.doc}")
+        return Config(values, frozenset(texts))
+
+    def load(self, path: str | Path | None = None, overrides: Iterable[str] = ()) -> Config:
+        """Read a properties file, then `key=value` overrides on top. Raises ConfigError."""
+        texts: dict[str, str] = {}
+        if path is not None:
+            try:
+                content = Path(path).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"cannot read `{path}`: {error}") from None
+            texts.update(parse_properties(content, str(path)))
+        for override in overrides:
+            name, equals, text = override.partition("=")
+            if not equals:
+                raise ConfigError(f"`{override}` is not of the form key=value")
+            texts[name.strip()] = text
+        return self.parse(texts)
+
+
+def parse_properties(content: str, where: str = "properties") -> dict[str, str]:
+    """The keys and values of a properties file. Raises ConfigError with the line's number."""
+    texts: dict[str, str] = {}
+    line, started_at = "", 0
+    for number, raw in enumerate(content.splitlines(), 1):
+        piece = raw.strip()
+        if not line:
+            if not piece or piece[0] in "#!":
+                continue
+            started_at = number
+        line += piece
+        if line.endswith("\\"):
+            line = line[:-1]
+            continue
+        match = re.match(r"([^=:\s]+)\s*[=:]\s*(.*)\Z", line)
+        if match is None:
+            raise ConfigError(f"{where}, line {started_at}: `{line}` is not of the form key=value")
+        texts[match[1]] = match[2]
+        line = ""
+    if line:
+        raise ConfigError(f"{where}, line {started_at}: the file ends inside a continued line")
+    return texts

@@ -1,0 +1,99 @@
+"""Named places where a test may stop, delay, fail or kill a process.
+
+Off unless `PENSTOCK_FAILPOINTS` is set when the process starts, for example
+`PENSTOCK_FAILPOINTS="mirror.before_commit=kill@3,dedupe.after_publish=delay:200"`:
+
+| action        | effect at the n-th passage (`@n`, default 1; `delay` acts at each passage from the n-th on) |
+| ------------- | -------------------------------------------------------------------------------------------- |
+| `kill`        | the process ends by SIGKILL: nothing is flushed, no handler runs                               |
+| `stop`        | the process stops by SIGSTOP until somebody sends SIGCONT                                    |
+| `error`       | `FailpointError` is raised                                                                   |
+| `delay:MS`    | the thread sleeps                                                                            |
+
+A module declares its names once with `declare`; `declared()` lets a test enumerate them all, so a
+write, publish, commit or fsync that gains a failpoint gains its test with it. A name that nobody
+declared is refused by `arm_from_environment`, which the commands call once their modules are imported.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+ENVIRONMENT = "PENSTOCK_FAILPOINTS"
+
+
+class FailpointError(RuntimeError):
+    """Raised by a failpoint whose action is `error`."""
+
+
+@dataclass
+class _Armed:
+    action: str
+    at_passage: int
+    delay_ms: int
+    passages: int = 0
+
+
+_declared: dict[str, str] = {}
+_armed: dict[str, _Armed] = {}
+
+
+def declare(name: str, where: str) -> str:
+    """Register a failpoint's name with a few words on the step it stands at; returns the name."""
+    if name in _declared:
+        raise ValueError(f"failpoint `{name}` is declared twice")
+    _declared[name] = where
+    return name
+
+
+def declared(prefix: str = "") -> dict[str, str]:
+    """Every declared name that starts with prefix, with its words, in order of declaration."""
+    return {name: where for name, where in _declared.items() if name.startswith(prefix)}
+
+
+def _parse(spec: str) -> tuple[str, _Armed]:
+    name, equals, action = spec.strip().partition("=")
+    action, _, passage = action.partition("@")
+    kind, _, amount = action.partition(":")
+    if not equals or kind not in ("kill", "stop", "error", "delay") or (kind == "delay") != amount.isdigit():
+        raise ValueError(f"failpoint `{spec}` is not `name=kill|stop|error|delay:MS[@n]`")
+    if passage and not passage.isdigit():
+        raise ValueError(f"failpoint `{spec}`: `@{passage}` is not a number")
+    return name, _Armed(kind, int(passage or 1), int(amount or 0))
+
+
+def arm(specs: str) -> None:
+    """Arm the comma-separated specs. Raises ValueError for a bad spec or an undeclared name."""
+    for spec in filter(None, specs.split(",")):
+        name, armed = _parse(spec)
+        if name not in _declared:
+            raise ValueError(f"no failpoint `{name}`; there are: {', '.join(sorted(_declared))}")
+        _armed[name] = armed
+
+
+def arm_from_environment() -> None:
+    """Arm what `PENSTOCK_FAILPOINTS` names; nothing happens when it is not set."""
+    arm(os.environ.get(ENVIRONMENT, ""))
+
+
+def disarm() -> None:
+    """Forget all armed failpoints."""
+    _armed.clear()
+
+
+def failpoint(name: str) -> None:
+    """Pass the named place. Costs one dictionary look-up when nothing is armed."""
+    armed = _armed.get(name)
+    if armed is None:
+        return
+    armed.passages += 1
+    if armed.action == "delay":
+        if armed.passages >= armed.at_passage:
+            time.sleep(armed.delay_ms / 1000)
+    elif armed.passages == armed.at_passage:
+        if armed.action == "error":
+            raise FailpointError(name)
+        os.kill(os.getpid(), signal.SIGKILL if armed.action == "kill" else signal.SIGSTOP)

@@ -1,0 +1,30 @@
+"""Logging for people and machines: one line an event, ids as fields (`broker=1 topic=a partition=0`)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+
+class Fields(logging.LoggerAdapter[logging.Logger]):
+    """A logger that appends fixed `name=value` fields to every line."""
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        fields = " ".join(f"{name}={value}" for name, value in (self.extra or {}).items())
+        return f"{msg} {fields}" if fields else msg, kwargs
+
+
+def get(name: str, **fields: object) -> Fields:
+    """The logger `penstock.<name>` with fields that stand on each of its lines."""
+    return Fields(logging.getLogger(f"penstock.{name}"), fields)
+
+
+def setup(level: str = "INFO") -> None:
+    """Send every log line to standard error; standard output belongs to a command's answer."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("penstock")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    root.propagate = False
