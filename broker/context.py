@@ -1,0 +1,83 @@
+"""What a handler may use: the broker's parts, handed to each call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from penstock.broker.store.base import Store
+
+if TYPE_CHECKING:
+    from penstock.broker.topics import Topics
+
+
+class Endpoint(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """Who asks, and in which version."""
+
+    api_version: int
+    client_id: str | None
+    peer: str  # "host:port" of the client
+    listener: str
+
+
+class Coordinators(Protocol):
+    """The group and transaction coordinators, as the server starts and stops them."""
+
+    async def start(self, context: Context) -> None:
+        """Load their logs; called when all partitions are led and before anything is served.
+
+        Sets `context.groups` and `context.transactions` for the handlers.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """End timers and tasks; what was answered is already in the logs."""
+        ...
+
+    def topic_deleted(self, name: str) -> None:
+        """Forget a deleted topic's committed offsets and transactions' partitions."""
+        ...
+
+
+@dataclass
+class Context:
+    """The broker's parts. One per process; handlers run on the one asyncio loop, so no locks are needed.
+
+    `partitions` are the functions of the partition log (`penstock.pyx.partition`). Those that touch a disk
+    for long (`lead`, `housekeep`, `delete`, `stop`) are called in an executor; `append`, `read` and `offsets`
+    may be called on the loop when little is read or written.
+    """
+
+    node_id: int
+    config: Mapping[str, Any]
+    store: Store
+    topics: Topics
+    partitions: Any  # the module penstock.pyx.partition; its stub types it where it is imported by name
+    coordinators: Coordinators
+    advertised: Endpoint
+    cluster_id: str
+    # Set by the coordinators' start(); their handlers know the types.
+    groups: Any = None
+    transactions: Any = None
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def now_ms(self) -> int:
+        """The wall clock in milliseconds since 1970: for timestamps only, never for timers."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """The clock for timers and sessions, in milliseconds."""
+        return time.monotonic_ns() // 1_000_000

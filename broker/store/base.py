@@ -1,0 +1,194 @@
+"""What the control plane knows of its metadata store: ZooKeeper's semantics, nothing of any product.
+
+A store is a tree of nodes. A node has bytes, a version that grows by one with each `set` (0 after `create`)
+and children. It may be ephemeral (it vanishes with the session that made it) or sequential (its name ends in
+a ten-digit number that its parent hands out). A watch is one-shot: it fires at most once, on the loop.
+
+Paths and JSON are those of the source documents (HA-9): `paths` has them in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+ANY_VERSION = -1  # As an expected version: whatever is there.
+
+
+class StoreError(Exception):
+    """A store operation was refused; `path` is the node that it was about."""
+
+    def __init__(self, path: str, why: str = "") -> None:
+        super().__init__(f"{path}: {why}" if why else path)
+        self.path = path
+
+
+class NoNodeError(StoreError):
+    """The node (or the parent of a node to be created) does not exist."""
+
+
+class NodeExistsError(StoreError):
+    """A node of that path is there already."""
+
+
+class BadVersionError(StoreError):
+    """The node's version is not the expected one."""
+
+
+class NotEmptyError(StoreError):
+    """The node has children and can't be deleted."""
+
+
+@dataclass(frozen=True)
+class Stat:
+    """What a store knows about a node besides its bytes."""
+
+    version: int
+    ephemeral_session: int  # 0 = not ephemeral
+    created_ms: int
+    modified_ms: int
+
+
+class Event(Enum):
+    """What a watch tells."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    DELETED = "deleted"
+    CHILDREN = "children"
+
+
+Watch = Callable[[str, Event], None]
+
+
+@dataclass(frozen=True)
+class Create:
+    """An operation of `multi`: make a node. `parents` makes missing parents too (empty bytes)."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+    parents: bool = False
+
+
+@dataclass(frozen=True)
+class Set:
+    """An operation of `multi`: replace a node's bytes if its version is the expected one."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True)
+class Delete:
+    """An operation of `multi`: remove a node; `recursive` takes its children with it."""
+
+    path: str
+    version: int = ANY_VERSION
+    recursive: bool = False
+
+
+@dataclass(frozen=True)
+class Check:
+    """An operation of `multi`: only look whether a node has the expected version."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+Operation = Create | Set | Delete | Check
+
+
+class Store(Protocol):
+    """A tree of versioned nodes. What a method has returned from is durable.
+
+    All methods run on the asyncio loop; they raise the StoreErrors above.
+    """
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        parents: bool = False,
+    ) -> str:
+        """Make a node and return its path (which differs from the given one for a sequence node)."""
+        ...
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """A node's bytes and stat; the watch fires when it is changed or deleted."""
+        ...
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """A node's stat, or None; the watch fires when it is created, changed or deleted."""
+        ...
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        """Replace a node's bytes if its version is the expected one; returns the new version."""
+        ...
+
+    async def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
+        """Remove a node."""
+        ...
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """The names (not paths) of a node's children, sorted; the watch fires when one comes or goes."""
+        ...
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
+        """All or nothing, in order; per operation the created path, the new version, or None."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: its ephemeral nodes vanish."""
+        ...
+
+
+class paths:
+    """Where things stand in the tree: source B; cluster id and producer id blocks as Kafka 2.x has them."""
+
+    BROKER_IDS = "/brokers/ids"
+    TOPICS = "/brokers/topics"
+    TOPIC_CONFIGS = "/config/topics"
+    BROKER_CONFIGS = "/config/brokers"
+    CONTROLLER = "/controller"
+    CONTROLLER_EPOCH = "/controller_epoch"
+    DELETE_TOPICS = "/admin/delete_topics"
+    CLUSTER_ID = "/cluster/id"
+    PRODUCER_IDS = "/latest_producer_id_block"
+
+    @staticmethod
+    def broker(node_id: int) -> str:
+        """A live broker's registration (ephemeral)."""
+        return f"/brokers/ids/{node_id}"
+
+    @staticmethod
+    def topic(name: str) -> str:
+        """A topic's assignment: partitions to replica lists, and its id."""
+        return f"/brokers/topics/{name}"
+
+    @staticmethod
+    def partition_state(name: str, partition: int) -> str:
+        """A partition's leader, epochs and in-sync replicas."""
+        return f"/brokers/topics/{name}/partitions/{partition}/state"
+
+    @staticmethod
+    def topic_config(name: str) -> str:
+        """A topic's own configs."""
+        return f"/config/topics/{name}"
+
+    @staticmethod
+    def broker_config(node_id: int) -> str:
+        """Configs of a broker that were altered at run time."""
+        return f"/config/brokers/{node_id}"
+
+    @staticmethod
+    def delete_topic(name: str) -> str:
+        """The mark that a topic is to be deleted."""
+        return f"/admin/delete_topics/{name}"
