@@ -1,0 +1,1 @@
+"""The main job on real data: three datacenters' flights, mirrored, deduplicated, one complete table a night."""
