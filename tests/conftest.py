@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests say `from harness import BrokerProcess`
 
 from harness import BrokerProcess, topic_name
+from kafka_fixtures import apache_kafka  # noqa: F401  (a fixture)
 
 # Small and quick: tests should not wait for groups to gather or for big preallocations.
 PROPERTIES: dict[str, object] = {

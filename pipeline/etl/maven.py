@@ -1,0 +1,92 @@
+"""Jars through Maven, kept in the user's cache folder: fetched once, whole or not at all.
+
+A set of jars is described by its pom; the folder that holds the set is named after the pom's hash, so a
+changed version is another folder and an old one is never half updated.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+COPY_GOAL = "dependency:copy-dependencies"
+
+
+class MavenError(RuntimeError):
+    """Maven is missing or could not fetch a set of jars; the text ends with what it said."""
+
+
+@dataclass(frozen=True)
+class Jar:
+    """A dependency: its coordinates, and whether the jars that it needs itself come along."""
+
+    coordinates: str
+    transitive: bool = False
+
+
+def pom(jars: Iterable[Jar]) -> str:
+    """The text of a pom that depends on the jars."""
+    entries = []
+    for jar in jars:
+        group, artifact, version = (escape(word) for word in jar.coordinates.split(":"))
+        exclusions = (
+            ""
+            if jar.transitive
+            else "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+        )
+        entries.append(
+            f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+            f"<version>{version}</version>{exclusions}</dependency>"
+        )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>\n'
+        "<groupId>penstock</groupId><artifactId>jars</artifactId><version>1</version><packaging>pom</packaging>\n"
+        "<dependencies>\n" + "\n".join(entries) + "\n</dependencies></project>\n"
+    )
+
+
+def cache_folder() -> Path:
+    """Where sets of jars are kept: `$XDG_CACHE_HOME/penstock/jars`, by default under `~/.cache`."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "penstock" / "jars"
+
+
+def fetch(jars: Iterable[Jar]) -> list[Path]:
+    """The paths of the jars (and of what they need, where asked), fetched if they are not there yet.
+
+    Several processes may ask at once: one fetches, the others wait. Raises MavenError.
+    """
+    text = pom(jars)
+    folder = cache_folder() / hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                _fetch_into(folder, text)
+    return sorted(folder.glob("*.jar"))
+
+
+def _fetch_into(folder: Path, text: str) -> None:
+    """Run Maven into a folder aside, and rename it: a folder that has the final name is whole."""
+    aside = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    (aside / "pom.xml").write_text(text, encoding="utf-8")
+    command = ["mvn", "-q", "-B", "-f", str(aside / "pom.xml"), COPY_GOAL]
+    command += [f"-DoutputDirectory={aside}", "-DincludeScope=runtime"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise MavenError("`mvn` is not installed; Debian has it as the package `maven`") from None
+    if done.returncode != 0 or not any(aside.glob("*.jar")):
+        said = (done.stdout + done.stderr).strip()[-2000:]
+        raise MavenError(f"Maven could not fetch the jars of {folder.name}: {said}")
+    aside.rename(folder)

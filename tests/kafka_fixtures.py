@@ -1,0 +1,16 @@
+"""The fixture `apache_kafka`: one node of Apache Kafka for the whole test session (of each worker process)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kafka_jars import ApacheKafka
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """A running node: `.bootstrap` is its address. Don't stop it; a test that stops one makes its own."""
+    kafka = ApacheKafka(tmp_path_factory.mktemp("kafka"))
+    yield kafka
+    kafka.stop()
