@@ -1,0 +1,127 @@
+"""The partition logs, for the control plane: what Python may call. Errors from disk are OSError, from Kafka's rules KafkaError.
+
+Configuration keys of `lead` and `reconfigure` (all int; times ms, sizes bytes; missing ones take Kafka's defaults):
+segment_bytes segment_ms index_interval_bytes segment_index_bytes retention_ms retention_bytes flush_messages flush_ms
+max_message_bytes timestamp_before_max_ms timestamp_after_max_ms producer_id_expiration_ms log_append_time cleanup_delete
+cleanup_compact.
+
+Unknown partitions raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION). All functions may be called from any thread and release
+the GIL while they work; those marked "slow" may touch the disk and belong in an executor thread.
+"""
+
+from typing import NamedTuple
+
+class Recovered(NamedTuple):
+    log_start: int
+    log_end: int
+    batches_checked: int  # batches whose bytes were read and checked; 0 after a clean stop
+    cut_bytes: int  # bytes removed at the end because they were no whole, right batch
+
+class Appended(NamedTuple):
+    base_offset: int
+    log_append_time_ms: int  # -1 unless LogAppendTime
+    log_start: int
+
+class Offsets(NamedTuple):
+    log_start: int
+    last_stable: int
+    high_watermark: int
+    log_end: int
+    leader_epoch: int
+
+class Producer(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int  # -1 if its last batch was a marker
+    last_timestamp_ms: int
+    coordinator_epoch: int  # -1 if no marker was seen
+    txn_first_offset: int  # of its open transaction; -1 if none
+
+class Housekept(NamedTuple):
+    segments_deleted: int
+    bytes_deleted: int
+    rolled: bool
+    flushed: bool
+
+def lead(
+    topic: str,
+    topic_id: bytes,
+    partition: int,
+    leader_epoch: int,
+    folder: str,
+    config: dict[str, int],
+    clean: bool = False,
+) -> Recovered:
+    """Open (or create) the log `<folder>/<topic>-<partition>` and take the lead. Slow.
+
+    `folder` is the log.dir. clean: the broker was stopped cleanly (its marker file was there), so the log isn't walked.
+    If the partition is led already, only the leader epoch is raised. Raises OSError when the folder can't be used,
+    ValueError for a name, id or config that is wrong.
+    """
+
+def reconfigure(topic: str, partition: int, config: dict[str, int]) -> None:
+    """Change the given keys of a partition's configuration; they hold from the next append or housekeep."""
+
+def stop(topic: str, partition: int) -> None:
+    """Flush, write the checkpoints and the producer snapshot, close. Waiters are woken. Slow. Raises OSError."""
+
+def delete(topic: str, partition: int) -> None:
+    """Stop without flushing, rename the folder to `<topic>-<partition>.<32 hex>-delete`, remove it. Slow. Raises OSError."""
+
+def append(topic: str, partition: int, records: bytes, leader_epoch: int = -1) -> Appended:
+    """Append whole batches as a coordinator (control batches allowed, no sequence check). Raises KafkaError.
+
+    leader_epoch >= 0: refuse with FENCED_LEADER_EPOCH if the partition is not at that epoch.
+    """
+
+def append_client(topic: str, partition: int, records: bytes) -> Appended:
+    """Append whole batches as a client's produce request does (sequences checked). Raises KafkaError."""
+
+def read(topic: str, partition: int, offset: int, max_bytes: int, isolation: int = 2) -> bytes:
+    """Whole raw batches from the one that holds `offset`, at most max_bytes (but at least one batch), within one segment.
+
+    isolation: 0 up to the high watermark, 1 up to the last stable offset, 2 up to the log end. Empty at the end.
+    Raises KafkaError(OFFSET_OUT_OF_RANGE).
+    """
+
+def aborted(topic: str, partition: int, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
+    """(producer id, first offset) of the aborted transactions that touch the range."""
+
+def offsets(topic: str, partition: int) -> Offsets:
+    """Where the log begins and ends now."""
+
+def offset_for_timestamp(topic: str, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record whose timestamp is at least timestamp_ms; None if there is none. Slow."""
+
+def max_timestamp(topic: str, partition: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the record with the largest timestamp (the earliest of several); None if the log is empty. Slow."""
+
+def offset_for_epoch(topic: str, partition: int, epoch: int) -> tuple[int, int]:
+    """The largest epoch <= `epoch` in the log and its end offset; (-1, -1) if unknown."""
+
+def delete_records_before(topic: str, partition: int, offset: int) -> int:
+    """Move the log start up to `offset` (-1 = the high watermark); answers the new log start. Slow.
+
+    Raises KafkaError(OFFSET_OUT_OF_RANGE) for an offset past the high watermark.
+    """
+
+def producers(topic: str, partition: int) -> list[Producer]:
+    """State of every producer id that the log remembers."""
+
+def housekeep(topic: str, partition: int, now_ms: int) -> Housekept:
+    """Roll by age, apply retention, flush by policy, expire producer ids, close idle files. Slow. Raises OSError."""
+
+def flush_all() -> None:
+    """Flush every log that has unflushed bytes and write the checkpoint files once. Slow. Raises OSError (after trying all)."""
+
+def write_checkpoints() -> None:
+    """Write the recovery-point and log-start checkpoints of every log folder whose content changed. Slow. Raises OSError."""
+
+def size_bytes(topic: str, partition: int) -> int:
+    """Bytes of all segments' .log files."""
+
+def is_offline(topic: str, partition: int) -> bool:
+    """Whether the disk failed under it: it answers KAFKA_STORAGE_ERROR until the broker restarts."""
+
+def partitions() -> list[tuple[str, int]]:
+    """Every partition that is led here."""
