@@ -1,8 +1,8 @@
 """What the generated messages are made of: bounded reading and appending of Kafka's primitive types.
 
-A length or count that came over the wire is compared with what is left of the input before anything is made from
-it, so a few hostile bytes can't ask for memory. The compact classes are for flexible versions (KIP-482): lengths are
-unsigned varints plus one, and every struct ends in tagged fields.
+A length or count that came over the wire is compared with what is left of the input before anything is made
+from it, so a few hostile bytes can't ask for memory. The compact classes are for flexible versions (KIP-482):
+lengths are unsigned varints plus one, and every struct ends in tagged fields.
 """
 
 import struct
@@ -27,9 +27,9 @@ class WireError(ValueError):
 
 
 class Reader:
-    """Reads one message from the front of a buffer. struct.error and IndexError mean that the input is too short."""
+    """Reads one message from the front of a buffer. struct.error and IndexError mean a cut input."""
 
-    __slots__ = ("data", "pos", "end")
+    __slots__ = ("data", "end", "pos")
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self.data = memoryview(data)
@@ -303,8 +303,8 @@ class Message(Struct):
     def decode(cls, data: bytes | bytearray | memoryview, version: int, *, trailing: bool = False) -> Self:
         """The message that is the whole of `data`, which lives as long as any bytes field of the result.
 
-        WireError if the version is unknown, the bytes are malformed, or something follows the message; that is
-        passed over with `trailing`, as for group members' metadata, to which newer versions append.
+        WireError if the version is unknown, the bytes are malformed, or something follows the message; what
+        follows is passed over with `trailing`, as for group members' metadata, which newer versions append to.
         """
         cls._check_version(version)
         r = CompactReader(data) if version >= cls.FLEXIBLE_FROM else Reader(data)
@@ -313,7 +313,7 @@ class Message(Struct):
             if not trailing:
                 r.finish()
         except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise WireError(f"{cls.__name__} v{version}: cut or malformed at byte {r.pos}: {error}") from error
+            raise WireError(f"{cls.__name__} v{version}: malformed at byte {r.pos}: {error}") from error
         return message
 
     @classmethod

@@ -1,8 +1,8 @@
 """Headers of requests and responses, and the version prefix of internal records.
 
-A frame here is what follows the four-byte size: header and message. Request headers are v1, or v2 (with tagged
-fields) before a flexible request; response headers are v0, or v1 for flexible ones. ApiVersions answers always have
-the v0 header, because the asker doesn't know yet what the broker speaks (KIP-511).
+A frame here is what follows the four-byte size: header and message. Request headers are v1, or v2 (with
+tagged fields) before a flexible request; response headers are v0, or v1 for flexible ones. ApiVersions
+answers always have the v0 header, because the asker doesn't know yet what the broker speaks (KIP-511).
 """
 
 import struct
@@ -70,7 +70,7 @@ def decode_request_header(data: bytes | bytearray | memoryview) -> RequestHeader
 
 
 def decode_request(data: bytes | bytearray | memoryview) -> tuple[RequestHeader, Message]:
-    """Header and message of a request frame. WireError if the API or version is unknown or anything is malformed."""
+    """Header and message of a request. WireError if API or version are unknown or anything is malformed."""
     header = decode_request_header(data)
     known = REQUESTS.get(header.api_key)
     if known is None:
@@ -89,7 +89,7 @@ def encode_response(response: Message, version: int, correlation_id: int) -> byt
 def decode_response(
     response_class: type[M], data: bytes | bytearray | memoryview, version: int
 ) -> tuple[int, M]:
-    """(correlation id, message) of a response frame to a request of `version`. WireError on anything malformed."""
+    """(correlation id, message) of the frame that answers a request of `version`. WireError if malformed."""
     r = CompactReader(data)
     try:
         (correlation_id,) = r.fixed(_CORRELATION_ID)

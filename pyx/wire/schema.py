@@ -9,13 +9,14 @@
     response
       ...
 
-- Head: `api <Name> key <api key>, <versions>, flexible <versions or "never">`, then the sections `request` and
-  `response`. A record that isn't a request starts with `record <Name> <versions>, flexible ...`.
-- Field: `name: type [= default] // versions [, nullable [versions]] [, tag n] [, ignorable]`. Versions are `v3`
-  (only 3), `v3-7`, `v3+`. A type in capitals is a struct: the deeper indented lines below are its fields, unless
-  `struct <Name>` in the same section has them (for one that is used twice). `[]` before a type is an array.
-- `nullable` without versions holds for every version of the field. `ignorable`: a value that the version at hand
-  can't carry is dropped silently; without it, encoding such a value is refused.
+- Head: `api <Name> key <api key>, <versions>, flexible <versions or "never">`, then the sections `request`
+  and `response`. A record that isn't asked for starts with `record <Name> <versions>, flexible ...`.
+- Field: `name: type [= default] // versions [, nullable [versions]] [, tag n] [, ignorable]`.
+- Versions: `v3` (only 3), `v3-7`, `v3+`.
+- A type in capitals is a struct: the deeper indented lines below are its fields, unless `struct <Name>` in
+  the same section has them (for one that is used twice). `[]` before a type is an array.
+- `nullable` without versions holds for every version of the field. `ignorable`: a value that the version at
+  hand can't carry is dropped silently; without it, encoding such a value is refused.
 - A default that isn't written is Kafka's: 0, false, "", no bytes, empty array, nil uuid, struct of defaults.
 - `# ...` lines are prose for the reader.
 
@@ -30,7 +31,20 @@ NEVER = 1 << 15
 """First flexible version of a message that has none: above every version that an int16 can name."""
 
 PRIMITIVES = frozenset(
-    "bool int8 int16 int32 int64 uint16 uint32 float64 string bytes records uuid".split()
+    (
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint16",
+        "uint32",
+        "float64",
+        "string",
+        "bytes",
+        "records",
+        "uuid",
+    )
 )
 
 
@@ -58,7 +72,7 @@ class Versions:
 
 @dataclass
 class Field:
-    """One field of a struct. `default` is the text after `=`, None where Kafka's own default of the type holds."""
+    """One field of a struct. `default` is the text after `=`, None where the type's own default holds."""
 
     name: str
     type: str
