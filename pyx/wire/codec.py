@@ -304,7 +304,7 @@ class Message(Struct):
         """The message that is the whole of `data`, which lives as long as any bytes field of the result.
 
         WireError if the version is unknown, the bytes are malformed, or something follows the message; what
-        follows is passed over with `trailing`, as for group members' metadata, which newer versions append to.
+        follows is passed over with `trailing` (group members' metadata, to which newer versions append).
         """
         cls._check_version(version)
         r = CompactReader(data) if version >= cls.FLEXIBLE_FROM else Reader(data)

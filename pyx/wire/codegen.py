@@ -4,6 +4,7 @@ Run by setup.py; `python pyx/wire/codegen.py` does it by hand. The code that com
 run of fields that share their versions, one unpack per run of fixed-size fields.
 """
 
+import os
 from pathlib import Path
 
 if __package__:
@@ -379,11 +380,13 @@ def emit_write_elements(out: Emitter, to: str, f: schema.Field, value: str) -> N
 
 
 def main() -> None:
-    """Writes messages.py beside this file, only if it would change."""
+    """Writes messages.py beside this file if it would change; at once, as others may be importing it."""
     target = FOLDER / "messages.py"
     text = generate()
     if not target.exists() or target.read_text() != text:
-        target.write_text(text)
+        fresh = FOLDER / f"messages.py.{os.getpid()}"
+        fresh.write_text(text)
+        fresh.replace(target)
 
 
 if __name__ == "__main__":
