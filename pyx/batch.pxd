@@ -58,13 +58,23 @@ cdef enum BatchFault:
     BATCH_BAD_PAYLOAD = -13                     # the codec can't inflate it
     BATCH_OVER_LIMIT = -14                      # inflates to more than the reader's limit
     BATCH_NO_MEMORY = -15
+    BATCH_BAD_OFFSET = -16                      # a stored batch with a negative base offset
+
+# Kafka's error codes that a batch can earn.
+cdef enum:
+    CORRUPT_MESSAGE = 2
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
 
 # What batch_check looks for besides length, CRC, codec and what can never be true.
 cdef enum:
     CHECK_STORED = 0                            # recovery: holes, empty batches and magic 0 or 1 may be there
     CHECK_DENSE = 1                             # count == last offset delta + 1 (producers; not what was compacted)
     CHECK_NO_CONTROL = 2
-    CHECK_CLEAN = 4                             # no unused attribute bits, no LogAppendTime, magic 2 only
+    CHECK_CLEAN = 4                             # no unused attribute bits, no LogAppendTime, magic 2 only; producer id,
+                                                # epoch and sequence fit together
     CHECK_CLIENT = CHECK_DENSE | CHECK_NO_CONTROL | CHECK_CLEAN
     CHECK_COORDINATOR = CHECK_DENSE | CHECK_CLEAN
 
