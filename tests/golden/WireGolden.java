@@ -1,0 +1,132 @@
+// Prints what Apache Kafka's own classes make of every message that the wire table has, one line each:
+//     <message class> <version> <full|default> <hex>
+// "full" has a value other than the default in every field of the version, two elements in every array and every
+// tagged field set; "default" is a message as constructed. The test decodes and encodes them again.
+//     javac -cp kafka-clients-4.3.1.jar WireGolden.java
+//     java -cp kafka-clients-4.3.1.jar:kafka-group-coordinator-4.3.1.jar:kafka-transaction-coordinator-4.3.1.jar:\
+//         slf4j-api.jar:. WireGolden > wire_java.hex
+import java.lang.reflect.Field;
+import java.lang.reflect.ParameterizedType;
+import java.nio.ByteBuffer;
+import java.util.Collection;
+import java.util.HexFormat;
+import java.util.Map;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.protocol.ApiMessage;
+import org.apache.kafka.common.message.ApiMessageType;
+import org.apache.kafka.common.protocol.ByteBufferAccessor;
+import org.apache.kafka.common.protocol.Message;
+import org.apache.kafka.common.protocol.ObjectSerializationCache;
+import org.apache.kafka.common.protocol.types.BoundField;
+import org.apache.kafka.common.protocol.types.Schema;
+import org.apache.kafka.common.protocol.types.TaggedFields;
+import org.apache.kafka.common.protocol.types.Type;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+
+public class WireGolden {
+    static final int[] KEYS = {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27,
+        28, 32, 33, 35, 37, 42, 43, 44, 47, 60, 61, 65, 66, 75};
+    static final String[] RECORDS = {
+        "org.apache.kafka.coordinator.group.generated.OffsetCommitKey",
+        "org.apache.kafka.coordinator.group.generated.OffsetCommitValue",
+        "org.apache.kafka.coordinator.group.generated.GroupMetadataKey",
+        "org.apache.kafka.coordinator.group.generated.GroupMetadataValue",
+        "org.apache.kafka.coordinator.transaction.generated.TransactionLogKey",
+        "org.apache.kafka.coordinator.transaction.generated.TransactionLogValue",
+        "org.apache.kafka.common.message.ConsumerProtocolSubscription",
+        "org.apache.kafka.common.message.ConsumerProtocolAssignment",
+        "org.apache.kafka.common.message.EndTxnMarker"};
+    static int counter;
+
+    public static void main(String[] args) throws Exception {
+        for (int key : KEYS) {
+            ApiMessageType api = ApiMessageType.fromApiKey((short) key);
+            for (short v = api.lowestSupportedVersion(); v <= api.highestSupportedVersion(false); v++) {
+                print(api.newRequest(), api.requestSchemas(), v);
+                print(api.newResponse(), api.responseSchemas(), v);
+            }
+        }
+        for (String name : RECORDS) {
+            Class<?> type = Class.forName(name);
+            Schema[] schemas = (Schema[]) type.getField("SCHEMAS").get(null);
+            for (short v = 0; v < schemas.length; v++)
+                if (schemas[v] != null)
+                    print((ApiMessage) type.getConstructor().newInstance(), schemas, v);
+        }
+    }
+
+    static void print(ApiMessage message, Schema[] schemas, short version) throws Exception {
+        String name = message.getClass().getSimpleName().replaceFirst("Data$", "");
+        System.out.println(name + " " + version + " default " + hex(message, version));
+        counter = 0;
+        fill(message, schemas[version]);
+        System.out.println(name + " " + version + " full " + hex(message, version));
+    }
+
+    static String hex(Message message, short version) {
+        ObjectSerializationCache cache = new ObjectSerializationCache();
+        ByteBuffer buffer = ByteBuffer.allocate(message.size(cache, version));
+        message.write(new ByteBufferAccessor(buffer), cache, version);
+        return HexFormat.of().formatHex(buffer.array());
+    }
+
+    static void fill(Object message, Schema schema) throws Exception {
+        for (BoundField bound : schema.fields()) {
+            if (bound.def.type instanceof TaggedFields tagged)
+                for (Map.Entry<Integer, org.apache.kafka.common.protocol.types.Field> f : tagged.fields().entrySet())
+                    set(message, f.getValue().name, f.getValue().type);
+            else
+                set(message, bound.def.name, bound.def.type);
+        }
+    }
+
+    @SuppressWarnings("unchecked")
+    static void set(Object message, String snake, Type type) throws Exception {
+        StringBuilder camel = new StringBuilder();
+        for (String word : snake.split("_"))
+            camel.append(camel.isEmpty() ? word : word.substring(0, 1).toUpperCase() + word.substring(1));
+        Field field = message.getClass().getDeclaredField(camel.toString());
+        field.setAccessible(true);
+        Class<?> java = field.getType();
+        if (!type.isArray()) {
+            field.set(message, value(java, type));
+            return;
+        }
+        Collection<Object> elements = (Collection<Object>) field.get(message);
+        if (elements == null)
+            field.set(message, elements = new java.util.ArrayList<>());
+        Class<?> element = field.getGenericType() instanceof ParameterizedType generic
+            ? (Class<?>) generic.getActualTypeArguments()[0]
+            : Class.forName(java.getName().replaceFirst("Collection$", ""));
+        for (int i = 0; i < 2; i++)
+            elements.add(value(element, type.arrayElementType().get()));
+    }
+
+    static Object value(Class<?> java, Type type) throws Exception {
+        counter++;
+        if (java == boolean.class || java == Boolean.class) return true;
+        if (java == byte.class || java == Byte.class) return (byte) (counter % 127 + 1);
+        if (java == short.class || java == Short.class) return (short) (1000 + counter);
+        if (java == int.class || java == Integer.class) return 1_000_000 + counter;
+        if (java == long.class || java == Long.class) return 10_000_000_000L + counter;
+        if (java == String.class) return "s" + counter;
+        if (java == Uuid.class) return new Uuid(0x0102030405060708L, counter);
+        if (java == byte[].class) return new byte[] {1, 2, (byte) counter};
+        if (java == ByteBuffer.class) return ByteBuffer.wrap(new byte[] {3, 4, (byte) counter});
+        if (java.getSimpleName().equals("BaseRecords"))
+            return MemoryRecords.readableRecords(ByteBuffer.wrap(new byte[] {5, 6, (byte) counter}));
+        Object struct = java.getConstructor().newInstance();
+        fill(struct, schemaOf(type));
+        return struct;
+    }
+
+    static Schema schemaOf(Type type) throws Exception {
+        if (type instanceof Schema schema) return schema;
+        for (Field field : type.getClass().getDeclaredFields())
+            if (field.getType() == Schema.class) {
+                field.setAccessible(true);
+                return (Schema) field.get(type);
+            }
+        throw new IllegalStateException("no schema in " + type);
+    }
+}
