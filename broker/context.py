@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from penstock.broker.config import BrokerConfig
 from penstock.broker.store.base import Store
 
 if TYPE_CHECKING:
@@ -62,13 +63,14 @@ class Context:
     """
 
     node_id: int
-    config: Mapping[str, Any]
+    config: BrokerConfig
     store: Store
     topics: Topics
     partitions: Any  # the module penstock.pyx.partition; its stub types it where it is imported by name
     coordinators: Coordinators
     advertised: Endpoint
     cluster_id: str
+    data_folder: Path
     # Set by the coordinators' start(); their handlers know the types.
     groups: Any = None
     transactions: Any = None

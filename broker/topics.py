@@ -1,13 +1,41 @@
-"""Topics and their partitions: the picture in memory of `/brokers/topics` and `/config/topics`."""
+"""Topics and their partitions: the picture in memory of `/brokers/topics` and `/config/topics`.
+
+The order of the steps makes each change whole after a crash:
+
+- create: one store transaction writes assignment, partition states and configs; then the logs are led; then
+  the topic is seen. A crash in between leaves a topic without records, which the next start leads.
+- delete: the name is put into `/admin/delete_topics`; the topic is no longer seen; the logs go; one store
+  transaction removes its nodes and the mark. The next start finishes what is marked.
+
+Nodes (source B): topic `{"version":3,"topic_id":"...","partitions":{"0":[1]},...}`, its partition states
+`{"version":1,"leader":1,"leader_epoch":0,"isr":[1],"controller_epoch":1}`, configs
+`{"version":1,"config":{}}`, marks `{"version":1,"topics":["a"]}`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
+
+from penstock import log
+from penstock.broker.config import BrokerConfig, check_topic_configs, log_config
+from penstock.broker.folder import DataFolder, new_uuid, uuid_bytes, uuid_text
+from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, paths
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx import partition as logs
 
 GROUP_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 INTERNAL = frozenset({GROUP_OFFSETS, TRANSACTION_STATE})
+NAME_MAX = 249
+_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+_log = log.get("broker.topics")
 
 
 @dataclass
@@ -36,29 +64,327 @@ class Topic:
         return self.name in INTERNAL
 
 
+def check_name(name: str) -> None:
+    """Raise KafkaError INVALID_TOPIC_EXCEPTION for a name that Kafka does not allow either."""
+    why = ""
+    if not name:
+        why = "the empty string is not allowed"
+    elif name in (".", ".."):
+        why = "'.' or '..' is not allowed"
+    elif len(name) > NAME_MAX:
+        why = f"the length of '{name}' is longer than the max allowed length {NAME_MAX}"
+    elif not _NAME.match(name):
+        why = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    if why:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {why}")
+
+
+def internal_settings(config: Mapping[str, Any], name: str) -> tuple[int, dict[str, str]]:
+    """Partitions and configs of a coordinator's topic, as Kafka makes it."""
+    prefix = "offsets.topic" if name == GROUP_OFFSETS else "transaction.state.log"
+    segment_bytes = str(config[f"{prefix}.segment.bytes"])
+    configs = {"cleanup.policy": "compact", "segment.bytes": segment_bytes}
+    return config[f"{prefix}.num.partitions"], configs
+
+
 class Topics:
-    """All topics. Reads are plain dictionary look-ups; changes are awaited and durable when they return."""
+    """All topics. Reads are plain dictionary look-ups; changes are awaited and durable when they return.
+
+    Changes are made one after the other (one lock), so two requests can't create one topic twice.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        config: BrokerConfig,
+        store: Store,
+        folder: DataFolder,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self._node_id = node_id
+        self._config = config
+        self._store = store
+        self._folder = folder
+        self._executor = executor
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._changes = asyncio.Lock()
+        self.controller_epoch = 0
 
     def get(self, name: str) -> Topic | None:
         """A topic by name, None if it is unknown or being deleted."""
-        raise NotImplementedError
+        return self._by_name.get(name)
 
     def get_by_id(self, topic_id: bytes) -> Topic | None:
         """A topic by its id of 16 bytes."""
-        raise NotImplementedError
+        return self._by_id.get(bytes(topic_id))
 
     def all(self) -> Iterable[Topic]:
-        """Every topic, in no particular order."""
-        raise NotImplementedError
+        """Every topic, by name."""
+        return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def partition(self, name: str, index: int) -> PartitionState:
+        """A partition that is led here. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        topic = self._by_name.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{index}")
+        return topic.partitions[index]
+
+    def check_leader_epoch(self, name: str, index: int, epoch: int) -> PartitionState:
+        """A partition whose leader epoch a client believes to be `epoch` (-1 = it does not say; KIP-320)."""
+        state = self.partition(name, index)
+        if epoch >= 0 and epoch != state.leader_epoch:
+            older = epoch < state.leader_epoch
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, f"{name}-{index}"
+            )
+        return state
+
+    def check_new(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> None:
+        """Raise KafkaError if such a topic can't be created; changes nothing."""
+        check_name(name)
+        if name in self._by_name:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        collision = next((t for t in self._by_name if t.replace(".", "_") == name.replace(".", "_")), None)
+        if collision is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {collision}"
+            )
+        self._check_count(partitions)
+        check_topic_configs(configs)
+
+    def _check_count(self, partitions: int) -> None:
+        most = self._config["max.partitions.per.topic"]
+        if partitions <= 0:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+            )
+        if partitions > most:
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"A topic may have at most {most} partitions.")
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic and lead its partitions; they serve when it returns. Raises KafkaError."""
-        raise NotImplementedError
+        async with self._changes:
+            return await self._create(name, partitions, configs)
+
+    async def ensure(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """The topic of that name, created if it isn't there. Raises KafkaError."""
+        async with self._changes:
+            return self._by_name.get(name) or await self._create(name, partitions, configs)
 
     async def ensure_internal(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """A coordinator's topic, created at its first use; concurrent callers get the same one."""
-        raise NotImplementedError
+        return await self.ensure(name, partitions, configs)
+
+    async def _create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        self.check_new(name, partitions, configs)
+        topic = Topic(name, new_uuid(), [self._new_partition(i) for i in range(partitions)], dict(configs))
+        operations: list[Operation] = [
+            Create(paths.topic(name), _topic_json(topic), parents=True),
+            Create(paths.topic_config(name), _config_json(topic.configs), parents=True),
+            *self._state_nodes(topic, topic.partitions),
+        ]
+        await self._store.multi(operations)
+        try:
+            await self._lead(topic, topic.partitions)
+        except OSError as error:
+            _log.error("topic=%s can't be created: %s", name, error)
+            await self._remove(topic)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
+        self._by_name[name] = self._by_id[topic.topic_id] = topic
+        _log.info("created topic=%s id=%s partitions=%d", name, uuid_text(topic.topic_id), partitions)
+        return topic
+
+    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
+        """Grow a topic to `count` partitions. Raises KafkaError."""
+        async with self._changes:
+            topic = self._by_name.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            have = len(topic.partitions)
+            if count <= have:
+                raise KafkaError(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"The topic {name} currently has {have} partition(s); {count} would not be an increase.",
+                )
+            self._check_count(count)
+            if validate_only:
+                return
+            added = [self._new_partition(index) for index in range(have, count)]
+            grown = Topic(name, topic.topic_id, topic.partitions + added, topic.configs)
+            await self._store.multi(
+                [Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)]
+            )
+            try:
+                await self._lead(topic, added)
+            except OSError as error:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
+            topic.partitions.extend(added)
+
+    async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
+        """Replace a topic's own configs; they hold for the next append. Raises KafkaError."""
+        async with self._changes:
+            topic = self._by_name.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            check_topic_configs(configs)
+            await self._store.set(paths.topic_config(name), _config_json(configs))
+            topic.configs = dict(configs)
+            self._reconfigure(topic)
+
+    def broker_configs_changed(self) -> None:
+        """Tell every log its settings anew, because the broker's defaults were altered."""
+        for topic in self._by_name.values():
+            self._reconfigure(topic)
+
+    def _reconfigure(self, topic: Topic) -> None:
+        settings = log_config(self._config, topic.configs)
+        for state in topic.partitions:
+            logs.reconfigure(topic.name, state.index, settings)
 
     async def delete(self, name: str) -> None:
         """Delete a topic; a crash in between is finished at the next start. Raises KafkaError."""
-        raise NotImplementedError
+        async with self._changes:
+            topic = self._by_name.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            await self._mark_deleted(name)
+            del self._by_name[name], self._by_id[topic.topic_id]
+            await self._each(lambda state: logs.delete(name, state.index), topic.partitions)
+            await self._remove(topic)
+            _log.info("deleted topic=%s id=%s", name, uuid_text(topic.topic_id))
+
+    async def _mark_deleted(self, name: str) -> None:
+        marked = await self._marked()
+        await self._store.set(paths.DELETE_TOPICS, _json(version=1, topics=sorted({*marked, name})))
+
+    async def _marked(self) -> list[str]:
+        """Names whose deletion has begun; makes the node if it isn't there."""
+        if await self._store.exists(paths.DELETE_TOPICS) is None:
+            await self._store.create(paths.DELETE_TOPICS, _json(version=1, topics=[]), parents=True)
+        marked: list[str] = json.loads((await self._store.get(paths.DELETE_TOPICS))[0])["topics"]
+        return marked
+
+    async def _remove(self, topic: Topic) -> None:
+        """Take a topic's nodes and its mark out of the store; its logs are gone already."""
+        left = [name for name in await self._marked() if name != topic.name]
+        operations: list[Operation] = [
+            Set(paths.DELETE_TOPICS, _json(version=1, topics=left)),
+            Delete(paths.topic(topic.name), recursive=True),
+            Delete(paths.topic_config(topic.name)),
+        ]
+        await self._store.multi(operations)
+
+    async def load(self, controller_epoch: int) -> None:
+        """Read the store at start: finish deletions, take the lead of every partition. Raises OSError.
+
+        Each start is an election, so leader epochs grow by one: a client or a copy can tell what was written
+        before a crash from what came after it.
+        """
+        self.controller_epoch = controller_epoch
+        try:
+            names = await self._store.children(paths.TOPICS)
+        except NoNodeError:
+            await self._store.create(paths.TOPICS, parents=True)
+            names = []
+        topics = [await self._read_topic(name) for name in names]
+        marked = set(await self._marked())
+        for topic in [topic for topic in topics if topic.name in marked]:
+            await self._each(
+                lambda state, name=topic.name: self._folder.remove_partition(name, state.index),
+                topic.partitions,
+            )
+            await self._remove(topic)
+            _log.info("finished the deletion of topic=%s", topic.name)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._folder.sweep_deleted)
+        await self._lead_all([topic for topic in topics if topic.name not in marked])
+
+    async def _lead_all(self, topics: Sequence[Topic]) -> None:
+        operations: list[Operation] = []
+        for topic in topics:
+            for state in topic.partitions:
+                state.leader, state.isr = self._node_id, [self._node_id]
+                state.leader_epoch += 1
+                path = paths.partition_state(topic.name, state.index)
+                operations.append(Set(path, self._state_json(state)))
+        await self._store.multi(operations)
+        await asyncio.gather(*(self._lead(topic, topic.partitions) for topic in topics))
+        for topic in topics:
+            self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
+
+    async def _read_topic(self, name: str) -> Topic:
+        node = json.loads((await self._store.get(paths.topic(name)))[0])
+        configs = json.loads((await self._store.get(paths.topic_config(name)))[0])["config"]
+        states = []
+        for index in range(len(node["partitions"])):
+            state = json.loads((await self._store.get(paths.partition_state(name, index)))[0])
+            replicas = node["partitions"][str(index)]
+            states.append(
+                PartitionState(index, state["leader"], state["leader_epoch"], replicas, state["isr"])
+            )
+        return Topic(name, uuid_bytes(node["topic_id"]), states, configs)
+
+    async def _lead(self, topic: Topic, states: Sequence[PartitionState]) -> None:
+        settings = log_config(self._config, topic.configs)
+
+        def lead(state: PartitionState) -> None:
+            recovered = logs.lead(
+                topic.name,
+                topic.topic_id,
+                state.index,
+                state.leader_epoch,
+                str(self._folder.path),
+                settings,
+                self._folder.was_clean,
+            )
+            if recovered.cut_bytes:
+                _log.warning(
+                    "cut %d bytes of no whole batch topic=%s partition=%d log_end=%d",
+                    recovered.cut_bytes, topic.name, state.index, recovered.log_end,
+                )  # fmt: skip
+
+        await self._each(lead, states)
+
+    async def _each(self, work: Any, states: Sequence[PartitionState]) -> None:
+        """Do disk work for each partition, a few at a time; raises the first error when all are done."""
+        loop = asyncio.get_running_loop()
+        running = [loop.run_in_executor(self._executor, work, state) for state in states]
+        for result in await asyncio.gather(*running, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    def _new_partition(self, index: int) -> PartitionState:
+        return PartitionState(index, self._node_id, 0, [self._node_id], [self._node_id])
+
+    def _state_nodes(self, topic: Topic, states: Sequence[PartitionState]) -> list[Create]:
+        return [
+            Create(paths.partition_state(topic.name, state.index), self._state_json(state), parents=True)
+            for state in states
+        ]
+
+    def _state_json(self, state: PartitionState) -> bytes:
+        return _json(
+            controller_epoch=self.controller_epoch,
+            leader=state.leader,
+            version=1,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+        )
+
+
+def _topic_json(topic: Topic) -> bytes:
+    return _json(
+        version=3,
+        topic_id=uuid_text(topic.topic_id),
+        partitions={str(state.index): state.replicas for state in topic.partitions},
+        adding_replicas={},
+        removing_replicas={},
+    )
+
+
+def _config_json(configs: Mapping[str, str]) -> bytes:
+    return _json(version=1, config=dict(configs))
+
+
+def _json(**fields: object) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()

@@ -187,8 +187,3 @@ class paths:
     def broker_config(node_id: int) -> str:
         """Configs of a broker that were altered at run time."""
         return f"/config/brokers/{node_id}"
-
-    @staticmethod
-    def delete_topic(name: str) -> str:
-        """The mark that a topic is to be deleted."""
-        return f"/admin/delete_topics/{name}"

@@ -1,0 +1,46 @@
+"""CreatePartitions: more partitions for a topic; they serve when it is answered. Versions 0-3.
+
+`count` is the new total. A manual assignment may only name this node. `timeout_ms` is not used.
+"""
+
+from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
+
+KEY, VERSIONS = 37, (0, 3)
+
+Result = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+async def handle(context: Context, request: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
+    """Grow one topic after the other; one that fails does not touch the others."""
+    names = [topic.name for topic in request.topics]
+    response = CreatePartitionsResponse()
+    for topic in request.topics:
+        result = Result(name=topic.name)
+        try:
+            if names.count(topic.name) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
+            _check_assignments(context, topic)
+            await context.topics.add_partitions(topic.name, topic.count, validate_only=request.validate_only)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.what
+        if all(earlier.name != topic.name for earlier in response.results):
+            response.results.append(result)
+    return response
+
+
+def _check_assignments(context: Context, wanted: CreatePartitionsRequest.CreatePartitionsTopic) -> None:
+    topic = context.topics.get(wanted.name)
+    if wanted.assignments is None or topic is None:
+        return
+    added = wanted.count - len(topic.partitions)
+    if len(wanted.assignments) != added:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{added} partition(s) are added, but {len(wanted.assignments)} assignment(s) are given.",
+        )
+    if any(assignment.broker_ids != [context.node_id] for assignment in wanted.assignments):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Only broker {context.node_id} can hold partitions."
+        )

@@ -1,0 +1,86 @@
+"""CreateTopics: new topics; an answer without error means that every partition serves.
+
+Versions 2-7. Partitions -1 = `num.partitions`, replication factor -1 = `default.replication.factor`
+(KIP-464); with one node the factor is 1 and a manual assignment may only name this node. Configs are
+checked against the table in `broker/config.py`. `validate_only` does everything but create. `timeout_ms` is
+not used: creation is not handed to other nodes.
+"""
+
+from penstock.broker.config import check_topic_configs
+from penstock.broker.context import Call, Context
+from penstock.broker.topics import check_name
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.messages import CreateTopicsRequest, CreateTopicsResponse
+
+KEY, VERSIONS = 19, (2, 7)
+
+Wanted = CreateTopicsRequest.CreatableTopic
+Result = CreateTopicsResponse.CreatableTopicResult
+
+
+async def handle(context: Context, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+    """Create one after the other; one that fails does not touch the others."""
+    names = [wanted.name for wanted in request.topics]
+    response = CreateTopicsResponse()
+    for name in dict.fromkeys(names):
+        wanted = next(topic for topic in request.topics if topic.name == name)
+        try:
+            if names.count(name) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name: {name}")
+            result = await _one(context, wanted, request.validate_only)
+        except KafkaError as error:
+            result = Result(name=name, error_code=error.code, error_message=error.what, configs=None)
+        response.topics.append(result)
+    return response
+
+
+async def _one(context: Context, wanted: Wanted, validate_only: bool) -> Result:
+    check_name(wanted.name)
+    partitions = _partitions(context, wanted)
+    given = {config.name: config.value for config in wanted.configs}
+    context.topics.check_new(wanted.name, partitions, given)
+    check_topic_configs(given)
+    configs = {name: value for name, value in given.items() if value is not None}
+    result = Result(name=wanted.name, error_message=None, num_partitions=partitions, replication_factor=1)
+    if not validate_only:
+        result.topic_id = (await context.topics.create(wanted.name, partitions, configs)).topic_id
+    result.configs = [
+        CreateTopicsResponse.CreatableTopicConfigs(
+            name=entry.name, value=entry.text, read_only=entry.read_only, config_source=entry.source
+        )
+        for entry in context.config.describe_topic(configs)
+    ]
+    return result
+
+
+def _partitions(context: Context, wanted: Wanted) -> int:
+    """The number of partitions that is asked for, by number or by assignment. Raises KafkaError."""
+    if not wanted.assignments:
+        factor = wanted.replication_factor
+        if factor not in (-1, 1):
+            if factor < 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0."
+                )
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {factor} time(s): there is 1 broker.",
+            )
+        default: int = context.config["num.partitions"]
+        return default if wanted.num_partitions == -1 else wanted.num_partitions
+    if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but the number of partitions or the replication "
+            "factor was not set to -1.",
+        )
+    indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
+    if indexes != list(range(len(indexes))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based sequence."
+        )
+    if any(assignment.broker_ids != [context.node_id] for assignment in wanted.assignments):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Only broker {context.node_id} can hold partitions."
+        )
+    return len(indexes)

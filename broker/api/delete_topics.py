@@ -1,0 +1,53 @@
+"""DeleteTopics: topics with all their records, by name or (version 6) by id.
+
+Versions 1-6. The deletion is written to the store first, so a crash can't leave half a topic. It is refused
+with TOPIC_DELETION_DISABLED when `delete.topic.enable` is false; internal topics may be deleted, as in
+Kafka.
+"""
+
+from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
+
+KEY, VERSIONS = 20, (1, 6)
+
+Result = DeleteTopicsResponse.DeletableTopicResult
+
+
+async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+    """Delete one after the other; one that fails does not touch the others."""
+    wanted: list[tuple[str | None, bytes]] = [(name, bytes(16)) for name in request.topic_names]
+    wanted += [(topic.name, bytes(topic.topic_id)) for topic in request.topics]
+    response = DeleteTopicsResponse()
+    for name, topic_id in dict.fromkeys(wanted):
+        result = Result(name=name, topic_id=topic_id)
+        try:
+            if wanted.count((name, topic_id)) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
+            await _delete(context, result)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.what
+        response.responses.append(result)
+    return response
+
+
+async def _delete(context: Context, result: Result) -> None:
+    if not context.config["delete.topic.enable"]:
+        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+    if result.name is None:
+        topic = context.topics.get_by_id(result.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+    elif any(result.topic_id):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    else:
+        topic = context.topics.get(result.name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic.")
+    result.name, result.topic_id = topic.name, topic.topic_id
+    try:
+        await context.topics.delete(topic.name)
+    except OSError as error:
+        # It is marked and no longer seen; the next start removes what is left of its files.
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{topic.name}': {error}") from error
+    context.coordinators.topic_deleted(topic.name)

@@ -1,0 +1,40 @@
+"""DescribeProducers (KIP-664): the producer state of partitions, to find hanging transactions. Version 0."""
+
+from penstock.broker.context import Call, Context
+from penstock.errors import KafkaError
+from penstock.pyx.wire.messages import DescribeProducersRequest, DescribeProducersResponse
+
+KEY, VERSIONS = 61, (0, 0)
+
+
+async def handle(
+    context: Context, request: DescribeProducersRequest, call: Call
+) -> DescribeProducersResponse:
+    """Answer per partition."""
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        answers = [_one(context, topic.name, index) for index in topic.partition_indexes]
+        response.topics.append(DescribeProducersResponse.TopicResponse(name=topic.name, partitions=answers))
+    return response
+
+
+def _one(context: Context, name: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+    answer = DescribeProducersResponse.PartitionResponse(partition_index=index)
+    try:
+        context.topics.partition(name, index)
+        producers = context.partitions.producers(name, index)
+    except KafkaError as error:
+        answer.error_code, answer.error_message = error.code, error.what
+        return answer
+    answer.active_producers = [
+        DescribeProducersResponse.ProducerState(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            last_sequence=producer.last_sequence,
+            last_timestamp=producer.last_timestamp_ms,
+            coordinator_epoch=producer.coordinator_epoch,
+            current_txn_start_offset=producer.txn_first_offset,
+        )
+        for producer in producers
+    ]
+    return answer

@@ -1,0 +1,95 @@
+"""ListOffsets: the offset of a time, of the log's start or of its end.
+
+Versions 1-11. Timestamps: -1 latest (the last stable offset for read_committed, KIP-98), -2 earliest, -3
+the record with the largest timestamp (version 7, KIP-734), -4 earliest local (version 8) which is the
+earliest here, -5 last tiered (version 9) and -6 earliest pending upload (version 11): nothing is tiered, so
+-1. A time that no record reaches is answered by offset -1. Latest carries the leader's current epoch,
+others that of their offset.
+"""
+
+import asyncio
+
+from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+
+KEY, VERSIONS = 2, (1, 11)
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
+# The first version that may ask for it.
+SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
+READ_COMMITTED = 1
+
+Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
+
+
+async def handle(context: Context, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
+    """Answer per partition; one that fails does not touch the others."""
+    seen: set[tuple[str, int]] = set()
+    doubled: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for partition in topic.partitions:
+            key = (topic.name, partition.partition_index)
+            (doubled if key in seen else seen).add(key)
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answered = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answered)
+        for partition in topic.partitions:
+            try:
+                if (topic.name, partition.partition_index) in doubled:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "asked for twice")
+                answer = await _one(context, topic.name, partition, request.isolation_level, call.api_version)
+            except KafkaError as error:
+                answer = Answer(partition_index=partition.partition_index, error_code=error.code)
+            answered.partitions.append(answer)
+    return response
+
+
+async def _one(
+    context: Context,
+    topic: str,
+    asked: ListOffsetsRequest.ListOffsetsPartition,
+    isolation: int,
+    version: int,
+) -> Answer:
+    index = asked.partition_index
+    context.topics.check_leader_epoch(topic, index, asked.current_leader_epoch)
+    logs = context.partitions
+    offsets = logs.offsets(topic, index)
+    # What read_committed can't see yet has no offset for it either.
+    end = offsets.last_stable if isolation == READ_COMMITTED else offsets.high_watermark
+    wanted = asked.timestamp
+    if wanted < 0 and (wanted < EARLIEST_PENDING or version < SINCE.get(wanted, 0)):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {wanted}")
+    answer = Answer(partition_index=index)
+    if wanted == LATEST:
+        answer.offset, answer.leader_epoch = end, offsets.leader_epoch
+    elif wanted in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = offsets.log_start
+        answer.leader_epoch = _epoch_at(context, topic, index, offsets.log_start, offsets.leader_epoch)
+    elif wanted not in (LATEST_TIERED, EARLIEST_PENDING):
+        loop = asyncio.get_running_loop()
+        if wanted == MAX_TIMESTAMP:
+            found = await loop.run_in_executor(None, logs.max_timestamp, topic, index)
+        else:
+            found = await loop.run_in_executor(None, logs.offset_for_timestamp, topic, index, wanted)
+        if found is not None and found[0] < end:
+            answer.offset, answer.timestamp = found
+            answer.leader_epoch = _epoch_at(context, topic, index, found[0], offsets.leader_epoch)
+    return answer
+
+
+def _epoch_at(context: Context, topic: str, index: int, offset: int, current_epoch: int) -> int:
+    """The leader epoch in which the record at an offset was written; -1 for an empty log's start."""
+    # Epochs are few (one an election), so walking down from the current one is cheap.
+    epoch, found = current_epoch, -1
+    while epoch >= 0:
+        known, end_offset = context.partitions.offset_for_epoch(topic, index, epoch)
+        if known < 0:
+            break
+        if end_offset > offset:
+            found = known
+        else:
+            break
+        epoch = known - 1
+    return found

@@ -1,0 +1,36 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended (KIP-101, KIP-279, KIP-320).
+
+Versions 2-4. Answers the largest epoch that is not above the asked one, and its end offset; -1, -1 if the log
+knows none. Consumers use it after an unclean election to find out that their position was truncated.
+"""
+
+from penstock.broker.context import Call, Context
+from penstock.errors import KafkaError
+from penstock.pyx.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+
+KEY, VERSIONS = 23, (2, 4)
+
+Answer = OffsetForLeaderEpochResponse.EpochEndOffset
+
+
+async def handle(
+    context: Context, request: OffsetForLeaderEpochRequest, call: Call
+) -> OffsetForLeaderEpochResponse:
+    """Answer per partition."""
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = Answer(partition=asked.partition)
+            try:
+                context.topics.check_leader_epoch(topic.topic, asked.partition, asked.current_leader_epoch)
+                answer.leader_epoch, answer.end_offset = context.partitions.offset_for_epoch(
+                    topic.topic, asked.partition, asked.leader_epoch
+                )
+            except KafkaError as error:
+                answer.error_code = error.code
+            answers.append(answer)
+        response.topics.append(
+            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers)
+        )
+    return response

@@ -1,0 +1,88 @@
+"""`penstock broker`: start one broker in the foreground and stop it by SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from penstock import failpoints, log
+from penstock.broker.config import SCHEMA, BrokerConfig
+from penstock.broker.context import Endpoint
+from penstock.broker.folder import FolderError
+from penstock.broker.server import Server, ServerError, parse_endpoint
+from penstock.broker.store.base import StoreError
+from penstock.config import ConfigError
+
+DEFAULT_LISTEN = "127.0.0.1:9092"
+
+
+@click.command("broker")
+@click.option("--listen", metavar="HOST:PORT", help=f"Address to serve on, port 0 = any. [{DEFAULT_LISTEN}]")
+@click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help="Data folder; made if missing.")
+@click.option("--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="Properties.")
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="A property, over the file's.")
+@click.option("--advertised", metavar="HOST:PORT", help="The address that clients are told, if it differs.")
+@click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
+def command(
+    listen: str | None,
+    data: Path | None,
+    config_path: Path | None,
+    overrides: tuple[str, ...],
+    advertised: str | None,
+    log_level: str,
+) -> None:
+    """Run a broker that any Kafka client can use.
+
+    It prints one line, `penstock broker ID started on HOST:PORT`, when it serves; everything else goes to
+    standard error.
+    """
+    values = SCHEMA.load(config_path, overrides)
+    static = dict(values)
+    if static["node.id"] is not None:
+        static["broker.id"] = static["node.id"]
+    config = BrokerConfig(static, values.given)
+    folder = _data_folder(config, data)
+    where = parse_endpoint(listen or config["listeners"] or DEFAULT_LISTEN, "the listen address")
+    told = advertised or config["advertised.listeners"]
+    server = Server(config, folder, where, parse_endpoint(told, "the advertised address") if told else None)
+    log.setup(log_level)
+    failpoints.arm_from_environment()
+    try:
+        asyncio.run(_serve(server))
+    except (ServerError, FolderError, StoreError, OSError) as error:
+        click.echo(f"penstock: {error}", err=True)
+        sys.exit(1)
+
+
+def _data_folder(config: BrokerConfig, data: Path | None) -> Path:
+    if data is not None:
+        return data
+    given = config["log.dirs"] or config["log.dir"]
+    if given is None:
+        raise ConfigError("the broker lacks its data folder: give `--data DIR` or the property `log.dirs`")
+    if "," in given:
+        raise ConfigError(f"`log.dirs={given}`: only one data folder is supported")
+    return Path(given)
+
+
+async def _serve(server: Server) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    starting = asyncio.create_task(server.start())
+    ending = asyncio.create_task(ended.wait())
+    # A signal while logs are recovered stops the start instead of waiting for its end.
+    await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return
+    bound: Endpoint = await starting
+    print(f"penstock broker {server.node_id} started on {bound}", flush=True)
+    await ended.wait()
+    await server.stop()

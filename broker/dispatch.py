@@ -1,0 +1,180 @@
+"""From a request's bytes to its handler and back: one registry, one rim around every handler.
+
+Requests come from the data plane's queue on the asyncio loop. Each is decoded at once and handled in a task
+of its own; tasks start in the order in which the requests came, and the data plane keeps the order of the
+answers, so a slow handler (a join that waits for its group) holds up only its own connection's later answers.
+
+What is malformed, unknown or of an unknown version closes its connection, as Kafka does; only ApiVersions has
+an answer for a version that it does not know. A handler that raises is logged once, with its cause, and its
+connection is closed: the client sees a broken connection, which it knows how to retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pkgutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock import log
+from penstock.broker import api
+from penstock.broker.context import Call, Context
+from penstock.pyx.wire.codec import Message, WireError
+from penstock.pyx.wire.frame import REQUESTS, decode_request_header, encode_response
+from penstock.pyx.wire.messages import ApiVersionsResponse
+
+API_VERSIONS = 18
+UNSUPPORTED_VERSION = 35
+
+_log = log.get("broker.dispatch")
+
+Handle = Callable[[Context, Any, Call], Awaitable[Message]]
+
+
+class CloseConnection(Exception):
+    """Raised by a handler when Kafka would close the connection; the text says why, for the log."""
+
+
+@dataclass(frozen=True)
+class Handler:
+    """An API that is served, with the versions that are advertised for it."""
+
+    key: int
+    versions: tuple[int, int]
+    handle: Handle
+    name: str
+
+
+class Request(Protocol):
+    """A request as the data plane hands it over (`penstock.pyx.border.Request`)."""
+
+    token: int
+    api_key: int
+    api_version: int
+    correlation_id: int
+    frame: bytes
+    peer: str
+    listener: str
+
+
+class Answers(Protocol):
+    """Where answers go (`penstock.pyx.border.DataPlane`)."""
+
+    def answer(self, token: int, frame: bytes) -> None:
+        """Send an answer in its turn."""
+        ...
+
+    def close_connection(self, token: int) -> None:
+        """Close the connection of a request."""
+        ...
+
+
+def registry() -> dict[int, Handler]:
+    """Every handler file of `penstock.broker.api`, by api key. Raises ValueError for two of one key."""
+    found: dict[int, Handler] = {}
+    for info in pkgutil.iter_modules(api.__path__):
+        module = importlib.import_module(f"{api.__name__}.{info.name}")
+        handler = Handler(module.KEY, module.VERSIONS, module.handle, info.name)
+        if handler.key in found:
+            raise ValueError(f"api key {handler.key} is in {found[handler.key].name} and {handler.name}")
+        request = REQUESTS[handler.key]
+        low, high = handler.versions
+        if not request.MIN_VERSION <= low <= high <= request.MAX_VERSION:
+            raise ValueError(f"{handler.name} claims versions {low}-{high} that the wire tables can't carry")
+        found[handler.key] = handler
+    return dict(sorted(found.items()))
+
+
+HANDLERS: dict[int, Handler] = {}
+
+
+def advertised() -> list[ApiVersionsResponse.ApiVersion]:
+    """What ApiVersions answers: exactly what is registered."""
+    return [
+        ApiVersionsResponse.ApiVersion(
+            api_key=handler.key, min_version=handler.versions[0], max_version=handler.versions[1]
+        )
+        for handler in HANDLERS.values()
+    ]
+
+
+class Dispatch:
+    """Takes requests, starts their handlers, sends the answers."""
+
+    def __init__(self, context: Context, answers: Answers) -> None:
+        self._context = context
+        self._answers = answers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.handled = 0
+        self.refused = 0
+        self.failed = 0
+        if not HANDLERS:
+            HANDLERS.update(registry())
+
+    def take(self, requests: list[Request]) -> None:
+        """Start the handler of each request, in order. Never raises."""
+        for request in requests:
+            try:
+                handler, message, call = self._decode(request)
+            except (WireError, CloseConnection) as error:
+                self._refuse(request, error)
+                continue
+            if message is None:
+                self._answer_api_versions_range(request)
+                continue
+            task = asyncio.create_task(self._handle(request, handler, message, call))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _decode(self, request: Request) -> tuple[Handler, Message | None, Call]:
+        """Handler, message and call; no message for an ApiVersions of a version that is not known."""
+        handler = HANDLERS.get(request.api_key)
+        if handler is None:
+            raise CloseConnection("unknown api key")
+        version = request.api_version
+        low, high = handler.versions
+        if not low <= version <= high:
+            if request.api_key == API_VERSIONS:
+                return handler, None, Call(version, None, request.peer, request.listener)
+            raise CloseConnection("unsupported version")
+        header = decode_request_header(request.frame)
+        message = REQUESTS[request.api_key].decode(memoryview(request.frame)[header.body_start :], version)
+        return handler, message, Call(version, header.client_id, request.peer, request.listener)
+
+    def _answer_api_versions_range(self, request: Request) -> None:
+        # Version 0 is what every client can read; key 18's range lets it ask again (KIP-511).
+        key_18 = [entry for entry in advertised() if entry.api_key == API_VERSIONS]
+        response = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=key_18)
+        self._answers.answer(request.token, encode_response(response, 0, request.correlation_id))
+
+    async def _handle(self, request: Request, handler: Handler, message: Message, call: Call) -> None:
+        try:
+            response = await handler.handle(self._context, message, call)
+            frame = encode_response(response, request.api_version, request.correlation_id)
+        except CloseConnection as error:
+            self._refuse(request, error)
+        except asyncio.CancelledError:
+            self._answers.close_connection(request.token)
+            raise
+        except Exception:  # noqa: BLE001 - the rim: a fault in one handler must not stop the loop
+            self.failed += 1
+            _log.exception("api=%s version=%d failed for %s", handler.name, call.api_version, call.peer)
+            self._answers.close_connection(request.token)
+        else:
+            self.handled += 1
+            self._answers.answer(request.token, frame)
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        self.refused += 1
+        _log.info(
+            "closing %s: api_key=%d version=%d: %s", request.peer, request.api_key, request.api_version, error
+        )
+        self._answers.close_connection(request.token)
+
+    async def stop(self) -> None:
+        """Cancel what still waits; its connections are closed."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,162 @@
+"""The data folder: who owns it, which broker it belongs to, whether its last stop was clean.
+
+DIR/.lock                   held by flock for the life of the process; a second broker is refused
+DIR/meta.properties         version, broker.id, cluster.id (Kafka's file); another broker's is refused
+DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start
+DIR/metadata.db             the embedded store
+DIR/<topic>-<partition>/    a partition's log;  DIR/*-delete: a deleted one whose removal was cut short
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from penstock.config import ConfigError, parse_properties
+
+LOCK = ".lock"
+META = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+STORE = "metadata.db"
+DELETE_SUFFIX = "-delete"
+
+
+class FolderError(Exception):
+    """The data folder can't be used; the text is one sentence for the user."""
+
+
+def new_uuid() -> bytes:
+    """A random id of 16 bytes, none that Kafka reserves (0, 1) and none whose text starts with `-`."""
+    while True:
+        made = uuid.uuid4().bytes
+        if int.from_bytes(made, "big") > 1 and not uuid_text(made).startswith("-"):
+            return made
+
+
+def uuid_text(identity: bytes) -> str:
+    """Kafka's text of an id: base64 for URLs, 22 characters."""
+    return base64.urlsafe_b64encode(identity).decode().rstrip("=")
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The 16 bytes of Kafka's text of an id. Raises ValueError."""
+    identity = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(identity) != 16:
+        raise ValueError(f"`{text}` is not an id of 16 bytes")
+    return identity
+
+
+class DataFolder:
+    """A data folder that this process owns from `open` to `close`."""
+
+    def __init__(self, path: Path, lock_fd: int, cluster_id: str, was_clean: bool) -> None:
+        self.path = path
+        self.cluster_id = cluster_id
+        self.was_clean = was_clean
+        self._lock_fd = lock_fd
+
+    @classmethod
+    def open(cls, path: Path, node_id: int) -> DataFolder:
+        """Create the folder if need be, lock it, check that it is this broker's. Raises FolderError."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise FolderError(f"the data folder `{path}` can't be used: {error.strerror}") from None
+        try:
+            _lock(path, lock_fd)
+            cluster_id = _meta(path, node_id)
+            clean = path / CLEAN_SHUTDOWN
+            was_clean = clean.exists()
+            # From here on a crash must not look like a clean stop.
+            clean.unlink(missing_ok=True)
+            _sync_folder(path)
+        except OSError as error:
+            os.close(lock_fd)
+            raise FolderError(f"the data folder `{path}` can't be used: {error.strerror}") from None
+        except FolderError:
+            os.close(lock_fd)
+            raise
+        return cls(path, lock_fd, cluster_id, was_clean)
+
+    def close(self, *, clean: bool) -> None:
+        """Let the folder go; `clean` = everything is flushed and checkpointed."""
+        if clean:
+            _write_synced(self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0}))
+        os.close(self._lock_fd)
+
+    def partition(self, topic: str, partition: int) -> Path:
+        """Where a partition's log lies."""
+        return self.path / f"{topic}-{partition}"
+
+    def remove_partition(self, topic: str, partition: int) -> None:
+        """Remove a log that nobody has open; nothing happens if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.partition(topic, partition))
+
+    def sweep_deleted(self) -> int:
+        """Remove what a deletion that was cut short left behind; returns how many folders."""
+        # A topic named `x-delete` is safe: its folders end in a partition number.
+        leftovers = [entry for entry in self.path.iterdir() if entry.name.endswith(DELETE_SUFFIX)]
+        for entry in leftovers:
+            shutil.rmtree(entry)
+        return len(leftovers)
+
+
+def _lock(path: Path, lock_fd: int) -> None:
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        raise FolderError(
+            f"the data folder `{path}` is in use by another broker (process {holder}); "
+            "stop it or choose another `--data`"
+        ) from None
+    os.ftruncate(lock_fd, 0)
+    os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+
+def _meta(path: Path, node_id: int) -> str:
+    """Read or write meta.properties; returns the cluster's id."""
+    file = path / META
+    if not file.exists():
+        cluster_id = uuid_text(new_uuid())
+        _write_synced(file, f"version=0\nbroker.id={node_id}\ncluster.id={cluster_id}\n")
+        return cluster_id
+    try:
+        meta = parse_properties(file.read_text(encoding="utf-8"), str(file))
+        owner, cluster_id = int(meta["broker.id"]), meta["cluster.id"]
+    except (ConfigError, KeyError, ValueError) as error:
+        raise FolderError(f"`{file}` should hold version, broker.id and cluster.id: {error}") from None
+    if owner != node_id:
+        raise FolderError(
+            f"the data folder `{path}` belongs to broker {owner}, not to {node_id}; set `broker.id={owner}`"
+        )
+    return cluster_id
+
+
+def _write_synced(file: Path, text: str) -> None:
+    """Write a small file so that after a crash it is there whole or not at all."""
+    temporary = file.with_name(file.name + ".tmp")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    with temporary.open("w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)
+    _sync_folder(file.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder_fd)
+    finally:
+        os.close(folder_fd)

@@ -1,0 +1,86 @@
+"""The work that nobody asks for: roll and drop old segments, flush by policy, write checkpoints.
+
+One task wakes at the shortest of the configured intervals and works in one executor thread (the log releases
+the GIL), partition by partition, so that a slow disk holds up neither the loop nor the network threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock import log
+from penstock.broker.context import Context
+from penstock.errors import KafkaError
+
+_log = log.get("broker.housekeeping")
+LONGEST_SLEEP_MS = 60_000
+
+
+class Housekeeping:
+    """Starts with `start`, ends with `stop`; a partition whose disk fails is logged and the others go on."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._thread = ThreadPoolExecutor(1, "housekeeping")
+        self._task: asyncio.Task[None] | None = None
+        self.rounds = 0
+
+    def start(self) -> None:
+        """Begin; the first round comes after one interval."""
+        self._task = asyncio.create_task(self._run(), name="housekeeping")
+
+    async def stop(self) -> None:
+        """End; a round that is under way is waited for."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    def _sleep_ms(self) -> int:
+        """The shortest interval that matters, also of topics with a flush time of their own."""
+        context = self._context
+        config = context.config
+        own_flush_ms = [int(t.configs["flush.ms"]) for t in context.topics.all() if "flush.ms" in t.configs]
+        wanted: list[int] = [
+            config["log.retention.check.interval.ms"],
+            config["log.flush.scheduler.interval.ms"],
+            config["log.flush.offset.checkpoint.interval.ms"],
+            config["log.flush.interval.ms"] or LONGEST_SLEEP_MS,
+            *own_flush_ms,
+        ]
+        return max(100, min(LONGEST_SLEEP_MS, *wanted))
+
+    async def _run(self) -> None:
+        loop, context = asyncio.get_running_loop(), self._context
+        checkpointed_ms = context.monotonic_ms()
+        while True:
+            await asyncio.sleep(self._sleep_ms() / 1000)
+            work = [(topic.name, state.index) for topic in context.topics.all() for state in topic.partitions]
+            interval_ms = context.config["log.flush.offset.checkpoint.interval.ms"]
+            checkpoints = context.monotonic_ms() - checkpointed_ms >= interval_ms
+            await loop.run_in_executor(self._thread, self._round, work, checkpoints)
+            if checkpoints:
+                checkpointed_ms = context.monotonic_ms()
+            self.rounds += 1
+
+    def _round(self, work: list[tuple[str, int]], checkpoints: bool) -> None:
+        logs = self._context.partitions
+        for name, index in work:
+            try:
+                done = logs.housekeep(name, index, self._context.now_ms())
+            except KafkaError:
+                continue  # It was deleted since the list was made.
+            except OSError as error:
+                _log.error("housekeeping failed topic=%s partition=%d: %s", name, index, error)
+                continue
+            if done.segments_deleted:
+                _log.info(
+                    "deleted %d segments, %d bytes topic=%s partition=%d",
+                    done.segments_deleted, done.bytes_deleted, name, index,
+                )  # fmt: skip
+        if checkpoints:
+            try:
+                logs.write_checkpoints()
+            except OSError as error:
+                _log.error("checkpoints can't be written: %s", error)
