@@ -1,0 +1,113 @@
+"""Properties and topic configs: Kafka's names, layers and refusals."""
+
+import pytest
+
+from penstock.broker.config import (
+    LONG_MAX,
+    SCHEMA,
+    TOPIC_CONFIGS,
+    BrokerConfig,
+    ConfigSource,
+    check_topic_configs,
+    log_config,
+    topic_value,
+)
+from penstock.config import ConfigError
+from penstock.errors import ErrorCode, KafkaError
+
+
+def config(*overrides: str) -> BrokerConfig:
+    values = SCHEMA.load(overrides=overrides)
+    return BrokerConfig(dict(values), values.given)
+
+
+def test_kafkas_defaults() -> None:
+    settings = log_config(config(), {})
+    assert settings["retention_ms"] == 604_800_000
+    assert settings["segment_bytes"] == 1_073_741_824
+    assert settings["segment_ms"] == 604_800_000
+    assert settings["max_message_bytes"] == 1_048_588
+    assert settings["timestamp_after_max_ms"] == 3_600_000
+    assert settings["flush_messages"] == settings["flush_ms"] == LONG_MAX
+    assert (settings["cleanup_delete"], settings["cleanup_compact"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "retention_ms"),
+    [
+        (["log.retention.hours=2"], 7_200_000),
+        (["log.retention.hours=2", "log.retention.minutes=3"], 180_000),
+        (["log.retention.minutes=3", "log.retention.ms=5"], 5),
+        (["log.retention.hours=-1"], -1),
+    ],
+)
+def test_the_finer_unit_wins(overrides: list[str], retention_ms: int) -> None:
+    assert topic_value(config(*overrides), {}, "retention.ms") == retention_ms
+
+
+def test_a_topics_own_config_wins_over_the_brokers() -> None:
+    broker = config("log.segment.bytes=1000000")
+    assert log_config(broker, {})["segment_bytes"] == 1_000_000
+    assert log_config(broker, {"segment.bytes": "2000"})["segment_bytes"] == 2000
+    assert log_config(broker, {"cleanup.policy": "compact,delete"})["cleanup_compact"] == 1
+    assert log_config(broker, {"message.timestamp.type": "LogAppendTime"})["log_append_time"] == 1
+
+
+def test_described_values_name_their_source() -> None:
+    broker = config("log.retention.hours=2")
+    broker.alter({"log.segment.bytes": "4096"})
+    described = {one.name: one for one in broker.describe_topic({"retention.bytes": "7"})}
+    assert set(described) == set(TOPIC_CONFIGS)
+    assert (described["retention.bytes"].text, described["retention.bytes"].source) == (
+        "7",
+        ConfigSource.TOPIC,
+    )
+    assert described["segment.bytes"].text == "4096"
+    assert described["segment.bytes"].source is ConfigSource.DYNAMIC_BROKER
+    assert described["retention.ms"].text == "7200000"
+    assert described["retention.ms"].source is ConfigSource.STATIC_BROKER
+    assert described["cleanup.policy"].source is ConfigSource.DEFAULT
+    assert described["cleanup.policy"].text == "delete"
+    assert all(one.synonyms[0][2] is one.source for one in described.values() if one.synonyms)
+
+
+def test_every_property_is_described() -> None:
+    described = {one.name: one for one in config().describe_broker()}
+    assert set(described) == set(SCHEMA.properties)
+    assert described["broker.id"].read_only and not described["log.segment.bytes"].read_only
+    assert described["auto.create.topics.enable"].text == "true"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.msec", "1"),
+        ("retention.ms", "soon"),
+        ("segment.bytes", "1"),
+        ("cleanup.policy", "keep"),
+        ("compression.type", "lz4"),
+        ("retention.ms", None),
+        ("min.cleanable.dirty.ratio", "2"),
+    ],
+)
+def test_wrong_topic_configs_are_refused(name: str, value: str | None) -> None:
+    with pytest.raises(KafkaError) as caught:
+        check_topic_configs({name: value})
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
+
+
+def test_an_unknown_property_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean `log.retention.hours`"):
+        config("log.retention.hour=1")
+
+
+def test_only_topic_defaults_can_be_altered_at_run_time() -> None:
+    broker = config()
+    for texts, code in (
+        ({"broker.id": "2"}, ErrorCode.INVALID_REQUEST),
+        ({"log.segment.bytes": "x"}, ErrorCode.INVALID_CONFIG),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            broker.alter(texts)
+        assert caught.value.code == code
+    assert broker.dynamic == {}

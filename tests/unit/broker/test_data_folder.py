@@ -1,0 +1,70 @@
+"""The data folder: one owner, one broker, an honest clean mark."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.folder import CLEAN_SHUTDOWN, DataFolder, FolderError, new_uuid, uuid_bytes, uuid_text
+
+
+def test_a_folder_has_one_owner(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path / "new" / "data", 1)
+    with pytest.raises(FolderError, match="in use by another broker"):
+        DataFolder.open(tmp_path / "new" / "data", 1)
+    folder.close(clean=True)
+    DataFolder.open(tmp_path / "new" / "data", 1).close(clean=True)
+
+
+def test_the_cluster_id_stays_and_another_broker_is_refused(tmp_path: Path) -> None:
+    first = DataFolder.open(tmp_path, 1)
+    first.close(clean=True)
+    with pytest.raises(FolderError, match="belongs to broker 1, not to 2"):
+        DataFolder.open(tmp_path, 2)
+    again = DataFolder.open(tmp_path, 1)
+    assert again.cluster_id == first.cluster_id
+    again.close(clean=True)
+
+
+def test_the_clean_mark_is_there_only_between_a_clean_stop_and_the_next_start(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path, 1)
+    assert not folder.was_clean
+    folder.close(clean=True)
+    assert (tmp_path / CLEAN_SHUTDOWN).exists()
+    folder = DataFolder.open(tmp_path, 1)
+    assert folder.was_clean
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+    folder.close(clean=False)
+    folder = DataFolder.open(tmp_path, 1)
+    assert not folder.was_clean
+    folder.close(clean=False)
+
+
+def test_a_damaged_identity_is_refused(tmp_path: Path) -> None:
+    DataFolder.open(tmp_path, 1).close(clean=True)
+    (tmp_path / "meta.properties").write_text("version=0\n")
+    with pytest.raises(FolderError, match="should hold"):
+        DataFolder.open(tmp_path, 1)
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FolderError, match="can't be used"):
+        DataFolder.open(tmp_path / "file", 1)
+
+
+def test_what_a_deletion_left_is_swept(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path, 1)
+    (tmp_path / "topic-0.0123-delete").mkdir()
+    (tmp_path / "x-delete-0").mkdir()
+    assert folder.sweep_deleted() == 1
+    assert (tmp_path / "x-delete-0").exists()
+    folder.close(clean=True)
+
+
+def test_ids_have_kafkas_text() -> None:
+    for _ in range(200):
+        made = new_uuid()
+        text = uuid_text(made)
+        assert uuid_bytes(text) == made and len(text) == 22 and not text.startswith("-")
+    with pytest.raises(ValueError, match="16 bytes"):
+        uuid_bytes("AAAA")

@@ -1,0 +1,178 @@
+"""The embedded store keeps ZooKeeper's rules, all or nothing, across restarts and kills."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.store.base import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    Event,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Set,
+    StoreError,
+)
+from penstock.broker.store.embedded import EmbeddedStore
+
+Scenario = Callable[[EmbeddedStore], Awaitable[None]]
+
+
+def check(path: Path, scenario: Scenario) -> None:
+    """Run a scenario against a store in that file, opened anew."""
+
+    async def run() -> None:
+        store = await EmbeddedStore.open(path / "metadata.db")
+        try:
+            await scenario(store)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_nodes_have_versions_and_parents(tmp_path: Path) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        with pytest.raises(NoNodeError):
+            await store.create("/a/b", b"x")
+        assert await store.create("/a/b", b"x", parents=True) == "/a/b"
+        with pytest.raises(NodeExistsError):
+            await store.create("/a/b")
+        data, stat = await store.get("/a/b")
+        assert (data, stat.version) == (b"x", 0)
+        assert await store.set("/a/b", b"y", 0) == 1
+        with pytest.raises(BadVersionError):
+            await store.set("/a/b", b"z", 0)
+        assert (await store.get("/a/b"))[0] == b"y"
+        with pytest.raises(NotEmptyError):
+            await store.delete("/a")
+        with pytest.raises(BadVersionError):
+            await store.delete("/a/b", 0)
+        await store.delete("/a", recursive=True)
+        assert await store.exists("/a/b") is None
+        with pytest.raises(NoNodeError):
+            await store.get("/a")
+
+    check(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("path", ["", "/", "a", "/a/", "/a//b"])
+def test_bad_paths_are_refused(tmp_path: Path, path: str) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        with pytest.raises(StoreError):
+            await store.create(path, parents=True)
+
+    check(tmp_path, scenario)
+
+
+def test_children_and_sequence_nodes(tmp_path: Path) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.create("/q")
+        first = await store.create("/q/n-", sequence=True)
+        await store.delete(first)
+        second = await store.create("/q/n-", sequence=True)
+        assert first < second  # a number is never handed out twice
+        await store.create("/q/a/deep", parents=True)
+        assert await store.children("/q") == ["a", second.rpartition("/")[2]]
+
+    check(tmp_path, scenario)
+
+
+def test_multi_is_all_or_nothing(tmp_path: Path) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        await store.create("/a", b"1")
+        with pytest.raises(BadVersionError):
+            await store.multi([Set("/a", b"2"), Create("/b"), Check("/a", 7)])
+        assert (await store.get("/a"))[0] == b"1"
+        assert await store.exists("/b") is None
+        done = await store.multi([Check("/a", 0), Set("/a", b"2"), Create("/b"), Delete("/b")])
+        assert done == [None, 1, "/b", None]
+
+    check(tmp_path, scenario)
+
+
+def test_a_watch_fires_once_and_only_for_its_kind(tmp_path: Path) -> None:
+    async def scenario(store: EmbeddedStore) -> None:
+        seen: list[tuple[str, Event]] = []
+
+        def watch(path: str, event: Event) -> None:
+            seen.append((path, event))
+
+        assert await store.exists("/a", watch) is None
+        await store.children("/", watch)
+        await store.create("/a")
+        await store.set("/a", b"1")
+        await store.get("/a", watch)
+        with pytest.raises(BadVersionError):
+            await store.set("/a", b"2", 9)
+        await asyncio.sleep(0)
+        assert seen == [("/a", Event.CREATED), ("/", Event.CHILDREN)]
+        await store.delete("/a")
+        await asyncio.sleep(0)
+        assert seen[2:] == [("/a", Event.DELETED)]
+
+    check(tmp_path, scenario)
+
+
+def test_ephemeral_nodes_end_with_their_session(tmp_path: Path) -> None:
+    async def make(store: EmbeddedStore) -> None:
+        await store.create("/live", ephemeral=True)
+        await store.create("/kept")
+        with pytest.raises(StoreError):
+            await store.create("/live/child")
+
+    async def look(store: EmbeddedStore) -> None:
+        assert await store.children("/") == ["kept"]
+
+    check(tmp_path, make)
+    check(tmp_path, look)
+
+
+def test_a_killed_process_leaves_what_was_answered(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, pathlib, sys\n"
+        "from penstock.broker.store.embedded import EmbeddedStore\n"
+        "async def run():\n"
+        "    store = await EmbeddedStore.open(pathlib.Path(sys.argv[1]))\n"
+        "    await store.create('/live', ephemeral=True)\n"
+        "    await store.create('/n')\n"
+        "    for number in range(10**9):\n"
+        "        await store.set('/n', b'%d' % number)\n"
+        "        print(number, flush=True)\n"
+        "asyncio.run(run())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "metadata.db")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for _ in range(50):
+        answered = int(process.stdout.readline())
+    os.kill(process.pid, signal.SIGKILL)
+    answered = int((process.stdout.read().splitlines() or [str(answered)])[-1])
+    process.wait()
+    process.stdout.close()
+
+    async def look(store: EmbeddedStore) -> None:
+        assert int((await store.get("/n"))[0]) - answered in (0, 1)  # one more may be written, unanswered
+        assert await store.exists("/live") is None
+
+    check(tmp_path, look)
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metadata.db").write_bytes(b"not a database, but long enough to look at" * 100)
+
+    async def scenario(store: EmbeddedStore) -> None:
+        raise AssertionError("it opened")
+
+    with pytest.raises(StoreError, match="not a database"):
+        check(tmp_path, scenario)
