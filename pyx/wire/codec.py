@@ -18,6 +18,7 @@ LONGEST_STRING = 32767
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+_WIDTHS = {code: struct.calcsize(">" + code) for code in ("?", "b", "h", "i", "q", "H", "I", "d")}
 
 T = TypeVar("T")
 
@@ -94,8 +95,9 @@ class Reader:
 
     def numbers(self, code: str, count: int) -> list[Any]:
         """An array's `count` elements of one fixed size, given as a struct letter."""
-        size = count * struct.calcsize(">" + code)
-        return list(struct.unpack(f">{count}{code}", self.take(size)))
+        if count == 0:
+            return []
+        return list(struct.unpack(f">{count}{code}", self.take(count * _WIDTHS[code])))
 
     def present(self) -> bool:
         """Whether a nullable struct follows."""
@@ -167,6 +169,9 @@ class CompactReader(Reader):
                 raise WireError(f"tagged field {tag} has {self.pos - start} bytes, not {size}")
 
     def skip_tags(self) -> None:
+        if self.data[self.pos] == 0:  # nearly always
+            self.pos += 1
+            return
         for _ in self.tags():
             pass
 

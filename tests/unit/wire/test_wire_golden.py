@@ -59,7 +59,7 @@ def test_goldens_cover_every_version_but_known_ones() -> None:
 
 
 def test_named_fields_of_a_golden_message() -> None:
-    """Kafka's class numbers its values in the order of its fields, so each must come out under its own name."""
+    """Values are numbered in the order of fields, so each must come out under its own name."""
     content = next(c for v, kind, c in GOLDEN_MESSAGES["FetchRequest"] if v == 18 and kind == "full")
     request = messages.FetchRequest.decode(content, 18)
     assert request.max_wait_ms == 1_000_001
