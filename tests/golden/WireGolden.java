@@ -29,7 +29,6 @@ public class WireGolden {
     static final String[] RECORDS = {
         "org.apache.kafka.coordinator.group.generated.OffsetCommitKey",
         "org.apache.kafka.coordinator.group.generated.OffsetCommitValue",
-        "org.apache.kafka.coordinator.group.generated.GroupMetadataKey",
         "org.apache.kafka.coordinator.group.generated.GroupMetadataValue",
         "org.apache.kafka.coordinator.transaction.generated.TransactionLogKey",
         "org.apache.kafka.coordinator.transaction.generated.TransactionLogValue",
