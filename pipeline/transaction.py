@@ -1,0 +1,401 @@
+"""Raw batches in, exactly once: a transactional producer whose batches are built (or only re-headed) by the
+caller.
+
+new ──init──► ready ──begin──► open ──commit──► ready
+                ▲                │ error: must_abort
+                └────abort───────┘            fenced, failed: only init (which fences the other one) leads out
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import struct
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from penstock import log
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.client import Client, TopicPartition
+from penstock.pipeline.connection import Piece
+from penstock.pipeline.sender import Produced, Sender
+from penstock.pyx.batch import RawBatch
+from penstock.pyx.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+T = TypeVar("T")
+HEADER_BYTES = 61
+SEQUENCE_MASK = 0x7FFFFFFF  # sequence numbers go round from 2^31 - 1 to 0
+FIRST_PAUSE_MS = 20  # markers of the transaction before are written within milliseconds
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_LAST_OFFSET_DELTA_AT = 23
+_BASE_SEQUENCE_AT = 53
+
+FENCING = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+WAITING = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+FATAL = frozenset(
+    {
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    }
+)
+
+
+class Fenced(KafkaError):
+    """A newer producer with the same transactional id took over, or the broker aborted our transaction by its
+    timeout.
+    """
+
+
+class TransactionState(enum.Enum):
+    """Where a transactional producer stands; the picture is at the top of the module."""
+
+    NEW = "new"
+    READY = "ready"
+    OPEN = "open"
+    MUST_ABORT = "must_abort"
+    FENCED = "fenced"
+    FAILED = "failed"
+
+
+class TransactionalSender:
+    """One transactional id. Keep the order: `init`, then for each transaction `begin`, sends, `commit` or
+    `abort`.
+
+    A batch's header has to carry `producer_id`, `producer_epoch` and a base sequence from `next_sequence`, so
+    each allocated sequence must be sent, in the order of allocation for each partition. All methods raise
+    `Fenced` once a newer producer took over. Any other KafkaError of a send or of `send_offsets` means:
+    `abort`, then begin anew (`state` is MUST_ABORT), or, when `state` is FAILED, `init` again. An error of
+    `commit` after its retries leaves the outcome unknown (FAILED): read positions back from the target after
+    `init`.
+    """
+
+    def __init__(
+        self, client: Client, transactional_id: str, timeout_ms: int = 60_000, *, lane: str = "produce"
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.state = TransactionState.NEW
+        self._client = client
+        self._timeout_ms = timeout_ms
+        self._sender = Sender(client, transactional_id=transactional_id, gate=self._add_partition, lane=lane)
+        self._next: dict[TopicPartition, int] = {}  # the sequence to allocate next
+        self._stored: dict[TopicPartition, int] = {}  # the sequence after the last one known to be stored
+        self._added: set[TopicPartition] = set()
+        self._groups: set[str] = set()
+        self._touched = False  # the coordinator may have begun the transaction
+        self._adding: dict[TopicPartition, asyncio.Future[None]] = {}
+        self._adder: asyncio.Task[None] | None = None
+        self._log = log.get("transaction", transactional_id=transactional_id)
+
+    async def init(self) -> None:
+        """Take the identity: fences older producers of it and ends their open transaction. Sequences begin at
+        0.
+        """
+        await self._init_producer(-1, -1)
+        self._enter(TransactionState.READY)
+        self._forget_transaction()
+
+    async def _init_producer(self, producer_id: int, producer_epoch: int) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self._timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+        answer = await self._ask(request)
+        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+        self._next.clear()
+        self._stored.clear()
+
+    async def begin(self) -> None:
+        """Open a transaction; nothing is sent before its first batch or offset."""
+        self._expect(TransactionState.READY)
+        self._forget_transaction()
+        self._enter(TransactionState.OPEN)
+
+    def next_sequence(self, tp: TopicPartition, record_count: int) -> int:
+        """Allocate the sequence numbers of a batch; gives its base sequence."""
+        sequence = self._next.get(tp, 0)
+        self._next[tp] = (sequence + record_count) & SEQUENCE_MASK
+        return sequence
+
+    async def send_raw(self, tp: TopicPartition, parts: Sequence[Piece | RawBatch]) -> int:
+        """Produce one batch, given in parts of which the first holds its whole header; gives its base offset.
+
+        -1 when the broker has it already but forgot where. Several may run at once: those of one partition
+        are stored in the order of the calls. Retries send the same bytes. Raises Fenced or KafkaError.
+        """
+        return (await self.submit(tp, parts)).base_offset
+
+    def submit(self, tp: TopicPartition, parts: Sequence[Piece | RawBatch]) -> asyncio.Future[Produced]:
+        """`send_raw` without a coroutine: put the batch into its line now and give a future."""
+        self._expect(TransactionState.OPEN)
+        pieces = [memoryview(part) for part in parts]
+        if not pieces or pieces[0].nbytes < HEADER_BYTES:
+            raise ValueError("the first part of a batch must hold its whole header")
+        head = pieces[0].cast("B")
+        (sequence,) = _LAST_OFFSET_DELTA.unpack_from(head, _BASE_SEQUENCE_AT)
+        (delta,) = _LAST_OFFSET_DELTA.unpack_from(head, _LAST_OFFSET_DELTA_AT)
+        inner = self._sender.submit(tp, pieces)
+        outer: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
+
+        def done(future: asyncio.Future[Produced]) -> None:
+            error = future.exception()
+            if error is None:
+                self._stored[tp] = (sequence + delta + 1) & SEQUENCE_MASK
+                if not outer.done():
+                    outer.set_result(future.result())
+                return
+            assert isinstance(error, KafkaError)
+            error = self._judge(error)
+            if not outer.done():
+                outer.set_exception(error)
+                outer.exception()  # a caller that only commits learns of it there
+
+        inner.add_done_callback(done)
+        return outer
+
+    async def send_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        *,
+        generation_id: int = -1,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+    ) -> None:
+        """Commit a group's offsets with this transaction. Raises Fenced or KafkaError."""
+        self._expect(TransactionState.OPEN)
+        try:
+            if group not in self._groups:
+                self._touched = True
+                await self._ask(
+                    AddOffsetsToTxnRequest(
+                        transactional_id=self.transactional_id,
+                        producer_id=self.producer_id,
+                        producer_epoch=self.producer_epoch,
+                        group_id=group,
+                    )
+                )
+                self._groups.add(group)
+            request = TxnOffsetCommitRequest(
+                transactional_id=self.transactional_id,
+                group_id=group,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                generation_id=generation_id,
+                member_id=member_id,
+                group_instance_id=group_instance_id,
+                topics=_offset_topics(offsets),
+            )
+            await self._retry(
+                lambda: self._client.ask_coordinator(group, "group", request, codes=_txn_offset_codes)
+            )
+        except KafkaError as error:
+            raise self._judge(error) from error
+
+    async def commit(self) -> None:
+        """Wait for all sends and commit. Raises KafkaError (state MUST_ABORT) if a send failed."""
+        self._expect(TransactionState.OPEN)
+        await self._sender.drain()
+        await asyncio.sleep(0)  # the last answers' callbacks have run after this
+        self._expect(TransactionState.OPEN)
+        if self._added or self._groups:
+            try:
+                await self._end(committed=True)
+            except KafkaError as error:
+                if self._judge(error).code not in FENCING:
+                    self._enter(TransactionState.FAILED)
+                raise
+        self._forget_transaction()
+        self._enter(TransactionState.READY)
+
+    async def abort(self) -> None:
+        """Give the transaction up; what was not sent yet fails. Sequences go on where the stored ones end.
+
+        When it is not known what was stored, the producer epoch is raised and sequences begin at 0 again.
+        """
+        self._expect(TransactionState.OPEN, TransactionState.MUST_ABORT)
+        self._enter(TransactionState.MUST_ABORT)
+        self._sender.drop_unsent(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
+        if self._adder is not None:
+            self._adder.cancel()
+            await asyncio.gather(self._adder, return_exceptions=True)
+        await self._sender.drain()
+        await asyncio.sleep(0)
+        self._expect(TransactionState.MUST_ABORT)
+        try:
+            if self._touched:
+                await self._end(committed=False)
+            if self._next != self._stored:
+                await self._init_producer(self.producer_id, self.producer_epoch)
+        except KafkaError as error:
+            if self._judge(error).code not in FENCING:
+                self._enter(TransactionState.FAILED)
+            raise
+        self._forget_transaction()
+        self._enter(TransactionState.READY)
+
+    async def close(self) -> None:
+        """Fail what is under way. An open transaction ends by the next `init` or the broker's timeout."""
+        if self._adder is not None:
+            self._adder.cancel()
+            await asyncio.gather(self._adder, return_exceptions=True)
+        await self._sender.close(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the sender was closed"))
+
+    # Coordinator
+
+    async def _end(self, committed: bool) -> None:
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            committed=committed,
+        )
+        try:
+            await self._ask(request)
+        except KafkaError as error:
+            # An abort of what the coordinator never saw begin (its AddPartitions failed) has nothing to do.
+            if committed or error.code != ErrorCode.INVALID_TXN_STATE:
+                raise
+
+    async def _ask(self, request: Any) -> Any:
+        """Ask the transaction coordinator, until `delivery.timeout.ms`. Raises Fenced or KafkaError."""
+        key = self.transactional_id
+        try:
+            return await self._retry(lambda: self._client.ask_coordinator(key, "transaction", request))
+        except KafkaError as error:
+            if error.code in FENCING:
+                self._enter(TransactionState.FENCED)
+                raise Fenced(error.code, f"transactional id `{key}`") from error
+            raise
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        limit_ms = self._client.config["delivery.timeout.ms"]
+        return await self._client.retry(attempt, timeout_ms=limit_ms, also=WAITING, first_ms=FIRST_PAUSE_MS)
+
+    async def _add_partition(self, tp: TopicPartition) -> None:
+        """The sender's gate: returns once the coordinator knows that tp takes part in this transaction."""
+        if tp in self._added:
+            return
+        future = self._adding.get(tp)
+        if future is None:
+            future = self._adding[tp] = asyncio.get_running_loop().create_future()
+        if self._adder is None:
+            self._adder = asyncio.create_task(self._add_partitions())
+        await asyncio.shield(future)
+
+    async def _add_partitions(self) -> None:
+        """Ask for all partitions that wait, together; further ones that came meanwhile follow."""
+        try:
+            while self._adding:
+                adding, self._adding = self._adding, {}
+                try:
+                    self._touched = True
+                    await self._retry(partial(self._ask_add, self._add_request(adding)))
+                except (KafkaError, asyncio.CancelledError) as error:
+                    aborted = KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted")
+                    for future in adding.values():
+                        future.set_exception(error if isinstance(error, KafkaError) else aborted)
+                        future.exception()
+                    if isinstance(error, asyncio.CancelledError):
+                        raise
+                else:
+                    self._added.update(adding)
+                    for future in adding.values():
+                        future.set_result(None)
+        finally:
+            self._adder = None
+
+    def _add_request(self, adding: Iterable[TopicPartition]) -> AddPartitionsToTxnRequest:
+        topics: dict[str, AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = {}
+        for topic, partition in adding:
+            if topic not in topics:
+                topics[topic] = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[])
+            topics[topic].partitions.append(partition)
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.producer_epoch,
+            v3_and_below_topics=list(topics.values()),
+        )
+
+    async def _ask_add(self, request: AddPartitionsToTxnRequest) -> None:
+        key = self.transactional_id
+        await self._client.ask_coordinator(key, "transaction", request, codes=_add_partition_codes)
+
+    # State
+
+    def _enter(self, state: TransactionState) -> None:
+        self.state = state
+
+    def _expect(self, *states: TransactionState) -> None:
+        if self.state in states:
+            return
+        if self.state is TransactionState.FENCED:
+            raise Fenced(ErrorCode.PRODUCER_FENCED, f"transactional id `{self.transactional_id}`")
+        if self.state is TransactionState.MUST_ABORT:
+            text = f"transactional id `{self.transactional_id}`: a send failed, abort first"
+            raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, text)
+        names = " or ".join(state.value for state in states)
+        text = f"transactional id `{self.transactional_id}` is {self.state.value}, not {names}"
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, text)
+
+    def _judge(self, error: KafkaError) -> KafkaError:
+        """Note what an error means for the transaction; gives the error to raise."""
+        if error.code in FENCING:
+            self._enter(TransactionState.FENCED)
+            if not isinstance(error, Fenced):
+                return Fenced(error.code, f"transactional id `{self.transactional_id}`")
+        elif error.code in FATAL and self.state is not TransactionState.FENCED:
+            self._enter(TransactionState.FAILED)
+        elif self.state is TransactionState.OPEN:
+            self._log.warning("the transaction has to be aborted: %s", error)
+            self._enter(TransactionState.MUST_ABORT)
+        return error
+
+    def _forget_transaction(self) -> None:
+        self._added.clear()
+        self._groups.clear()
+        self._touched = False
+        self._sender.close_gates()
+
+
+def _offset_topics(
+    offsets: Mapping[TopicPartition, tuple[int, str]],
+) -> list[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic]:
+    request_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    topics: dict[str, TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic] = {}
+    for (topic, partition), (offset, metadata) in offsets.items():
+        if topic not in topics:
+            topics[topic] = request_topic(name=topic, partitions=[])
+        topics[topic].partitions.append(
+            TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+                partition_index=partition, committed_offset=offset, committed_metadata=metadata
+            )
+        )
+    return list(topics.values())
+
+
+def _txn_offset_codes(answer: TxnOffsetCommitResponse) -> Iterable[int]:
+    return (part.error_code for topic in answer.topics for part in topic.partitions)
+
+
+def _add_partition_codes(answer: AddPartitionsToTxnResponse) -> Iterable[int]:
+    """The code that says why first: OPERATION_NOT_ATTEMPTED only says that another one failed."""
+    parts = [part for topic in answer.results_by_topic_v3_and_below for part in topic.results_by_partition]
+    codes = [part.partition_error_code for part in parts]
+    return sorted(codes, key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED)
