@@ -279,6 +279,14 @@ cdef extern from "pthread.h" nogil:
     int pthread_cond_signal(pthread_cond_t* condition) noexcept
     int pthread_cond_broadcast(pthread_cond_t* condition) noexcept
 
+cdef extern from "signal.h" nogil:
+    ctypedef struct sigset_t:
+        pass
+    int SIG_BLOCK, SIG_SETMASK
+    int sigfillset(sigset_t* out) noexcept
+    int pthread_sigmask(int how, const sigset_t* wanted, sigset_t* old) noexcept
+    pthread_t pthread_self() noexcept
+
 # The compiler's atomics, for counters, stop flags and append-only tables that are read without a lock.
 cdef extern from *:
     """

@@ -1,0 +1,76 @@
+"""The only door between the control plane and the network threads, besides the partition functions.
+
+The network threads serve Produce (3 to 13) and Fetch (4 to 18) by themselves. Every other request, also Produce and Fetch of
+other versions and requests nobody knows, comes out here and is answered, or its connection closed, by its token. Answers
+leave each connection in the order of its requests, whatever the order in which they are given. A token whose connection is
+gone, or that was answered before, is dropped silently (counted as `answers_late`).
+
+Use: make, `listen`, `start`; watch `request_fd`; `take_requests`, `answer` each; `stop`. All functions may be called from any
+thread; none but `stop` waits.
+"""
+
+from typing import NamedTuple
+
+class Request(NamedTuple):
+    token: int  # names connection and request; opaque, below 2**64
+    api_key: int
+    api_version: int
+    correlation_id: int
+    frame: bytes  # the whole request with its header, without the size in front; at least 10 bytes
+    peer: str  # "10.0.0.1:4711", "[::1]:4711"
+    listener: str  # as given to `listen`
+
+class DataPlane:
+    """The network threads and their listening sockets.
+
+    network_threads: epoll threads, 1 to 64 (num.network.threads). max_request_bytes: larger frames close their connection
+    (socket.request.max.bytes). max_idle_ms: a connection that sent no whole request and took no answer for so long is closed,
+    unless this broker owes it one (connections.max.idle.ms). queued_bytes_max: bounds both the bytes of requests that wait in
+    the control queue and the bytes of frames that have come in part (queued.max.request.bytes); beyond it connections aren't
+    read; at least 1 MiB. fetch_max_bytes: of a whole answer (fetch.max.bytes).
+
+    Raises ValueError for a number out of range, OSError when descriptors are short.
+    """
+
+    def __init__(
+        self,
+        *,
+        network_threads: int,
+        node_id: int,
+        max_request_bytes: int,
+        max_idle_ms: int,
+        queued_bytes_max: int,
+        fetch_max_bytes: int,
+    ) -> None: ...
+    @property
+    def request_fd(self) -> int:
+        """An eventfd, readable while `take_requests` has something. It belongs to the DataPlane: never read or close it."""
+
+    def listen(self, host: str, port: int, listener: str) -> int:
+        """Bind (port 0: any free one) and answer the real port. Connections are refused until `start`. Raises OSError."""
+
+    def start(self) -> None:
+        """Listen and start the threads. Raises OSError."""
+
+    def take_requests(self) -> list[Request]:
+        """At most 256 requests, oldest first; `request_fd` stays readable while there are more."""
+
+    def answer(self, token: int, frame: bytes | bytearray | memoryview) -> None:
+        """Give the answer to a request: response header and body, without the size in front."""
+
+    def close_connection(self, token: int) -> None:
+        """Close the connection of a request that can't be answered, once the requests before it are answered."""
+
+    def counters(self) -> dict[str, int]:
+        """Sums over the threads since `start`, by name.
+
+        Now: connections, queued_bytes, input_bytes. Ever: connections_accepted, connections_closed, closed_malformed,
+        closed_idle, requests, requests_produce, requests_fetch, requests_control, answers_late, bytes_in, bytes_out,
+        produce_batches, produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, cold_ranges, stalls.
+        """
+
+    def stop(self) -> None:
+        """Take nothing new, answer waiting fetches, give waiting control requests 2 s, close everything, join the threads.
+
+        Blocks, so an event loop that still has answers to give calls it in another thread. Safe twice.
+        """

@@ -1,0 +1,36 @@
+# Produce, versions 3 to 13, served in place: the records are checked, given offsets and appended out of the
+# connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is the log end,
+# so acks=all is answered at once.
+#
+# Not done here: versions 0 to 2 (the control plane answers UNSUPPORTED_VERSION); whether a partition was added to its
+# transaction (KIP-890's verification) is not asked of the coordinator; the tags that name a new leader (KIP-951).
+from libc.stdint cimport int16_t, int64_t, uint8_t
+
+from penstock.pyx.frame cimport Reader, RequestHead, Writer
+
+cdef enum:
+    PRODUCE_KEY = 0
+    PRODUCE_VERSION_MIN = 3
+    PRODUCE_VERSION_MAX = 13
+    PRODUCE_FLEXIBLE_FROM = 9
+    PRODUCE_TOPIC_IDS_FROM = 13
+    PRODUCE_PARTITIONS_MAX = 100000   # of one request; more closes the connection, as answers are larger than requests
+
+cdef enum ProduceResult:
+    PRODUCE_ANSWERED = 0              # a whole answer, size first, was written
+    PRODUCE_SILENT = 1                # acks=0: there is none
+    PRODUCE_CLOSE = -1                # acks=0 and something failed: only a closed connection can tell (as in Kafka)
+    PRODUCE_MALFORMED = -2            # nothing was appended; the connection is closed
+    PRODUCE_NO_MEMORY = -3            # the answer couldn't be written; the connection is closed
+
+# What one thread appended; read by Python without a lock.
+cdef struct ProduceTally:
+    int64_t batches
+    int64_t bytes
+    int64_t errors                    # partitions answered with an error
+
+# Serves one request whose reader stands at the body. The records behind it are written to (offsets, epochs).
+# When the result isn't PRODUCE_ANSWERED, `out` is as it was before.
+cdef ProduceResult produce_serve(
+    const RequestHead* head, Reader body, Writer* out, ProduceTally* tally
+) noexcept nogil

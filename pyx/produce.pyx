@@ -1,0 +1,233 @@
+"""Produce in place; see produce.pxd. The request is walked twice: once to see that it is whole and right, so that a
+malformed one appends nothing, and once to append and answer.
+"""
+from penstock.pyx.batch cimport ATTRIBUTES_AT, CODEC_MASK, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD, MAGIC_AT
+from penstock.pyx.endian cimport get_i16, get_i32
+from penstock.pyx.frame cimport (
+    TOPIC_ID_BYTES,
+    Slice,
+    answer_begin,
+    answer_end,
+    read_bytes,
+    read_count,
+    read_i16,
+    read_i32,
+    read_raw,
+    read_string,
+    skip_tags,
+    write_count,
+    write_i16,
+    write_i32,
+    write_i64,
+    write_no_tags,
+    write_raw,
+    write_string,
+)
+from penstock.pyx.partition cimport (
+    ORIGIN_CLIENT,
+    Appended,
+    Partition,
+    partition_append,
+    partition_find,
+    partition_find_id,
+    partition_known_id,
+    partition_release,
+    partition_topic,
+)
+from penstock.pyx.posix cimport memcmp
+from libc.stdint cimport int32_t
+
+cdef enum:
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_REQUIRED_ACKS = 21
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+
+    CODEC_ZSTD = 4
+    ZSTD_FROM = 7                     # the first version of Produce whose clients may send zstd
+    LOG_START_OFFSET_FROM = 5
+    RECORD_ERRORS_FROM = 8
+    PARTITION_BYTES_MIN = 5           # index and the length of the records
+    TOPIC_BYTES_MIN = 2
+
+# What a request says before its topics.
+cdef struct Terms:
+    int16_t version
+    bint flexible
+    int16_t acks
+
+
+cdef void read_terms(Reader* r, Terms* out) noexcept nogil:
+    read_string(r, out.flexible, True)                # transactional_id: the batches say it themselves
+    out.acks = read_i16(r)
+    read_i32(r)                                       # timeout_ms: nothing waits
+
+
+cdef bint whole(Reader r, int16_t version) noexcept nogil:
+    """Whether the request can be read to its end."""
+    cdef Terms terms
+    cdef int32_t topics, partitions, i, j
+    cdef int64_t total = 0
+    terms.version = version
+    terms.flexible = version >= PRODUCE_FLEXIBLE_FROM
+    read_terms(&r, &terms)
+    topics = read_count(&r, terms.flexible, TOPIC_BYTES_MIN)
+    if topics > PRODUCE_PARTITIONS_MAX:
+        return False
+    for i in range(topics):
+        if version >= PRODUCE_TOPIC_IDS_FROM:
+            read_raw(&r, TOPIC_ID_BYTES)
+        else:
+            read_string(&r, terms.flexible, False)
+        partitions = read_count(&r, terms.flexible, PARTITION_BYTES_MIN)
+        total += partitions
+        if total > PRODUCE_PARTITIONS_MAX:
+            return False
+        for j in range(partitions):
+            read_i32(&r)
+            read_bytes(&r, terms.flexible, True)
+            skip_tags(&r, terms.flexible)
+            if r.bad:
+                return False
+        skip_tags(&r, terms.flexible)
+        if r.bad:
+            return False
+    skip_tags(&r, terms.flexible)
+    return not r.bad
+
+
+cdef bint is_internal(const char* name, size_t n) noexcept nogil:
+    """Topics that only the coordinators of this broker write to."""
+    return (n == 18 and memcmp(name, b"__consumer_offsets", 18) == 0) or (
+        n == 19 and memcmp(name, b"__transaction_state", 19) == 0
+    )
+
+
+cdef int64_t count_batches(const uint8_t* p, int64_t n) noexcept nogil:
+    """Batches in records that were appended, so that their lengths are right."""
+    cdef int64_t count = 0
+    while n >= LOG_OVERHEAD:
+        count += 1
+        n -= LOG_OVERHEAD + get_i32(p + LENGTH_AT)
+        p += LOG_OVERHEAD + get_i32(p + LENGTH_AT)
+    return count
+
+
+cdef int16_t append(Partition* partition, Slice records, int16_t version, Appended* out) noexcept nogil:
+    """What can be judged by the request's version alone, then the log's own checks and the append."""
+    cdef size_t n
+    cdef const char* name = partition_topic(partition, &n)
+    if is_internal(name, n):
+        return INVALID_TOPIC_EXCEPTION
+    if records.n == 0:
+        return INVALID_RECORD
+    if (
+        version < ZSTD_FROM
+        and records.n >= LAST_OFFSET_DELTA_AT
+        and records.p[MAGIC_AT] == 2
+        and get_i16(records.p + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD
+    ):
+        return UNSUPPORTED_COMPRESSION_TYPE
+    return partition_append(partition, <uint8_t*>records.p, <size_t>records.n, ORIGIN_CLIENT, out)
+
+
+cdef int16_t serve_partition(
+    const Terms* terms, Slice name, const uint8_t* topic_id, int32_t index, Slice records, Appended* out
+) noexcept nogil:
+    cdef Partition* partition
+    cdef int16_t error
+    if terms.acks < -1 or terms.acks > 1:
+        return INVALID_REQUIRED_ACKS
+    if topic_id != NULL:
+        partition = partition_find_id(topic_id, index)
+        if partition == NULL:
+            return UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(topic_id) else UNKNOWN_TOPIC_ID
+    else:
+        partition = partition_find(<const char*>name.p, <size_t>name.n, index)
+        if partition == NULL:
+            # The name alone decides for the internal ones, also where another broker leads them.
+            return INVALID_TOPIC_EXCEPTION if is_internal(<const char*>name.p, <size_t>name.n) \
+                else UNKNOWN_TOPIC_OR_PARTITION
+    error = append(partition, records, terms.version, out)
+    partition_release(partition)
+    return error
+
+
+cdef void write_partition(
+    Writer* w, const Terms* terms, int32_t index, int16_t error, const Appended* done
+) noexcept nogil:
+    cdef Slice nothing
+    nothing.p = NULL
+    nothing.n = 0
+    write_i32(w, index)
+    write_i16(w, error)
+    write_i64(w, done.base_offset if error == 0 else -1)
+    write_i64(w, done.log_append_time_ms if error == 0 else -1)
+    if terms.version >= LOG_START_OFFSET_FROM:
+        write_i64(w, done.log_start_offset if error == 0 else -1)
+    if terms.version >= RECORD_ERRORS_FROM:
+        write_count(w, 0, terms.flexible)             # record_errors: a batch is taken or refused as a whole
+        write_string(w, nothing, terms.flexible)      # error_message
+    write_no_tags(w, terms.flexible)
+
+
+cdef ProduceResult produce_serve(
+    const RequestHead* head, Reader body, Writer* out, ProduceTally* tally
+) noexcept nogil:
+    cdef Reader* r = &body
+    cdef Terms terms
+    cdef Appended done
+    cdef Slice name, records
+    cdef const uint8_t* topic_id = NULL
+    cdef size_t before = out.n, at
+    cdef int32_t topics, partitions, index, i, j
+    cdef int64_t errors = 0
+    cdef int16_t error
+    if not whole(body, head.api_version):
+        return PRODUCE_MALFORMED
+    terms.version = head.api_version
+    terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
+    read_terms(r, &terms)
+    at = answer_begin(out, head.correlation_id, terms.flexible)
+    topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
+    write_count(out, topics, terms.flexible)
+    for i in range(topics):
+        name.p = NULL
+        name.n = 0
+        if terms.version >= PRODUCE_TOPIC_IDS_FROM:
+            topic_id = read_raw(r, TOPIC_ID_BYTES)
+            write_raw(out, topic_id, TOPIC_ID_BYTES)
+        else:
+            name = read_string(r, terms.flexible, False)
+            write_string(out, name, terms.flexible)
+        partitions = read_count(r, terms.flexible, PARTITION_BYTES_MIN)
+        write_count(out, partitions, terms.flexible)
+        for j in range(partitions):
+            index = read_i32(r)
+            records = read_bytes(r, terms.flexible, True)
+            skip_tags(r, terms.flexible)
+            done.base_offset = -1
+            done.log_append_time_ms = -1
+            done.log_start_offset = -1
+            error = serve_partition(&terms, name, topic_id, index, records, &done)
+            if error:
+                errors += 1
+            else:
+                tally.batches += count_batches(records.p, records.n)
+                tally.bytes += records.n
+            write_partition(out, &terms, index, error, &done)
+        skip_tags(r, terms.flexible)
+        write_no_tags(out, terms.flexible)
+    write_i32(out, 0)                                 # throttle_time_ms
+    write_no_tags(out, terms.flexible)
+    tally.errors += errors
+    if terms.acks == 0:
+        out.n = before
+        return PRODUCE_CLOSE if errors else PRODUCE_SILENT
+    if out.failed:
+        out.n = before
+        return PRODUCE_NO_MEMORY
+    answer_end(out, at, 0)
+    return PRODUCE_ANSWERED

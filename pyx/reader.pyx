@@ -1,0 +1,136 @@
+"""The pool of threads that warm cold pages; see reader.pxd."""
+from libc.stdint cimport uint8_t
+
+from penstock.pyx.posix cimport (
+    EAGAIN,
+    RWF_NOWAIT,
+    calloc,
+    close,
+    dup,
+    errno,
+    free,
+    iovec,
+    malloc,
+    pread,
+    preadv2,
+    pthread_cond_broadcast,
+    pthread_cond_destroy,
+    pthread_cond_init,
+    pthread_cond_signal,
+    pthread_cond_wait,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+
+
+cdef ReaderPool* reader_new(WarmHook hook) noexcept nogil:
+    cdef ReaderPool* pool = <ReaderPool*>calloc(1, sizeof(ReaderPool))
+    if pool == NULL:
+        return NULL
+    pthread_mutex_init(&pool.lock, NULL)
+    pthread_cond_init(&pool.ready, NULL)
+    pool.hook = hook
+    return pool
+
+
+cdef bint reader_submit(
+    ReaderPool* pool, int fd, int64_t position, int64_t length, void* owner, uint32_t place, uint32_t generation
+) noexcept nogil:
+    cdef ReaderJob* job = <ReaderJob*>malloc(sizeof(ReaderJob))
+    cdef bint taken = False
+    if job == NULL:
+        return False
+    job.fd = dup(fd)
+    job.position = position
+    job.length = length
+    job.owner = owner
+    job.place = place
+    job.generation = generation
+    job.next = NULL
+    pthread_mutex_lock(&pool.lock)
+    if job.fd >= 0 and pool.waiting < READER_JOBS_MAX and not pool.stopping:
+        if pool.last == NULL:
+            pool.first = job
+        else:
+            pool.last.next = job
+        pool.last = job
+        pool.waiting += 1
+        taken = True
+        pthread_cond_signal(&pool.ready)
+    pthread_mutex_unlock(&pool.lock)
+    if not taken:
+        drop(job)
+    return taken
+
+
+cdef void drop(ReaderJob* job) noexcept nogil:
+    if job.fd >= 0:
+        close(job.fd)
+    free(job)
+
+
+cdef ReaderJob* take(ReaderPool* pool) noexcept nogil:
+    """The next job; NULL when the pool stops."""
+    cdef ReaderJob* job = NULL
+    pthread_mutex_lock(&pool.lock)
+    while pool.first == NULL and not pool.stopping:
+        pthread_cond_wait(&pool.ready, &pool.lock)
+    if not pool.stopping:
+        job = pool.first
+        pool.first = job.next
+        if pool.first == NULL:
+            pool.last = NULL
+        pool.waiting -= 1
+    pthread_mutex_unlock(&pool.lock)
+    return job
+
+
+cdef void reader_loop(ReaderPool* pool) noexcept nogil:
+    cdef uint8_t* scratch = <uint8_t*>malloc(READER_CHUNK_BYTES)
+    cdef ReaderJob* job
+    cdef ssize_t got
+    while True:
+        job = take(pool)
+        if job == NULL:
+            break
+        while scratch != NULL and job.length > 0:
+            got = pread(job.fd, scratch, <size_t>min(job.length, <int64_t>READER_CHUNK_BYTES), job.position)
+            if got <= 0:
+                break
+            job.position += got
+            job.length -= got
+        pool.hook(job.owner, job.place, job.generation)
+        drop(job)
+    free(scratch)
+
+
+cdef void reader_stop(ReaderPool* pool) noexcept nogil:
+    pthread_mutex_lock(&pool.lock)
+    pool.stopping = True
+    pthread_cond_broadcast(&pool.ready)
+    pthread_mutex_unlock(&pool.lock)
+
+
+cdef void reader_free(ReaderPool* pool) noexcept nogil:
+    cdef ReaderJob* job
+    while pool.first != NULL:
+        job = pool.first
+        pool.first = job.next
+        drop(job)
+    pthread_cond_destroy(&pool.ready)
+    pthread_mutex_destroy(&pool.lock)
+    free(pool)
+
+
+cdef bint byte_is_cached(int fd, int64_t position) noexcept nogil:
+    cdef uint8_t byte
+    cdef iovec part
+    part.iov_base = &byte
+    part.iov_len = 1
+    return preadv2(fd, &part, 1, position, RWF_NOWAIT) >= 0 or errno != EAGAIN
+
+
+cdef bint range_is_cached(int fd, int64_t position, int64_t length) noexcept nogil:
+    return byte_is_cached(fd, position) and (length <= 1 or byte_is_cached(fd, position + length - 1))
