@@ -9,7 +9,7 @@
 # key | value length, value | header count varint | for each header: key length, key, value length (-1 = null), value
 #
 # Base offset and leader epoch lie outside the CRC, so a broker assigns both without touching it.
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 cdef enum:
@@ -116,7 +116,8 @@ cdef int16_t batch_error_code(int fault) noexcept nogil
 cdef const char* batch_error_text(int fault) noexcept nogil
 
 cdef inline int64_t batch_last_offset(const BatchHeader* header) noexcept nogil:
-    return header.base_offset + header.last_offset_delta
+    # By way of unsigned numbers: a hostile base offset may overflow.
+    return <int64_t>(<uint64_t>header.base_offset + <uint64_t>header.last_offset_delta)
 
 cdef inline int32_t sequence_add(int32_t sequence, int32_t steps) noexcept nogil:
     # Sequence numbers go round from 2^31 - 1 to 0.
@@ -192,3 +193,23 @@ cdef class RawBatch:
 
 # Raises BatchError with the fault's words and the offset.
 cdef object raise_fault(int fault, int64_t offset)
+
+# Collects records, uncompressed, behind room for the header.
+cdef class BatchBuilder:
+    cdef vector[uint8_t] buffer
+    cdef readonly int codec
+    cdef readonly int level
+    cdef readonly int64_t max_bytes
+    cdef int32_t taken
+    cdef int64_t base_timestamp
+    cdef int64_t max_timestamp
+
+    cpdef clear(self)
+
+    # 1 taken, 0 full, BATCH_TOO_LARGE (for any batch), BATCH_NO_MEMORY. Key, value and the already encoded headers of
+    # `record` are set, its deltas are set here. Nothing is changed unless it was taken.
+    cdef int take(self, RecordView* record, int64_t timestamp_ms, size_t headers_size) noexcept nogil
+
+# Puts the header before the records in `plain` (codec 0), or both, compressed, into `packed`. The codec is in
+# `header.attributes`; `header.size` is set. 0 or a BatchFault.
+cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header, vector[uint8_t]& packed) noexcept nogil

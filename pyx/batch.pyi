@@ -8,6 +8,9 @@ from typing import Literal, NamedTuple
 
 from typing_extensions import Buffer
 
+HEADER_SIZE: int
+"""Bytes of a batch before its records: 61."""
+
 class BatchError(ValueError):
     """A batch is wrong. `code` is Kafka's error code, `offset` its base offset (-1 where there is none)."""
 
@@ -79,6 +82,10 @@ class RawBatch:
     def is_log_append_time(self) -> bool: ...
     @property
     def size_in_bytes(self) -> int: ...
+    @property
+    def payload(self) -> memoryview:
+        """What follows the header of 61 bytes: the records as they are, compressed or not. No copy."""
+
     def check(self, *, max_bytes: int = 0, client: bool = False) -> None:
         """Check the CRC and what the header says; records aren't built, and a compressed payload isn't opened.
 

@@ -384,6 +384,8 @@ cdef uint8_t* record_write(uint8_t* p, int64_t body_size, const RecordView* reco
 
 # Python
 
+HEADER_SIZE = RECORDS_AT
+
 Record = namedtuple("Record", ["offset", "timestamp_ms", "key", "value", "headers"], defaults=[()])
 
 
@@ -518,6 +520,10 @@ cdef class RawBatch:
     @property
     def size_in_bytes(self):
         return self.header.size
+
+    @property
+    def payload(self):
+        return memoryview(self)[RECORDS_AT if self.header.magic == MAGIC_MOST else MAGIC_AT + 2:]
 
     def check(self, *, int64_t max_bytes=0, bint client=False):
         """See batch.pyi."""
@@ -703,14 +709,6 @@ def marker_type(RawBatch raw):
 cdef class BatchBuilder:
     """See batch.pyi."""
 
-    cdef vector[uint8_t] buffer                 # room for the header, then the records, not compressed
-    cdef readonly int codec
-    cdef readonly int level
-    cdef readonly int64_t max_bytes
-    cdef int32_t taken
-    cdef int64_t base_timestamp
-    cdef int64_t max_timestamp
-
     def __init__(self, int codec=0, int level=-1, int64_t max_bytes=1_048_576):
         if not 0 <= codec <= CODEC_MOST:
             raise ValueError(f"codec {codec} is not one of 0..{CODEC_MOST}")
@@ -741,23 +739,21 @@ cdef class BatchBuilder:
         cdef RecordView record
         cdef bytes packed = pack_headers(headers, &record.header_count) if headers else b""
         cdef int taken
+        if timestamp_ms < -1:
+            raise_timestamp(timestamp_ms)
         if not headers:
             record.header_count = 0
         key_value(&record, key, value)
         record.headers = <const uint8_t*>PyBytes_AS_STRING(packed)
         taken = self.take(&record, timestamp_ms, PyBytes_GET_SIZE(packed))
         if taken < 0:
-            raise_taking(taken, timestamp_ms)
+            raise_taking(taken)
         return bool(taken)
 
     cdef int take(self, RecordView* record, int64_t timestamp_ms, size_t headers_size) noexcept nogil:
-        # 1 taken, 0 full, -1 timestamp out of range, -2 too large for any batch, -3 no memory. Key, value and headers of
-        # `record` are set; nothing is changed unless it was taken.
         cdef int64_t base = self.base_timestamp if self.taken else timestamp_ms
         cdef int64_t before = <int64_t>self.buffer.size()
         cdef int64_t body, size
-        if timestamp_ms < -1:
-            return -1
         if self.taken == INT32_MAX:
             return 0
         record.timestamp_delta = timestamp_ms - base
@@ -766,9 +762,9 @@ cdef class BatchBuilder:
                                 record.header_count, <int64_t>headers_size)
         size = varlong_size(body) + body
         if before + size > (self.max_bytes if self.taken else <int64_t>INT32_MAX):
-            return 0 if self.taken else -2
+            return 0 if self.taken else BATCH_TOO_LARGE
         if not bytes_grow(self.buffer, <size_t>(before + size)):
-            return -3
+            return BATCH_NO_MEMORY
         record_write(self.buffer.data() + before, body, record, headers_size)
         if self.taken == 0 or timestamp_ms > self.max_timestamp:
             self.max_timestamp = timestamp_ms
@@ -787,14 +783,16 @@ cdef class BatchBuilder:
         if not 0 <= first <= columns.count:
             raise ValueError(f"first {first} is not in 0..{columns.count}")
         with nogil:
-            while i < columns.count:
+            while i < columns.count and columns.timestamps[i] >= -1:
                 columns.view(i, &record)
                 taken = self.take(&record, columns.timestamps[i], 0)
                 if taken <= 0:
                     break
                 i += 1
         if taken < 0:
-            raise_taking(taken, columns.timestamps[i])
+            raise_taking(taken)
+        if i < columns.count and columns.timestamps[i] < -1:
+            raise_timestamp(columns.timestamps[i])
         return i - first
 
     def build(self, int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
@@ -859,10 +857,12 @@ cdef inline int32_t clipped(int64_t length) noexcept nogil:
     return <int32_t>length if length < INT32_MAX else INT32_MAX
 
 
-cdef object raise_taking(int reason, int64_t timestamp_ms):
-    if reason == -1:
-        raise ValueError(f"timestamp {timestamp_ms} is negative")
-    if reason == -2:
+cdef object raise_timestamp(int64_t timestamp_ms):
+    raise ValueError(f"timestamp {timestamp_ms} is negative")
+
+
+cdef object raise_taking(int reason):
+    if reason == BATCH_TOO_LARGE:
         raise BatchError("the record is too large for any batch", MESSAGE_TOO_LARGE)
     raise MemoryError()
 
