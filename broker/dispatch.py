@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from penstock import log
 from penstock.broker import api
 from penstock.broker.context import Call, Context
+from penstock.pyx.border import Request
 from penstock.pyx.wire.codec import Message, WireError
 from penstock.pyx.wire.frame import REQUESTS, decode_request_header, encode_response
 from penstock.pyx.wire.messages import ApiVersionsResponse
@@ -45,18 +46,6 @@ class Handler:
     versions: tuple[int, int]
     handle: Handle
     name: str
-
-
-class Request(Protocol):
-    """A request as the data plane hands it over (`penstock.pyx.border.Request`)."""
-
-    token: int
-    api_key: int
-    api_version: int
-    correlation_id: int
-    frame: bytes
-    peer: str
-    listener: str
 
 
 class Answers(Protocol):

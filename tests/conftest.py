@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # so that tests say `from harness import BrokerProcess`
-
 from harness import BrokerProcess, topic_name
 from kafka_fixtures import apache_kafka  # noqa: F401  (a fixture)
 
