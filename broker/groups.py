@@ -1,9 +1,9 @@
 """A consumer group of the classic protocol as a pure state machine: members, generations, committed offsets.
 
     Empty ──────── first join ────────► PreparingRebalance    collects JoinGroups
-    PreparingRebalance ── all in ─────► CompletingRebalance   a new generation, waits for the leader's SyncGroup
+    PreparingRebalance ── all in ────► CompletingRebalance   a new generation; waits for the leader's sync
     PreparingRebalance ── nobody left ► Empty
-    CompletingRebalance ── stored ────► Stable                everybody has an assignment
+    CompletingRebalance ── stored ───► Stable                everybody has an assignment
     CompletingRebalance, Stable ── a member lost, added or changed ──► PreparingRebalance
     Empty ── deleted, or nothing is stored any more ──► Dead (the shell forgets it)
 

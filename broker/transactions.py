@@ -38,24 +38,21 @@ RETRY_MS = 500  # Markers or a Complete record that could not be written are tri
 
 
 class TransactionState(IntEnum):
-    """The numbers are those of TransactionLogValue, `.shown` is Kafka's name."""
+    """The numbers are those of TransactionLogValue."""
 
-    shown: str
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7  # Never stored; here for ListTransactions' filter.
 
-    def __new__(cls, number: int, shown: str) -> TransactionState:
-        made = int.__new__(cls, number)
-        made._value_ = number
-        made.shown = shown
-        return made
-
-    EMPTY = 0, "Empty"
-    ONGOING = 1, "Ongoing"
-    PREPARE_COMMIT = 2, "PrepareCommit"
-    PREPARE_ABORT = 3, "PrepareAbort"
-    COMPLETE_COMMIT = 4, "CompleteCommit"
-    COMPLETE_ABORT = 5, "CompleteAbort"
-    DEAD = 6, "Dead"
-    PREPARE_EPOCH_FENCE = 7, "PrepareEpochFence"  # Never stored; here for ListTransactions' filter.
+    @property
+    def shown(self) -> str:
+        """Kafka's name of it: `PrepareCommit`."""
+        return self.name.title().replace("_", "")
 
 
 PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
