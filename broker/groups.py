@@ -1187,6 +1187,15 @@ def loaded(group: Group, now: Now) -> None:
         _await_heartbeat(group, member, now)
 
 
+def resign(group: Group) -> Out:
+    """The group's log is gone: whoever waits has to look for a coordinator again."""
+    out: Out = []
+    for member in group.members.values():
+        _answer_join(group, member, JoinResult(ErrorCode.NOT_COORDINATOR, member.id), out)
+        _answer_sync(member, SyncResult(ErrorCode.NOT_COORDINATOR), out)
+    return out
+
+
 # --- questions ----------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Described:

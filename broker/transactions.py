@@ -668,3 +668,11 @@ def loaded(transaction: Transaction, now: Now) -> Out:
         _write_markers(transaction, facts, out)
     _set_wake(transaction)
     return out
+
+
+def resign(transaction: Transaction) -> Out:
+    """The log of transactions is gone: whoever waits has to look for a coordinator again."""
+    transaction.end_result = ProducerResult(ErrorCode.NOT_COORDINATOR)
+    out: Out = []
+    _answer_end(transaction, out)
+    return out
