@@ -1,12 +1,14 @@
-# Record batches (magic 2) as they are on the wire and on disk; message sets of magic 0 and 1 as far as the log and plain
-# consumers need them.
+# Record batches (magic 2) as they are on the wire and on disk; message sets of magic 0 and 1 as far as the
+# log and plain consumers need them.
 #
-#  0 base offset i64 | 8 length i32 (of what follows it) | 12 leader epoch i32 | 16 magic i8 | 17 crc u32 (of all that
-#  follows it) | 21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64 | 35 max timestamp i64
-#  43 producer id i64 | 51 producer epoch i16 | 53 base sequence i32 | 57 record count i32 | 61 records, maybe compressed
+#  0 base offset i64 | 8 length i32 (of what follows it) | 12 leader epoch i32 | 16 magic i8
+# 17 crc u32 (of all that follows it) | 21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64
+# 35 max timestamp i64 | 43 producer id i64 | 51 producer epoch i16 | 53 base sequence i32 | 57 record count i32
+# 61 records, maybe compressed
 #
-# A record: length varint | attributes i8 | timestamp delta varlong | offset delta varint | key length varint (-1 = null),
-# key | value length, value | header count varint | for each header: key length, key, value length (-1 = null), value
+# A record: length varint | attributes i8 | timestamp delta varlong | offset delta varint
+#   | key length varint (-1 = null), key | value length varint (-1 = null), value | header count varint
+#   | for each header: key length varint, key, value length varint (-1 = null), value
 #
 # Base offset and leader epoch lie outside the CRC, so a broker assigns both without touching it.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -36,7 +38,7 @@ cdef enum:
     LOG_APPEND_TIME_BIT = 0x08
     TRANSACTIONAL_BIT = 0x10
     CONTROL_BIT = 0x20
-    DELETE_HORIZON_BIT = 0x40                   # set by Kafka's cleaner only: base timestamp is then a delete horizon
+    DELETE_HORIZON_BIT = 0x40                   # set by Kafka's cleaner only: base timestamp = delete horizon
     UNUSED_BITS = 0xff80
     CODEC_MOST = 4
 
@@ -54,7 +56,7 @@ cdef enum BatchFault:
     BATCH_BAD_PRODUCER = -9                     # producer id, epoch and sequence don't fit together
     BATCH_TOO_LARGE = -10
     BATCH_BAD_TIMESTAMP_TYPE = -11              # a producer that says LogAppendTime
-    BATCH_BAD_RECORDS = -12                     # the records inside can't be read (only those who open it find out)
+    BATCH_BAD_RECORDS = -12                     # the records inside can't be read (seen by those who open it)
     BATCH_BAD_PAYLOAD = -13                     # the codec can't inflate it
     BATCH_OVER_LIMIT = -14                      # inflates to more than the reader's limit
     BATCH_NO_MEMORY = -15
@@ -71,10 +73,9 @@ cdef enum:
 # What batch_check looks for besides length, CRC, codec and what can never be true.
 cdef enum:
     CHECK_STORED = 0                            # recovery: holes, empty batches and magic 0 or 1 may be there
-    CHECK_DENSE = 1                             # count == last offset delta + 1 (producers; not what was compacted)
+    CHECK_DENSE = 1                             # count == last offset delta + 1: producers, not what was compacted
     CHECK_NO_CONTROL = 2
-    CHECK_CLEAN = 4                             # no unused attribute bits, no LogAppendTime, magic 2 only; producer id,
-                                                # epoch and sequence fit together
+    CHECK_CLEAN = 4                             # no unused bits, no LogAppendTime, magic 2, producer fields fit
     CHECK_CLIENT = CHECK_DENSE | CHECK_NO_CONTROL | CHECK_CLEAN
     CHECK_COORDINATOR = CHECK_DENSE | CHECK_CLEAN
 
@@ -93,18 +94,18 @@ cdef struct BatchHeader:
     int32_t base_sequence
     int32_t record_count
 
-# Reads the header at `p`, of which `left` bytes may be looked at. 0, or BATCH_PARTIAL, BATCH_BAD_LENGTH, BATCH_BAD_MAGIC.
-# Nothing else is judged. For BATCH_PARTIAL with at least 12 bytes there, `out.size` says how many the batch needs (0
-# otherwise). Magic 0 and 1: only base offset, size, magic, crc, attributes are true; the rest is as for one record
-# without a producer, timestamps -1.
+# Reads the header at `p`, of which `left` bytes may be looked at. 0, or BATCH_PARTIAL, BATCH_BAD_LENGTH,
+# BATCH_BAD_MAGIC. Nothing else is judged. For BATCH_PARTIAL with at least 12 bytes there, `out.size` says how
+# many the batch needs (0 otherwise). Magic 0 and 1: only base offset, size, magic, crc, attributes are true;
+# the rest is as for one record without a producer, timestamps -1.
 cdef int batch_parse(const uint8_t* p, size_t left, BatchHeader* out) noexcept nogil
 
-# The same for a header whose payload isn't there (a read of the first 61 bytes of a batch on disk); `left` >= 61 or
-# BATCH_PARTIAL. `out.size` is believed, so compare it with what the file has.
+# The same for a header whose payload isn't there (a read of the first 61 bytes of a batch on disk); `left` >=
+# 61 or BATCH_PARTIAL. `out.size` is believed, so compare it with what the file has.
 cdef int batch_parse_header(const uint8_t* p, size_t left, BatchHeader* out) noexcept nogil
 
-# Judges a parsed batch, all of whose bytes are at `p`, without building records. `max_bytes` <= 0 = no limit. `flags`:
-# CHECK_*. 0 or a BatchFault. Reads every byte once (CRC).
+# Judges a parsed batch, all of whose bytes are at `p`, without building records. `max_bytes` <= 0 = no limit.
+# `flags`: CHECK_*. 0 or a BatchFault. Reads every byte once (CRC).
 cdef int batch_check(const uint8_t* p, const BatchHeader* header, int64_t max_bytes, int flags) noexcept nogil
 
 # All of batch_check but for the CRC: only the header is read.
@@ -135,13 +136,14 @@ cdef inline bint batch_is_transactional(const BatchHeader* header) noexcept nogi
 # In place, outside the CRC; the header struct isn't changed. Magic 2 only.
 cdef void batch_set_offset(uint8_t* p, int64_t base_offset, int32_t leader_epoch) noexcept nogil
 
-# In place: LogAppendTime with `now_ms` as max timestamp (the base timestamp stays, as in Kafka). The CRC follows from the
-# old one by linearity, so the payload isn't read, and a CRC that was wrong stays wrong.
+# In place: LogAppendTime with `now_ms` as max timestamp (the base timestamp stays, as in Kafka). The CRC
+# follows from the old one by linearity, so the payload isn't read, and a CRC that was wrong stays wrong.
 cdef void batch_set_log_append_time(uint8_t* p, int64_t size, int64_t now_ms) noexcept nogil
 
-# 1 for a commit marker, 0 for an abort marker, BATCH_BAD_RECORDS for anything else (other control types, rotten). The
-# batch is a parsed control batch. `coordinator_epoch` may be NULL.
-cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header, int32_t* coordinator_epoch) noexcept nogil
+# 1 for a commit marker, 0 for an abort marker, BATCH_BAD_RECORDS for anything else (other control types,
+# rotten). The batch is a parsed control batch. `coordinator_epoch` may be NULL.
+cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header,
+                           int32_t* coordinator_epoch) noexcept nogil
 
 # One record inside of an inflated payload; pointers are into it. Lengths are -1 for null.
 cdef struct RecordView:
@@ -155,8 +157,8 @@ cdef struct RecordView:
     const uint8_t* headers                      # the first header; read on with `record_header`
     const uint8_t* end
 
-# Reads the record at `p`; gives the place after it, or NULL when it is rotten: lengths are checked against `end`, headers
-# are walked, and the record must end where its length says.
+# Reads the record at `p`; gives the place after it, or NULL when it is rotten: lengths are checked against
+# `end`, headers are walked, and the record must end where its length says.
 cdef const uint8_t* record_read(const uint8_t* p, const uint8_t* end, RecordView* out) noexcept nogil
 
 cdef struct HeaderView:
@@ -168,12 +170,14 @@ cdef struct HeaderView:
 # Reads the record header at `p`; NULL when it is rotten.
 cdef const uint8_t* record_header(const uint8_t* p, const uint8_t* end, HeaderView* out) noexcept nogil
 
-# The records of a batch, inflated when it is compressed: `*data` and `*n` are into the batch itself (codec 0) or into
-# `scratch`. 0 or a BatchFault (BATCH_BAD_CODEC, BATCH_BAD_PAYLOAD, BATCH_OVER_LIMIT). Magic 2 only.
-cdef int batch_payload(const uint8_t* p, const BatchHeader* header, size_t limit_bytes, vector[uint8_t]& scratch,
+# The records of a batch, inflated when it is compressed: `*data` and `*n` are into the batch itself (codec 0)
+# or into `scratch`. 0 or a BatchFault (BATCH_BAD_CODEC, BATCH_BAD_PAYLOAD, BATCH_OVER_LIMIT). Magic 2 only.
+cdef int batch_payload(const uint8_t* p, const BatchHeader* header, size_t limit_bytes,
+                       vector[uint8_t]& scratch,
                        const uint8_t** data, size_t* n) noexcept nogil
 
-# Puts the header of a magic 2 batch before the records that are at `p` + 61, CRC last. `size` is of the whole batch.
+# Puts the header of a magic 2 batch before the records that are at `p` + 61, CRC last. `size` is of the whole
+# batch.
 cdef void batch_write_header(uint8_t* p, const BatchHeader* header) noexcept nogil
 
 # A transaction marker into `out` (78 bytes): control batch of one record. The size is given back.
@@ -206,10 +210,11 @@ cdef class BatchBuilder:
 
     cpdef clear(self)
 
-    # 1 taken, 0 full, BATCH_TOO_LARGE (for any batch), BATCH_NO_MEMORY. Key, value and the already encoded headers of
-    # `record` are set, its deltas are set here. Nothing is changed unless it was taken.
+    # 1 taken, 0 full, BATCH_TOO_LARGE (for any batch), BATCH_NO_MEMORY. Key, value and the already encoded
+    # headers of `record` are set, its deltas are set here. Nothing is changed unless it was taken.
     cdef int take(self, RecordView* record, int64_t timestamp_ms, size_t headers_size) noexcept nogil
 
 # Puts the header before the records in `plain` (codec 0), or both, compressed, into `packed`. The codec is in
 # `header.attributes`; `header.size` is set. 0 or a BatchFault.
-cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header, vector[uint8_t]& packed) noexcept nogil
+cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header,
+                      vector[uint8_t]& packed) noexcept nogil

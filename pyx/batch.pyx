@@ -3,7 +3,7 @@
 Below the line "Python" nothing of the C functions touches an object; above it nothing decides about bytes.
 """
 from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
@@ -15,7 +15,9 @@ from penstock.pyx.codec cimport (
 )
 from penstock.pyx.crc cimport crc32_zlib, crc32c, crc32c_combine
 from penstock.pyx.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
-from penstock.pyx.varint cimport varint_read, varint_size, varint_write, varlong_read, varlong_size, varlong_write
+from penstock.pyx.varint cimport (
+    varint_read, varint_size, varint_write, varlong_read, varlong_size, varlong_write,
+)
 
 from collections import namedtuple
 
@@ -44,7 +46,9 @@ cdef int batch_parse(const uint8_t* p, size_t left, BatchHeader* out) noexcept n
     out.magic = <int8_t>p[MAGIC_AT]
     if out.magic < 0 or out.magic > MAGIC_MOST:
         return BATCH_BAD_MAGIC
-    if out.magic == 1 and out.size < MESSAGE_SIZE_LEAST + 8 or out.magic == MAGIC_MOST and out.size < RECORDS_AT:
+    if out.magic == 1 and out.size < MESSAGE_SIZE_LEAST + 8:
+        return BATCH_BAD_LENGTH
+    if out.magic == MAGIC_MOST and out.size < RECORDS_AT:
         return BATCH_BAD_LENGTH
     if <size_t>out.size > left:
         return BATCH_PARTIAL
@@ -96,7 +100,8 @@ cdef int message_parse_header(const uint8_t* p, size_t left, BatchHeader* out) n
     return BATCH_OK
 
 
-cdef int batch_check(const uint8_t* p, const BatchHeader* header, int64_t max_bytes, int flags) noexcept nogil:
+cdef int batch_check(const uint8_t* p, const BatchHeader* header, int64_t max_bytes,
+                     int flags) noexcept nogil:
     cdef uint32_t crc
     if header.size > max_bytes > 0:
         return BATCH_TOO_LARGE
@@ -148,7 +153,8 @@ cdef inline bint count_fits(const BatchHeader* header, int codec, int flags) noe
 
 
 cdef inline bint producer_fits(const BatchHeader* header) noexcept nogil:
-    # Without a producer id the epoch and the sequence mean nothing, and some clients (sarama) send 0 for the sequence.
+    # Without a producer id the epoch and the sequence mean nothing, and some clients (sarama) send 0 for the
+    # sequence.
     if header.producer_id < 0:
         return header.producer_id == -1 and (header.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == 0
     if header.producer_epoch < 0:
@@ -219,7 +225,8 @@ cdef void batch_set_log_append_time(uint8_t* p, int64_t size, int64_t now_ms) no
     put_u32(p + CRC_AT, crc32c_combine(change, get_u32(p + CRC_AT), <uint64_t>(size - RECORDS_AT)))
 
 
-cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header, int32_t* coordinator_epoch) noexcept nogil:
+cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header,
+                           int32_t* coordinator_epoch) noexcept nogil:
     cdef RecordView record
     cdef int kind
     if header.magic != MAGIC_MOST or header.attributes & CODEC_MASK or header.record_count != 1:
@@ -249,7 +256,7 @@ cdef inline const uint8_t* sized_read(const uint8_t* p, const uint8_t* end, cons
 
 cdef const uint8_t* record_read(const uint8_t* p, const uint8_t* end, RecordView* out) noexcept nogil:
     cdef int32_t length = 0
-    cdef int32_t i
+    cdef int32_t _i
     cdef HeaderView header
     p = varint_read(p, end, &length)
     if p == NULL or length < 1 or length > end - p:
@@ -263,7 +270,7 @@ cdef const uint8_t* record_read(const uint8_t* p, const uint8_t* end, RecordView
     if p == NULL or out.header_count < 0 or out.header_count > end - p:
         return NULL
     out.headers = p
-    for i in range(out.header_count):
+    for _i in range(out.header_count):
         p = record_header(p, end, &header)
         if p == NULL:
             return NULL
@@ -288,7 +295,8 @@ cdef int inflate_fault(int codec_fault) noexcept nogil:
     return BATCH_NO_MEMORY if codec_fault else BATCH_OK
 
 
-cdef int batch_payload(const uint8_t* p, const BatchHeader* header, size_t limit_bytes, vector[uint8_t]& scratch,
+cdef int batch_payload(const uint8_t* p, const BatchHeader* header, size_t limit_bytes,
+                       vector[uint8_t]& scratch,
                        const uint8_t** data, size_t* n) noexcept nogil:
     cdef int codec = header.attributes & CODEC_MASK
     cdef size_t length = <size_t>(header.size - RECORDS_AT)
@@ -352,7 +360,8 @@ cdef int batch_write_marker(uint8_t* out, bint commit, int64_t producer_id, int1
     return <int>header.size
 
 
-cdef int64_t record_body_size(int64_t timestamp_delta, int32_t offset_delta, int64_t key_length, int64_t value_length,
+cdef int64_t record_body_size(int64_t timestamp_delta, int32_t offset_delta, int64_t key_length,
+                              int64_t value_length,
                               int32_t header_count, int64_t headers_size) noexcept nogil:
     # Of a record without its own length; lengths of -1 are null.
     return (1 + varlong_size(timestamp_delta) + varint_size(offset_delta)
@@ -369,7 +378,8 @@ cdef uint8_t* sized_write(uint8_t* p, const uint8_t* data, int32_t length) noexc
     return p
 
 
-cdef uint8_t* record_write(uint8_t* p, int64_t body_size, const RecordView* record, size_t headers_size) noexcept nogil:
+cdef uint8_t* record_write(uint8_t* p, int64_t body_size, const RecordView* record,
+                           size_t headers_size) noexcept nogil:
     p = varint_write(p, <int32_t>body_size)
     p[0] = 0
     p = varlong_write(p + 1, record.timestamp_delta)
@@ -571,8 +581,8 @@ cdef tuple headers_of(const RecordView* record):
     cdef const uint8_t* p = record.headers
     cdef HeaderView header
     cdef list out = []
-    cdef int32_t i
-    for i in range(record.header_count):
+    cdef int32_t _i
+    for _i in range(record.header_count):
         p = record_header(p, record.end, &header)
         key = PyBytes_FromStringAndSize(<const char*>header.key, header.key_length)
         out.append((key.decode("utf-8", "surrogateescape"), some_bytes(header.value, header.value_length)))
@@ -587,7 +597,7 @@ def records(RawBatch raw, size_t limit_bytes=1 << 28):
     cdef size_t n
     cdef RecordView record
     cdef int32_t last = -1
-    cdef int32_t i
+    cdef int32_t _i
     cdef int64_t timestamp
     cdef int fault
     cdef BatchHeader* header = &raw.header
@@ -599,7 +609,7 @@ def records(RawBatch raw, size_t limit_bytes=1 << 28):
     if fault != BATCH_OK:
         raise_fault(fault, header.base_offset)
     end = p + n
-    for i in range(header.record_count):
+    for _i in range(header.record_count):
         p = record_read(p, end, &record)
         if p == NULL or record.offset_delta <= last or record.offset_delta > header.last_offset_delta:
             raise_fault(BATCH_BAD_RECORDS, header.base_offset)
@@ -637,7 +647,8 @@ cdef bint message_read(const uint8_t* p, const BatchHeader* header, MessageView*
     return p == end
 
 
-cdef const uint8_t* sized_field(const uint8_t* p, const uint8_t* end, const uint8_t** out, int32_t* length) noexcept nogil:
+cdef const uint8_t* sized_field(const uint8_t* p, const uint8_t* end, const uint8_t** out,
+                                int32_t* length) noexcept nogil:
     if p == NULL or end - p < 4:
         return NULL
     length[0] = get_i32(p)
@@ -649,8 +660,8 @@ cdef const uint8_t* sized_field(const uint8_t* p, const uint8_t* end, const uint
 
 
 cdef list messages(RawBatch raw, size_t limit_bytes):
-    # One message of magic 0 or 1, or the messages inside of a compressed one. Inner offsets are absolute in magic 0 and
-    # relative in magic 1, where the wrapper has the offset of the last.
+    # One message of magic 0 or 1, or the messages inside of a compressed one. Inner offsets are absolute in
+    # magic 0 and relative in magic 1, where the wrapper has the offset of the last.
     cdef MessageView outer, inner
     cdef BatchHeader header
     cdef vector[uint8_t] scratch
@@ -688,7 +699,8 @@ cdef list messages(RawBatch raw, size_t limit_bytes):
     return out
 
 
-def marker(bint commit, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, int64_t timestamp_ms):
+def marker(bint commit, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
+           int64_t timestamp_ms):
     """See batch.pyi."""
     cdef uint8_t out[MARKER_SIZE]
     cdef int n = batch_write_marker(out, commit, producer_id, producer_epoch, coordinator_epoch, timestamp_ms)
@@ -699,7 +711,8 @@ def marker_type(RawBatch raw):
     """See batch.pyi."""
     cdef int kind
     if not batch_is_control(&raw.header):
-        raise BatchError(f"batch at offset {raw.base_offset}: not a control batch", INVALID_RECORD, raw.base_offset)
+        raise BatchError(f"batch at offset {raw.base_offset}: not a control batch", INVALID_RECORD,
+                         raw.base_offset)
     kind = batch_marker_type(raw.data, &raw.header, NULL)
     if kind < 0:
         raise_fault(kind, raw.header.base_offset)
@@ -758,7 +771,8 @@ cdef class BatchBuilder:
             return 0
         record.timestamp_delta = timestamp_ms - base
         record.offset_delta = self.taken
-        body = record_body_size(record.timestamp_delta, record.offset_delta, record.key_length, record.value_length,
+        body = record_body_size(record.timestamp_delta, record.offset_delta, record.key_length,
+                                record.value_length,
                                 record.header_count, <int64_t>headers_size)
         size = varlong_size(body) + body
         if before + size > (self.max_bytes if self.taken else <int64_t>INT32_MAX):
@@ -775,7 +789,8 @@ cdef class BatchBuilder:
     def append_columns(self, *, timestamps, key_data=None, key_starts=None, key_null=None, value_data=None,
                        value_starts=None, value_null=None, Py_ssize_t first=0):
         """See batch.pyi."""
-        cdef ColumnBuffers columns = ColumnBuffers(timestamps, key_data, key_starts, key_null, value_data, value_starts,
+        cdef ColumnBuffers columns = ColumnBuffers(timestamps, key_data, key_starts, key_null, value_data,
+                                                   value_starts,
                                                    value_null)
         cdef RecordView record
         cdef Py_ssize_t i = first
@@ -822,7 +837,8 @@ cdef class BatchBuilder:
         return PyBytes_FromStringAndSize(<const char*>self.buffer.data(), <Py_ssize_t>self.buffer.size())
 
 
-cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header, vector[uint8_t]& packed) noexcept nogil:
+cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header,
+                      vector[uint8_t]& packed) noexcept nogil:
     cdef int codec = header.attributes & CODEC_MASK
     cdef int fault
     if codec == 0:

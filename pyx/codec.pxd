@@ -16,13 +16,14 @@ cdef enum CodecFault:
     CODEC_OVER_LIMIT = -3
     CODEC_NO_MEMORY = -4
 
-# Both append to `out`; on a fault `out` is as long as it was. `level` -1 is the codec's own default; other levels are
-# brought into the codec's range. Snappy and none have no levels.
+# Both append to `out`; on a fault `out` is as long as it was. `level` -1 is the codec's own default; other
+# levels are brought into the codec's range. Snappy and none have no levels.
 cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil
 
-# `limit` is the most bytes that may be appended. Memory is taken as output comes, never by a length that the input claims
-# without bytes to show for it.
-cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil
+# `limit` is the most bytes that may be appended. Memory is taken as output comes, never by a length that the
+# input claims without bytes to show for it.
+cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit,
+                          vector[uint8_t]& out) noexcept nogil
 
 # vector::resize that says False in place of throwing.
 cdef extern from *:

@@ -1,14 +1,15 @@
 """Gzip, snappy, lz4 and zstd in the framings that Kafka's clients write and read.
 
 - gzip: RFC 1952, members one after the other.
-- snappy: written in the framing of Java's SnappyOutputStream ("xerial"): 16 bytes of header, then chunks of a big-endian
-  length and a raw snappy block of at most 32 KiB. Read in that framing or as one raw block (librdkafka's way).
-- lz4: the LZ4 frame format, independent blocks of 64 KiB, no content checksum (Java's reader asks for independent blocks).
+- snappy: written in the framing of Java's SnappyOutputStream ("xerial"): 16 bytes of header, then chunks of a
+  big-endian length and a raw snappy block of at most 32 KiB. Read in that framing or as one raw block (librdkafka's).
+- lz4: the LZ4 frame format, independent blocks of 64 KiB, no content checksum (Java's reader asks for independent
+  blocks).
 - zstd: frames.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport int32_t
 
 from penstock.pyx.endian cimport get_u32, put_i32
 from penstock.pyx.posix cimport memcmp, memcpy, memset
@@ -20,7 +21,8 @@ cdef extern from "zlib.h" nogil:
         uint8_t* next_out
         unsigned int avail_out
     int Z_OK, Z_STREAM_END, Z_BUF_ERROR, Z_FINISH, Z_NO_FLUSH, Z_DEFLATED, Z_DEFAULT_STRATEGY
-    int deflateInit2(z_stream* stream, int level, int method, int window_bits, int memory, int strategy) noexcept
+    int deflateInit2(z_stream* stream, int level, int method, int window_bits, int memory,
+                     int strategy) noexcept
     int deflate(z_stream* stream, int flush) noexcept
     int deflateEnd(z_stream* stream) noexcept
     unsigned long deflateBound(z_stream* stream, unsigned long n) noexcept
@@ -66,7 +68,8 @@ cdef extern from "zstd.h" nogil:
     ctypedef struct ZSTD_DCtx:
         pass
     size_t ZSTD_compressBound(size_t n) noexcept
-    size_t ZSTD_compressCCtx(ZSTD_CCtx* context, void* out, size_t room, const void* p, size_t n, int level) noexcept
+    size_t ZSTD_compressCCtx(ZSTD_CCtx* context, void* out, size_t room, const void* p, size_t n,
+                             int level) noexcept
     size_t ZSTD_decompressDCtx(ZSTD_DCtx* context, void* out, size_t room, const void* p, size_t n) noexcept
     unsigned long long ZSTD_getFrameContentSize(const void* p, size_t n) noexcept
     unsigned int ZSTD_isError(size_t code) noexcept
@@ -77,7 +80,8 @@ cdef extern from "zstd_errors.h" nogil:
     int ZSTD_error_dstSize_tooSmall
     int ZSTD_getErrorCode(size_t code) noexcept
 
-# A zstd context is several hundred KiB that take longer to make than a small batch takes to compress: one per thread.
+# A zstd context is several hundred KiB that take longer to make than a small batch takes to compress: one per
+# thread.
 cdef extern from *:
     """
     #include <zstd.h>
@@ -110,7 +114,8 @@ cdef enum:
     XERIAL_HEADER = 16
     XERIAL_MAGIC = 8
     XERIAL_BLOCK = 32 * 1024
-    # A snappy element of three bytes gives at most 64: a block that claims more than this times its size is lying.
+    # A snappy element of three bytes gives at most 64: a block that claims more than this times its size is
+    # lying.
     SNAPPY_RATIO_MOST = 32
     FIRST_ROOM = 64 * 1024
     PIECE_MOST = 1 << 30                        # zlib counts in 32 bits
@@ -118,7 +123,8 @@ cdef enum:
 cdef const uint8_t* XERIAL = <const uint8_t*>b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
 
-cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
+cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n,
+                        vector[uint8_t]& out) noexcept nogil:
     cdef size_t before = out.size()
     cdef int fault
     if codec == CODEC_NONE:
@@ -138,7 +144,8 @@ cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n, vector
     return fault
 
 
-cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
+cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit,
+                          vector[uint8_t]& out) noexcept nogil:
     cdef size_t before = out.size()
     cdef int fault
     if codec == CODEC_NONE:
@@ -231,7 +238,8 @@ cdef int gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_
     return fault
 
 
-cdef int gzip_member(z_stream* stream, size_t before, size_t* made, size_t limit, vector[uint8_t]& out) noexcept nogil:
+cdef int gzip_member(z_stream* stream, size_t before, size_t* made, size_t limit,
+                     vector[uint8_t]& out) noexcept nogil:
     cdef size_t room = out.size() - before
     cdef size_t piece
     cdef unsigned int fed
@@ -292,7 +300,8 @@ cdef int xerial_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint
     cdef size_t length
     cdef int fault
     while p < end:
-        # Streams may follow one another, each with its header; a chunk's length never looks like one (it is positive).
+        # Streams may follow one another, each with its header; a chunk's length never looks like one (it is
+        # positive).
         if <size_t>(end - p) >= XERIAL_HEADER and memcmp(p, XERIAL, XERIAL_MAGIC) == 0:
             p += XERIAL_HEADER
             continue
@@ -402,8 +411,8 @@ cdef int zstd_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& o
 
 
 cdef int zstd_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
-    # In one piece, so that no window is allocated by what a frame's header claims; again with more room when the size that
-    # the frame gives isn't there or isn't to be believed.
+    # In one piece, so that no window is allocated by what a frame's header claims; again with more room when
+    # the size that the frame gives isn't there or isn't to be believed.
     cdef ZSTD_DCtx* context = zstd_decompressor()
     cdef size_t before = out.size()
     cdef size_t room = first_room(n, limit)
@@ -429,7 +438,8 @@ cdef int zstd_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_
         room = next_room(room if room > FIRST_ROOM else FIRST_ROOM, limit)
 
 
-CODEC_IDS = {"none": CODEC_NONE, "gzip": CODEC_GZIP, "snappy": CODEC_SNAPPY, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
+CODEC_IDS = {"none": CODEC_NONE, "gzip": CODEC_GZIP, "snappy": CODEC_SNAPPY, "lz4": CODEC_LZ4,
+             "zstd": CODEC_ZSTD}
 
 _TEXTS = {
     CODEC_UNKNOWN: "unknown codec",

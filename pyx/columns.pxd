@@ -1,4 +1,5 @@
-# Records as columns: the C side of `columns.Columns`. Offsets of the k-th record's key: key_starts[k], key_starts[k + 1].
+# Records as columns: the C side of `columns.Columns`. Offsets of the k-th record's key: key_starts[k],
+# key_starts[k + 1].
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
@@ -24,7 +25,8 @@ cdef class Store:
     cdef object array(self, void* data, size_t count, object dtype)
 
     # One more record. False: no memory.
-    cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp, int32_t batch) noexcept nogil
+    cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp,
+                  int32_t batch) noexcept nogil
 
     # All records of a batch of magic 2. 0 or a BatchFault; after a fault the store is of no use.
     cdef int add_batch(self, const uint8_t* p, const BatchHeader* header, int32_t batch) noexcept nogil

@@ -1,7 +1,7 @@
 """Many batches to numpy columns, and a batch to a smaller one.
 
-Record bytes go from the batch (or from where it was inflated to) into the columns in one copy, without Python objects and
-without the GIL. The arrays look at memory that the Store owns.
+Record bytes go from the batch (or from where it was inflated to) into the columns in one copy, without Python objects
+and without the GIL. The arrays look at memory that the Store owns.
 """
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -67,7 +67,8 @@ cdef class Store:
                 and push(self.header_starts, <int64_t>0)):
             raise MemoryError()
 
-    cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp, int32_t batch) noexcept nogil:
+    cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp,
+                  int32_t batch) noexcept nogil:
         cdef size_t before = self.header_data.size()
         cdef size_t length = <size_t>(record.end - record.headers) if record.header_count else 0
         if length:
@@ -78,7 +79,8 @@ cdef class Store:
             push(self.header_starts, <int64_t>(before + length))
             and put(self.key_data, self.key_starts, self.key_null, record.key, record.key_length)
             and put(self.value_data, self.value_starts, self.value_null, record.value, record.value_length)
-            and push(self.offsets, offset) and push(self.timestamps, timestamp) and push(self.batch_index, batch)
+            and push(self.offsets, offset) and push(self.timestamps, timestamp) and push(self.batch_index,
+                                                                                         batch)
         )
 
     cdef int add_batch(self, const uint8_t* p, const BatchHeader* header, int32_t batch) noexcept nogil:
@@ -86,7 +88,7 @@ cdef class Store:
         cdef RecordView record
         cdef size_t n
         cdef int32_t last = -1
-        cdef int32_t i
+        cdef int32_t _i
         cdef int fault = batch_payload(p, header, self.left_bytes, self.scratch, &p, &n)
         if fault != BATCH_OK:
             return fault
@@ -97,7 +99,7 @@ cdef class Store:
             return BATCH_BAD_COUNT
         if not (room(self.offsets, header.record_count) and room(self.timestamps, header.record_count)):
             return BATCH_NO_MEMORY
-        for i in range(header.record_count):
+        for _i in range(header.record_count):
             p = record_read(p, end, &record)
             if p == NULL or record.offset_delta <= last or record.offset_delta > header.last_offset_delta:
                 return BATCH_BAD_RECORDS
@@ -225,11 +227,13 @@ cdef class Columns:
 cdef object field(vector[uint8_t]& data, vector[int64_t]& starts, vector[uint8_t]& null, Py_ssize_t i):
     if null[i]:
         return None
-    return PyBytes_FromStringAndSize(<const char*>data.data() + starts[i], <Py_ssize_t>(starts[i + 1] - starts[i]))
+    return PyBytes_FromStringAndSize(<const char*>data.data() + starts[i],
+                                     <Py_ssize_t>(starts[i + 1] - starts[i]))
 
 
 cdef bint header_values(Store store, const uint8_t* key, int64_t length, Store out) noexcept nogil:
-    # The last header of that name in each record, as Kafka's `lastHeader`. The headers were walked when they were stored.
+    # The last header of that name in each record, as Kafka's `lastHeader`. The headers were walked when they
+    # were stored.
     cdef const uint8_t* p
     cdef const uint8_t* end
     cdef const uint8_t* value

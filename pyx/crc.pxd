@@ -1,7 +1,8 @@
 # CRC32C (Castagnoli) as Kafka's magic 2 batches carry it, and zlib's CRC32 for message sets of magic 0 and 1.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-# Goes on from `crc` (0 at the start). Hardware (SSE4.2, three streams) where the machine has it, tables otherwise.
+# Goes on from `crc` (0 at the start). Hardware (SSE4.2, three streams) where the machine has it, tables
+# otherwise.
 cdef uint32_t crc32c(uint32_t crc, const uint8_t* p, size_t n) noexcept nogil
 
 # The CRC of A followed by B, from crc(A), crc(B) and the length of B in bytes; O(log length).

@@ -1,7 +1,7 @@
 """CRC32C of bytes, and of bytes joined, without reading them again.
 
-The register is a polynomial over GF(2), lowest bit = highest power. Appending n zero bytes multiplies it by x^(8n) modulo
-the Castagnoli polynomial; that is all that the three-stream loop and `crc32c_combine` rest on.
+The register is a polynomial over GF(2), lowest bit = highest power. Appending n zero bytes multiplies it by x^(8n)
+modulo the Castagnoli polynomial; that is all that the three-stream loop and `crc32c_combine` rest on.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
@@ -14,7 +14,7 @@ cdef extern from *:
     enum { CRC_LONG = 8192, CRC_SHORT = 256 };
     static uint32_t crc_slices[8][256];
     static uint32_t crc_power[64];                 // x^(8 * 2^k)
-    static uint32_t crc_skip_long[4][256];         // multiply by x^(8 * CRC_LONG), a byte of the register at a time
+    static uint32_t crc_skip_long[4][256];         // by x^(8 * CRC_LONG), a byte of the register at a time
     static uint32_t crc_skip_short[4][256];
     static int crc_hardware = 0;
 
@@ -66,9 +66,9 @@ cdef extern from *:
     static uint32_t crc_by_tables(uint32_t crc, const uint8_t* p, size_t n) {
         crc = ~crc;
         while (n >= 8) {
-            uint32_t low = crc ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
-            crc = crc_slices[7][low & 255] ^ crc_slices[6][(low >> 8) & 255] ^ crc_slices[5][(low >> 16) & 255]
-                ^ crc_slices[4][low >> 24] ^ crc_slices[3][p[4]] ^ crc_slices[2][p[5]] ^ crc_slices[1][p[6]]
+            uint32_t low = crc ^ (p[0] | p[1] << 8 | p[2] << 16 | (uint32_t)p[3] << 24);
+            crc = crc_slices[7][low & 255] ^ crc_slices[6][(low >> 8) & 255]
+                ^ crc_slices[5][(low >> 16) & 255] ^ crc_slices[4][low >> 24] ^ crc_slices[3][p[4]] ^ crc_slices[2][p[5]] ^ crc_slices[1][p[6]]
                 ^ crc_slices[0][p[7]];
             p += 8;
             n -= 8;
@@ -81,7 +81,8 @@ cdef extern from *:
     #include <nmmintrin.h>
     #include <string.h>
     static inline uint64_t crc_skip(const uint32_t skip[4][256], uint64_t crc) {
-        return skip[0][crc & 255] ^ skip[1][(crc >> 8) & 255] ^ skip[2][(crc >> 16) & 255] ^ skip[3][(crc >> 24) & 255];
+        return skip[0][crc & 255] ^ skip[1][(crc >> 8) & 255] ^ skip[2][(crc >> 16) & 255]
+            ^ skip[3][(crc >> 24) & 255];
     }
     static inline uint64_t crc_word(const uint8_t* p) { uint64_t word; memcpy(&word, p, 8); return word; }
 
@@ -108,7 +109,9 @@ cdef extern from *:
         return ~(uint32_t)a;
     }
     #else
-    static uint32_t crc_by_hardware(uint32_t crc, const uint8_t* p, size_t n) { return crc_by_tables(crc, p, n); }
+    static uint32_t crc_by_hardware(uint32_t crc, const uint8_t* p, size_t n) {
+        return crc_by_tables(crc, p, n);
+    }
     #endif
     """
     bint crc_hardware

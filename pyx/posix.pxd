@@ -1,5 +1,6 @@
-# Every libc extern of the data plane, in one place. All are nogil and noexcept: errors come back as the C library gives
-# them (-1 and `errno`, or the error number itself for pthread_*). Append here; never declare an extern elsewhere.
+# Every libc extern of the data plane, in one place. All are nogil and noexcept: errors come back as the C
+# library gives them (-1 and `errno`, or the error number itself for pthread_*). Append here; never declare an
+# extern elsewhere.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "sys/types.h" nogil:
@@ -12,8 +13,9 @@ cdef extern from "sys/types.h" nogil:
 
 cdef extern from "errno.h" nogil:
     int errno
-    int EINTR, EAGAIN, EWOULDBLOCK, EINPROGRESS, ENOENT, EEXIST, EIO, ENOSPC, EDQUOT, EROFS, EMFILE, ENFILE, ENOMEM
-    int ECONNRESET, ECONNABORTED, EPIPE, ENOTCONN, EADDRINUSE, EINVAL, EBADF, ENOTDIR, ENOTEMPTY, EACCES, EPERM
+    int EINTR, EAGAIN, EWOULDBLOCK, EINPROGRESS, ENOENT, EEXIST, EIO, ENOSPC, EDQUOT, EROFS, EMFILE
+    int ENFILE, ENOMEM, ECONNRESET, ECONNABORTED, EPIPE, ENOTCONN, EADDRINUSE, EINVAL, EBADF, ENOTDIR
+    int ENOTEMPTY, EACCES, EPERM
     int EOPNOTSUPP, EFBIG, EXDEV, ETIMEDOUT, EBUSY, EPROTO, EOVERFLOW
 
 cdef extern from "string.h" nogil:
@@ -36,14 +38,16 @@ cdef extern from "stdlib.h" nogil:
     void free(void* p) noexcept
     int posix_memalign(void** out, size_t alignment, size_t n) noexcept
     void abort() noexcept
-    void qsort(void* base, size_t count, size_t n, int (*compare)(const void*, const void*) noexcept nogil) noexcept
+    void qsort(void* base, size_t count, size_t n,
+               int (*compare)(const void*, const void*) noexcept nogil) noexcept
 
 cdef extern from "stdio.h" nogil:
     int rename(const char* old, const char* new) noexcept
     int snprintf(char* to, size_t n, const char* form, ...) noexcept
 
 cdef extern from "fcntl.h" nogil:
-    int O_RDONLY, O_WRONLY, O_RDWR, O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NONBLOCK, O_NOFOLLOW
+    int O_RDONLY, O_WRONLY, O_RDWR, O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NONBLOCK
+    int O_NOFOLLOW
     int AT_FDCWD, AT_REMOVEDIR
     int F_GETFL, F_SETFL, F_GETFD, F_SETFD, FD_CLOEXEC
     int POSIX_FADV_DONTNEED, POSIX_FADV_WILLNEED, POSIX_FADV_SEQUENTIAL, POSIX_FADV_RANDOM
@@ -275,7 +279,8 @@ cdef extern from "pthread.h" nogil:
     int pthread_cond_init(pthread_cond_t* condition, const pthread_condattr_t* attributes) noexcept
     int pthread_cond_destroy(pthread_cond_t* condition) noexcept
     int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* lock) noexcept
-    int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* lock, const timespec* until) noexcept
+    int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* lock,
+                               const timespec* until) noexcept
     int pthread_cond_signal(pthread_cond_t* condition) noexcept
     int pthread_cond_broadcast(pthread_cond_t* condition) noexcept
 
@@ -295,14 +300,20 @@ cdef extern from *:
     #include <stdint.h>
     static inline int64_t atomic_load64(const int64_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
     static inline void atomic_store64(int64_t* p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-    static inline int64_t atomic_add64(int64_t* p, int64_t v) { return __atomic_add_fetch(p, v, __ATOMIC_ACQ_REL); }
-    static inline uint64_t atomic_or64(uint64_t* p, uint64_t v) { return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL); }
+    static inline int64_t atomic_add64(int64_t* p, int64_t v) {
+        return __atomic_add_fetch(p, v, __ATOMIC_ACQ_REL);
+    }
+    static inline uint64_t atomic_or64(uint64_t* p, uint64_t v) {
+        return __atomic_fetch_or(p, v, __ATOMIC_ACQ_REL);
+    }
     static inline uint64_t atomic_swap64(uint64_t* p, uint64_t v) {
         return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
     }
     static inline int32_t atomic_load32(const int32_t* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
     static inline void atomic_store32(int32_t* p, int32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-    static inline int32_t atomic_add32(int32_t* p, int32_t v) { return __atomic_add_fetch(p, v, __ATOMIC_ACQ_REL); }
+    static inline int32_t atomic_add32(int32_t* p, int32_t v) {
+        return __atomic_add_fetch(p, v, __ATOMIC_ACQ_REL);
+    }
     static inline int32_t atomic_swap32(int32_t* p, int32_t v) {
         return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
     }

@@ -1,9 +1,9 @@
 """New header, same payload.
 
-CRC32C is linear: for messages of equal length, crc(new) ^ crc(old) depends only on where they differ. They differ in the 40
-bytes of header that the checksum covers, followed by the same n bytes of payload, so
-crc(new) = crc(old) ^ shift(crc(new header) ^ crc(old header), n), and shifting by n bytes takes O(log n). A checksum that
-was wrong stays wrong by the same difference: what went bad on the way is still found out at the target.
+CRC32C is linear: for messages of equal length, crc(new) ^ crc(old) depends only on where they differ. They differ in
+the 40 bytes of header that the checksum covers, followed by the same n bytes of payload, so
+crc(new) = crc(old) ^ shift(crc(new header) ^ crc(old header), n), and shifting by n bytes takes O(log n). A checksum
+that was wrong stays wrong by the same difference: what went bad on the way is still found out at the target.
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t, uint64_t
