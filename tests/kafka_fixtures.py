@@ -1,4 +1,4 @@
-"""The fixture `apache_kafka`: one node of Apache Kafka for the whole test session (of each worker process)."""
+"""The fixture `apache_kafka`: one node of Apache Kafka for the session of each test process."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from penstock.pipeline.etl import maven
 KAFKA_VERSION = "4.3.1"
 # The log binding of the distribution, which no pom names (3.x brings its own).
 LOG_BINDINGS = {"4.3.1": "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"}
-HEAP = ["-Xmx384M", "-Xms128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"]
+HEAP = ["-Xmx384M", "-Xms128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 START_LIMIT_S = 120.0
 
 LOG4J = """\
@@ -79,7 +79,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class ApacheKafka:
-    """One node, broker and controller, of Apache Kafka; topics are not made by themselves, nothing is retained away.
+    """One node, broker and controller, of Apache Kafka. Topics aren't made by themselves; retention is off.
 
     The folder, the ports and the data stay over `stop()` or `kill()` and `start()`.
     """
@@ -105,7 +105,8 @@ class ApacheKafka:
         return ["java", *options, "-cp", self.classpath, *arguments]
 
     def _format(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # A leading letter: an id that begins with a dash would be taken for an option.
+        cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         arguments = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
         arguments += ["--config", str(self.folder / "server.properties")]
         done = subprocess.run(self._java(*arguments), capture_output=True, text=True, check=False)
