@@ -56,6 +56,11 @@ SCHEMA = Schema(
                  "Whether a night is over by the wall clock or by the sources' record timestamps."),
         Property("spark.master", parse_str, "local[*]", "Where Spark runs."),
         Property("spark.driver.memory", parse_str, "1g", "Heap of the driver."),
+        Property("spark.driver.extraJavaOptions", parse_str, "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                 "Spark's JVM; the default starts quickly, for nights of many millions set it empty."),
+        Property("spark.*.*", parse_str, None, "Any other property of Spark."),
+        Property("spark.*.*.*", parse_str, None, "Any other property of Spark."),
+        Property("spark.*.*.*.*", parse_str, None, "Any other property of Spark."),
         Property("penstock.check.crcs", parse_bool, True, "Check each batch's CRC32C as it is read (`check.crcs`)."),
     ],
 )  # fmt: skip

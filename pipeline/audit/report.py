@@ -1,0 +1,30 @@
+"""The audit as a table for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+
+def render(audit: dict[str, Any]) -> Group:
+    """A table with a line a hop, and one sentence that says what it comes to."""
+    table = Table(title="Records at every hop, counted from the logs and the table")
+    table.add_column("hop")
+    for column in ("records", "expected", "dropped", "waiting"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for hop in audit["hops"]:
+        expected = "" if hop["expected"] is None else f"{hop['expected']:,}"
+        dropped, waiting = (f"{hop[name]:,}" if hop[name] else "" for name in ("dropped", "waiting"))
+        mark = Text(hop["trouble"], "red") if hop["trouble"] else Text("ok", "green")
+        table.add_row(hop["name"], f"{hop['records']:,}", expected, dropped, waiting, mark)
+    if audit["parts_at"]:
+        line = Text(f"The counts part at: {audit['parts_at']}", "red")
+    elif audit["complete"]:
+        line = Text("Complete: every record is accounted for at every hop.", "green")
+    else:
+        line = Text("No count parts from another; some records are still on their way.", "yellow")
+    return Group(table, line)

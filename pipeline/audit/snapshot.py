@@ -1,0 +1,96 @@
+"""Positions and ends that belong together, read from a pipeline that may be running.
+
+Positions of a stage and the ends of its output move in one transaction. Two equal, stable reads of the positions
+around a read of the ends prove that no transaction came in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.config import Config
+from penstock.errors import KafkaError
+from penstock.pipeline import job
+from penstock.pipeline.admin import LATEST, Admin
+
+TRIES = 50
+PAUSE_S = 0.2
+
+
+class MovingError(Exception):
+    """A stage moved at every look: nothing consistent could be read."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A stage's committed position in one input partition, with the counters committed beside it."""
+
+    offset: int
+    counters: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Positions by group and input partition, and the stable ends of the output that they belong to."""
+
+    marks: dict[str, dict[int, Mark]]
+    ends: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The pipeline's stages: `mirror.marks` by source name, `dedupe.marks` under the stage's name."""
+
+    mirror: Stage
+    dedupe: Stage
+
+
+def _counters(metadata: str) -> dict[str, int]:
+    try:
+        fields = json.loads(metadata)
+    except ValueError:
+        return {}
+    return {name: value for name, value in fields.items() if isinstance(value, int)} if isinstance(fields, dict) else {}
+
+
+async def _marks(admin: Admin, groups: dict[str, str], topic: str, partitions: Sequence[int]) -> dict[str, dict[int, Mark]]:
+    found: dict[str, dict[int, Mark]] = {}
+    for name, group in groups.items():
+        committed = await admin.committed(group, [(topic, number) for number in partitions], require_stable=True)
+        found[name] = {
+            partition: Mark(entry[0], _counters(entry[1] or ""))
+            for (_, partition), entry in committed.items()
+            if entry is not None
+        }
+    return found
+
+
+async def _stage(admin: Admin, groups: dict[str, str], topic: str, output: str) -> Stage:
+    partitions = sorted((await admin.metadata([topic])).topics[topic].partitions)
+    outputs = sorted((await admin.metadata([output])).topics[output].partitions)
+    for _ in range(TRIES):
+        before = await _marks(admin, groups, topic, partitions)
+        ends = await admin.list_offsets(
+            {(output, number): LATEST for number in outputs}, isolation="read_committed"
+        )
+        if before == await _marks(admin, groups, topic, partitions):
+            return Stage(before, {number: ends[(output, number)].offset for number in outputs})
+        await asyncio.sleep(PAUSE_S)
+    raise MovingError(f"the stage that writes `{output}` moved at each of {TRIES} looks; audit again when it is calmer")
+
+
+async def take(config: Config) -> Snapshot:
+    """Look at the aggregate cluster. Raises KafkaError, KeyError for a topic that is not there, MovingError."""
+    topic, output = job.input_topic(config), job.output_topic(config)
+    async with Admin(config["bootstrap.servers"]) as admin:
+        for name in (topic, output):
+            if name not in (await admin.metadata([name])).topics:
+                raise KafkaError(3, f"topic `{name}` is not on the aggregate cluster")
+        mirror_groups = {name: job.mirror_group(config, name) for name in job.sources(config)}
+        mirror = await _stage(admin, mirror_groups, topic, topic)
+        stage = config["penstock.dedupe.name"]
+        dedupe = await _stage(admin, {stage: job.dedupe_group(config)}, topic, output)
+    return Snapshot(mirror, dedupe)

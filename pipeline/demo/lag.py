@@ -1,0 +1,60 @@
+"""Looks at a pipeline's positions from outside, by ordinary requests: how far is each stage behind the one before?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.config import Config
+from penstock.errors import KafkaError
+from penstock.pipeline import job
+from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.demo.progress import Sample, Show
+
+PAUSE_S = 0.5
+LOOK_TIMEOUT_S = 5.0
+
+
+async def _stable_ends(bootstrap: str, topic: str) -> dict[tuple[str, int], int]:
+    async with Admin(bootstrap) as admin:
+        cluster = await admin.metadata([topic])
+        partitions = [(topic, number) for number in cluster.topics[topic].partitions]
+        ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation="read_committed")
+        return {partition: end.offset for partition, end in ends.items()}
+
+
+async def _positions(bootstrap: str, group: str, partitions: list[tuple[str, int]]) -> int:
+    async with Admin(bootstrap) as admin:
+        committed = await admin.committed(group, partitions, require_stable=False)
+        return sum(found[0] for found in committed.values() if found is not None)
+
+
+async def _look(config: Config) -> tuple[int, int, int]:
+    """Records mirrored, offsets that the mirror is behind, offsets that dedupe is behind."""
+    target, topic = config["bootstrap.servers"], job.input_topic(config)
+    mirrored = at_sources = 0
+    for name, bootstrap in job.sources(config).items():
+        ends = await _stable_ends(bootstrap, topic)
+        at_sources += sum(ends.values())
+        mirrored += await _positions(target, job.mirror_group(config, name), list(ends))
+    arrived = await _stable_ends(target, topic)
+    read = await _positions(target, job.dedupe_group(config), list(arrived))
+    return mirrored, at_sources - mirrored, sum(arrived.values()) - read
+
+
+async def watch(
+    path: Path, show: Show, samples: list[Sample], nights_done: Callable[[], int], nights: int
+) -> None:
+    """Take samples until cancelled. While a broker is down there is nothing to see, and the next look comes later."""
+    config = job.load(path)
+    while True:
+        try:
+            mirrored, mirror_lag, dedupe_lag = await asyncio.wait_for(_look(config), LOOK_TIMEOUT_S)
+        except (OSError, KafkaError, TimeoutError):
+            await asyncio.sleep(PAUSE_S)
+            continue
+        show.set("mirrored", mirrored, f"{mirror_lag} behind")
+        show.set("deduped", max(0, mirrored - dedupe_lag), f"{dedupe_lag} behind")
+        samples.append(Sample(show.elapsed_s, mirror_lag, dedupe_lag, nights - nights_done()))
+        await asyncio.sleep(PAUSE_S)

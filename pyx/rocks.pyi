@@ -1,0 +1,45 @@
+import numpy as np
+import numpy.typing as npt
+
+class RocksError(Exception):
+    """RocksDB refused or failed; the text is its own, with the path."""
+
+class IdStore:
+    """The ids that one dedupe worker has seen. One writer at a time; the GIL is released around all work."""
+
+    complete_to: int
+    files: int
+    def __init__(self, path: str, max_bytes: int, memory_max_ids: int) -> None: ...
+    def unseen(
+        self, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], null: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Which records carry an id that was never added: True for the first of its kind in this call.
+
+        `data[starts[i]:starts[i + 1]]` is the id of record i; a record without an id (`null`) is always unseen.
+        Nothing is added. Raises RocksError when a file can't be read.
+        """
+
+    def add(
+        self,
+        data: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        null: npt.NDArray[np.bool_],
+        complete_to: int,
+        now_ms: int,
+    ) -> None:
+        """Add all ids (those already there are harmless); the store is complete up to that output offset."""
+
+    def is_full(self) -> bool:
+        """Whether the ids in memory should become a file now."""
+
+    def write_file(self) -> None:
+        """Write the ids in memory, sorted, with the offset that they are complete to, into a file beside the database."""
+
+    def ingest_file(self) -> None:
+        """Give the written file to the database (one atomic step) and forget the ids in memory."""
+
+    def stats(self) -> dict[str, int]:
+        """`ids_in_memory`, `ids_in_files`, `files`, `size_bytes`, `oldest_ms` (when the oldest kept id was added; 0: none)."""
+
+    def close(self) -> None:
+        """Close the database. Ids in memory are not written: they are read again from the output topic."""
