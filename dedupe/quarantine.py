@@ -9,7 +9,7 @@ from penstock.pyx.batch import RawBatch
 
 
 def keep_aside(folder: Path, topic: str, partition: int, batch: RawBatch) -> Path:
-    """Write a batch's bytes to `folder/TOPIC-PARTITION-OFFSET.batch`, durably; the same batch again is the same file."""
+    """Write a batch's bytes to `folder/TOPIC-PARTITION-OFFSET.batch`, durably; the same batch is the same file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{topic}-{partition}-{batch.base_offset:020}.batch"
     temporary = path.with_suffix(".tmp")

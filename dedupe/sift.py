@@ -1,4 +1,4 @@
-"""Which records of some batches go on: opened, their ids looked up, repeats left out, batches rebuilt where they must be.
+"""Which records of some batches go on: batches are opened, ids looked up, repeats left out, batches rebuilt if need be.
 
 Everything here is work for a thread of its own: nothing waits, and the GIL is released around what costs.
 """
@@ -65,6 +65,6 @@ def sift(batches: Sequence[RawBatch], store: IdStore, source: IdSource) -> Sifte
         if mask.all():
             sifted.batches.append(batch)
         elif mask.any():
-            sifted.batches.append(RawBatch(keep(batch, memoryview(mask))))
+            sifted.batches.append(RawBatch(keep(batch, mask)))
         start = end
     return sifted

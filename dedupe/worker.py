@@ -1,7 +1,7 @@
 """One input partition, deduplicated exactly once.
 
-A turn: open the batches, leave out repeats, publish the rest and the input position in one transaction, then put the ids
-into the store. A crash before the commit leaves nothing; a crash after it leaves a store that lacks ids which the
+A turn: open the batches, leave out repeats, publish the rest and the input position in one transaction, then put the
+ids into the store. A crash before the commit leaves nothing; a crash after it leaves a store that lacks ids which the
 output has, and the next start repairs it before it looks at the input. So an id that is read again after a crash is
 told from a duplicate: its record is in the output or it is not, and the position says from where to read on.
 """
@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from penstock import log
 from penstock.dedupe.ids import IdSource
@@ -72,7 +72,7 @@ class Worker:
         self._memory_max_ids = memory_max_ids
         self._max_batch_bytes = max_batch_bytes
         self._sender: TransactionalSender | None = None
-        self._work: asyncio.Future[object] | None = None
+        self._work: asyncio.Future[Any] | None = None
         self._log = log.get("dedupe", topic=tp[0], partition=tp[1])
 
     async def take(self) -> None:
@@ -92,8 +92,8 @@ class Worker:
         end = (await self._admin.list_offsets({self.output: LATEST}))[self.output].offset
         if end > 0:
             raise OperatorNeeded(
-                f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group `{self._group}` has "
-                "no input position; commit the offset to go on from, or begin with an empty output topic"
+                f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group `{self._group}` "
+                "has no input position; commit the offset to go on from, or begin with an empty output topic"
             )
         start = (await self._admin.list_offsets({self.tp: EARLIEST}))[self.tp].offset
         await self._commit(Position(start, topic_id))
@@ -117,8 +117,8 @@ class Worker:
         end = (await self._admin.list_offsets({self.tp: LATEST}))[self.tp].offset
         if not start <= self.position.offset <= end:
             raise OperatorNeeded(
-                f"the position {self.position.offset} is outside the input's log ({start} to {end}); nothing is skipped "
-                "silently: commit the offset to go on from once you know what is missing"
+                f"the position {self.position.offset} is outside the input's log ({start} to {end}); nothing is "
+                "skipped silently: commit the offset to go on from once you know what is missing"
             )
         self._log.info(f"reads from offset {self.position.offset}")
         return self.position.offset
@@ -141,8 +141,8 @@ class Worker:
         counts = [len(cluster.topics[topic].partitions) for topic in (self.tp[0], self.output[0])]
         if counts[0] != counts[1]:
             raise OperatorNeeded(
-                f"`{self.tp[0]}` has {counts[0]} partitions and `{self.output[0]}` {counts[1]}; they must have the same "
-                "number, since an id must always meet the same worker"
+                f"`{self.tp[0]}` has {counts[0]} partitions and `{self.output[0]}` {counts[1]}; they must have the "
+                "same number, since an id must always meet the same worker"
             )
         return cluster.topics[self.tp[0]].topic_id.hex()
 

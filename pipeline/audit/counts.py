@@ -61,11 +61,7 @@ async def count_topic(
 
 
 async def _scan(admin: Admin, topic: str, counts: TopicCounts, on_progress: Callable[[int], None]) -> None:
-    left = {
-        (topic, partition): start
-        for partition, start in counts.starts.items()
-        if start < counts.ends[partition]
-    }
+    left = {(topic, partition): start for partition, start in counts.starts.items() if start < counts.ends[partition]}
     fetcher = Fetcher(admin, isolation="read_committed")
     fetcher.assign(dict(left))
     while left:

@@ -12,7 +12,7 @@ from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, count_topic
 from penstock.pipeline.audit.snapshot import Snapshot, take
-from penstock.pipeline.etl.table import committed, rows_by_partition
+from penstock.pipeline.etl.table import committed, exists, rows_by_partition
 
 
 @dataclass
@@ -45,7 +45,9 @@ def _by_partition(counts: TopicCounts) -> dict[str, int]:
     return {str(partition): counts.records[partition] for partition in sorted(counts.ends)}
 
 
-async def _source_hops(config: Config, snapshot: Snapshot, progress: Callable[[int], None]) -> tuple[list[Hop], TopicCounts]:
+async def _source_hops(
+    config: Config, snapshot: Snapshot, progress: Callable[[int], None]
+) -> tuple[list[Hop], TopicCounts]:
     """The sources' own counts up to the mirror's positions, and their sum."""
     topic, together, hops = job.input_topic(config), TopicCounts(), []
     for name, bootstrap in job.sources(config).items():
@@ -60,7 +62,9 @@ async def _source_hops(config: Config, snapshot: Snapshot, progress: Callable[[i
         hop = Hop(f"{name} {topic}", whole.total, waiting=whole.total - mirrored.total, partitions=_by_partition(whole))
         noted = Counter({partition: mark.counters.get("records", 0) for partition, mark in marks.items()})
         if any(whole.starts.values()):
-            hop.trouble = "" if sum(noted.values()) >= mirrored.total else _trouble(noted, mirrored.records, "partition")
+            hop.trouble = (
+                "" if sum(noted.values()) >= mirrored.total else _trouble(noted, mirrored.records, "partition")
+            )
         else:
             hop.trouble = _trouble(noted, mirrored.records, "mirrored by its own note, partition")
         hops.append(hop)
@@ -76,7 +80,9 @@ def _mirror_hop(topic: str, arrived: TopicCounts, together: TopicCounts) -> Hop:
     return hop
 
 
-async def _dedupe_hop(config: Config, snapshot: Snapshot, arrived: TopicCounts, progress: Callable[[int], None]) -> tuple[Hop, Hop]:
+async def _dedupe_hop(
+    config: Config, snapshot: Snapshot, arrived: TopicCounts, progress: Callable[[int], None]
+) -> tuple[Hop, Hop]:
     """What dedupe has read of its input, and what it wrote; the rest is dropped by its own committed counters."""
     target, topic, output = config["bootstrap.servers"], job.input_topic(config), job.output_topic(config)
     (marks,) = snapshot.dedupe.marks.values()
@@ -85,8 +91,16 @@ async def _dedupe_hop(config: Config, snapshot: Snapshot, arrived: TopicCounts, 
     before = Hop(f"read by {config['penstock.dedupe.name']}", read.total, waiting=arrived.total - read.total,
                  partitions=_by_partition(read))  # fmt: skip
     dropped = Counter({p: read.records[p] - written.records[p] for p in read.ends})
-    noted = Counter({p: mark.counters.get("dropped", 0) for p, mark in marks.items()})
-    hop = Hop(f"aggregate {output}", written.total, read.total - noted.total(), noted.total(), partitions=_by_partition(written))
+    noted = Counter(
+        {p: mark.counters.get("dropped", 0) + mark.counters.get("quarantined", 0) for p, mark in marks.items()}
+    )
+    hop = Hop(
+        f"aggregate {output}",
+        written.total,
+        read.total - noted.total(),
+        noted.total(),
+        partitions=_by_partition(written),
+    )
     hop.trouble = _trouble(dropped, noted, "dropped in partition")
     return before, hop
 
@@ -94,8 +108,8 @@ async def _dedupe_hop(config: Config, snapshot: Snapshot, arrived: TopicCounts, 
 async def _table_hop(config: Config, written: Hop, progress: Callable[[int], None]) -> Hop:
     """The table's rows, counted from its files, against the records of the ranges that its commits name."""
     path, topic = config["penstock.etl.table"], job.etl_topic(config)
-    if not Path(path, "_delta_log").exists():
-        return Hop(f"table {path}", 0, waiting=written.records)
+    if not exists(path):
+        return Hop(f"table {Path(path).name}", 0, waiting=written.records)
     ends: dict[int, int] = {}
     rows, rejects = Counter[int](), Counter[int]()
     for night in committed(path):

@@ -56,7 +56,9 @@ def _counters(metadata: str) -> dict[str, int]:
     return {name: value for name, value in fields.items() if isinstance(value, int)} if isinstance(fields, dict) else {}
 
 
-async def _marks(admin: Admin, groups: dict[str, str], topic: str, partitions: Sequence[int]) -> dict[str, dict[int, Mark]]:
+async def _marks(
+    admin: Admin, groups: dict[str, str], topic: str, partitions: Sequence[int]
+) -> dict[str, dict[int, Mark]]:
     found: dict[str, dict[int, Mark]] = {}
     for name, group in groups.items():
         committed = await admin.committed(group, [(topic, number) for number in partitions], require_stable=True)
@@ -73,9 +75,7 @@ async def _stage(admin: Admin, groups: dict[str, str], topic: str, output: str) 
     outputs = sorted((await admin.metadata([output])).topics[output].partitions)
     for _ in range(TRIES):
         before = await _marks(admin, groups, topic, partitions)
-        ends = await admin.list_offsets(
-            {(output, number): LATEST for number in outputs}, isolation="read_committed"
-        )
+        ends = await admin.list_offsets({(output, number): LATEST for number in outputs}, isolation="read_committed")
         if before == await _marks(admin, groups, topic, partitions):
             return Stage(before, {number: ends[(output, number)].offset for number in outputs})
         await asyncio.sleep(PAUSE_S)

@@ -23,8 +23,13 @@ NIGHTS = 31
 @click.option("--all", "whole_year", is_flag=True, help="All 365 days, 336,776 flights.")
 @click.option("--nights", type=click.IntRange(1, 365), default=NIGHTS, show_default=True, help="How many nights.")
 @click.option("--kill", is_flag=True, help="kill -9 mirror, dedupe, etl and brokers at random moments.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("demo-out"), show_default=True,
-              help="Folder of the run; emptied first.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("demo-out"),
+    show_default=True,
+    help="Folder of the run; emptied first.",
+)
 @click.option("--seed", type=int, default=None, help="Seed of all that is random; printed at the end.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as JSON on standard output.")
 def command(whole_year: bool, nights: int, kill: bool, out: Path, seed: int | None, as_json: bool) -> None:
@@ -34,9 +39,7 @@ def command(whole_year: bool, nights: int, kill: bool, out: Path, seed: int | No
     """  # fmt: skip
     nights = (flights.LAST_DAY - flights.FIRST_DAY).days + 1 if whole_year else nights
     plan = Plan(out.resolve(), flights.FIRST_DAY, nights, kill, random.randrange(1 << 32) if seed is None else seed)
-    expected = sum(
-        1 for row in flights.rows() if flights.flight_id(row)[:10] <= plan.days[-1].isoformat()
-    )
+    expected = sum(1 for row in flights.rows() if flights.flight_id(row)[:10] <= plan.days[-1].isoformat())
     try:
         with Show(expected, nights) as show:
             outcome = asyncio.run(demo(plan, show))

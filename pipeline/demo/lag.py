@@ -43,9 +43,7 @@ async def _look(config: Config) -> tuple[int, int, int]:
     return mirrored, at_sources - mirrored, sum(arrived.values()) - read
 
 
-async def watch(
-    path: Path, show: Show, samples: list[Sample], nights_done: Callable[[], int], nights: int
-) -> None:
+async def watch(path: Path, show: Show, samples: list[Sample], nights_done: Callable[[], int], nights: int) -> None:
     """Take samples until cancelled. While a broker is down there is nothing to see, and the next look comes later."""
     config = job.load(path)
     while True:

@@ -19,10 +19,7 @@ class PartError(RuntimeError):
 
 
 class Part:
-    """One `penstock` process with a log file of its own.
-
-    `running` parts that end by themselves are a failure, unless the demo killed them: then `revive()` starts them again.
-    """
+    """One process with a log file of its own, and how often the demo has killed it."""
 
     def __init__(
         self, name: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
