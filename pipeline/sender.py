@@ -49,6 +49,7 @@ class _Entry:
     deadline: float
     future: asyncio.Future[Produced]
     done: bool = False
+    tried: bool = False  # it went out at least once, so without an answer nobody knows whether it is stored
 
 
 @dataclass(eq=False, slots=True)
@@ -60,6 +61,7 @@ class _Line:
     outstanding: int = 0
     open: bool = False  # the gate was passed
     trouble: KafkaError | None = None
+    broken: KafkaError | None = None  # a sequence number that will never be stored: all behind it must fail
     recovery: asyncio.Task[None] | None = None
 
 
@@ -199,7 +201,9 @@ class Sender:
 
     def _fill(self, line: _Line) -> None:
         """Send what may be sent now; when that takes waiting first, a recovery does."""
-        if line.recovery is not None or line.trouble is not None or line.sent == len(line.entries):
+        if line.recovery is not None or line.trouble is not None or line.broken is not None:
+            return
+        if line.sent == len(line.entries):
             return
         topic, partition = line.tp
         info = self._client.partition_info(topic, partition)
@@ -224,6 +228,7 @@ class Sender:
         if self._transactional_id is not None:
             highest = min(highest, HIGHEST_TRANSACTIONAL)
         line.outstanding += 1
+        entry.tried = True
         try:
             version = connection.version(PRODUCE_KEY, LOWEST_VERSION, highest)
         except KafkaError as error:
@@ -294,8 +299,10 @@ class Sender:
             line.trouble = line.trouble or error
         elif error is not None and not entry.done:
             self._fail(entry, error)
-            if self._idempotent:
-                self._fail_behind(line, entry, error)
+            if self._idempotent and line.broken is None:
+                line.broken = error
+        if line.broken is not None and not line.outstanding:
+            self._fail_behind(line, line.broken)
         while entries and entries[0].done:
             entries.popleft()
             line.sent = max(0, line.sent - 1)
@@ -307,7 +314,7 @@ class Sender:
             self._fill(line)
 
     def _may_retry(self, line: _Line, entry: _Entry, error: KafkaError) -> bool:
-        if entry.done:
+        if entry.done or line.broken is not None:
             return False
         if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return self._idempotent and line.trouble is not None and entry is not line.entries[0]
@@ -319,14 +326,16 @@ class Sender:
             entry.future.set_exception(error)
             entry.future.exception()  # a caller that went away must not cause a warning
 
-    def _fail_behind(self, line: _Line, entry: _Entry, cause: KafkaError) -> None:
-        """A sequence number will never be stored, so none behind it in the line can be."""
+    def _fail_behind(self, line: _Line, cause: KafkaError) -> None:
+        """A sequence number will never be stored, so none behind it can be; each that was under way has had its
+        own answer. One that was never sent is certainly not stored (OUT_OF_ORDER_SEQUENCE_NUMBER)."""
+        lost = line.trouble or KafkaError(ErrorCode.NETWORK_EXCEPTION, "its answer was lost")
         text = f"a batch before it failed ({cause})"
-        behind = False
-        for other in line.entries:
-            if behind and not other.done:
-                self._fail(other, KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text))
-            behind = behind or other is entry
+        for entry in line.entries:
+            if not entry.done:
+                never_sent = KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
+                self._fail(entry, lost if entry.tried else never_sent)
+        line.broken = line.trouble = None
 
     def _fail_all(self, line: _Line, error: KafkaError) -> None:
         for entry in line.entries:
