@@ -1,7 +1,8 @@
-"""The jars that Spark lacks for this job: its Kafka source and Delta. `python -m penstock.pipeline.etl.jars` fetches them.
+"""The jars that Spark lacks for this job: its Kafka source and Delta.
 
-Spark's own `spark.jars.packages` can't: the token provider is published under another version than the
-source that names it. What the jars need beyond this list is part of Spark itself.
+`python -m penstock.pipeline.etl.jars` fetches them. Spark's own `spark.jars.packages` can't: the token
+provider is published under another version than the source that names it. What the jars need beyond this
+list is part of Spark itself.
 """
 
 from __future__ import annotations

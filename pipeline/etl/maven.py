@@ -17,6 +17,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 COPY_GOAL = "dependency:copy-dependencies"
+ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
 class MavenError(RuntimeError):
@@ -36,11 +37,7 @@ def pom(jars: Iterable[Jar]) -> str:
     entries = []
     for jar in jars:
         group, artifact, version = (escape(word) for word in jar.coordinates.split(":"))
-        exclusions = (
-            ""
-            if jar.transitive
-            else "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-        )
+        exclusions = "" if jar.transitive else ALONE
         entries.append(
             f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
             f"<version>{version}</version>{exclusions}</dependency>"

@@ -1,0 +1,149 @@
+"""`penstock etl`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from penstock import log
+from penstock.failpoints import arm_from_environment
+from penstock.pipeline import job
+from penstock.pipeline.etl.cut import Clock
+from penstock.pipeline.etl.errors import EtlError, Incomplete
+from penstock.pipeline.etl.load import Load, Outcome, WhenIncomplete
+from penstock.pipeline.etl.night import Night, parse_night, parse_nights
+
+DID = {"loaded": "loaded", "reloaded": "loaded again", "already": "is in the table already"}
+
+
+class IncompleteFailure(click.ClickException):
+    """An incomplete night as the command line shows it."""
+
+    exit_code = 3
+
+
+@click.command("etl")
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+@click.option("--night", metavar="YYYY-MM-DD", help="The night to load.")
+@click.option("--nights", metavar="A..B", help="Several nights, oldest first, with one start of Spark.")
+@click.option("--reload", is_flag=True, help="Load the committed offsets of the night again and replace its rows.")
+@click.option(
+    "--incomplete",
+    type=click.Choice(["wait", "fail", "mark"]),
+    help="While a night has not all arrived: wait, fail, or load it and mark in it what is missing.",
+)
+@click.option("--wait-seconds", type=click.FloatRange(min=0), help="Limit of waiting.")
+@click.option(
+    "--clock",
+    type=click.Choice(["wall", "records"]),
+    help="A night is over by the wall clock, or (replaying history) by the sources' record timestamps.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each night.")
+def command(
+    path: Path,
+    overrides: tuple[str, ...],
+    night: str | None,
+    nights: str | None,
+    reload: bool,
+    incomplete: WhenIncomplete | None,
+    wait_seconds: float | None,
+    clock: Clock | None,
+    as_json: bool,
+) -> None:
+    """Load nights of the deduplicated topic into the table, each in one commit.
+
+    A night that is in the table already is left alone. Exit codes: 0 done, 1 refused or failed, 2 wrong
+    configuration, 3 incomplete.
+
+    Example: penstock etl --config pipeline.properties --night 2013-01-01
+    """  # fmt: skip
+    log.setup()
+    if (night is None) == (nights is None):
+        raise click.UsageError("give either --night or --nights")
+    asked = [parse_night(night)] if night is not None else parse_nights(nights or "")
+    config = job.load(path, overrides)
+    arm_from_environment()
+    show = Show(len(asked), as_json)
+    try:
+        load = Load(
+            config,
+            clock=clock or config["penstock.etl.clock"],
+            incomplete=incomplete or config["penstock.etl.incomplete"],
+            wait_seconds=config["penstock.etl.wait.seconds"] if wait_seconds is None else wait_seconds,
+            on_step=show.step,
+        )
+        with show:
+            try:
+                _load(load, asked, reload, show)
+            finally:
+                load.close()
+    except Incomplete as error:
+        raise IncompleteFailure(str(error)) from None
+    except EtlError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _load(load: Load, asked: list[Night], reload: bool, show: Show) -> None:
+    for night in asked:
+        show.done(load.night(night, reload=reload))
+
+
+class Show:
+    """Progress for people on standard error, the answer on standard output."""
+
+    def __init__(self, nights: int, as_json: bool) -> None:
+        self._as_json = as_json
+        self._log = log.get("etl")
+        self._progress: Progress | None = None
+        if sys.stderr.isatty():
+            columns = (
+                TextColumn("nights"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}"),
+            )
+            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._progress.add_task("", total=nights)
+
+    def __enter__(self) -> Show:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def step(self, words: str) -> None:
+        """Say what is going on."""
+        if self._progress is not None:
+            self._progress.update(self._task, description=words)
+        else:
+            self._log.info(words)
+
+    def done(self, outcome: Outcome) -> None:
+        """Say what became of a night."""
+        commit = outcome.commit
+        if self._progress is not None:
+            self._progress.advance(self._task)
+        if self._as_json:
+            document = json.loads(commit.to_json()) | {
+                "did": outcome.did,
+                "seconds": round(outcome.seconds, 3),
+            }
+            document |= {"records": commit.records, "rows": commit.rows, "rejects": commit.rejects}
+            print(json.dumps(document), flush=True)
+            return
+        words = f"night {commit.night} {DID[outcome.did]}: {commit.rows:,} rows"
+        if commit.rejects:
+            words += f", {commit.rejects:,} rejects"
+        if commit.missing:
+            words += f"; marked incomplete: {'; '.join(commit.missing)}"
+        print(f"{words} (run {commit.run}, {outcome.seconds:.1f} s)", flush=True)

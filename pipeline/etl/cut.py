@@ -1,0 +1,298 @@
+"""Where a night ends: at each partition's last stable offset, once all that the night holds has come through.
+
+A source partition's records of the night are followed hop by hop: the source's offset at the night's end, the
+mirror's position in the source, the aggregate input's end after that, dedupe's position in the input. A
+goal, once known, stays fixed for the call, so that new records don't move it away while the stages catch up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from penstock import log
+from penstock.config import Config
+from penstock.errors import KafkaError
+from penstock.pipeline import job
+from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.night import Night
+from penstock.pipeline.etl.table import Status, TopicPartition
+from penstock.pipeline.fetcher import Fetcher
+
+Clock = Literal["wall", "records"]
+Offsets = dict[TopicPartition, int]
+
+# A cluster that is down is a reason to wait, so each question to it gives up soon: the wait is ours.
+ANSWER_LIMIT_MS = 5000
+# Positions stop before trailing control records, of which each takes one offset: a short gap is looked into.
+GAP_LOOKED_INTO = 10_000
+# Enough to see a batch's header or a few, far less than a fetch that is after the records.
+PEEK_BYTES = 64 << 10
+
+
+class Unreachable(Exception):
+    """A cluster or topic that can't be asked now; the text says which and why."""
+
+
+class ClusterView:
+    """Questions to one cluster, by the name that people know it by."""
+
+    def __init__(self, name: str, bootstrap: str) -> None:
+        self.name = name
+        self._bootstrap = bootstrap
+        self._admin: Admin | None = None
+
+    async def _connected(self) -> Admin:
+        if self._admin is None:
+            admin = Admin(self._bootstrap, client_id="penstock-etl", default_api_timeout_ms=ANSWER_LIMIT_MS)
+            try:
+                await admin.start()
+            except BaseException:
+                await admin.close()
+                raise
+            self._admin = admin
+        return self._admin
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._admin is not None:
+            await self._admin.close()
+            self._admin = None
+
+    async def partitions(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions. Raises Unreachable."""
+        try:
+            cluster = await (await self._connected()).metadata([topic])
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked: {error}") from None
+        if topic not in cluster.topics:
+            raise Unreachable(f"{self.name} has no topic `{topic}`")
+        return [(topic, number) for number in sorted(cluster.topics[topic].partitions)]
+
+    async def offsets(self, tps: Iterable[TopicPartition], at: int) -> Offsets:
+        """Per partition the first offset at or after a timestamp (-1 if there is none), EARLIEST, or the
+        last stable one (LATEST). Raises Unreachable."""
+        isolation: Literal["read_committed", "read_uncommitted"] = (
+            "read_committed" if at == LATEST else "read_uncommitted"
+        )
+        try:
+            found = await (await self._connected()).list_offsets(dict.fromkeys(tps, at), isolation)
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked for offsets: {error}") from None
+        return {tp: answer.offset for tp, answer in found.items()}
+
+    async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """A group's positions. Raises Unreachable."""
+        try:
+            found = await (await self._connected()).committed(group, tps)
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked for the positions of `{group}`: {error}") from None
+        return {tp: None if answer is None else answer[0] for tp, answer in found.items()}
+
+    async def records_at_or_after(self, found: Offsets, timestamp_ms: int) -> Offsets:
+        """Correct what was found by timestamp for control records, which bear the wall clock's time.
+
+        Where the first data record from there on is early, the next batch that reaches the timestamp counts, with
+        the offset behind it; -1 where none is there yet. Raises Unreachable.
+        """
+        left = {tp: offset for tp, offset in found.items() if offset >= 0}
+        confirmed = dict.fromkeys(found, -1)
+        if not left:
+            return confirmed
+        stable = await self.offsets(left, LATEST)
+        fetcher = Fetcher(await self._connected(), isolation="read_committed", partition_max_bytes=PEEK_BYTES)
+        fetcher.assign({tp: offset for tp, offset in left.items() if offset < stable[tp]})
+        try:
+            while fetcher.assigned():
+                for fetched in await fetcher.fetch():
+                    if fetched.error is not None:
+                        raise Unreachable(f"{self.name} can't be read: {fetched.error}")
+                    late = [batch for batch in fetched.batches if batch.max_timestamp >= timestamp_ms]
+                    if late:
+                        covers = late[0].base_offset <= found[fetched.tp]
+                        confirmed[fetched.tp] = found[fetched.tp] if covers else late[0].last_offset + 1
+                    if late or fetched.next_offset >= stable[fetched.tp]:
+                        left.pop(fetched.tp, None)
+                fetcher.assign({tp: at for tp, at in fetcher.assigned().items() if tp in left})
+        finally:
+            await fetcher.close()
+        return confirmed
+
+    async def holds_records(self, tp: TopicPartition, start: int, end: int) -> bool:
+        """Whether a committed data record stands in [start, end). Raises Unreachable."""
+        fetcher = Fetcher(await self._connected(), isolation="read_committed", max_wait_ms=1000)
+        fetcher.assign({tp: start})
+        try:
+            while True:
+                for fetched in await fetcher.fetch():
+                    if fetched.error is not None:
+                        raise Unreachable(f"{self.name} can't be read at {tp[0]}-{tp[1]}: {fetched.error}")
+                    if fetched.batches:
+                        return bool(fetched.batches[0].base_offset < end)
+                if fetcher.position(tp) >= end:
+                    return False
+        finally:
+            await fetcher.close()
+
+
+class Cut:
+    """Resolves the ends of nights. One object serves many nights and keeps its connections."""
+
+    def __init__(self, config: Config, clock: Clock, zone: ZoneInfo) -> None:
+        self._config = config
+        self._clock = clock
+        self._zone = zone
+        self._target = ClusterView("the aggregate cluster", config["bootstrap.servers"])
+        self._sources = {name: ClusterView(f"source {name}", address) for name, address in job.sources(config).items()}
+        self._input = job.input_topic(config)
+        self._topic = job.etl_topic(config)
+        self._log = log.get("etl")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for cluster in (self._target, *self._sources.values()):
+            await cluster.close()
+
+    def goals(self, night: Night) -> Goals:
+        """A new, empty set of goals for a night."""
+        return Goals(night.end_ms(self._zone))
+
+    async def missing(self, goals: Goals, now_ms: int) -> list[str]:
+        """What of the night has not arrived, one sentence each; empty when it is complete. Fills in the
+        goals.
+
+        Raises Refused when the topics' partition counts differ.
+        """
+        if self._clock == "wall" and now_ms < goals.night_end_ms:
+            return [f"the night is not over for another {(goals.night_end_ms - now_ms) // 1000 + 1} seconds"]
+        missing: list[str] = []
+        for name, cluster in self._sources.items():
+            try:
+                missing += await self._not_mirrored(name, cluster, goals)
+            except Unreachable as error:
+                missing.append(str(error))
+        if missing:
+            return missing
+        try:
+            return await self._not_deduplicated(goals)
+        except Unreachable as error:
+            return [str(error)]
+
+    async def _not_mirrored(self, name: str, cluster: ClusterView, goals: Goals) -> list[str]:
+        tps = await cluster.partitions(self._input)
+        self._check_count(cluster, self._input, tps, await self._target.partitions(self._input))
+        known = goals.sources.setdefault(name, {})
+        open_partitions = [tp for tp in tps if tp not in known]
+        ends = await cluster.offsets(open_partitions, goals.night_end_ms) if open_partitions else {}
+        if self._clock == "records":
+            ends = await cluster.records_at_or_after(ends, goals.night_end_ms)
+        elif -1 in ends.values():
+            stable = await cluster.offsets([tp for tp, end in ends.items() if end == -1], LATEST)
+            ends.update(stable)
+        known.update({tp: end for tp, end in ends.items() if end != -1})
+        missing = [
+            f"{cluster.name}: {tp[0]}-{tp[1]} holds no record of after the night yet"
+            for tp, end in ends.items()
+            if end == -1
+        ]
+        positions = await self._target.committed(job.mirror_group(self._config, name), tps)
+        behind = await self._behind(cluster, known, positions)
+        return missing + [f"{cluster.name}: {tp[0]}-{tp[1]} is mirrored up to {at} of {end}" for tp, at, end in behind]
+
+    async def _not_deduplicated(self, goals: Goals) -> list[str]:
+        tps = await self._target.partitions(self._input)
+        self._check_count(self._target, self._topic, await self._target.partitions(self._topic), tps)
+        if not goals.input:
+            goals.input = await self._target.offsets(tps, LATEST)
+        positions = await self._target.committed(job.dedupe_group(self._config), tps)
+        behind = await self._behind(self._target, goals.input, positions)
+        return [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}" for tp, at, end in behind]
+
+    async def _behind(
+        self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, int | None]
+    ) -> list[tuple[TopicPartition, int, int]]:
+        """The partitions whose position has records before its goal: (partition, position, goal)."""
+        short = {tp: goal for tp, goal in goals.items() if (positions.get(tp) or 0) < goal}
+        if not short:
+            return []
+        starts = await cluster.offsets(short, EARLIEST)
+        behind = []
+        for tp, goal in short.items():
+            position = positions.get(tp)
+            at = starts[tp] if position is None else position
+            if at < goal and (
+                goal - at > GAP_LOOKED_INTO or await cluster.holds_records(tp, max(at, starts[tp]), goal)
+            ):
+                behind.append((tp, at, goal))
+        return behind
+
+    def _check_count(
+        self, cluster: ClusterView, topic: str, tps: list[TopicPartition], others: list[TopicPartition]
+    ) -> None:
+        if len(tps) != len(others):
+            raise Refused(
+                f"{cluster.name} has {len(tps)} partitions of `{topic}`, the aggregate's `{self._input}` has {len(others)}:"
+                " they have to be as many everywhere, since an id must always meet the same dedupe worker"
+            )
+
+    async def ranges(self, status: Status) -> dict[TopicPartition, tuple[int, int]]:
+        """Per partition of the deduplicated topic from where the table ends to the last stable offset now.
+
+        Raises Refused when the table can't be continued from the topic, EtlError when it can't be asked.
+        """
+        try:
+            tps = await self._target.partitions(self._topic)
+            earliest = await self._target.offsets(tps, EARLIEST)
+            stable = await self._target.offsets(tps, LATEST)
+        except Unreachable as error:
+            raise EtlError(str(error)) from None
+        ends = status.ends
+        if ends and set(ends) != set(tps):
+            raise Refused(f"the table was loaded from {_names(ends)}, but the topic has {_names(tps)}")
+        starts = ends or earliest
+        for tp in tps:
+            check_range(tp, starts[tp], earliest[tp], stable[tp])
+        return {tp: (starts[tp], stable[tp]) for tp in tps}
+
+    async def check_still_there(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """See that the topic still holds the ranges. Raises Refused when it doesn't, EtlError when it can't
+        be asked."""
+        try:
+            known = set(await self._target.partitions(self._topic))
+            if not set(ranges) <= known:
+                raise Refused(f"the plan reads {_names(ranges)}, but the topic has {_names(known)}")
+            earliest = await self._target.offsets(ranges, EARLIEST)
+            stable = await self._target.offsets(ranges, LATEST)
+        except Unreachable as error:
+            raise EtlError(str(error)) from None
+        for tp, (start, end) in ranges.items():
+            if start < end:
+                check_range(tp, start, earliest[tp], stable[tp])
+                check_range(tp, end, earliest[tp], stable[tp])
+
+
+class Goals:
+    """The offsets that the stages have to pass for one night, as far as they are known yet."""
+
+    def __init__(self, night_end_ms: int) -> None:
+        self.night_end_ms = night_end_ms
+        self.sources: dict[str, Offsets] = {}
+        self.input: Offsets = {}
+
+
+def check_range(tp: TopicPartition, offset: int, earliest: int, stable: int) -> None:
+    """See that an offset is one that the topic can continue from. Raises Refused."""
+    if offset < earliest:
+        raise Refused(
+            f"{tp[0]}-{tp[1]}: offset {offset} is needed, but the topic starts at {earliest} by now: records are lost"
+        )
+    if offset > stable:
+        raise Refused(
+            f"{tp[0]}-{tp[1]}: offset {offset} is needed, but the topic ends at {stable}: it was truncated or made anew"
+        )
+
+
+def _names(tps: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(tps))

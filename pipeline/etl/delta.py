@@ -1,0 +1,112 @@
+"""One commit of the table: rows, ranges, counts and run number together, through Delta's own transaction.
+
+DataFrame writers can't add actions of our own to a commit, so Delta's write command is run inside a
+transaction that we hold (by py4j): it gives the actions of the data files, and ours go beside them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.pipeline.etl.declared import EVENT_DAY
+from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.plan import Plan
+from penstock.pipeline.etl.table import DOMAIN_PREFIX, RUN_APP_ID, NightCommit
+
+# Checkpoints cost seconds of a small night; the log is read by Delta and by us at a few hundred commits as
+# well.
+TABLE_PROPERTIES = {
+    "delta.feature.domainMetadata": "supported",
+    "delta.checkpointInterval": "100",
+    "delta.enableDeletionVectors": "false",
+}
+
+
+class Transaction:
+    """An open transaction on the table: `write_rows` once, then `commit`; dropped, it leaves only unused
+    files."""
+
+    def __init__(self, spark: Any, table_path: str, plan: Plan) -> None:
+        """Begin. Raises Refused when the table's run number is not the one that the plan was made on."""
+        self._session = spark._jsparkSession
+        self._jvm = spark._jvm
+        self._delta = spark._jvm.org.apache.spark.sql.delta
+        self._plan = plan
+        self._none = self._jvm.scala.Option.empty()
+        self._mode = self._jvm.org.apache.spark.sql.SaveMode
+        self._log = self._delta.DeltaLog.forTable(self._session, table_path)
+        self._transaction = self._log.startTransaction(self._none, self._none)
+        self._is_new = self._transaction.readVersion() < 0
+        self._actions = self._jvm.PythonUtils.toSeq([])
+        # Asking makes the run number part of what this transaction has read: a commit of another load that
+        # comes first makes ours fail, whatever it wrote.
+        run = max(0, self._transaction.txnVersion(RUN_APP_ID))
+        if run != plan.run - 1:
+            raise Refused(
+                f"the table is at run {run}, so run {plan.run} was overtaken by another process; run it again"
+            )
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether `write_rows` has something to do even for no rows: make the table, or replace old ones."""
+        return self._is_new or self._plan.reload
+
+    def write_rows(self, rows: Any) -> int:
+        """Write the data files of the rows (not visible before `commit`); how many rows they hold."""
+        options = {"replaceWhere": self._replaced()} if self._plan.reload else {}
+        mode = self._mode.Overwrite if self._plan.reload else self._mode.Append
+        command = self._delta.commands.WriteIntoDelta(
+            self._log,
+            mode,
+            self._delta.DeltaOptions(self._jvm.PythonUtils.toScalaMap(options), self._session.sessionState().conf()),
+            self._jvm.PythonUtils.toSeq([EVENT_DAY]),
+            self._jvm.PythonUtils.toScalaMap(TABLE_PROPERTIES if self._is_new else {}),
+            rows._jdf,
+            self._none,
+            self._none,
+            False,
+        )
+        self._actions = command.write(self._transaction, self._session, self._none, False)
+        return self._count_added()
+
+    def _replaced(self) -> str:
+        """The condition of a reload: exactly the rows of the plan's ranges."""
+        spans = [
+            f"(topic = '{topic}' AND partition = {partition} AND offset >= {start} AND offset < {end})"
+            for (topic, partition), (start, end) in sorted(self._plan.ranges.items())
+            if start < end
+        ]
+        return " OR ".join(spans) or "FALSE"
+
+    def _count_added(self) -> int:
+        """Rows in the files to be added, by their statistics. Raises EtlError when a file has none."""
+        rows = 0
+        actions = self._actions.iterator()
+        while actions.hasNext():
+            action = actions.next()
+            if action.getClass().getSimpleName() == "AddFile":
+                count = action.numLogicalRecords()
+                if count.isEmpty():
+                    raise EtlError(f"Delta wrote `{action.path()}` without a row count")
+                rows += int(count.get())
+        return rows
+
+    def commit(self, night: NightCommit) -> int:
+        """Commit the written files with the night's ledger entry and the run number; the table's new
+        version."""
+        none = self._none
+        # Without a time of its own the run number is never retired by
+        # `delta.setTransactionRetentionDuration`.
+        run = self._delta.actions.SetTransaction(RUN_APP_ID, night.run, none)
+        ledger = self._delta.actions.DomainMetadata(DOMAIN_PREFIX + night.night, night.to_json(), False)
+        actions = self._actions.appended(ledger).appended(run)
+        write = getattr(self._delta, "DeltaOperations$Write")
+        operation = write(self._mode.Append, none, none, none, none, none, none, none, none)
+        try:
+            return int(self._transaction.commit(actions, operation))
+        except Exception as error:
+            if "Concurrent" in type(error).__name__ or "Concurrent" in str(error):
+                raise Refused(
+                    f"another process committed to the table first; run it again ({str(error).splitlines()[0]})"
+                ) from None
+            raise

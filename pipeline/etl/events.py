@@ -1,0 +1,147 @@
+"""A night's records as columns: read by Spark's Kafka source, parsed by the declared schema, judged."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, Column, Declared
+
+if TYPE_CHECKING:
+    from penstock.pipeline.etl.plan import Plan
+
+BAD = "_bad"
+GOOD = "_good"
+PARSED = "_parsed"
+RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+# Two brokers' worth of records a task: above it a night is split, below it partitions share a task (and a
+# file).
+TASK_RECORDS_MAX = 500_000
+TASK_RECORDS_FEW = 20_000
+# A value may be followed by nothing but white space; inside of an array the parser sees what follows it.
+WRAPPED = "concat('{\"e\":[', cast(value AS STRING), ']}')"
+ENDS_WELL = "endswith(rtrim(' \t\r\n', cast(value AS STRING)), '}')"
+PARSER = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
+PARSER |= {
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+    "allowUnquotedFieldNames": "false",
+}
+OPTIONS = "map(" + ", ".join(f"'{name}', '{value}'" for name, value in PARSER.items()) + ")"
+
+
+def read(spark: Any, bootstrap: str, plan: Plan) -> Any:
+    """The records of a plan's ranges, reading committed, as Spark's Kafka source gives them."""
+    return _read(spark, bootstrap, plan) if plan.offsets else spark.createDataFrame([], RECORDS)
+
+
+def _read(spark: Any, bootstrap: str, plan: Plan) -> Any:
+    assigned: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, partition), (start, end) in plan.ranges.items():
+        if start < end:
+            assigned.setdefault(topic, []).append(partition)
+            starts.setdefault(topic, {})[str(partition)] = start
+            ends.setdefault(topic, {})[str(partition)] = end
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        "failOnDataLoss": "true",
+        "kafka.isolation.level": "read_committed",
+        # The source asks for the log's ends at each poll, so polls are few and large. The question waits
+        # behind the consumer's next fetch, which at the log's end lasts as long as the broker may hold it.
+        "kafka.max.poll.records": "20000",
+        "kafka.max.partition.fetch.bytes": str(8 << 20),
+        "kafka.fetch.max.wait.ms": "10",
+    }
+    if plan.offsets > TASK_RECORDS_MAX:
+        options["maxRecordsPerPartition"] = str(TASK_RECORDS_MAX)
+    records = spark.read.format("kafka").options(**options).load()
+    if plan.offsets <= TASK_RECORDS_FEW:
+        return records.coalesce(1)
+    return records.coalesce(max(spark.sparkContext.defaultParallelism, -(-plan.offsets // TASK_RECORDS_MAX)))
+
+
+def parse(records: Any, declared: Declared) -> Any:
+    """The declared columns, the event day, the record's position, and whether it is a good row (`_good`)."""
+    from pyspark.sql import functions as F
+
+    parsed = records.withColumn(PARSED, F.expr(_from_json(f"STRUCT<{_struct(declared.columns)}>")))
+    event = F.expr(f"element_at({PARSED}.e, 1)")
+    columns = [event.getField(column.name).alias(column.name) for column in declared.columns]
+    whole = [F.col(name) for name in ("key", "value", PARSED, *POSITION_COLUMNS)]
+    named = parsed.select(*whole, *columns).withColumn(EVENT_DAY, F.expr(f"cast(({declared.event_day}) AS DATE)"))
+    return named.withColumn(GOOD, F.expr(_good(declared)))
+
+
+def row_columns(declared: Declared) -> list[str]:
+    """The table's columns in order."""
+    return [*(column.quoted for column in declared.columns), EVENT_DAY, *POSITION_COLUMNS]
+
+
+def with_reason(parsed: Any, declared: Declared) -> Any:
+    """The records that are no good rows, each with why. Costly per record, so only ever asked of the few."""
+    from pyspark.sql import functions as F
+
+    mismatches = [
+        f"if({_from_json(f'STRUCT<{_struct((column,))}>')}.{BAD} IS NOT NULL, '`{column.name}` is not {column.type}', NULL)"
+        for column in declared.columns
+    ]
+    absent = [f"if({column.quoted} IS NULL, '`{column.name}` is missing', NULL)" for column in declared.required]
+    one_object = f"{_from_json('MAP<STRING, STRING>')}"
+    reason = f"""CASE
+        WHEN value IS NULL THEN 'no value'
+        WHEN NOT is_valid_utf8(cast(value AS STRING)) THEN 'not UTF-8'
+        WHEN NOT {ENDS_WELL} OR {one_object}.{BAD} IS NOT NULL OR size({one_object}.e) != 1
+             OR element_at({one_object}.e, 1) IS NULL THEN 'not one JSON object'
+        WHEN {PARSED}.{BAD} IS NOT NULL
+             THEN coalesce(nullif(concat_ws(', ', {", ".join(mismatches)}), ''), 'does not fit the declared schema')
+        WHEN {_present(declared.required)} IS NOT TRUE THEN concat_ws(', ', {", ".join(absent) or "''"})
+        ELSE 'no event day' END"""
+    return parsed.where(f"NOT {GOOD}").withColumn("reason", F.expr(reason))
+
+
+def _struct(columns: tuple[Column, ...]) -> str:
+    return ", ".join(f"{column.quoted}: {column.type}" for column in columns)
+
+
+def _from_json(element: str) -> str:
+    """An expression that parses the value as a one-element array `e` of the element type, beside `_bad`."""
+    schema = f"e ARRAY<{element}>, {BAD} STRING".replace("'", "\\'")
+    return f"from_json({WRAPPED}, '{schema}', {OPTIONS})"
+
+
+def _present(columns: list[Column]) -> str:
+    return "(" + (" AND ".join(f"{column.quoted} IS NOT NULL" for column in columns) or "TRUE") + ")"
+
+
+def _good(declared: Declared) -> str:
+    return f"""coalesce(value IS NOT NULL AND {PARSED}.{BAD} IS NULL AND size({PARSED}.e) = 1
+        AND element_at({PARSED}.e, 1) IS NOT NULL AND {ENDS_WELL} AND is_valid_utf8(cast(value AS STRING))
+        AND {_present(declared.required)} AND {EVENT_DAY} IS NOT NULL, FALSE)"""
+
+
+def observe(parsed: Any, plan: Plan) -> tuple[Any, Any]:
+    """The same records, counted as they pass: what `collect` takes once they have been written."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    counted = Observation()
+    measures = []
+    for index, (topic, partition) in enumerate(plan.ranges):
+        here = (F.col("topic") == topic) & (F.col("partition") == partition)
+        measures.append(F.count_if(here).alias(f"records{index}"))
+        measures.append(F.count_if(here & F.col(GOOD)).alias(f"rows{index}"))
+    return parsed.observe(counted, *measures), counted
+
+
+def collect(counted: Any, plan: Plan) -> dict[tuple[str, int], tuple[int, int]]:
+    """Per partition the records read and the good rows among them."""
+    found = counted.get
+    return {
+        tp: (int(found[f"records{index}"] or 0), int(found[f"rows{index}"] or 0))
+        for index, tp in enumerate(plan.ranges)
+    }

@@ -1,0 +1,228 @@
+"""The load of nights, in the order that makes each of them happen exactly once.
+
+Per night: plan (persisted), rows written to files that nobody sees yet, rejects committed to their own
+table under the run number, the one commit of the main table that decides, then the ready marker. A process
+that dies anywhere in between is followed by one that finds the plan and goes through the same steps with
+the same run number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock import failpoints, log
+from penstock.config import Config
+from penstock.pipeline.etl import declared, durable, events, plan, ready, rejects, session, table
+from penstock.pipeline.etl.cut import Clock, Cut, Goals
+from penstock.pipeline.etl.delta import Transaction
+from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
+from penstock.pipeline.etl.night import Night, time_zone
+
+ROWS_WRITTEN = failpoints.declare("etl.rows_written", "the rows' files are written, nothing is committed")
+REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are committed to their own table")
+BEFORE_COMMIT = failpoints.declare("etl.before_commit", "everything but the commit is done")
+AFTER_COMMIT = failpoints.declare("etl.after_commit", "the night is committed, nobody was told")
+REJECTS_CLEANED = failpoints.declare("etl.rejects_cleaned", "rejects of runs that don't count are removed")
+
+WhenIncomplete = Literal["wait", "fail", "mark"]
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call did with a night: `loaded`, `reloaded`, or `already` there."""
+
+    commit: table.NightCommit
+    did: Literal["loaded", "reloaded", "already"]
+    seconds: float
+
+
+class Load:
+    """Loads nights of one configuration; Spark is started by the first night that has something to commit."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock,
+        incomplete: WhenIncomplete,
+        wait_seconds: float,
+        on_step: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        """`on_step` is told in a few words what is going on. Raises ConfigError."""
+        self._config = config
+        self._table = str(Path(config["penstock.etl.table"]).absolute())
+        given = config["penstock.etl.rejects"]
+        self._rejects = str(Path(given).absolute()) if given else f"{self._table}-rejects"
+        self._declared = declared.parse(config["penstock.etl.schema"], config["penstock.etl.event.day"])
+        self._zone = time_zone(config["penstock.etl.time.zone"])
+        self._incomplete = incomplete
+        self._wait_seconds = wait_seconds
+        self._on_step = on_step
+        self._cut = Cut(config, clock, self._zone)
+        self._runner = asyncio.Runner()
+        self._spark: Any = None
+        self._log = log.get("etl")
+
+    def close(self) -> None:
+        """Stop Spark and close the connections."""
+        self._runner.run(self._cut.close())
+        self._runner.close()
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def night(self, night: Night, *, reload: bool = False) -> Outcome:
+        """Load a night, or see that it is loaded.
+
+        Raises Refused, Incomplete or EtlError; the table is as it was then.
+        """
+        began = time.monotonic()
+        with _lock(self._table):
+            status = table.status(self._table)
+            pending = plan.pending(self._table, status)
+            commit = status.night(str(night))
+            if commit is not None and not reload:
+                plan.check_committed(self._table, commit)
+                self._finish(commit, table.status(self._table))
+                return Outcome(commit, "already", time.monotonic() - began)
+            made = self._plan(night, status, pending, reload)
+            commit = self._run(made)
+            self._finish(commit, table.status(self._table))
+            return Outcome(commit, "reloaded" if made.reload else "loaded", time.monotonic() - began)
+
+    # The plan
+
+    def _plan(self, night: Night, status: table.Status, pending: plan.Plan | None, reload: bool) -> plan.Plan:
+        if pending is not None:
+            if pending.night != str(night) or pending.reload != reload:
+                how = " with `--reload`" if pending.reload else ""
+                raise Refused(
+                    f"night {pending.night} was begun (run {pending.run}) and not finished: load it first{how}"
+                )
+            self._runner.run(self._cut.check_still_there(pending.ranges))
+            return pending
+        made = self._reload_plan(night, status) if reload else self._next_plan(night, status)
+        plan.persist(self._table, made)
+        return made
+
+    def _reload_plan(self, night: Night, status: table.Status) -> plan.Plan:
+        commit = status.night(str(night))
+        if commit is None:
+            raise Refused(f"night {night} is not in the table, so there is nothing to reload")
+        ranges = {tp: (part.start, part.end) for tp, part in commit.partitions.items()}
+        self._runner.run(self._cut.check_still_there(ranges))
+        return plan.Plan(str(night), status.run + 1, ranges, reload=True, missing=commit.missing)
+
+    def _next_plan(self, night: Night, status: table.Status) -> plan.Plan:
+        last = status.nights[-1].night if status.nights else ""
+        if str(night) < last:
+            raise Refused(
+                f"night {night} lies before {last}, which is in the table: what arrived in it was loaded with a later night"
+            )
+        missing = self._runner.run(self._until_complete(night))
+        ranges = self._runner.run(self._cut.ranges(status))
+        return plan.Plan(str(night), status.run + 1, ranges, missing=tuple(missing))
+
+    async def _until_complete(self, night: Night) -> list[str]:
+        """Wait as configured until the night has arrived; what is missing all the same (only with `mark`)."""
+        goals: Goals = self._cut.goals(night)
+        deadline = time.monotonic() + self._wait_seconds
+        pause_s = FIRST_PAUSE_S
+        said = ""
+        while True:
+            missing = await self._cut.missing(goals, round(time.time() * 1000))
+            if not missing or self._incomplete == "mark":
+                return missing
+            if self._incomplete == "fail" or time.monotonic() + pause_s > deadline:
+                raise Incomplete(str(night), missing)
+            if missing[0] != said:
+                said = missing[0]
+                self._on_step(f"{night} waits: {said}")
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, pause_s * 1.5)
+
+    # The run
+
+    def _started(self) -> Any:
+        if self._spark is None:
+            self._on_step("starting Spark")
+            folder = durable.side_folder(self._table) / "spark"
+            self._spark = session.start(self._config, str(self._zone), folder)
+        return self._spark
+
+    def _run(self, made: plan.Plan) -> table.NightCommit:
+        """Load a persisted plan."""
+        spark = self._started()
+        self._on_step(f"{made.night} reads {made.offsets:,} offsets")
+        transaction = Transaction(spark, self._table, made)
+        parsed = events.parse(events.read(spark, self._config["bootstrap.servers"], made), self._declared)
+        commit = self._write_rows(transaction, made, parsed)
+        failpoints.failpoint(ROWS_WRITTEN)
+        if commit.rejects:
+            self._write_rejects(made, commit, parsed)
+        elif made.run in table.reject_runs(self._rejects):
+            rejects.remove(spark, self._rejects, [made.run])
+        failpoints.failpoint(BEFORE_COMMIT)
+        version = transaction.commit(commit)
+        failpoints.failpoint(AFTER_COMMIT)
+        self._log.debug("night %s is version %d of the table", made.night, version)
+        return commit
+
+    def _write_rows(self, transaction: Transaction, made: plan.Plan, parsed: Any) -> table.NightCommit:
+        """Read the ranges once: good rows to the transaction's files, counts to what will be committed."""
+        if not made.offsets and not transaction.needs_rows:
+            return _commit_of(made, {})
+        counted, counts = events.observe(parsed, made)
+        good = counted.where(events.GOOD).select(*events.row_columns(self._declared))
+        written = transaction.write_rows(good)
+        commit = _commit_of(made, events.collect(counts, made) if made.offsets else {})
+        if written != commit.rows and not made.reload:
+            raise EtlError(f"night {made.night}: {commit.rows} good records were read, but {written} rows written")
+        return commit
+
+    def _write_rejects(self, made: plan.Plan, commit: table.NightCommit, parsed: Any) -> None:
+        """A second reading of the ranges, for nights that have rejects: their reasons are costly to find."""
+        self._on_step(f"{made.night} keeps {commit.rejects:,} rejects")
+        rejects.write(self._spark, self._rejects, made.night, made.run, events.with_reason(parsed, self._declared))
+        failpoints.failpoint(REJECTS_WRITTEN)
+        kept = rejects.count(self._spark, self._rejects, made.run)
+        if kept != commit.rejects:
+            raise EtlError(f"night {made.night}: {commit.rejects} records were no rows, but {kept} rejects kept")
+
+    def _finish(self, commit: table.NightCommit, status: table.Status) -> None:
+        """What follows a commit and is done again by every later call: clean rejects, the ready marker."""
+        stray = rejects.stray(self._rejects, (night.run for night in status.nights))
+        if stray:
+            rejects.remove(self._started(), self._rejects, stray)
+            failpoints.failpoint(REJECTS_CLEANED)
+        ready.mark_ready(self._table, commit)
+
+
+def _commit_of(made: plan.Plan, counts: dict[table.TopicPartition, tuple[int, int]]) -> table.NightCommit:
+    partitions = {}
+    for tp, (start, end) in made.ranges.items():
+        records, rows = counts.get(tp, (0, 0))
+        partitions[tp] = table.Range(start, end, records, rows, records - rows)
+    return table.NightCommit(made.night, made.run, partitions, made.missing)
+
+
+@contextlib.contextmanager
+def _lock(table_path: str) -> Iterator[None]:
+    """Hold the table for this process. Raises Refused when another one of this machine has it."""
+    folder = durable.side_folder(table_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(f"another process is loading `{table_path}`") from None
+        yield

@@ -1,0 +1,55 @@
+"""A night: the calendar day whose events, by arrival, become one commit."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from penstock.config import ConfigError
+
+NIGHTS_MAX = 3660
+
+
+@dataclass(frozen=True, order=True)
+class Night:
+    """One night by its date; it ends at the next midnight of the configured time zone."""
+
+    date: datetime.date
+
+    def __str__(self) -> str:
+        return self.date.isoformat()
+
+    def end_ms(self, zone: ZoneInfo) -> int:
+        """The first millisecond (since 1970, UTC) that is not of this night."""
+        midnight = datetime.datetime.combine(self.date + datetime.timedelta(days=1), datetime.time(), zone)
+        return round(midnight.timestamp() * 1000)
+
+
+def parse_night(text: str) -> Night:
+    """`YYYY-MM-DD`. Raises ConfigError."""
+    try:
+        return Night(datetime.date.fromisoformat(text.strip()))
+    except ValueError:
+        raise ConfigError(f"`{text}` is not a date of the form YYYY-MM-DD") from None
+
+
+def parse_nights(text: str) -> list[Night]:
+    """`A..B` (both included) or one date, in order. Raises ConfigError."""
+    first_text, dots, last_text = text.partition("..")
+    first = parse_night(first_text)
+    last = parse_night(last_text) if dots else first
+    count = (last.date - first.date).days + 1
+    if not 1 <= count <= NIGHTS_MAX:
+        raise ConfigError(
+            f"`{text}` names {count} nights; at least 1 and at most {NIGHTS_MAX} can be loaded in one call"
+        )
+    return [Night(first.date + datetime.timedelta(days=day)) for day in range(count)]
+
+
+def time_zone(name: str) -> ZoneInfo:
+    """A time zone by its name in the IANA data base. Raises ConfigError."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ConfigError(f"`{name}` is no time zone; they are named like `UTC` or `America/New_York`") from None

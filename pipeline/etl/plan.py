@@ -1,0 +1,121 @@
+"""A night's plan: the ranges that it takes, written down before anything is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock import failpoints
+from penstock.pipeline.etl import durable
+from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.table import NightCommit, Status, TopicPartition
+
+BEFORE_PLAN = failpoints.declare("etl.before_plan", "the cut is known, nothing is written")
+PLAN_ASIDE = failpoints.declare("etl.plan_aside", "the plan is in its temporary file")
+AFTER_PLAN = failpoints.declare("etl.after_plan", "the plan is persisted, nothing is read")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will load: per partition from start up to (not with) end.
+
+    `run` is the number that the commit will have, one above the table's when the plan was made: a plan is
+    pending exactly until the table's run number reaches it.
+    """
+
+    night: str
+    run: int
+    ranges: dict[TopicPartition, tuple[int, int]]
+    reload: bool = False
+    missing: tuple[str, ...] = field(default=())
+
+    @property
+    def offsets(self) -> int:
+        """Offsets spanned; the records in them are fewer where there are control or aborted records."""
+        return sum(end - start for start, end in self.ranges.values())
+
+    def document(self) -> dict[str, Any]:
+        """The plan as it stands in its file."""
+        ranges = [[topic, partition, *span] for (topic, partition), span in sorted(self.ranges.items())]
+        return {
+            "night": self.night,
+            "run": self.run,
+            "reload": self.reload,
+            "ranges": ranges,
+            "missing": list(self.missing),
+        }
+
+
+def _folder(table_path: str) -> Path:
+    return durable.side_folder(table_path) / "plans"
+
+
+def _path(table_path: str, run: int) -> Path:
+    return _folder(table_path) / f"run-{run:08d}.json"
+
+
+def persist(table_path: str, plan: Plan) -> None:
+    """Write the plan down, durably."""
+    failpoints.failpoint(BEFORE_PLAN)
+    path = _path(table_path, plan.run)
+    durable.write_json(path, plan.document(), lambda: failpoints.failpoint(PLAN_ASIDE))
+    failpoints.failpoint(AFTER_PLAN)
+
+
+def load(table_path: str, run: int) -> Plan | None:
+    """The plan of a run. Raises EtlError when its file is there but can't be read."""
+    path = _path(table_path, run)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        document = json.loads(text)
+        ranges = {(str(topic), int(part)): (int(start), int(end)) for topic, part, start, end in document["ranges"]}
+        missing = tuple(map(str, document["missing"]))
+        plan = Plan(str(document["night"]), int(document["run"]), ranges, bool(document["reload"]), missing)
+    except (ValueError, KeyError, TypeError) as error:
+        raise EtlError(f"the plan `{path}` can't be read ({error!r}); remove it to plan the night again") from None
+    if plan.run != run:
+        raise EtlError(f"the plan `{path}` is of run {plan.run}, not {run}; remove it to plan the night again")
+    return plan
+
+
+def pending(table_path: str, status: Status) -> Plan | None:
+    """The plan that was written down but never committed, if there is one; it agrees with the table.
+
+    Raises Refused when the table has moved under it.
+    """
+    plan = load(table_path, status.run + 1)
+    if plan is None:
+        return None
+    if plan.reload:
+        commit = status.night(plan.night)
+        expected = {} if commit is None else {tp: (part.start, part.end) for tp, part in commit.partitions.items()}
+        agrees = plan.ranges == expected
+    else:
+        ends = status.ends
+        agrees = not ends or {tp: start for tp, (start, _) in plan.ranges.items()} == ends
+    if not agrees:
+        where = _path(table_path, plan.run)
+        raise Refused(f"the plan `{where}` of night {plan.night} does not continue what the table holds; remove it")
+    return plan
+
+
+def check_committed(table_path: str, commit: NightCommit) -> None:
+    """Compare a committed night with the plan of its run. Raises Refused with the first difference."""
+    plan = load(table_path, commit.run)
+    if plan is None:
+        return
+    if plan.night != commit.night:
+        raise Refused(f"run {commit.run} was planned for night {plan.night}, the table has it as night {commit.night}")
+    for tp in sorted(set(plan.ranges) | set(commit.partitions)):
+        part = commit.partitions.get(tp)
+        done = None if part is None else (part.start, part.end)
+        if plan.ranges.get(tp) != done:
+            raise Refused(
+                f"night {commit.night}: the plan says {plan.ranges.get(tp)} for {tp[0]}-{tp[1]}, the table committed {done};"
+                " nothing was changed (`--reload` loads the committed ranges again)"
+            )

@@ -1,0 +1,64 @@
+"""Spark for the load: one session, started when the first night needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock.config import Config
+from penstock.pipeline.etl import maven
+from penstock.pipeline.etl.errors import EtlError
+from penstock.pipeline.etl.jars import spark_classpath
+
+# A night is small beside a Spark start: one file listing, few partitions, no interface, no extra jobs.
+# Invalid dates and casts give NULL (and so a reject), never an exception that ends the night: hence no ANSI
+# mode.
+SETTINGS = {
+    "spark.app.name": "penstock-etl",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def start(config: Config, time_zone: str, folder: Path) -> Any:
+    """A Spark session with the Kafka source and Delta. `spark.*` properties of the config come on top.
+
+    Raises EtlError when Java, Maven or a jar is missing.
+    """
+    try:
+        classpath = spark_classpath()
+    except maven.MavenError as error:
+        raise EtlError(str(error)) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    quiet = folder / "log4j2.properties"
+    quiet.write_text(LOG4J, encoding="utf-8")
+    from pyspark.sql import SparkSession  # here, since `status` and the command's help must not pay for it
+
+    java_options = f"{config['spark.driver.extraJavaOptions']} -Dlog4j2.configurationFile=file:{quiet}"
+    given = {name: str(config[name]) for name in config if name.startswith("spark.")}
+    builder = SparkSession.builder
+    settings = SETTINGS | {"spark.sql.session.timeZone": time_zone} | given
+    settings |= {"spark.driver.extraClassPath": classpath, "spark.driver.extraJavaOptions": java_options}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:  # noqa: BLE001  (pyspark raises several kinds, all mean the same here)
+        raise EtlError(f"Spark did not start: {error}") from None

@@ -1,0 +1,205 @@
+"""What the table says of its own loads, read without a JVM from Delta's log.
+
+Each night's commit carries, beside its rows, one `domainMetadata` action (domain `penstock.etl.night.DATE`)
+with the night's ranges and counts, and a `txn` action with the run number. Delta keeps the newest of each
+in every checkpoint, so both outlive the clean-up of old log files, which commit infos do not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow.parquet
+
+from penstock.pipeline.etl.errors import EtlError
+
+DOMAIN_PREFIX = "penstock.etl.night."
+RUN_APP_ID = "penstock.etl"
+FORMAT = 1
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A partition's part of a night: offsets from start up to (not with) end, and what was found in them."""
+
+    start: int
+    end: int
+    records: int
+    rows: int
+    rejects: int
+
+
+@dataclass(frozen=True)
+class NightCommit:
+    """A committed night. `missing` says what had not arrived when it was loaded with `--incomplete mark`."""
+
+    night: str
+    run: int
+    partitions: dict[TopicPartition, Range]
+    missing: tuple[str, ...] = field(default=())
+
+    @property
+    def records(self) -> int:
+        """Data records read (control and aborted records are none)."""
+        return sum(part.records for part in self.partitions.values())
+
+    @property
+    def rows(self) -> int:
+        """Rows added to the table."""
+        return sum(part.rows for part in self.partitions.values())
+
+    @property
+    def rejects(self) -> int:
+        """Records that went to the rejects' table."""
+        return sum(part.rejects for part in self.partitions.values())
+
+    def to_json(self) -> str:
+        """The text that stands in the commit."""
+        ranges = [
+            [topic, partition, part.start, part.end, part.records, part.rows, part.rejects]
+            for (topic, partition), part in sorted(self.partitions.items())
+        ]
+        document = {
+            "format": FORMAT,
+            "night": self.night,
+            "run": self.run,
+            "ranges": ranges,
+            "missing": list(self.missing),
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> NightCommit:
+        """Read what `to_json` wrote. Raises EtlError when it is not that."""
+        try:
+            document = json.loads(text)
+            if document["format"] != FORMAT:
+                raise EtlError(f"the table's ledger has format {document['format']}, this program reads {FORMAT}")
+            partitions = {
+                (str(topic), int(partition)): Range(*map(int, rest)) for topic, partition, *rest in document["ranges"]
+            }
+            return cls(str(document["night"]), int(document["run"]), partitions, tuple(document["missing"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise EtlError(f"the table's ledger can't be read ({error!r}): {text[:200]}") from None
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the table holds: its nights in order, the last run's number, and where the next night starts."""
+
+    nights: list[NightCommit]
+    run: int
+
+    def night(self, night: str) -> NightCommit | None:
+        """The commit of a night."""
+        return next((commit for commit in self.nights if commit.night == night), None)
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """Per partition, the offset behind the last one that any night took."""
+        ends: dict[TopicPartition, int] = {}
+        for commit in self.nights:
+            for partition, part in commit.partitions.items():
+                ends[partition] = max(ends.get(partition, 0), part.end)
+        return ends
+
+
+def status(table_path: str) -> Status:
+    """The table's nights and run number; an empty status when there is no table yet. Raises EtlError."""
+    nights: dict[str, NightCommit] = {}
+    run = 0
+    for action in _ledger_actions(Path(table_path) / "_delta_log"):
+        domain, txn = action.get("domainMetadata"), action.get("txn")
+        if domain is not None and domain["domain"].startswith(DOMAIN_PREFIX):
+            nights.pop(domain["domain"], None)
+            if not domain["removed"]:
+                nights[domain["domain"]] = NightCommit.from_json(domain["configuration"])
+        elif txn is not None and txn["appId"] == RUN_APP_ID:
+            run = int(txn["version"])
+    return Status(sorted(nights.values(), key=lambda commit: commit.night), run)
+
+
+def committed(table_path: str) -> list[NightCommit]:
+    """The committed nights in order of their dates; none when there is no table. Raises EtlError."""
+    return status(table_path).nights
+
+
+def rows_by_partition(table_path: str) -> dict[TopicPartition, int]:
+    """Rows by the topic and partition that they came from, counted in the table's current data files."""
+    if not (Path(table_path) / "_delta_log").is_dir():
+        return {}
+    counts: Counter[TopicPartition] = Counter()
+    dataset = deltalake.DeltaTable(table_path).to_pyarrow_dataset()
+    for batch in dataset.to_batches(columns=["topic", "partition"]):
+        grouped = pyarrow.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([([], "count_all")])
+        for row in grouped.to_pylist():
+            counts[row["topic"], row["partition"]] += row["count_all"]
+    return dict(counts)
+
+
+def reject_runs(rejects_path: str) -> set[int]:
+    """The run numbers of which the rejects' table holds rows."""
+    if not (Path(rejects_path) / "_delta_log").is_dir():
+        return set()
+    return {int(partition["run"]) for partition in deltalake.DeltaTable(rejects_path).partitions()}
+
+
+def _ledger_actions(log: Path) -> Iterator[dict[str, Any]]:
+    """The actions that make up the ledger, oldest first: those of the newest whole checkpoint, then each
+    later commit's."""
+    if not log.is_dir():
+        return
+    names = sorted(path.name for path in log.iterdir())
+    checkpoint_version, files = _newest_checkpoint(names)
+    for name in files:
+        yield from _checkpoint_actions(log / name)
+    for name in names:
+        commit = re.fullmatch(r"(\d{20})\.json", name)
+        if commit and int(commit[1]) > checkpoint_version:
+            with (log / name).open(encoding="utf-8") as lines:
+                for line in lines:
+                    # Most lines are files' statistics: only the few that matter are parsed.
+                    if line.startswith(('{"domainMetadata"', '{"txn"')):
+                        yield json.loads(line)
+
+
+def _newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
+    """The version and the files of the newest checkpoint whose parts are all there; (-1, []) when there is
+    none."""
+    found: dict[int, list[str]] = {}
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name in names:
+        match = re.fullmatch(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.parquet", name)
+        if match is None:
+            continue
+        version = int(match[1])
+        if match[3] is None:
+            found[version] = [name]
+        else:
+            of_set = parts.setdefault((version, int(match[3])), [])
+            of_set.append(name)
+            if len(of_set) == int(match[3]):
+                found[version] = of_set
+    if not found:
+        return -1, []
+    newest = max(found)
+    return newest, found[newest]
+
+
+def _checkpoint_actions(path: Path) -> Iterator[dict[str, Any]]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        wanted = [name for name in ("domainMetadata", "txn") if name in file.schema_arrow.names]
+        for batch in file.iter_batches(columns=wanted):
+            for row in batch.to_pylist():
+                for name in wanted:
+                    if row[name] is not None:
+                        yield {name: row[name]}

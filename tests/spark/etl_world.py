@@ -1,0 +1,117 @@
+"""A small pipeline for the load's tests: topics on a broker, with the mirror's and dedupe's positions set by hand.
+
+One cluster plays source and aggregate: the mirror's group then stands on the very topic that dedupe reads.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+NUMBERS = itertools.count()
+PARTITIONS = 2
+SCHEMA = "id STRING NOT NULL, day DATE, seconds INT, note STRING"
+
+
+def day_ms(day: str) -> int:
+    """Noon of a day, ms since 1970."""
+    noon = datetime.datetime.combine(datetime.date.fromisoformat(day), datetime.time(12), datetime.UTC)
+    return int(noon.timestamp() * 1000)
+
+
+@dataclass
+class World:
+    """Topics `flights-N` and `flights-N.deduped`, a configuration file, and what was sent."""
+
+    bootstrap: str
+    folder: Path
+    topic: str = field(default_factory=lambda: f"flights-{os.getpid()}-{next(NUMBERS)}")
+    sent: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [self.topic, f"{self.topic}.deduped"]
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+            future.result(30)
+        self.producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.topic, "linger.ms": 5})
+        self.producer.init_transactions(30)
+        self.write_config()
+
+    @property
+    def table(self) -> str:
+        """The table's folder."""
+        return str(self.folder / "table")
+
+    @property
+    def config(self) -> Path:
+        """The configuration's file."""
+        return self.folder / "pipeline.properties"
+
+    def write_config(self, **changes: str) -> None:
+        """Write the configuration; keywords replace properties (`_` for `.`)."""
+        properties = {
+            "bootstrap.servers": self.bootstrap,
+            "source.one.bootstrap.servers": self.bootstrap,
+            "topics": self.topic,
+            "penstock.dedupe.data": str(self.folder / "dedupe"),
+            "penstock.etl.table": self.table,
+            "penstock.etl.schema": SCHEMA,
+            "penstock.etl.event.day": "day",
+            "penstock.etl.clock": "records",
+            "penstock.etl.wait.seconds": "0",
+            "spark.driver.memory": "512m",
+        }
+        properties |= {name.replace("_", "."): value for name, value in changes.items()}
+        self.config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+
+    def send(self, day: str, values: list[bytes | None], *, stamp: str | None = None, abort: bool = False) -> None:
+        """Send values (alternating partitions) as one transaction, as the day's records, to input and output."""
+        self.producer.begin_transaction()
+        for number, value in enumerate(values):
+            for topic in (self.topic, f"{self.topic}.deduped"):
+                self.producer.produce(topic, value, key=b"k", partition=number % PARTITIONS, timestamp=day_ms(stamp or day))
+        (self.producer.abort_transaction if abort else self.producer.commit_transaction)(30)
+
+    def events(self, day: str, count: int, start: int = 0) -> None:
+        """Send good events of a day."""
+        numbers = range(start, start + count)
+        self.send(day, [json.dumps({"id": f"{day}/{n}", "day": day, "seconds": n}).encode() for n in numbers])
+
+    def ends(self, topic: str) -> list[int]:
+        """The last stable offset of each partition."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "ends", "isolation.level": "read_committed"})
+        try:
+            return [
+                consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)[1] for partition in range(PARTITIONS)
+            ]
+        finally:
+            consumer.close()
+
+    def commit(self, group: str, offsets: list[int]) -> None:
+        """Commit positions in the input topic under a group."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
+        positions = [TopicPartition(self.topic, partition, offset) for partition, offset in enumerate(offsets)]
+        consumer.commit(offsets=positions, asynchronous=False)
+        consumer.close()
+
+    def arrive(self, less: int = 0) -> None:
+        """Let mirror and dedupe have passed all that was sent, but for the last `less` offsets."""
+        offsets = [end - less for end in self.ends(self.topic)]
+        self.commit("penstock-mirror.mirror.one", offsets)
+        self.commit("penstock-dedupe.dedupe", offsets)
+
+    def etl(self, *arguments: str, failpoints: str = "") -> subprocess.CompletedProcess[str]:
+        """Run `penstock etl` as a process of its own."""
+        command = [sys.executable, "-m", "penstock", "etl", "--config", str(self.config), "--json", *arguments]
+        environment = os.environ | {"PENSTOCK_FAILPOINTS": failpoints}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=170, check=False)
