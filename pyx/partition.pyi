@@ -68,6 +68,9 @@ def stop(topic: str, partition: int) -> None:
 def delete(topic: str, partition: int) -> None:
     """Stop without flushing, rename the folder to `<topic>-<partition>.<32 hex>-delete`, remove it. Slow. Raises OSError."""
 
+def remove_deleted(folder: str) -> int:
+    """Remove what `delete` had renamed when the broker died; answers how many folders. Call it once per log.dir. Slow."""
+
 def append(topic: str, partition: int, records: bytes, leader_epoch: int = -1) -> Appended:
     """Append whole batches as a coordinator (control batches allowed, no sequence check). Raises KafkaError.
 
@@ -76,6 +79,12 @@ def append(topic: str, partition: int, records: bytes, leader_epoch: int = -1) -
 
 def append_client(topic: str, partition: int, records: bytes) -> Appended:
     """Append whole batches as a client's produce request does (sequences checked). Raises KafkaError."""
+
+def append_replica(topic: str, partition: int, records: bytes) -> Appended:
+    """Append a leader's whole batches as they are: their offsets (holes allowed, never backwards) and epochs stay.
+
+    Raises KafkaError(CORRUPT_MESSAGE) for offsets below the log end.
+    """
 
 def read(topic: str, partition: int, offset: int, max_bytes: int, isolation: int = 2) -> bytes:
     """Whole raw batches from the one that holds `offset`, at most max_bytes (but at least one batch), within one segment.
@@ -107,6 +116,9 @@ def delete_records_before(topic: str, partition: int, offset: int) -> int:
 
 def producers(topic: str, partition: int) -> list[Producer]:
     """State of every producer id that the log remembers."""
+
+def sequences(topic: str, partition: int, producer_id: int) -> list[tuple[int, int, int]]:
+    """(first sequence, last sequence, first offset) of the up to five last batches of a producer, oldest first."""
 
 def housekeep(topic: str, partition: int, now_ms: int) -> Housekept:
     """Roll by age, apply retention, flush by policy, expire producer ids, close idle files. Slow. Raises OSError."""

@@ -1,0 +1,116 @@
+"""Whole reads and writes of files, for everything in the log that isn't on the hot path. Results: 0 or an errno."""
+
+from libc.stdint cimport int64_t, uint8_t
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+from penstock.pyx.posix cimport (
+    CLOCK_REALTIME, EINTR, EIO, ENOENT, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, clock_gettime,
+    close, errno, fstat, fsync, open, pread, pwrite, rename, stat, timespec, unlink,
+)
+
+# C++ objects behind plain structs: Cython has no `new` for a struct.
+cdef extern from *:
+    """
+    #ifndef PENSTOCK_MADE
+    #define PENSTOCK_MADE
+    template <class T> static inline T* made() { return new T(); }
+    template <class T> static inline void dropped(T* p) { delete p; }
+    #endif
+    """
+    T* made[T]() noexcept nogil
+    void dropped[T](T* p) noexcept nogil
+
+cdef enum:
+    FILE_MODE = 0o644
+    FOLDER_MODE = 0o755
+
+cdef inline int64_t wall_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+# Bytes read (less than n only at the end of the file), or -errno.
+cdef inline int64_t read_at(int fd, void* to, size_t n, int64_t position) noexcept nogil:
+    cdef size_t done = 0
+    cdef ssize_t got
+    while done < n:
+        got = pread(fd, <char*>to + done, n - done, position + <int64_t>done)
+        if got < 0:
+            if errno == EINTR:
+                continue
+            return -errno
+        if got == 0:
+            break
+        done += <size_t>got
+    return <int64_t>done
+
+cdef inline int write_at(int fd, const void* source, size_t n, int64_t position) noexcept nogil:
+    cdef size_t done = 0
+    cdef ssize_t put
+    while done < n:
+        put = pwrite(fd, <const char*>source + done, n - done, position + <int64_t>done)
+        if put < 0:
+            if errno == EINTR:
+                continue
+            return errno
+        if put == 0:
+            return EIO
+        done += <size_t>put
+    return 0
+
+cdef inline int read_whole(const char* path, vector[uint8_t]& out) noexcept nogil:
+    cdef stat info
+    cdef int64_t got
+    cdef int fd = open(path, O_RDONLY | O_CLOEXEC)
+    if fd < 0:
+        return errno
+    if fstat(fd, &info) != 0:
+        close(fd)
+        return EIO
+    out.resize(<size_t>info.st_size)
+    got = read_at(fd, out.data(), out.size(), 0)
+    close(fd)
+    if got < 0:
+        return <int>-got
+    out.resize(<size_t>got)
+    return 0
+
+# Makes names that were created, renamed or removed in the folder survive a power cut.
+cdef inline int sync_folder(const char* path) noexcept nogil:
+    cdef int result = 0
+    cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    if fd < 0:
+        return errno
+    if fsync(fd) != 0:
+        result = errno
+    close(fd)
+    return result
+
+# Replaces the file in one step: a crash leaves the old content or the new one. `sync`: the new one survives a power cut.
+cdef inline int replace_whole(const char* path, const uint8_t* data, size_t n, bint sync) noexcept nogil:
+    cdef string temporary = string(path)
+    cdef int fd, result
+    temporary.append(b".tmp")
+    fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, FILE_MODE)
+    if fd < 0:
+        return errno
+    result = write_at(fd, data, n, 0)
+    if result == 0 and sync and fsync(fd) != 0:
+        result = errno
+    close(fd)
+    if result == 0 and rename(temporary.c_str(), path) != 0:
+        result = errno
+    if result != 0:
+        unlink(temporary.c_str())
+    return result
+
+# Opens, fsyncs and closes; a file that isn't there is fine.
+cdef inline int sync_file(const char* path) noexcept nogil:
+    cdef int result = 0
+    cdef int fd = open(path, O_RDONLY | O_CLOEXEC)
+    if fd < 0:
+        return 0 if errno == ENOENT else errno
+    if fsync(fd) != 0:
+        result = errno
+    close(fd)
+    return result

@@ -1,0 +1,509 @@
+"""Opening a log folder: see recovery.pxd."""
+
+from libc.stdint cimport int32_t, uint8_t
+from libcpp.algorithm cimport sort
+from libcpp.unordered_map cimport unordered_map
+from penstock.pyx.batch cimport (
+    CHECK_STORED, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
+)
+from penstock.pyx.endian cimport get_i32
+from penstock.pyx.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
+from penstock.pyx.index cimport INDEX_ENTRY, IndexFile, index_view
+from penstock.pyx.posix cimport (
+    DIR, closedir, dirent, errno, ftruncate, opendir, readdir, stat, stat_path, strlen, strncmp, unlink,
+)
+from penstock.pyx.producerstate cimport (
+    EndedTxn, ProducerEntry, producer_clear, producer_data, producer_marker, producers_clear, producers_first_open,
+    producers_put, producers_read, producers_remove,
+)
+from penstock.pyx.segment cimport (
+    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch, segment_new, segment_open, segment_release, segment_reset_indexes,
+    segment_seal, segment_stem, walk_begin, walk_next,
+)
+from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
+from penstock.pyx.txnindex cimport TXNINDEX_ENTRY
+from cython.operator cimport dereference as at
+
+cdef enum:
+    WALK_CHUNK = 1 << 20               # one read of a whole walk
+    HEADER_CHUNK = 1 << 16             # one read of a walk that looks at headers
+    ORIGIN_REPLICA = 2                 # as in partition.pxd: what the log has is taken as it is
+    NAME_DIGITS = 20
+
+# What a walk does beside moving on.
+cdef enum:
+    WALK_CHECKS = 1                    # checksums; cut at the first bad byte
+    WALK_INDEXES = 2                   # rebuild the segment's indexes
+    WALK_PRODUCERS = 4                 # replay into the producer states
+
+
+cdef string snapshot_stem(const string& folder, int64_t offset) noexcept nogil:
+    return segment_stem(folder, offset)
+
+
+# The number that a file is named after, if its name is 20 digits and the suffix; -1 otherwise.
+cdef int64_t _offset_of_name(const char* name, const char* suffix) noexcept nogil:
+    cdef int i
+    cdef int64_t offset = 0
+    if strlen(name) != NAME_DIGITS + strlen(suffix) or strncmp(name + NAME_DIGITS, suffix, strlen(suffix)) != 0:
+        return -1
+    for i in range(NAME_DIGITS):
+        if name[i] < c'0' or name[i] > c'9':
+            return -1
+        if offset > (<int64_t>0x7fffffffffffffff - 9) // 10:
+            return -1
+        offset = offset * 10 + (name[i] - c'0')
+    return offset
+
+
+cdef bint _ends_with(const char* name, const char* suffix) noexcept nogil:
+    cdef size_t n = strlen(name), m = strlen(suffix)
+    return n >= m and strncmp(name + n - m, suffix, m) == 0
+
+
+# Base offsets of segments and offsets of snapshots, sorted; removes what a crash has left half done.
+cdef int _list_folder(const string& folder, vector[int64_t]& bases, vector[int64_t]& snapshots) noexcept nogil:
+    cdef dirent* entry
+    cdef int64_t offset
+    cdef string path
+    cdef vector[string] leftovers
+    cdef size_t i
+    cdef DIR* listing = opendir(folder.c_str())
+    if listing == NULL:
+        return errno
+    while True:
+        entry = readdir(listing)
+        if entry == NULL:
+            break
+        offset = _offset_of_name(entry.d_name, b".log")
+        if offset >= 0:
+            bases.push_back(offset)
+        offset = _offset_of_name(entry.d_name, b".snapshot")
+        if offset >= 0:
+            snapshots.push_back(offset)
+        if _ends_with(entry.d_name, b".deleted") or _ends_with(entry.d_name, b".cleaned") or _ends_with(
+            entry.d_name, b".tmp"
+        ):
+            path = folder
+            path.append(b"/")
+            path.append(entry.d_name)
+            leftovers.push_back(path)
+    closedir(listing)
+    for i in range(leftovers.size()):
+        unlink(leftovers[i].c_str())
+    sort(bases.begin(), bases.end())
+    sort(snapshots.begin(), snapshots.end())
+    return 0
+
+
+cdef void replay_batch(
+    LogState* log, Segment* s, const BatchHeader* header, const uint8_t* bytes, int64_t position, bint index,
+    int64_t now_ms
+) noexcept nogil:
+    cdef ProducerEntry e
+    cdef EndedTxn ended
+    cdef int64_t duplicate_of
+    cdef int32_t coordinator_epoch = -1
+    cdef int marker
+    cdef unordered_map[int64_t, ProducerEntry].iterator found
+    if header.magic < 2 or header.producer_id < 0:
+        return
+    found = log.producers.entries.find(header.producer_id)
+    if found != log.producers.entries.end():
+        e = at(found).second
+    else:
+        producer_clear(&e, header.producer_id)
+    if not batch_is_control(header):
+        producer_data(&e, header, ORIGIN_REPLICA, header.base_offset, now_ms, &duplicate_of)
+        producers_put(&log.producers, &e, s.base_offset, position)
+        return
+    marker = batch_marker_type(bytes, header, &coordinator_epoch)
+    if marker < 0:
+        return
+    producer_marker(&e, header, marker == 1, coordinator_epoch, ORIGIN_REPLICA, header.base_offset, now_ms, &ended)
+    producers_put(&log.producers, &e, -1, -1)
+    if index and ended.aborted and ended.first_offset >= 0:
+        segment_index_abort(
+            s, ended.producer_id, ended.first_offset, ended.last_offset,
+            producers_first_open(&log.producers, header.base_offset + 1),
+        )
+
+
+# Walks a segment from `start` (a batch boundary) to the end of its file. Only batches at or past `from_offset` are
+# replayed. 0, or errno; `good` is where the right bytes end, s.next_offset and s.size what was seen.
+cdef int _walk(
+    LogState* log, Segment* s, int64_t start, int64_t end, int64_t from_offset, int what, int64_t now_ms, int64_t* good,
+    RecoveryReport* report
+) noexcept nogil:
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef const uint8_t* bytes
+    cdef int64_t expected = s.next_offset
+    cdef int result
+    cdef bint checks = (what & WALK_CHECKS) != 0
+    cdef int fd = segment_open(s, False)
+    if fd < 0:
+        return -fd
+    walk_begin(&walk, fd, start, end, WALK_CHUNK if checks else HEADER_CHUNK)
+    while True:
+        good[0] = walk.position
+        result = walk_next(&walk, &header, &bytes, checks)
+        if result < 0:
+            return -result
+        if result != WALK_BATCH:
+            return 0
+        if header.magic >= 2 and header.base_offset < expected:
+            return 0
+        if batch_last_offset(&header) < expected or batch_last_offset(&header) - s.base_offset > 0x7fffffff:
+            return 0
+        if checks:
+            report.batches_checked += 1
+            if batch_check(bytes, &header, 0, CHECK_STORED) != 0:
+                return 0
+        elif what & WALK_PRODUCERS and batch_is_control(&header):
+            walk.position = good[0]
+            result = walk_next(&walk, &header, &bytes, True)
+            if result != WALK_BATCH:
+                return -result if result < 0 else 0
+        expected = batch_last_offset(&header) + 1
+        if what & WALK_INDEXES:
+            segment_index_batch(s, &header, good[0], log.index_interval_bytes)
+        if checks and header.magic >= 2 and (
+            log.epochs.entries.empty() or log.epochs.entries.back().epoch < header.leader_epoch
+        ):
+            epochs_assign(&log.epochs, header.leader_epoch, header.base_offset)
+        if what & WALK_PRODUCERS and header.base_offset >= from_offset:
+            replay_batch(log, s, &header, bytes, good[0], (what & WALK_INDEXES) != 0, now_ms)
+
+
+# Whether an index file of a segment that wasn't walked can be right: it is there (if it must be) in whole entries, and its
+# last entry lies within the segment. `entries` stay mapped.
+cdef bint _whole_index(
+    Segment* s, IndexFile* f, const char* suffix, size_t entry, bint needed, const uint8_t** entries, size_t* n
+) noexcept nogil:
+    cdef string path = s.stem
+    cdef stat info
+    path.append(suffix)
+    if stat_path(path.c_str(), &info) != 0:
+        n[0] = 0
+        return not needed
+    return index_view(f, path.c_str(), entries, n) == 0 and n[0] % entry == 0
+
+
+cdef bint _believe_indexes(Segment* s) noexcept nogil:
+    cdef const uint8_t* entries = NULL
+    cdef size_t n = 0
+    if not _whole_index(s, &s.txnindex, b".txnindex", TXNINDEX_ENTRY, False, &entries, &n):
+        return False
+    if not _whole_index(s, &s.timeindex, b".timeindex", TIMEINDEX_ENTRY, True, &entries, &n):
+        return False
+    # The last entry says the largest timestamp of the segment.
+    if timeindex_last(entries, n, s.base_offset, &s.max_timestamp, &s.max_timestamp_offset):
+        if s.max_timestamp < 0 or s.max_timestamp_offset < s.base_offset:
+            return False
+    if not _whole_index(s, &s.index, b".index", INDEX_ENTRY, True, &entries, &n):
+        return False
+    if n == 0:
+        return True
+    return get_i32(entries + n - INDEX_ENTRY) >= 0 and 0 <= get_i32(entries + n - 4) < s.size
+
+
+# Finds the end of a segment that is believed, from its last index entry on. False: it isn't what its index says.
+cdef bint _find_end(Segment* s) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef size_t n
+    cdef int64_t start = 0, position
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef const uint8_t* bytes
+    cdef int result
+    cdef int64_t expected = s.base_offset
+    cdef bint first = True
+    cdef string path = s.stem
+    cdef int fd = segment_open(s, False)
+    path.append(b".index")
+    if fd < 0 or index_view(&s.index, path.c_str(), &entries, &n) != 0:
+        return False
+    if n >= INDEX_ENTRY:
+        start = get_i32(entries + n - 4)
+        expected = s.base_offset + get_i32(entries + n - INDEX_ENTRY)
+    walk_begin(&walk, fd, start, s.size, HEADER_CHUNK)
+    while True:
+        position = walk.position
+        result = walk_next(&walk, &header, &bytes, False)
+        if result != WALK_BATCH:
+            break
+        if batch_last_offset(&header) < expected or (first and start > 0 and batch_last_offset(&header) != expected):
+            return False
+        if position == 0:
+            s.first_timestamp = header.max_timestamp
+        if header.max_timestamp > s.max_timestamp:
+            s.max_timestamp = header.max_timestamp
+            s.max_timestamp_offset = batch_last_offset(&header)
+        if first and start > 0:
+            s.bytes_since_index = 0
+        s.bytes_since_index += header.size
+        first = False
+        expected = batch_last_offset(&header) + 1
+        s.next_offset = expected
+    return result == WALK_END
+
+
+# The timestamp of the first batch decides when the segment is rolled.
+cdef void _first_timestamp(Segment* s) noexcept nogil:
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef const uint8_t* bytes
+    cdef int fd
+    if s.size == 0 or s.first_timestamp >= 0:
+        return
+    fd = segment_open(s, False)
+    if fd < 0:
+        return
+    walk_begin(&walk, fd, 0, s.size, 4096)
+    if walk_next(&walk, &header, &bytes, False) == WALK_BATCH:
+        s.first_timestamp = header.max_timestamp
+
+
+cdef int _cut(Segment* s, int64_t good, int64_t end, RecoveryReport* report) noexcept nogil:
+    cdef int fd
+    s.size = good
+    if good == end:
+        return 0
+    fd = segment_open(s, False)
+    if fd < 0:
+        return -fd
+    if ftruncate(fd, good) != 0:
+        return errno
+    report.cut_bytes += end - good
+    return 0
+
+
+# Walks a whole segment that isn't believed. 0 or errno.
+cdef int _rebuild(
+    LogState* log, Segment* s, int64_t from_offset, int64_t now_ms, bint* was_cut, RecoveryReport* report
+) noexcept nogil:
+    cdef int64_t good = 0
+    cdef int64_t end = s.size
+    cdef int result
+    segment_reset_indexes(s)
+    s.size = 0
+    result = _walk(
+        log, s, 0, end, from_offset, WALK_CHECKS | WALK_INDEXES | WALK_PRODUCERS, now_ms, &good, report
+    )
+    if result != 0:
+        s.size = end
+        return result
+    was_cut[0] = good != end
+    return _cut(s, good, end, report)
+
+
+# Segments after a cut, or whose first offset lies within the one before, hold nothing that can be believed.
+cdef int _drop_from(LogState* log, size_t first, RecoveryReport* report) noexcept nogil:
+    cdef Segment* s
+    cdef int result = 0, error
+    while log.segments.size() > first:
+        s = log.segments.back()
+        log.segments.pop_back()
+        report.cut_bytes += s.size
+        error = segment_delete(s)
+        segment_release(s)
+        if error != 0:
+            result = error
+    return result
+
+
+# The newest valid snapshot at or below `most` into the producer states; the offset from which batches must be replayed.
+cdef int64_t _load_snapshot(LogState* log, vector[int64_t]& snapshots, int64_t most, int64_t now_ms) noexcept nogil:
+    cdef size_t i = snapshots.size()
+    while i > 0:
+        i -= 1
+        if snapshots[i] > most:
+            continue
+        if producers_read(&log.producers, snapshot_stem(log.folder, snapshots[i]), now_ms):
+            return snapshots[i]
+        producers_remove(snapshot_stem(log.folder, snapshots[i]))
+    producers_clear(&log.producers)
+    return 0
+
+
+cdef int _make_segments(LogState* log, vector[int64_t]& bases, int64_t now_ms) noexcept nogil:
+    cdef size_t i
+    cdef Segment* s
+    cdef stat info
+    cdef string path
+    for i in range(bases.size()):
+        s = segment_new(log.folder, bases[i], now_ms)
+        log.segments.push_back(s)
+        path = s.stem
+        path.append(b".log")
+        if stat_path(path.c_str(), &info) != 0:
+            return errno
+        s.size = info.st_size
+        s.created_ms = <int64_t>info.st_mtime * 1000
+        s.sealed = i + 1 < bases.size()
+        s.next_offset = bases[i + 1] if s.sealed else bases[i]
+    return 0
+
+
+# Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its headers.
+cdef int _believe(LogState* log, size_t count, int64_t now_ms, RecoveryReport* report) noexcept nogil:
+    cdef size_t i
+    cdef Segment* s
+    cdef int64_t good = 0
+    cdef int64_t end
+    cdef int result
+    for i in range(count):
+        s = log.segments[i]
+        if _believe_indexes(s):
+            continue
+        end = s.size
+        segment_reset_indexes(s)
+        result = _walk(log, s, 0, end, 0, WALK_INDEXES, now_ms, &good, report)
+        s.size = end
+        s.next_offset = log.segments[i + 1].base_offset if i + 1 < log.segments.size() else s.next_offset
+        if result != 0:
+            return result
+        segment_seal(s)
+    return 0
+
+
+# Replays by headers what lies between the snapshot and the first segment that is walked whole.
+cdef int _replay_between(
+    LogState* log, int64_t from_offset, size_t count, int64_t now_ms, RecoveryReport* report
+) noexcept nogil:
+    cdef size_t i
+    cdef Segment* s
+    cdef int64_t good, next_offset
+    cdef int result
+    for i in range(count):
+        s = log.segments[i]
+        next_offset = s.next_offset
+        if next_offset <= from_offset:
+            continue
+        s.next_offset = s.base_offset
+        result = _walk(log, s, 0, s.size, from_offset, WALK_PRODUCERS, now_ms, &good, report)
+        s.next_offset = next_offset
+        if result != 0:
+            return result
+    return 0
+
+
+# Walks the segments from `first` on. 0 or errno.
+cdef int _walk_rest(
+    LogState* log, size_t first, int64_t from_offset, int64_t now_ms, RecoveryReport* report
+) noexcept nogil:
+    cdef size_t i = first
+    cdef Segment* s
+    cdef bint was_cut = False
+    cdef int result
+    while i < log.segments.size():
+        s = log.segments[i]
+        if was_cut or (i > 0 and s.base_offset < log.segments[i - 1].next_offset):
+            return _drop_from(log, i, report)
+        result = _rebuild(log, s, from_offset, now_ms, &was_cut, report)
+        if result != 0:
+            return result
+        if i + 1 < log.segments.size():
+            segment_seal(s)
+        i += 1
+    return 0
+
+
+# Where the walk begins: the segment that holds the recovery point. All of them count as believed after a clean stop.
+cdef size_t _first_to_walk(LogState* log, bint clean) noexcept nogil:
+    cdef size_t i = log.segments.size()
+    if clean:
+        return i
+    while i > 0 and log.segments[i - 1].base_offset > log.recovery_point:
+        i -= 1
+    return i - 1 if i > 0 else 0
+
+
+# The log's ends, once its segments are known; an empty folder gets its first segment.
+cdef int _settle(LogState* log, int64_t now_ms) noexcept nogil:
+    cdef Segment* s
+    cdef int fd
+    if not log.segments.empty() and log.segments.back().next_offset < log.log_start:
+        # What was kept lies wholly below the log start: nothing of it may be read again.
+        while not log.segments.empty():
+            s = log.segments.back()
+            log.segments.pop_back()
+            segment_delete(s)
+            segment_release(s)
+        producers_clear(&log.producers)
+    if log.segments.empty():
+        s = segment_new(log.folder, log.log_start, now_ms)
+        log.segments.push_back(s)
+        segment_reset_indexes(s)
+        fd = segment_open(s, True)
+        if fd < 0:
+            return -fd
+    s = log.segments.back()
+    s.sealed = False
+    log.log_end = s.next_offset
+    if log.log_start < log.segments.front().base_offset:
+        log.log_start = log.segments.front().base_offset
+    if log.recovery_point > log.log_end:
+        log.recovery_point = log.log_end
+    _first_timestamp(s)
+    return 0
+
+
+cdef void remove_stray_snapshots(LogState* log) noexcept nogil:
+    cdef vector[int64_t] bases, snapshots
+    cdef size_t i, j
+    cdef bint known
+    if _list_folder(log.folder, bases, snapshots) != 0:
+        return
+    for i in range(snapshots.size()):
+        known = i + 1 == snapshots.size() and snapshots[i] <= log.log_end
+        for j in range(log.segments.size()):
+            known = known or log.segments[j].base_offset == snapshots[i]
+        if not known:
+            producers_remove(snapshot_stem(log.folder, snapshots[i]))
+
+
+cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil:
+    cdef vector[int64_t] bases, snapshots
+    cdef size_t first
+    cdef int64_t from_offset, most
+    cdef int result
+    cdef bint changed
+    cdef string path = log.folder
+    report.batches_checked = 0
+    report.cut_bytes = 0
+    path.append(b"/leader-epoch-checkpoint")
+    result = _list_folder(log.folder, bases, snapshots)
+    if result == 0:
+        result = epochs_read(&log.epochs, path.c_str())
+    if result == 0:
+        result = _make_segments(log, bases, now_ms)
+    if result != 0:
+        return result
+    first = _first_to_walk(log, clean)
+    if clean and not log.segments.empty():
+        # Believing ends where the last segment isn't what its own indexes say: that one is then walked all the same.
+        if not _believe_indexes(log.segments.back()) or not _find_end(log.segments.back()):
+            first -= 1
+    result = _believe(log, first - 1 if first > 0 and first == log.segments.size() else first, now_ms, report)
+    if result != 0:
+        return result
+    if first < log.segments.size():
+        most = log.segments[first].base_offset
+    else:
+        most = log.segments.back().next_offset if first > 0 else 0
+    from_offset = _load_snapshot(log, snapshots, most, now_ms)
+    result = _replay_between(log, from_offset, first, now_ms, report)
+    if result == 0:
+        result = _walk_rest(log, first, from_offset, now_ms, report)
+    if result == 0:
+        result = _settle(log, now_ms)
+    if result != 0:
+        return result
+    changed = epochs_cut_end(&log.epochs, log.log_end)
+    changed = epochs_cut_start(&log.epochs, log.log_start) or changed
+    if changed or report.batches_checked > 0:
+        result = epochs_write(&log.epochs, path.c_str(), False)
+    remove_stray_snapshots(log)
+    return result

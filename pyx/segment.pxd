@@ -1,0 +1,110 @@
+"""A segment: a file of record batches named after its first offset, and its three indexes.
+
+    00000000000000001207.log         batches, wire bytes
+    00000000000000001207.index       index.pxd
+    00000000000000001207.timeindex   timeindex.pxd
+    00000000000000001207.txnindex    txnindex.pxd; only if a transaction was aborted
+
+The last segment of a log is written, by one appender at a time (the partition's lock); the others are sealed. Readers hold
+a reference and never block an appender: bytes below the size that they saw under the partition's lock don't change.
+Files are opened at their first use and closed again when idle, so an idle partition holds no file descriptor.
+
+Locks: the partition's lock, then the segment's. The segment's lock covers the indexes and the opening of files.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+from penstock.pyx.batch cimport BatchHeader
+from penstock.pyx.index cimport IndexFile
+from penstock.pyx.posix cimport pthread_mutex_t
+
+cdef struct Segment:
+    int32_t refs                       # the partition's list holds one
+    pthread_mutex_t lock
+    string stem                        # the files' path without a suffix
+    int fd                             # -1: not open
+    bint touched                       # since the last look of housekeeping
+    bint sealed
+    bint unflushed                     # bytes or index entries that no flush has covered
+    int64_t base_offset
+    int64_t next_offset                # one past the last record
+    int64_t size                       # bytes of whole batches in the .log file
+    int64_t first_timestamp            # of the first batch; -1 unknown: created_ms counts
+    int64_t max_timestamp              # -1: none
+    int64_t max_timestamp_offset       # last offset of the first batch that has it
+    int64_t created_ms
+    int64_t bytes_since_index
+    int64_t tail_offset                # the newest append, where most reads begin: base offset, position, first batch's size
+    int64_t tail_position
+    int64_t tail_size
+    IndexFile index
+    IndexFile timeindex
+    IndexFile txnindex
+
+# Walks batches from `position` to `end` of a file by large reads.
+cdef struct LogWalk:
+    int fd
+    int64_t position
+    int64_t end
+    size_t chunk
+    vector[uint8_t] buffer
+    int64_t buffer_at
+    size_t buffered
+
+cdef enum WalkResult:
+    WALK_END = 0
+    WALK_BATCH = 1
+    WALK_GARBAGE = 2                   # no whole batch with a sensible header at `position`; below 0: -errno
+
+# Gives a batch's header (and its first bytes, all of them if `whole`) and moves on. The pointer holds until the next call.
+cdef int walk_next(LogWalk* walk, BatchHeader* header, const uint8_t** bytes, bint whole) noexcept nogil
+cdef void walk_begin(LogWalk* walk, int fd, int64_t position, int64_t end, size_t chunk) noexcept nogil
+
+cdef string segment_stem(const string& folder, int64_t base_offset) noexcept nogil
+cdef Segment* segment_new(const string& folder, int64_t base_offset, int64_t now_ms) noexcept nogil
+cdef void segment_retain(Segment* s) noexcept nogil
+cdef void segment_release(Segment* s) noexcept nogil
+
+# The .log file, opened if need be (created with `create`). An fd, or -errno. It is the segment's own.
+cdef int segment_open(Segment* s, bint create) noexcept nogil
+
+# Writes whole batches at the end. 0 or errno; after an error the file is as before, or `broken` is set.
+# The size grows only with segment_grew, once the batches are indexed.
+cdef int segment_write(Segment* s, const uint8_t* bytes, size_t n, bint* broken) noexcept nogil
+
+# Accounts for one batch at `position`: index entries by Kafka's rule, largest timestamp, next offset.
+cdef void segment_index_batch(
+    Segment* s, const BatchHeader* header, int64_t position, int64_t interval_bytes
+) noexcept nogil
+cdef void segment_index_abort(
+    Segment* s, int64_t producer_id, int64_t first_offset, int64_t last_offset, int64_t last_stable_offset
+) noexcept nogil
+cdef void segment_reset_indexes(Segment* s) noexcept nogil
+# Reads the indexes into memory, so that they can grow. 0 or errno.
+cdef int segment_hold_indexes(Segment* s) noexcept nogil
+cdef bint segment_index_full(Segment* s, int64_t index_bytes) noexcept nogil
+
+# Nothing is appended any more: the time index gets its last entry.
+cdef void segment_seal(Segment* s) noexcept nogil
+cdef void segment_last_time(Segment* s) noexcept nogil
+# Log and indexes to the disk. 0 or errno; `fatal`: an fsync failed, which must not be tried again.
+cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil
+# Gives back memory and files of an idle segment. Under the partition's lock, and only if nobody else has a reference.
+cdef void segment_rest(Segment* s) noexcept nogil
+# Renames the files to `.deleted`, then removes them. Open ones live on until they are released.
+cdef int segment_delete(Segment* s) noexcept nogil
+
+# The first batch whose last offset is at or above `offset`, below `limit` bytes: WALK_BATCH, WALK_END (none),
+# WALK_GARBAGE, or -errno.
+cdef int segment_find(
+    Segment* s, int64_t offset, int64_t limit, BatchHeader* header, int64_t* position
+) noexcept nogil
+# An offset that no record of the segment before `position` reaches, from the index; next_offset if it doesn't say.
+cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil
+# The first record whose timestamp is at or above the wanted one, at or after `from_offset`: WALK_*; or -errno.
+cdef int segment_find_time(
+    Segment* s, int64_t timestamp_ms, int64_t from_offset, int64_t limit, int64_t* offset, int64_t* timestamp
+) noexcept nogil
+# Copies the aborted transactions' entries. 0 or errno.
+cdef int segment_aborts(Segment* s, vector[uint8_t]& out) noexcept nogil

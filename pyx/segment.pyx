@@ -1,0 +1,431 @@
+"""Segments: see segment.pxd."""
+
+from penstock.pyx.batch cimport (
+    BATCH_PARTIAL, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView, batch_last_offset, batch_parse,
+    batch_parse_header, batch_payload, record_read,
+)
+from penstock.pyx.files cimport FILE_MODE, dropped, made, read_at, sync_file, write_at
+from penstock.pyx.index cimport (
+    INDEX_ENTRY, index_add, index_bound, index_floor, index_hold, index_release, index_reset, index_unmap, index_view,
+    index_write,
+)
+from penstock.pyx.posix cimport (
+    ENOENT, O_CLOEXEC, O_CREAT, O_RDWR, atomic_add32, atomic_load32, close, errno, fdatasync, ftruncate, open,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf, unlink,
+)
+from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor
+from penstock.pyx.txnindex cimport txnindex_add
+
+cdef enum:
+    FIND_CHUNK = 8192                  # one read finds a batch when index.interval.bytes is the default 4096
+    TIME_CHUNK = 65536
+    INFLATED_MAX_BYTES = 64 << 20      # a batch that inflates to more isn't opened for its timestamps
+
+cdef const char* SUFFIXES[4]
+SUFFIXES[0] = b".log"
+SUFFIXES[1] = b".index"
+SUFFIXES[2] = b".timeindex"
+SUFFIXES[3] = b".txnindex"
+
+
+cdef string segment_stem(const string& folder, int64_t base_offset) noexcept nogil:
+    cdef char name[32]
+    cdef string stem = folder
+    snprintf(name, 32, b"/%020lld", <long long>base_offset)
+    stem.append(<const char*>name)
+    return stem
+
+
+cdef inline string _path(const Segment* s, const char* suffix) noexcept nogil:
+    cdef string path = s.stem
+    path.append(suffix)
+    return path
+
+
+# The offset index is looked up for each read: the path is put together only when the file has to be mapped.
+cdef inline int _offset_entries(Segment* s, const uint8_t** entries, size_t* n) noexcept nogil:
+    if s.index.held:
+        entries[0] = s.index.bytes.data()
+        n[0] = s.index.bytes.size()
+        return 0
+    if s.index.map != NULL:
+        entries[0] = s.index.map
+        n[0] = s.index.mapped
+        return 0
+    return index_view(&s.index, _path(s, b".index").c_str(), entries, n)
+
+
+cdef Segment* segment_new(const string& folder, int64_t base_offset, int64_t now_ms) noexcept nogil:
+    cdef Segment* s = made[Segment]()
+    s.refs = 1
+    pthread_mutex_init(&s.lock, NULL)
+    s.stem = segment_stem(folder, base_offset)
+    s.fd = -1
+    s.base_offset = base_offset
+    s.next_offset = base_offset
+    s.first_timestamp = -1
+    s.max_timestamp = -1
+    s.max_timestamp_offset = -1
+    s.created_ms = now_ms
+    s.tail_offset = -1
+    return s
+
+
+cdef void segment_retain(Segment* s) noexcept nogil:
+    atomic_add32(&s.refs, 1)
+
+
+cdef void segment_release(Segment* s) noexcept nogil:
+    if atomic_add32(&s.refs, -1) != 0:
+        return
+    if s.fd >= 0:
+        close(s.fd)
+    index_unmap(&s.index)
+    index_unmap(&s.timeindex)
+    index_unmap(&s.txnindex)
+    pthread_mutex_destroy(&s.lock)
+    dropped[Segment](s)
+
+
+cdef int segment_open(Segment* s, bint create) noexcept nogil:
+    cdef int fd
+    pthread_mutex_lock(&s.lock)
+    if s.fd < 0:
+        fd = open(_path(s, b".log").c_str(), O_RDWR | O_CLOEXEC | (O_CREAT if create else 0), FILE_MODE)
+        s.fd = fd if fd >= 0 else -errno
+    fd = s.fd
+    if fd < 0:
+        s.fd = -1
+    pthread_mutex_unlock(&s.lock)
+    return fd
+
+
+cdef int segment_write(Segment* s, const uint8_t* bytes, size_t n, bint* broken) noexcept nogil:
+    cdef int result
+    cdef int fd = segment_open(s, False)
+    broken[0] = False
+    if fd < 0:
+        return -fd
+    result = write_at(fd, bytes, n, s.size)
+    if result != 0 and ftruncate(fd, s.size) != 0:
+        broken[0] = True
+    return result
+
+
+cdef void segment_index_batch(
+    Segment* s, const BatchHeader* header, int64_t position, int64_t interval_bytes
+) noexcept nogil:
+    cdef int64_t last_offset = batch_last_offset(header)
+    pthread_mutex_lock(&s.lock)
+    if position == 0:
+        s.first_timestamp = header.max_timestamp
+    if header.max_timestamp > s.max_timestamp:
+        s.max_timestamp = header.max_timestamp
+        s.max_timestamp_offset = last_offset
+    if s.bytes_since_index > interval_bytes:
+        index_add(&s.index, <int32_t>(last_offset - s.base_offset), <int32_t>position)
+        timeindex_add(&s.timeindex, s.max_timestamp, <int32_t>(s.max_timestamp_offset - s.base_offset))
+        s.bytes_since_index = 0
+    s.bytes_since_index += header.size
+    s.next_offset = last_offset + 1
+    s.size = position + header.size
+    s.unflushed = True
+    s.touched = True
+    pthread_mutex_unlock(&s.lock)
+
+
+cdef void segment_index_abort(
+    Segment* s, int64_t producer_id, int64_t first_offset, int64_t last_offset, int64_t last_stable_offset
+) noexcept nogil:
+    pthread_mutex_lock(&s.lock)
+    txnindex_add(&s.txnindex, producer_id, first_offset, last_offset, last_stable_offset)
+    pthread_mutex_unlock(&s.lock)
+
+
+cdef void segment_reset_indexes(Segment* s) noexcept nogil:
+    pthread_mutex_lock(&s.lock)
+    index_reset(&s.index)
+    index_reset(&s.timeindex)
+    index_reset(&s.txnindex)
+    s.bytes_since_index = 0
+    s.max_timestamp = -1
+    s.max_timestamp_offset = -1
+    s.first_timestamp = -1
+    s.next_offset = s.base_offset
+    s.unflushed = True
+    pthread_mutex_unlock(&s.lock)
+
+
+cdef int segment_hold_indexes(Segment* s) noexcept nogil:
+    cdef int result = 0
+    pthread_mutex_lock(&s.lock)
+    if not s.index.held:
+        result = index_hold(&s.index, _path(s, b".index").c_str())
+    if result == 0 and not s.timeindex.held:
+        result = index_hold(&s.timeindex, _path(s, b".timeindex").c_str())
+    if result == 0 and not s.txnindex.held:
+        result = index_hold(&s.txnindex, _path(s, b".txnindex").c_str())
+    pthread_mutex_unlock(&s.lock)
+    return result
+
+
+cdef bint segment_index_full(Segment* s, int64_t index_bytes) noexcept nogil:
+    # Kafka keeps one entry of the time index free for the one that a roll adds.
+    return (
+        <int64_t>s.index.bytes.size() >= index_bytes // INDEX_ENTRY * INDEX_ENTRY
+        or <int64_t>s.timeindex.bytes.size() >= (index_bytes // TIMEINDEX_ENTRY - 1) * TIMEINDEX_ENTRY
+    )
+
+
+cdef void segment_last_time(Segment* s) noexcept nogil:
+    pthread_mutex_lock(&s.lock)
+    if s.timeindex.held:
+        timeindex_add(&s.timeindex, s.max_timestamp, <int32_t>(s.max_timestamp_offset - s.base_offset))
+    pthread_mutex_unlock(&s.lock)
+
+
+cdef void segment_seal(Segment* s) noexcept nogil:
+    segment_last_time(s)
+    s.sealed = True
+
+
+cdef int _write_indexes(Segment* s) noexcept nogil:
+    cdef int result = index_write(&s.index, _path(s, b".index").c_str(), False, False)
+    if result == 0:
+        result = index_write(&s.timeindex, _path(s, b".timeindex").c_str(), False, False)
+    if result == 0:
+        result = index_write(&s.txnindex, _path(s, b".txnindex").c_str(), True, False)
+    return result
+
+
+cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:
+    cdef int i, result, fd
+    fatal[0] = False
+    fd = segment_open(s, False)
+    if fd < 0:
+        return -fd
+    pthread_mutex_lock(&s.lock)
+    # Cleared first: what an appender adds from here on is the next flush's.
+    s.unflushed = False
+    result = _write_indexes(s)
+    pthread_mutex_unlock(&s.lock)
+    if result == 0 and fdatasync(fd) != 0:
+        result = errno
+        fatal[0] = True
+    for i in range(1, 4):
+        if result == 0:
+            result = sync_file(_path(s, SUFFIXES[i]).c_str())
+            fatal[0] = result != 0
+    if result != 0:
+        s.unflushed = True
+    return result
+
+
+cdef void segment_rest(Segment* s) noexcept nogil:
+    if s.touched or atomic_load32(&s.refs) != 1:
+        s.touched = False
+        return
+    pthread_mutex_lock(&s.lock)
+    if s.fd >= 0:
+        close(s.fd)
+        s.fd = -1
+    if not s.unflushed:
+        index_release(&s.index)
+        index_release(&s.timeindex)
+        index_release(&s.txnindex)
+    index_unmap(&s.index)
+    index_unmap(&s.timeindex)
+    index_unmap(&s.txnindex)
+    pthread_mutex_unlock(&s.lock)
+
+
+cdef int segment_delete(Segment* s) noexcept nogil:
+    cdef int i, result = 0
+    cdef string path, gone
+    for i in range(4):
+        path = _path(s, SUFFIXES[i])
+        gone = path
+        gone.append(b".deleted")
+        if rename(path.c_str(), gone.c_str()) != 0:
+            if errno != ENOENT:
+                result = errno
+        elif unlink(gone.c_str()) != 0:
+            result = errno
+    return result
+
+
+cdef void walk_begin(LogWalk* walk, int fd, int64_t position, int64_t end, size_t chunk) noexcept nogil:
+    walk.fd = fd
+    walk.position = position
+    walk.end = end
+    walk.chunk = chunk
+    walk.buffer_at = 0
+    walk.buffered = 0
+
+
+# At least `n` bytes from walk.position on in the buffer (fewer at the end of the file). The bytes there, or -errno.
+cdef inline int64_t _fill(LogWalk* walk, size_t n) noexcept nogil:
+    cdef int64_t got, want
+    cdef int64_t ahead = walk.buffer_at + <int64_t>walk.buffered - walk.position
+    if walk.position >= walk.buffer_at and ahead >= <int64_t>n:
+        return ahead
+    want = <int64_t>(n if n > walk.chunk else walk.chunk)
+    if want > walk.end - walk.position:
+        want = walk.end - walk.position
+    if walk.buffer.size() < <size_t>want:
+        walk.buffer.resize(<size_t>want)
+    got = read_at(walk.fd, walk.buffer.data(), <size_t>want, walk.position)
+    if got < 0:
+        return got
+    walk.buffer_at = walk.position
+    walk.buffered = <size_t>got
+    return got
+
+
+cdef int walk_next(LogWalk* walk, BatchHeader* header, const uint8_t** bytes, bint whole) noexcept nogil:
+    cdef int fault
+    cdef int64_t left
+    cdef const uint8_t* p
+    if walk.position >= walk.end:
+        return WALK_END
+    left = _fill(walk, RECORDS_AT)
+    if left < 0:
+        return <int>left
+    p = walk.buffer.data() + (walk.position - walk.buffer_at)
+    fault = batch_parse_header(p, <size_t>left, header)
+    if fault == BATCH_PARTIAL and left < RECORDS_AT:
+        fault = batch_parse(p, <size_t>left, header)       # a small message of magic 0 or 1 at the very end
+    if fault != 0 or header.size > walk.end - walk.position or header.last_offset_delta < 0:
+        return WALK_GARBAGE
+    if whole:
+        left = _fill(walk, <size_t>header.size)
+        if left < 0:
+            return <int>left
+        if left < header.size:
+            return WALK_GARBAGE
+        p = walk.buffer.data() + (walk.position - walk.buffer_at)
+    bytes[0] = p
+    walk.position += header.size
+    return WALK_BATCH
+
+
+cdef int segment_find(
+    Segment* s, int64_t offset, int64_t limit, BatchHeader* header, int64_t* position
+) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef size_t n
+    cdef int64_t start
+    cdef int result
+    cdef LogWalk walk
+    cdef const uint8_t* bytes
+    cdef int fd = segment_open(s, False)
+    if fd < 0:
+        return fd
+    pthread_mutex_lock(&s.lock)
+    result = _offset_entries(s, &entries, &n)
+    start = index_floor(entries, n, s.base_offset, offset) if result == 0 else 0
+    s.touched = True
+    pthread_mutex_unlock(&s.lock)
+    if result != 0:
+        return -result
+    if start < 0 or start > limit:
+        start = 0                      # an index that lies costs time, never a wrong answer
+    while True:
+        walk_begin(&walk, fd, start, limit, FIND_CHUNK)
+        while True:
+            result = walk_next(&walk, header, &bytes, False)
+            if result != WALK_BATCH or batch_last_offset(header) >= offset:
+                break
+        if result == WALK_GARBAGE and start > 0:
+            start = 0
+            continue
+        position[0] = walk.position - header.size if result == WALK_BATCH else walk.position
+        return result
+
+
+cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef size_t n
+    cdef int64_t bound = -1
+    pthread_mutex_lock(&s.lock)
+    if _offset_entries(s, &entries, &n) == 0:
+        bound = index_bound(entries, n, s.base_offset, position)
+    pthread_mutex_unlock(&s.lock)
+    return next_offset if bound < 0 or bound > next_offset else bound
+
+
+# The first record of a batch that is late enough; False if there is none, or if it can't be opened.
+cdef bint _record_at_time(
+    const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset, vector[uint8_t]& scratch,
+    int64_t* offset, int64_t* timestamp
+) noexcept nogil:
+    cdef const uint8_t* at
+    cdef const uint8_t* end
+    cdef size_t n
+    cdef RecordView record
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        offset[0] = header.base_offset if header.base_offset > from_offset else from_offset
+        timestamp[0] = header.max_timestamp
+        return True
+    if batch_payload(p, header, INFLATED_MAX_BYTES, scratch, &at, &n) != 0:
+        return False
+    end = at + n
+    while at != NULL and at < end:
+        at = record_read(at, end, &record)
+        if at == NULL:
+            return False
+        offset[0] = header.base_offset + record.offset_delta
+        timestamp[0] = header.base_timestamp + record.timestamp_delta
+        if timestamp[0] >= timestamp_ms and offset[0] >= from_offset:
+            return True
+    return False
+
+
+cdef int segment_find_time(
+    Segment* s, int64_t timestamp_ms, int64_t from_offset, int64_t limit, int64_t* offset, int64_t* timestamp
+) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef const uint8_t* bytes
+    cdef size_t n
+    cdef int result
+    cdef int64_t start, position
+    cdef BatchHeader header
+    cdef LogWalk walk
+    cdef vector[uint8_t] scratch
+    pthread_mutex_lock(&s.lock)
+    result = index_view(&s.timeindex, _path(s, b".timeindex").c_str(), &entries, &n)
+    start = timeindex_floor(entries, n, s.base_offset, timestamp_ms)
+    pthread_mutex_unlock(&s.lock)
+    if result != 0:
+        return -result
+    if start < from_offset:
+        start = from_offset
+    result = segment_find(s, start, limit, &header, &position)
+    if result != WALK_BATCH:
+        return result
+    walk_begin(&walk, s.fd, position, limit, TIME_CHUNK)
+    while True:
+        result = walk_next(&walk, &header, &bytes, False)
+        if result != WALK_BATCH:
+            return result
+        if header.magic < 2 or header.max_timestamp < timestamp_ms or batch_last_offset(&header) < from_offset:
+            continue
+        walk.position -= header.size
+        result = walk_next(&walk, &header, &bytes, True)
+        if result != WALK_BATCH:
+            return result
+        if _record_at_time(bytes, &header, timestamp_ms, from_offset, scratch, offset, timestamp):
+            return WALK_BATCH
+
+
+cdef int segment_aborts(Segment* s, vector[uint8_t]& out) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef size_t n
+    cdef int result
+    out.clear()
+    pthread_mutex_lock(&s.lock)
+    result = index_view(&s.txnindex, _path(s, b".txnindex").c_str(), &entries, &n)
+    if result == 0 and n > 0:
+        out.assign(entries, entries + n)
+    pthread_mutex_unlock(&s.lock)
+    return result
