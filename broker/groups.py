@@ -447,7 +447,7 @@ def _select_protocol(group: Group) -> str | None:
     return max(votes, key=lambda name: votes[name]) if votes else None
 
 
-def _answer_join(group: Group, member: Member, result: JoinResult, out: Out) -> None:
+def _answer_join(member: Member, result: JoinResult, out: Out) -> None:
     if member.join_token is not None:
         out.append(Reply(member.join_token, result))
         member.join_token = None
@@ -471,7 +471,7 @@ def _remove(group: Group, member_id: str) -> None:
 
 def _remove_and_rebalance(group: Group, member: Member, now: Now, out: Out) -> None:
     """A member is gone; the others have to share its work. Its open requests are told so."""
-    _answer_join(group, member, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, ""), out)
+    _answer_join(member, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, ""), out)
     _answer_sync(member, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID), out)
     _remove(group, member.id)
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
@@ -591,7 +591,7 @@ def _join_of_known(group: Group, event: Join, now: Now, out: Out) -> None:
 
 def _update_member(group: Group, member: Member, event: Join, out: Out) -> None:
     # An older JoinGroup of the same member would wait for ever: one of its connections would hang.
-    _answer_join(group, member, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.id), out)
+    _answer_join(member, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.id), out)
     member.protocols = event.protocols
     member.rebalance_timeout_ms = event.rebalance_timeout_ms
     member.session_timeout_ms = event.session_timeout_ms
@@ -605,7 +605,7 @@ def _static_member_returned(group: Group, event: Join, old_id: str, now: Now, ou
     id.
     """
     old, old_leader = group.members[old_id], group.leader
-    _answer_join(group, old, JoinResult(ErrorCode.FENCED_INSTANCE_ID, old_id), out)
+    _answer_join(old, JoinResult(ErrorCode.FENCED_INSTANCE_ID, old_id), out)
     _answer_sync(old, SyncResult(ErrorCode.FENCED_INSTANCE_ID), out)
     member = Member(
         id=event.fresh_member_id,
@@ -632,8 +632,7 @@ def _static_member_returned(group: Group, event: Join, old_id: str, now: Now, ou
 def _replace_member(group: Group, old: Member, new: Member) -> None:
     """Put `new` where `old` was, in the order of members too."""
     group.members = {
-        (new.id if key == old.id else key): (new if key == old.id else value)
-        for key, value in group.members.items()
+        (new.id if key == old.id else key): (new if key == old.id else value) for key, value in group.members.items()
     }
     if group.leader == old.id:
         group.leader = new.id
@@ -649,7 +648,7 @@ def _static_swap_stored(group: Group, after: _AfterStaticSwap, error: int, now: 
     if member is None or group.generation != after.generation or group.state is not GroupState.STABLE:
         return  # A rebalance or an even newer process overtook it, and that answers.
     if error:
-        _answer_join(group, member, JoinResult(_append_error(error), ""), out)
+        _answer_join(member, JoinResult(_append_error(error), ""), out)
         _replace_member(group, member, after.old)
         _await_heartbeat(group, after.old, now)
         return
@@ -660,7 +659,7 @@ def _static_swap_stored(group: Group, after: _AfterStaticSwap, error: int, now: 
         # Before v9 a returning leader is shown its old id as leader, so that it computes no assignment nobody
         # would get.
         result.leader, result.members = after.old_leader or "", ()
-    _answer_join(group, member, result, out)
+    _answer_join(member, result, out)
     _await_heartbeat(group, member, now)
 
 
@@ -757,7 +756,7 @@ def _complete_join(group: Group, now: Now, out: Out) -> None:
     group.subscribed = _subscribed_topics(group)
     _transition(group, GroupState.COMPLETING_REBALANCE, now)
     for member in group.members.values():
-        _answer_join(group, member, _joined(group, member), out)
+        _answer_join(member, _joined(group, member), out)
         _await_heartbeat(group, member, now)
         member.is_new = False
         group.pending_sync.add(member.id)
@@ -990,8 +989,7 @@ def _on_delete_offsets(group: Group, event: DeleteOffsets, now: Now, out: Out) -
             return
         in_use = group.subscribed
     results: dict[TopicPartition, int] = {
-        key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if key[0] in in_use else ErrorCode.NONE
-        for key in event.partitions
+        key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if key[0] in in_use else ErrorCode.NONE for key in event.partitions
     }
     stored = group.offsets.partitions()
     gone = tuple(key for key, error in results.items() if not error and key in stored)
@@ -1191,7 +1189,7 @@ def resign(group: Group) -> Out:
     """The group's log is gone: whoever waits has to look for a coordinator again."""
     out: Out = []
     for member in group.members.values():
-        _answer_join(group, member, JoinResult(ErrorCode.NOT_COORDINATOR, member.id), out)
+        _answer_join(member, JoinResult(ErrorCode.NOT_COORDINATOR, member.id), out)
         _answer_sync(member, SyncResult(ErrorCode.NOT_COORDINATOR), out)
     return out
 
@@ -1223,6 +1221,4 @@ def describe(group: Group) -> Described:
         )
         for m in group.members.values()
     ]
-    return Described(
-        group.state.value, group.protocol_type or "", (group.protocol or "") if stable else "", members
-    )
+    return Described(group.state.value, group.protocol_type or "", (group.protocol or "") if stable else "", members)

@@ -1,0 +1,19 @@
+"""DeleteGroups: forget groups without members, and all their offsets. Versions 0-2 (KIP-229)."""
+
+from penstock.broker.context import Call, Context
+from penstock.broker.groups import Delete
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
+
+KEY, VERSIONS = 42, (0, 2)
+
+
+async def handle(context: Context, request: DeleteGroupsRequest, call: Call) -> DeleteGroupsResponse:
+    """Delete one after the other."""
+    response = DeleteGroupsResponse()
+    for name in request.groups_names:
+        error: int = ErrorCode.GROUP_ID_NOT_FOUND
+        if context.groups.find(name) is not None:
+            error = await context.groups.ask(name, Delete(None))
+        response.results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=error))
+    return response

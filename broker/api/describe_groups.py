@@ -1,0 +1,56 @@
+"""DescribeGroups: state, protocol and members of groups.
+
+Versions 0-6. Members' metadata and assignments are shown of a stable group only. An unknown group is `Dead`
+with no error; from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043).
+"""
+
+from penstock.broker import groups
+from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
+
+KEY, VERSIONS = 15, (0, 6)
+NOT_FOUND_SINCE = 6
+# What everybody may do while nobody is refused: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+
+Described = DescribeGroupsResponse.DescribedGroup
+
+
+async def handle(context: Context, request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
+    """Describe one after the other."""
+    described = [_one(context, name, call) for name in request.groups]
+    if request.include_authorized_operations:
+        for answer in described:
+            if not answer.error_code:
+                answer.authorized_operations = ALL_OPERATIONS
+    return DescribeGroupsResponse(groups=described)
+
+
+def _one(context: Context, name: str, call: Call) -> Described:
+    group: groups.Group | None = context.groups.find(name)
+    if group is None or group.state is groups.GroupState.DEAD:
+        answer = Described(group_id=name, group_state=groups.GroupState.DEAD.value)
+        if call.api_version >= NOT_FOUND_SINCE:
+            answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            answer.error_message = f"Group {name} not found."
+        return answer
+    shown = groups.describe(group)
+    members = [
+        DescribeGroupsResponse.DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.subscription,
+            member_assignment=member.assignment,
+        )
+        for member in shown.members
+    ]
+    return Described(
+        group_id=name,
+        group_state=shown.state,
+        protocol_type=shown.protocol_type,
+        protocol_data=shown.protocol,
+        members=members,
+    )

@@ -1,0 +1,85 @@
+"""OffsetCommit: store how far a group has read.
+
+Versions 1-10: retention_time_ms is honoured where it exists (2-4), leader epochs from 6 on (KIP-320), static
+members from 7, topic ids at 10 (UNKNOWN_TOPIC_ID). Answered when the commit is in `__consumer_offsets`. A
+consumer that assigns itself (generation -1, no member id) may commit while the group has no members. A group
+that does not exist has no generations: ILLEGAL_GENERATION, from version 9 on GROUP_ID_NOT_FOUND (KIP-848).
+Decisions: `broker/groups.py`.
+"""
+
+from penstock.broker.context import Call, Context
+from penstock.broker.groups import Commit
+from penstock.broker.machines import TopicPartition
+from penstock.broker.offsets import Committed
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetCommitResponse
+
+KEY, VERSIONS = 8, (1, 10)
+GROUP_NOT_FOUND_SINCE = 9
+TOPIC_IDS_SINCE = 10
+
+Answer = OffsetCommitResponse.OffsetCommitResponseTopic
+Partition = OffsetCommitResponse.OffsetCommitResponsePartition
+
+
+async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse:
+    """Commit what exists; the answer has every partition that was asked, in order."""
+    commits: dict[TopicPartition, Committed] = {}
+    names = [_name(context, topic, call) for topic in request.topics]
+    for name, topic in zip(names, request.topics, strict=True):
+        known = context.topics.get(name) if name is not None else None
+        for partition in topic.partitions:
+            if known is None or not 0 <= partition.partition_index < len(known.partitions):
+                continue
+            commits[known.name, partition.partition_index] = Committed(
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                partition.committed_metadata or "",
+                -1,
+            )
+    results: int | dict[TopicPartition, int] = {}
+    if commits:
+        event = Commit(
+            token=None,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id_or_member_epoch,
+            commits=commits,
+            retention_ms=request.retention_time_ms,
+        )
+        if (
+            event.generation >= 0
+            and call.api_version >= GROUP_NOT_FOUND_SINCE
+            and not context.groups.find(request.group_id)
+        ):
+            results = ErrorCode.GROUP_ID_NOT_FOUND
+        else:
+            results = await context.groups.commit(request.group_id, event)
+    return OffsetCommitResponse(
+        topics=[_answer(name, topic, results) for name, topic in zip(names, request.topics, strict=True)]
+    )
+
+
+def _name(context: Context, topic: OffsetCommitRequest.OffsetCommitRequestTopic, call: Call) -> str | None:
+    if call.api_version < TOPIC_IDS_SINCE:
+        return topic.name
+    known = context.topics.get_by_id(topic.topic_id)
+    return known.name if known is not None else None
+
+
+def _answer(
+    name: str | None,
+    topic: OffsetCommitRequest.OffsetCommitRequestTopic,
+    results: int | dict[TopicPartition, int],
+) -> Answer:
+    answer = Answer(name=topic.name, topic_id=topic.topic_id)
+    for partition in topic.partitions:
+        index = partition.partition_index
+        if name is None:
+            error: int = ErrorCode.UNKNOWN_TOPIC_ID
+        elif isinstance(results, int):
+            error = results
+        else:
+            error = results.get((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answer.partitions.append(Partition(partition_index=index, error_code=error))
+    return answer

@@ -1,0 +1,117 @@
+"""OffsetFetch: how far a group has read.
+
+Versions 1-10: null topics ask for all (2), leader epochs from 5, `require_stable` from 7 (KIP-447: a
+partition with an offset in an open transaction answers UNSTABLE_OFFSET_COMMIT), several groups from 8
+(KIP-709), topic ids at 10. A partition without a commit has offset -1 and no error, and so has an unknown
+group. The member fields of version 9 belong to KIP-848 groups and are not looked at.
+"""
+
+from collections.abc import Iterable
+
+from penstock.broker.context import Call, Context
+from penstock.broker.groups import Group
+from penstock.broker.machines import TopicPartition
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import OffsetFetchRequest, OffsetFetchResponse
+
+KEY, VERSIONS = 9, (1, 10)
+GROUPS_SINCE = 8
+TOPIC_IDS_SINCE = 10
+
+# Offset, leader epoch, metadata, error.
+Found = tuple[int, int, str, int]
+_NONE: Found = (-1, -1, "", ErrorCode.NONE)
+_UNSTABLE: Found = (-1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
+_UNKNOWN_ID: Found = (-1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)
+
+Topic = OffsetFetchResponse.OffsetFetchResponseTopic
+Partition = OffsetFetchResponse.OffsetFetchResponsePartition
+GroupAnswer = OffsetFetchResponse.OffsetFetchResponseGroup
+GroupTopic = OffsetFetchResponse.OffsetFetchResponseTopics
+GroupPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
+
+
+async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse:
+    """Answer the one group, or each of them."""
+    if call.api_version < GROUPS_SINCE:
+        group: Group | None = context.groups.find(request.group_id)
+        wanted: Iterable[tuple[str, Iterable[int]]] = _all(group)
+        if request.topics is not None:
+            wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
+        topics = [
+            Topic(name=name, partitions=[_partition(group, (name, i), request.require_stable) for i in indexes])
+            for name, indexes in wanted
+        ]
+        return OffsetFetchResponse(topics=topics)
+    answers = [_group(context, asked, request.require_stable, call) for asked in request.groups]
+    return OffsetFetchResponse(groups=answers)
+
+
+def _all(group: Group | None) -> list[tuple[str, list[int]]]:
+    """Every partition that has a commit, by topic."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(group.offsets.committed) if group is not None else ():
+        topics.setdefault(topic, []).append(partition)
+    return list(topics.items())
+
+
+def _find(group: Group | None, key: TopicPartition, require_stable: bool) -> Found:
+    if group is None:
+        return _NONE
+    if require_stable and group.offsets.is_unstable(key):
+        return _UNSTABLE
+    value = group.offsets.committed.get(key)
+    return _NONE if value is None else (value.offset, value.leader_epoch, value.metadata, ErrorCode.NONE)
+
+
+def _partition(group: Group | None, key: TopicPartition, require_stable: bool) -> Partition:
+    offset, epoch, metadata, error = _find(group, key, require_stable)
+    return Partition(
+        partition_index=key[1],
+        committed_offset=offset,
+        committed_leader_epoch=epoch,
+        metadata=metadata,
+        error_code=error,
+    )
+
+
+def _group(
+    context: Context, asked: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool, call: Call
+) -> GroupAnswer:
+    group: Group | None = context.groups.find(asked.group_id)
+    answer = GroupAnswer(group_id=asked.group_id)
+    by_id = call.api_version >= TOPIC_IDS_SINCE
+    for name, topic_id, indexes in _wanted(context, group, asked, by_id):
+        entry = GroupTopic(name=name or "", topic_id=topic_id)
+        for index in indexes:
+            found = _UNKNOWN_ID if name is None else _find(group, (name, index), require_stable)
+            entry.partitions.append(
+                GroupPartition(
+                    partition_index=index,
+                    committed_offset=found[0],
+                    committed_leader_epoch=found[1],
+                    metadata=found[2],
+                    error_code=found[3],
+                )
+            )
+        answer.topics.append(entry)
+    return answer
+
+
+def _wanted(
+    context: Context, group: Group | None, asked: OffsetFetchRequest.OffsetFetchRequestGroup, by_id: bool
+) -> list[tuple[str | None, bytes, Iterable[int]]]:
+    """(name, id, partitions) of the topics to answer; no name for an id that is not known."""
+    if asked.topics is not None and not by_id:
+        return [(topic.name, bytes(16), topic.partition_indexes) for topic in asked.topics]
+    wanted: list[tuple[str | None, bytes, Iterable[int]]] = []
+    if asked.topics is None:
+        for stored, indexes in _all(group):
+            known = context.topics.get(stored)
+            if known is not None or not by_id:
+                wanted.append((stored, known.topic_id if known is not None else bytes(16), indexes))
+    else:
+        for topic in asked.topics:
+            known = context.topics.get_by_id(topic.topic_id)
+            wanted.append((known.name if known is not None else None, topic.topic_id, topic.partition_indexes))
+    return wanted

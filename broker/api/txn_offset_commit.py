@@ -1,0 +1,93 @@
+"""TxnOffsetCommit: commit a group's offsets as part of a transaction; they count when it commits.
+
+Versions 0-5; from 3 on members are fenced by id and generation (KIP-447). The group's partition has to be in
+the producer's ongoing transaction (AddOffsetsToTxn), so that nothing can be written after its marker; from
+version 5 on it is added here (KIP-890). A transaction that is just ending answers
+COORDINATOR_LOAD_IN_PROGRESS, which clients try again. Decisions: `broker/groups.py` and
+`broker/transactions.py`.
+"""
+
+from penstock.broker.context import Call, Context
+from penstock.broker.groups import Commit
+from penstock.broker.machines import TopicPartition
+from penstock.broker.offsets import Committed
+from penstock.broker.topics import GROUP_OFFSETS
+from penstock.broker.transactions import AddPartitions
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+
+KEY, VERSIONS = 28, (0, 5)
+ADDS_PARTITION_SINCE = 5
+
+Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+Partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
+
+
+async def handle(context: Context, request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommitResponse:
+    """Commit what exists; the answer has every partition that was asked, in order."""
+    commits: dict[TopicPartition, Committed] = {}
+    for topic in request.topics:
+        known = context.topics.get(topic.name)
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if known is not None and 0 <= index < len(known.partitions):
+                commits[topic.name, index] = Committed(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    partition.committed_metadata or "",
+                    -1,
+                )
+    results: int | dict[TopicPartition, int] = {}
+    if commits:
+        results = await _commit(context, request, commits, call)
+    response = TxnOffsetCommitResponse()
+    for topic in request.topics:
+        answer = Topic(name=topic.name)
+        for partition in topic.partitions:
+            key = (topic.name, partition.partition_index)
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            error = results if isinstance(results, int) else results.get(key, unknown)
+            answer.partitions.append(Partition(partition_index=key[1], error_code=error))
+        response.topics.append(answer)
+    return response
+
+
+async def _commit(
+    context: Context,
+    request: TxnOffsetCommitRequest,
+    commits: dict[TopicPartition, Committed],
+    call: Call,
+) -> int | dict[TopicPartition, int]:
+    error = await _in_transaction(context, request, call)
+    if error:
+        return error
+    event = Commit(
+        token=None,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id,
+        commits=commits,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+    )
+    # Nothing is awaited between the check above and the append, so no marker can come in between.
+    results: int | dict[TopicPartition, int] = await context.groups.commit(request.group_id, event)
+    return results
+
+
+async def _in_transaction(context: Context, request: TxnOffsetCommitRequest, call: Call) -> int:
+    """Whether the group's partition is in the producer's ongoing transaction: an error code."""
+    if not request.transactional_id or request.producer_id < 0:
+        return ErrorCode.INVALID_REQUEST
+    await context.groups.ensure_topic()
+    name, producer_id, epoch = request.transactional_id, request.producer_id, request.producer_epoch
+    partition = (GROUP_OFFSETS, context.groups.partition_of(request.group_id))
+    error = ErrorCode.NONE
+    if call.api_version >= ADDS_PARTITION_SINCE:
+        error = await context.transactions.ask(name, AddPartitions(None, producer_id, epoch, [partition]))
+    error = error or context.transactions.verify(name, producer_id, epoch, partition)
+    if error == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error == ErrorCode.CONCURRENT_TRANSACTIONS:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return error
