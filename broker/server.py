@@ -150,8 +150,9 @@ class Server:
     async def _stop_serving(self, data_plane: DataPlane) -> None:
         # The loop goes on answering while the network threads finish what they serve.
         loop = asyncio.get_running_loop()
+        request_fd = data_plane.request_fd
         await loop.run_in_executor(None, data_plane.stop)
-        loop.remove_reader(data_plane.request_fd)
+        loop.remove_reader(request_fd)
 
     async def _stop_data_plane(self, data_plane: DataPlane) -> None:
         data_plane.stop()

@@ -1,0 +1,48 @@
+"""Java's console producer and consumer work unchanged, the newest and those of 3.9."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from harness import BrokerProcess
+from kafka_jars import HEAP, kafka_classpath
+
+PRODUCER = {"4.3.1": "org.apache.kafka.tools.ConsoleProducer", "3.9.1": "kafka.tools.ConsoleProducer"}
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+
+
+def java(version: str, tool: str, *arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        ["java", *HEAP, "-cp", kafka_classpath(version), tool, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("version", PRODUCER)
+def test_console_producer_and_consumer(
+    shared_broker: BrokerProcess, new_topic: Callable[[str], str], version: str
+) -> None:
+    topic = new_topic("java")
+    lines = [f"line {n}" for n in range(20)]
+    where = ["--bootstrap-server", shared_broker.bootstrap, "--topic", topic]
+    codec = ["--compression-codec", "zstd"]  # --producer-property acks: idempotent with acks=all by default
+    java(version, PRODUCER[version], *where, *codec, stdin="\n".join(lines) + "\n")
+    group = [
+        "--group",
+        new_topic("group"),
+        "--from-beginning",
+        "--max-messages",
+        "20",
+        "--timeout-ms",
+        "60000",
+    ]
+    assert java(version, CONSUMER, *where, *group).splitlines() == lines

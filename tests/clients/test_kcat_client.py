@@ -1,0 +1,36 @@
+"""kcat works unchanged: produce, consume, list, query."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from harness import BrokerProcess
+
+pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+
+
+def kcat(broker: BrokerProcess, *arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        ["kcat", "-b", broker.bootstrap, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_kcat(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    topic = new_topic("kcat")
+    lines = [f"k{n}:v{n}" for n in range(50)]
+    kcat(shared_broker, "-P", "-t", topic, "-K:", "-z", "snappy", stdin="\n".join(lines) + "\n")
+    assert kcat(shared_broker, "-C", "-t", topic, "-e", "-q", "-K:").splitlines() == lines
+    assert f'topic "{topic}" with 1 partitions' in kcat(shared_broker, "-L")
+    assert f"{topic} [0] offset 50" in kcat(shared_broker, "-Q", "-t", f"{topic}:0:-1")
+    group = kcat(shared_broker, "-G", new_topic("group"), "-e", "-q", "-o", "beginning", topic)
+    assert group.splitlines() == [f"v{n}" for n in range(50)]

@@ -1,0 +1,279 @@
+"""Load by confluent-kafka that writes down what it was told, for `history.check`."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from history import FINAL, Assigned, Commit, History, Outcome, Poll, Send, decode, encode
+
+PATIENCE_S = 90.0
+# Errors of a delivery that certainly left nothing in the log.
+NEVER_SENT = {KafkaError._PURGE_QUEUE, KafkaError._MSG_TIMED_OUT}
+
+
+class Load:
+    """Producers and a group member that run until `finish`, against a topic of `partitions` partitions."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int) -> None:
+        self.history = History()
+        self.failures: list[BaseException] = []
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._partitions = partitions
+        self._seed = seed
+        self._assignment = 0
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, *bodies: Callable[[Load, str], None]) -> None:
+        """Start a thread for each body, `idempotent`, `transactional` or `member`."""
+        for number, body in enumerate(bodies):
+            name = f"{body.__name__}{number}"
+            thread = threading.Thread(target=self._guard, args=(body, name), name=name)
+            self._threads.append(thread)
+            thread.start()
+
+    def _guard(self, body: Callable[[Load, str], None], name: str) -> None:
+        try:
+            body(self, name)
+        except BaseException as error:  # noqa: BLE001 - raised again by finish()
+            self.failures.append(error)
+
+    def acknowledged(self) -> int:
+        """How many values were acknowledged so far."""
+        return sum(send.outcome is Outcome.OK for send in self.history.sends)
+
+    def wait_for(self, acknowledged: int) -> None:
+        """Wait until so many more values were acknowledged: the broker serves, whatever happened to it."""
+        target = self.acknowledged() + acknowledged
+        deadline = time.monotonic() + PATIENCE_S
+        while self.acknowledged() < target:
+            assert time.monotonic() < deadline, f"only {self.acknowledged()} of {target} acknowledged"
+            assert not self.failures, self.failures
+            time.sleep(0.05)
+
+    def finish(self) -> History:
+        """Stop the load, read the whole topic, and hand out the history."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), f"{thread.name} hangs"
+        if self.failures:
+            raise self.failures[0]
+        self._final_read()
+        return self.history
+
+    def idempotent(self, name: str) -> None:
+        """Send value after value with an idempotent producer."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "compression.type": "lz4",
+                "message.timeout.ms": 120_000,
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+        dice = random.Random(f"{self._seed}{name}")
+        number = 0
+        while not self._ended.is_set():
+            for _ in range(10):
+                self._send(producer, name, number, dice.randrange(self._partitions), None, self.history.sends)
+                number += 1
+            producer.poll(0.005)
+        assert producer.flush(PATIENCE_S) == 0
+
+    def transactional(self, name: str) -> None:
+        """Send transactions of some values; one in five is aborted."""
+        dice = random.Random(f"{self._seed}{name}")
+        number = round_ = 0
+        while not self._ended.is_set():
+            producer = self._transactional_producer(name)
+            healthy = producer is not None
+            while producer is not None and healthy and not self._ended.is_set():
+                sends: list[Send] = []
+                for _ in range(8):
+                    sends.append(self._plan(name, number, dice.randrange(self._partitions), f"{name}-{round_}"))
+                    number += 1
+                round_ += 1
+                healthy = self._transaction(producer, sends, abort=dice.random() < 0.2)
+                self.history.sends.extend(sends)
+
+    def _transactional_producer(self, name: str) -> Producer | None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "transactional.id": f"{self._topic}-{name}",
+                "transaction.timeout.ms": 30_000,
+                "message.timeout.ms": 30_000,
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+        try:
+            producer.init_transactions(PATIENCE_S)
+        except KafkaException:
+            return None  # The broker is down for long; the caller tries again.
+        return producer
+
+    def _transaction(self, producer: Producer, sends: list[Send], *, abort: bool) -> bool:
+        """One transaction; outcomes are written into the sends. False when the producer is of no more use."""
+        try:
+            producer.begin_transaction()
+            for send in sends:
+                self._produce(producer, send, lambda error, message, send=send: _place(send, error, message))
+            producer.flush(PATIENCE_S)
+            if abort:
+                self._until_done(lambda: producer.abort_transaction(PATIENCE_S))
+            else:
+                self._until_done(lambda: producer.commit_transaction(PATIENCE_S))
+        except KafkaException as caught:
+            error = caught.args[0]
+            outcome = Outcome.INFO
+            if error.txn_requires_abort():
+                self._until_done(lambda: producer.abort_transaction(PATIENCE_S))
+                outcome = Outcome.FAIL
+            self._settle(sends, outcome)
+            return not error.fatal() and outcome is Outcome.FAIL
+        self._settle(sends, Outcome.FAIL if abort else Outcome.OK)
+        return True
+
+    def _until_done(self, step: Callable[[], None]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return step()
+            except KafkaException as caught:
+                if not caught.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    @staticmethod
+    def _settle(sends: list[Send], outcome: Outcome) -> None:
+        for send in sends:
+            send.outcome, send.ended = outcome, time.monotonic()
+
+    def _plan(self, name: str, number: int, partition: int, transaction: str | None) -> Send:
+        now = time.monotonic()
+        value = f"{name}-{number}-{partition}"
+        return Send(name, number, partition, value, Outcome.INFO, None, now, now, transaction)
+
+    def _produce(self, producer: Producer, send: Send, on_delivery: Callable[..., None]) -> None:
+        while True:
+            try:
+                producer.produce(self._topic, encode(send.value), partition=send.partition, on_delivery=on_delivery)
+                return
+            except BufferError:
+                producer.poll(0.1)
+
+    def _send(
+        self, producer: Producer, name: str, number: int, partition: int, txn: str | None, into: list[Send]
+    ) -> None:
+        send = self._plan(name, number, partition, txn)
+        into.append(send)
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            _place(send, error, message)
+            send.ended = time.monotonic()
+            if error is None:
+                send.outcome = Outcome.OK
+
+        self._produce(producer, send, delivered)
+
+    def member(self, name: str) -> None:
+        """Read as a member of a group, commit, leave and come back."""
+        group = f"{self._topic}-group"
+        while not self._ended.is_set():
+            consumer = self._consumer(group)
+            seen: dict[int, int] = {}
+
+            def assigned(client: Consumer, partitions: list[TopicPartition], seen: dict[int, int] = seen) -> None:
+                seen.clear()
+                self._begin(client, group, partitions)
+
+            consumer.subscribe([self._topic], on_assign=assigned)
+            deadline = time.monotonic() + 3
+            while not self._ended.is_set() and time.monotonic() < deadline:
+                self._poll(consumer, name, seen)
+            self._commit(consumer, group, seen)
+            consumer.close()
+
+    def _begin(self, consumer: Consumer, group: str, partitions: list[TopicPartition]) -> None:
+        """Write down where the member will begin; every assignment is told apart by its number."""
+        self._assignment += 1
+        started = time.monotonic()
+        try:
+            committed = consumer.committed(partitions, PATIENCE_S)
+        except KafkaException:
+            return
+        positions = {one.partition: max(0, one.offset) for one in committed}
+        self.history.assigned.append(Assigned(group, positions, started))
+
+    def _poll(self, consumer: Consumer, name: str, seen: dict[int, int]) -> None:
+        started = time.monotonic()
+        messages = [message for message in consumer.consume(500, 0.2) if message.error() is None]
+        records = [(m.partition(), m.offset(), decode(m.value())) for m in messages]
+        if records:
+            seen.update({partition: offset + 1 for partition, offset, _ in records})
+            self.history.polls.append(Poll(name, self._assignment, records, started, time.monotonic()))
+
+    def _commit(self, consumer: Consumer, group: str, seen: dict[int, int]) -> None:
+        if not seen:
+            return
+        started = time.monotonic()
+        outcome = Outcome.OK
+        try:
+            consumer.commit(offsets=[TopicPartition(self._topic, p, o) for p, o in seen.items()], asynchronous=False)
+        except KafkaException:
+            outcome = Outcome.INFO
+        self.history.commits.append(Commit(group, dict(seen), outcome, started, time.monotonic()))
+
+    def _consumer(self, group: str) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "session.timeout.ms": 6000,
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+
+    def _final_read(self) -> None:
+        """Read every partition from its start to the end that it has now."""
+        consumer = self._consumer(f"{self._topic}-final")
+        for partition in range(self._partitions):
+            where = TopicPartition(self._topic, partition, OFFSET_BEGINNING)
+            _, end = consumer.get_watermark_offsets(where, PATIENCE_S)
+            consumer.assign([where])
+            deadline = time.monotonic() + PATIENCE_S
+            while True:
+                started = time.monotonic()
+                assert started < deadline, f"the final read of {partition} stands before {end}"
+                messages = [message for message in consumer.consume(1000, 0.2) if message.error() is None]
+                records = [(m.partition(), m.offset(), decode(m.value())) for m in messages]
+                if records:
+                    self.history.polls.append(Poll(FINAL, 0, records, started, time.monotonic()))
+                # The position also passes control and aborted records, which are never shown.
+                if consumer.position([where])[0].offset >= end or end == 0:
+                    break
+        consumer.close()
+
+
+def _place(send: Send, error: KafkaError | None, message: Message) -> None:
+    """Write down the offset of a delivery report."""
+    if error is None:
+        send.offset = message.offset()

@@ -1,0 +1,56 @@
+"""kill -9 of the broker under load: what was acknowledged is there, once and in order; the rest is whole or absent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness import BrokerProcess
+from history import History, Outcome, check
+from load import Load
+
+KILLS = 3
+PARTITIONS = 3
+SEED = 20130101
+
+
+def run(broker: BrokerProcess, topic: str, bodies: list[Callable[[Load, str], None]]) -> History:
+    """Load the broker, kill it a few times while it works, and hand out what was seen."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (created,) = admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values()
+    created.result()
+    load = Load(broker.bootstrap, topic, PARTITIONS, SEED)
+    load.start(*bodies)
+    try:
+        for _ in range(KILLS):
+            load.wait_for(acknowledged=200)
+            broker.kill()
+            time.sleep(0.2)
+            broker.start()
+        load.wait_for(acknowledged=200)
+    finally:
+        history = load.finish()
+    return history
+
+
+@pytest.mark.parametrize("kind", ["idempotent", "transactional"])
+def test_nothing_acknowledged_is_lost(broker: BrokerProcess, new_topic: Callable[[str], str], kind: str) -> None:
+    body = Load.idempotent if kind == "idempotent" else Load.transactional
+    history = run(broker, new_topic(kind), [body, body, Load.member])
+    assert check(history) == []
+    assert history.commits, "no group member committed anything"
+    if kind == "transactional":
+        assert any(send.outcome is Outcome.FAIL for send in history.sends), "nothing was aborted"
+
+
+def test_a_clean_stop_under_load_loses_nothing(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    topic = new_topic("stop")
+    load = Load(broker.bootstrap, topic, 1, SEED)
+    load.start(Load.idempotent)
+    load.wait_for(acknowledged=200)
+    assert broker.stop() == 0
+    broker.start()
+    load.wait_for(acknowledged=200)
+    assert check(load.finish()) == []
