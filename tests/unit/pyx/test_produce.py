@@ -1,0 +1,231 @@
+"""Produce in place: every version's layout, and what is refused."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dataplane import Broker, Peer, api_versions, batch, forget_all, lead, produce, produced, topic_id
+
+from penstock.errors import ErrorCode
+from penstock.pyx import partition
+from penstock.pyx.batch import marker, records, split
+from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
+
+VERSIONS = range(3, 14)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("produce")
+    for version in VERSIONS:
+        lead(folder, f"v{version}")
+        lead(folder, f"acks0-v{version}")
+    for name in ("orders", "several", "queue", "turns", "small", "time", "sequence"):
+        lead(folder, name, partitions=3, **({"max_message_bytes": 1000} if name == "small" else {}))
+    lead(folder, "stamped", log_append_time=1)
+    lead(folder, "__consumer_offsets")
+    lead(folder, "__transaction_state")
+    with Broker() as made:
+        yield made
+    forget_all()
+
+
+@pytest.fixture
+def peer(served: Broker) -> Iterator[Peer]:
+    with served.connect() as made:
+        yield made
+
+
+def stored(name: str, index: int = 0) -> list[bytes | None]:
+    """The values in a partition."""
+    raw = partition.read(name, index, 0, 1 << 24)
+    return [record.value for one in split(raw) for record in records(one)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_version_appends_and_answers(peer: Peer, version: int) -> None:
+    name = f"v{version}"
+    for first in (0, 3):
+        answer = peer.ask(produce(name, batch([b"a", b"b", b"c"]), version), version, ProduceResponse)
+        one = produced(answer)
+        assert (one.index, one.error_code, one.base_offset) == (0, 0, first)
+        assert one.log_append_time_ms == -1
+        assert one.log_start_offset == (0 if version >= 5 else -1)
+        assert (one.record_errors, one.error_message, answer.throttle_time_ms) == ([], None, 0)
+        topic = answer.responses[0]
+        assert (topic.topic_id == topic_id(name)) if version >= 13 else (topic.name == name)
+    assert stored(name) == [b"a", b"b", b"c"] * 2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_versions_bytes_are_exactly_the_codecs(peer: Peer, version: int) -> None:
+    request = produce(f"v{version}", batch([b"x"]), version)
+    request.topic_data.append(request.topic_data[0])
+    request.topic_data.append(ProduceRequest.TopicProduceData(name="none", topic_id=b"?" * 16))
+    peer.send(encode_request(request, version, 1, None))
+    frame = peer.receive()
+    body = frame[5:] if version >= 9 else frame[4:]
+    assert ProduceResponse.decode(body, version).encode(version) == body
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_acks_0_has_no_answer(peer: Peer, version: int) -> None:
+    name = f"acks0-v{version}"
+    peer.send(encode_request(produce(name, batch([b"a"]), version, acks=0), version, 1, "c"))
+    answer = peer.ask(produce(name, batch([b"b"]), version, acks=1), version, ProduceResponse)
+    assert produced(answer).base_offset == 1
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_acks_0_with_an_error_closes(peer: Peer, version: int) -> None:
+    peer.send(api_versions(1))
+    peer.send(encode_request(produce("nowhere", batch([b"a"]), version, acks=0), version, 2, "c"))
+    peer.send(api_versions(3))
+    assert peer.receive()[:4] == struct.pack(">i", 1)
+    assert peer.has_ended()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_wrong_acks_are_refused(peer: Peer, version: int) -> None:
+    for acks in (-2, 2, 32767):
+        one = produced(peer.ask(produce("orders", batch([b"a"]), version, acks), version, ProduceResponse))
+        assert (one.error_code, one.base_offset) == (ErrorCode.INVALID_REQUIRED_ACKS, -1)
+    assert stored("orders") == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_topics_and_partitions_that_are_not_here(peer: Peer, version: int) -> None:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topic = unknown if version < 13 else ErrorCode.UNKNOWN_TOPIC_ID
+    asked = [("nowhere", 0, topic), ("orders", 3, unknown), ("orders", -1, unknown), ("", 0, topic)]
+    for name, index, expected in asked:
+        request = produce(name, batch([b"a"]), version, index=index)
+        one = produced(peer.ask(request, version, ProduceResponse))
+        assert (one.index, one.error_code, one.base_offset) == (index, expected, -1)
+
+
+@pytest.mark.parametrize("version", [3, 8, 12, 13])
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_internal_topics_are_the_brokers_own(peer: Peer, name: str, version: int) -> None:
+    one = produced(peer.ask(produce(name, batch([b"a"]), version), version, ProduceResponse))
+    assert one.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert stored(name) == []
+
+
+def test_several_topics_and_partitions_fail_one_by_one(peer: Peer) -> None:
+    bad = bytearray(batch([b"rotten"]))
+    bad[-1] ^= 1
+    part = ProduceRequest.PartitionProduceData
+    request = ProduceRequest(
+        acks=1,
+        topic_data=[
+            ProduceRequest.TopicProduceData(
+                name="several",
+                partition_data=[
+                    part(index=0, records=batch([b"a"])),
+                    part(index=1, records=bytes(bad)),
+                    part(index=2, records=None),
+                    part(index=7, records=batch([b"b"])),
+                ],
+            ),
+            ProduceRequest.TopicProduceData(name="nowhere", partition_data=[part(index=0, records=batch([b"c"]))]),
+            ProduceRequest.TopicProduceData(
+                name="several", partition_data=[part(index=2, records=batch([b"d"]))]
+            ),
+        ],
+    )
+    answer = peer.ask(request, 12, ProduceResponse)
+    codes = [[one.error_code for one in topic.partition_responses] for topic in answer.responses]
+    assert codes == [
+        [0, ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+        [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+        [0],
+    ]
+    assert [stored("several", index) for index in range(3)] == [[b"a"], [], [b"d"]]
+
+
+def test_zstd_needs_version_7(peer: Peer) -> None:
+    zstd = batch([b"z" * 100], codec=4)
+    old = produced(peer.ask(produce("orders", zstd, 6, index=1), 6, ProduceResponse))
+    new = produced(peer.ask(produce("orders", zstd, 7, index=1), 7, ProduceResponse))
+    assert (old.error_code, new.error_code) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, 0)
+    assert stored("orders", 1) == [b"z" * 100]
+
+
+def test_batches_above_the_limit_are_refused(peer: Peer) -> None:
+    one = produced(peer.ask(produce("small", batch([b"x" * 2000]), 9), 9, ProduceResponse))
+    assert one.error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_control_batches_are_refused(peer: Peer) -> None:
+    one = produced(peer.ask(produce("orders", marker(True, 1, 0, 0, 0), 9, index=2), 9, ProduceResponse))
+    assert one.error_code == ErrorCode.INVALID_RECORD
+
+
+def test_log_append_time_is_told(peer: Peer) -> None:
+    one = produced(peer.ask(produce("stamped", batch([b"x"]), 9), 9, ProduceResponse))
+    assert one.log_append_time_ms > 1_700_000_000_000
+
+
+def test_a_repeated_sequence_gets_its_old_offset(peer: Peer) -> None:
+    sent = [batch([b"s"], producer_id=5, producer_epoch=0, base_sequence=n) for n in (0, 1, 0, 1, 2, 9)]
+    answers = [produced(peer.ask(produce("sequence", one, 9), 9, ProduceResponse)) for one in sent]
+    assert [one.base_offset for one in answers] == [0, 1, 0, 1, 2, -1]
+    assert answers[-1].error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_produce_behind_a_waiting_request_is_appended_at_once_and_answered_in_order() -> None:
+    with Broker(lambda request: None) as served, served.connect() as peer:
+        peer.send(api_versions(1))
+        for n in range(5):
+            peer.send(encode_request(produce("queue", batch([b"%d" % n]), 9), 9, 10 + n, "c"))
+        (waiting,) = served.wait_held(1)
+        with served.connect() as other:
+            while partition.offsets("queue", 0).log_end < 5:
+                assert produced(other.ask(produce("turns", batch([b"x"]), 9), 9, ProduceResponse)).error_code == 0
+        assert peer.is_silent()
+        served.plane.answer(waiting.token, waiting.frame[4:8])
+        order = [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(6)]
+        assert order == [1, 10, 11, 12, 13, 14]
+
+
+def test_many_batches_in_flight_keep_their_order(peer: Peer) -> None:
+    for n in range(300):
+        peer.send(encode_request(produce("turns", batch([b"%d" % n] * 3), 9, index=1), 9, n, "c"))
+    for n in range(300):
+        frame = peer.receive()
+        assert frame[:4] == struct.pack(">i", n)
+        assert produced(ProduceResponse.decode(frame[5:], 9)).base_offset == 3 * n
+    assert stored("turns", 1) == [b"%d" % n for n in range(300) for _ in range(3)]
+
+
+def test_a_large_batch(peer: Peer) -> None:
+    values = [bytes([n]) * 10_000 for n in range(90)]
+    for n in range(4):
+        one = produced(peer.ask(produce("turns", batch(values), 9, index=2), 9, ProduceResponse))
+        assert (one.error_code, one.base_offset) == (0, 90 * n)
+    assert stored("turns", 2)[:90] == values
+
+
+def test_a_request_cut_inside_appends_nothing(served: Broker) -> None:
+    request = encode_request(produce("time", batch([b"a", b"b"]), 9), 9, 1, "c")
+    start = len(encode_request(ProduceRequest(), 9, 1, "c")) - 8
+    for cut in range(start, len(request)):
+        with served.connect() as peer:
+            peer.send(request[:cut])
+            assert peer.has_ended()
+    assert stored("time") == []
+
+
+def test_what_was_appended_is_counted(served: Broker, peer: Peer) -> None:
+    before = served.plane.counters()
+    records = batch([b"counted"])
+    peer.ask(produce("time", records, 9, index=1), 9, ProduceResponse)
+    peer.ask(produce("nowhere", records, 9), 9, ProduceResponse)
+    after = served.plane.counters()
+    grown = {name: after[name] - before[name] for name in ("produce_batches", "produce_bytes", "produce_errors")}
+    assert grown == {"produce_batches": 1, "produce_bytes": len(records), "produce_errors": 1}

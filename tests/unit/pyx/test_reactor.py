@@ -1,0 +1,363 @@
+"""Connections, frames, order, bounds: the network threads as a client and the control plane see them."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+from dataplane import CLOSE, TIMEOUT_S, Broker, Peer, api_versions, echo
+
+from penstock.pyx.border import DataPlane, Request
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Broker]:
+    with Broker(max_request_bytes=1 << 20) as made:
+        yield made
+
+
+def until(condition: object, what: str) -> None:
+    """Wait for a condition that another thread makes true."""
+    assert callable(condition)
+    end = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.005)
+
+
+def head(api_key: int, version: int, client_id: bytes = b"x") -> bytes:
+    return struct.pack(">hhih", api_key, version, 7, len(client_id)) + client_id
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+FETCH_4 = struct.pack(">iiiib", -1, 100, 1, 1 << 20, 0)
+MALFORMED = {
+    "size 0": struct.pack(">i", 0),
+    "size -1": struct.pack(">i", -1),
+    "size INT_MIN": struct.pack(">i", -(2**31)),
+    "size INT_MAX": struct.pack(">i", 2**31 - 1),
+    "size above the limit by one": struct.pack(">i", (1 << 20) + 1),
+    "header cut short": framed(b"\0\x03\0"),
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    "produce 3 cut": framed(head(0, 3) + b"\xff\xff\0\x01"),
+    "produce 3 client id too long": framed(struct.pack(">hhih", 0, 3, 1, 32767) + b"x" * 8),
+    "produce 3 client id -2": framed(struct.pack(">hhih", 0, 3, 1, -2) + bytes(16)),
+    "produce 3 topics 2^31-1": framed(head(0, 3) + struct.pack(">hhii", -1, 1, 0, 2**31 - 1)),
+    "produce 3 topics -1": framed(head(0, 3) + struct.pack(">hhii", -1, 1, 0, -1)),
+    "produce 3 records longer than the frame": framed(
+        head(0, 3) + struct.pack(">hhiih1siii", -1, 1, 0, 1, 1, b"t", 1, 0, 1000)
+    ),
+    "produce 3 records -2": framed(head(0, 3) + struct.pack(">hhiih1siii", -1, 1, 0, 1, 1, b"t", 1, 0, -2)),
+    "produce 9 tags without end": framed(head(0, 9) + b"\xff" * 12),
+    "produce 9 a million tags": framed(head(0, 9) + b"\xc0\x84\x3d" + bytes(32)),
+    "fetch 4 partitions 2^31-1": framed(head(1, 4) + FETCH_4 + struct.pack(">ih1si", 1, 1, b"t", 2**31 - 1)),
+    "fetch 4 topics -5": framed(head(1, 4) + FETCH_4 + struct.pack(">i", -5)),
+    "fetch 4 cut": framed(head(1, 4) + FETCH_4[:9]),
+    "fetch 12 varint of six bytes": framed(head(1, 12) + b"\0" + bytes(33) + b"\xff" * 6),
+    "fetch 18 empty": framed(head(1, 18)),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_frame_closes_its_connection_only(served: Broker, name: str) -> None:
+    with served.connect() as other, served.connect() as peer:
+        peer.socket.sendall(MALFORMED[name])
+        assert peer.has_ended()
+        other.send(api_versions(5))
+        assert other.receive()[:4] == struct.pack(">i", 5)
+
+
+def test_what_came_before_a_malformed_frame_is_answered(served: Broker) -> None:
+    with served.connect() as peer:
+        peer.socket.sendall(framed(api_versions(1)) + framed(api_versions(2)) + struct.pack(">i", -1))
+        assert [peer.receive()[:4] for _ in range(2)] == [struct.pack(">i", n) for n in (1, 2)]
+        assert peer.has_ended()
+
+
+def test_random_bytes_end_or_wait_and_never_stop_the_threads(served: Broker) -> None:
+    dice = random.Random(4711)
+    for _ in range(200):
+        with served.connect() as peer:
+            peer.socket.sendall(dice.randbytes(dice.randrange(1, 3000)))
+    assert served.is_alive()
+
+
+def test_a_request_that_comes_byte_by_byte(served: Broker) -> None:
+    with served.connect() as peer:
+        for byte in framed(api_versions(3)):
+            peer.socket.sendall(bytes([byte]))
+        assert peer.receive() == echo(Request(0, 18, 0, 3, api_versions(3), "", ""))
+
+
+def test_requests_cut_at_every_place(served: Broker) -> None:
+    two = framed(api_versions(1)) + framed(api_versions(2))
+    for cut in range(1, len(two)):
+        with served.connect() as peer:
+            peer.socket.sendall(two[:cut])
+            time.sleep(0.001)
+            peer.socket.sendall(two[cut:])
+            assert [peer.receive()[:4] for _ in range(2)] == [struct.pack(">i", n) for n in (1, 2)]
+
+
+def test_the_control_plane_sees_the_whole_request() -> None:
+    seen: list[Request] = []
+
+    def control(request: Request) -> bytes:
+        seen.append(request)
+        return echo(request)
+
+    with Broker(control) as served, served.connect() as peer:
+        frame = struct.pack(">hhih", 3, 12, -5, 2) + b"me\0body"
+        peer.send(frame)
+        peer.receive()
+        host, port = peer.socket.getsockname()
+    (request,) = seen
+    assert request[1:] == (3, 12, -5, frame, f"{host}:{port}", "PLAINTEXT")
+    assert 0 <= request.token < 2**64
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(0, 2), (0, 14), (1, 3), (1, 19), (18, 99), (9999, 0), (-1, -1)])
+def test_what_is_not_served_in_place_goes_to_the_control_plane(served: Broker, api_key: int, version: int) -> None:
+    with served.connect() as peer:
+        peer.send(head(api_key, version))
+        assert peer.receive() == struct.pack(">i", 7) + b"\0\x01x"
+
+
+def test_pipelined_requests_are_answered_in_order(served: Broker) -> None:
+    with served.connect() as peer:
+        peer.socket.sendall(b"".join(framed(api_versions(n)) for n in range(2000)))
+        assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(2000)] == list(range(2000))
+
+
+def test_answers_given_in_another_order_leave_in_order() -> None:
+    with Broker(lambda request: None) as served, served.connect() as peer:
+        for n in range(20):
+            peer.send(api_versions(n))
+        requests = served.wait_held(20)
+        for request in random.Random(1).sample(requests[1:], 19):
+            served.plane.answer(request.token, echo(request))
+        assert peer.is_silent()
+        served.plane.answer(requests[0].token, echo(requests[0]))
+        assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(20)] == list(range(20))
+
+
+def test_a_connection_holds_a_bounded_number_of_unanswered_requests() -> None:
+    with Broker(lambda request: None) as served, served.connect() as peer:
+        peer.socket.sendall(b"".join(framed(api_versions(n)) for n in range(500)))
+        served.wait_held(60)
+        time.sleep(0.1)
+        assert len(served.held) < 64
+        answered = 0
+        while answered < 500:
+            for request in served.wait_held(answered + 1)[answered:]:
+                served.plane.answer(request.token, echo(request))
+                answered += 1
+        assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(500)] == list(range(500))
+
+
+def test_a_late_answer_is_dropped() -> None:
+    with Broker(lambda request: None, threads=1) as served:
+        with served.connect() as peer:
+            peer.send(api_versions(1))
+            (late,) = served.wait_held(1)
+        until(lambda: served.plane.counters()["connections"] == 0, "the connection was not closed")
+        with served.connect() as peer:                # takes the place of the one before
+            peer.send(api_versions(2))
+            second = served.wait_held(2)[1]
+            served.plane.answer(late.token, b"for another connection")
+            served.plane.answer(second.token, b"right")
+            served.plane.answer(second.token, b"twice")
+            assert peer.receive() == b"right"
+            assert peer.is_silent()
+        served.plane.answer(2**64 - 1, b"nobody")
+        until(lambda: served.plane.counters()["answers_late"] == 2, "late answers are counted")
+
+
+def test_close_connection_comes_after_the_answers_before_it() -> None:
+    def control(request: Request) -> object:
+        return CLOSE if request.correlation_id == 3 else None
+
+    with Broker(control) as served, served.connect() as peer:
+        for n in (1, 2, 3, 4):
+            peer.send(api_versions(n))
+        first, second = served.wait_held(2)[:2]
+        assert peer.is_silent()
+        served.plane.answer(second.token, b"second")
+        served.plane.answer(first.token, b"first")
+        assert peer.receive() == b"first"
+        assert peer.receive() == b"second"
+        assert peer.has_ended()
+
+
+def test_a_big_frame_comes_whole() -> None:
+    with Broker() as served, served.connect() as peer:
+        frame = api_versions(1) + random.Random(2).randbytes(9_000_000)
+        for _ in range(3):
+            peer.send(frame)
+            peer.send(api_versions(2))
+            assert peer.receive() == struct.pack(">i", 1) + frame[8:]
+            assert peer.receive()[:4] == struct.pack(">i", 2)
+
+
+def test_a_size_from_the_wire_allocates_nothing() -> None:
+    with Broker() as served:
+        peers = [served.connect() for _ in range(50)]
+        for peer in peers:
+            peer.socket.sendall(struct.pack(">i", 60 << 20) + b"x" * 200_000)
+        until(lambda: served.plane.counters()["bytes_in"] == 50 * 200_004, "the bytes came")
+        assert served.plane.counters()["input_bytes"] <= 50 * 400_000
+        assert served.is_alive()
+        for peer in peers:
+            peer.socket.close()
+        until(lambda: served.plane.counters()["input_bytes"] == 0, "memory was given back")
+
+
+def test_frames_in_part_are_bounded_for_the_broker_and_yet_become_whole() -> None:
+    with Broker(queued_bytes_max=1 << 20) as served:
+        peers = [served.connect() for _ in range(12)]
+        frame = framed(api_versions(1) + bytes(1 << 20))
+        for peer in peers:
+            peer.socket.sendall(frame[:700_000])
+        until(lambda: served.plane.counters()["stalls"] > 0, "somebody has to wait")
+        assert served.plane.counters()["input_bytes"] < 6 << 20
+        for peer in peers:
+            peer.socket.setblocking(True)
+            peer.socket.settimeout(TIMEOUT_S)
+            peer.socket.sendall(frame[700_000:])
+        for peer in peers:
+            assert len(peer.receive()) == (1 << 20) + len(api_versions()) - 4
+            peer.socket.close()
+
+
+def test_the_control_queue_is_bounded() -> None:
+    served = Broker(queued_bytes_max=1 << 20)
+    served.plane.start()
+    try:
+        peers = [served.connect() for _ in range(20)]
+        for peer in peers:
+            for n in range(3):
+                peer.send(api_versions(n) + bytes(60_000))
+        until(lambda: served.plane.counters()["stalls"] > 0, "somebody has to wait")
+        assert served.plane.counters()["queued_bytes"] <= 1 << 20
+        answered = 0
+        while answered < 60:
+            for request in served.plane.take_requests():
+                served.plane.answer(request.token, request.frame[4:8])
+                answered += 1
+        for peer in peers:
+            assert [peer.receive() for _ in range(3)] == [struct.pack(">i", n) for n in range(3)]
+            peer.socket.close()
+    finally:
+        served.plane.stop()
+
+
+def test_a_slow_reader_is_not_read_from() -> None:
+    with Broker(lambda request: request.frame[4:8] + bytes(400_000)) as served:
+        with served.connect(receive_buffer=4096) as peer:
+            peer.socket.sendall(b"".join(framed(api_versions(n)) for n in range(300)))
+            time.sleep(0.3)
+            assert served.plane.counters()["requests"] < 200
+            for n in range(300):
+                assert peer.receive()[:4] == struct.pack(">i", n)
+
+
+def test_idle_connections_are_closed_and_waiting_ones_are_not() -> None:
+    with Broker(lambda request: None, max_idle_ms=150) as served:
+        idle, partial, waiting = (served.connect() for _ in range(3))
+        partial.socket.sendall(b"\0\0")
+        waiting.send(api_versions(1))
+        (request,) = served.wait_held(1)
+        assert idle.has_ended()
+        assert partial.has_ended()
+        assert served.plane.counters()["closed_idle"] == 2
+        served.plane.answer(request.token, b"still here")
+        assert waiting.receive() == b"still here"
+        for peer in (idle, partial, waiting):
+            peer.socket.close()
+
+
+def test_500_idle_connections_are_no_burden() -> None:
+    with Broker() as served:
+        peers = [served.connect() for _ in range(500)]
+        assert served.is_alive()
+        for n, peer in enumerate(peers):
+            peer.send(api_versions(n))
+        for n, peer in enumerate(peers):
+            assert peer.receive()[:4] == struct.pack(">i", n)
+            peer.socket.close()
+        until(lambda: served.plane.counters()["connections"] == 0, "all are gone")
+        assert served.plane.counters()["connections_accepted"] == 501
+
+
+def test_connections_go_round_the_threads() -> None:
+    with Broker(lambda request: None) as served:
+        peers = [served.connect() for _ in range(4)]
+        for peer in peers:
+            peer.send(api_versions(1))
+        threads = {request.token >> 58 for request in served.wait_held(4)}
+        assert len(threads) == 2
+        for peer in peers:
+            peer.socket.close()
+
+
+def test_stop_lets_what_is_served_finish() -> None:
+    with Broker(lambda request: None) as served:
+        peer = served.connect()
+        peer.send(api_versions(1))
+        (request,) = served.wait_held(1)
+        served.plane.answer(request.token, b"last words")
+        served.plane.stop()
+        assert peer.receive() == b"last words"
+        assert peer.has_ended()
+        served.plane.stop()
+        served.plane.answer(request.token, b"too late")
+        assert served.plane.take_requests() == []
+        with pytest.raises(ConnectionRefusedError):
+            Peer(served.port)
+        peer.socket.close()
+
+
+def test_nothing_is_served_before_start() -> None:
+    plane = DataPlane(
+        network_threads=1,
+        node_id=0,
+        max_request_bytes=100,
+        max_idle_ms=1000,
+        queued_bytes_max=-1,
+        fetch_max_bytes=100,
+    )
+    port = plane.listen("127.0.0.1", 0, "A")
+    with pytest.raises(ConnectionRefusedError):
+        Peer(port)
+    plane.stop()
+    with pytest.raises(RuntimeError):
+        plane.start()
+
+
+def test_a_port_in_use_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        plane = DataPlane(
+            network_threads=1,
+            node_id=0,
+            max_request_bytes=100,
+            max_idle_ms=1000,
+            queued_bytes_max=0,
+            fetch_max_bytes=100,
+        )
+        with pytest.raises(OSError, match="in use"):
+            plane.listen("127.0.0.1", taken.getsockname()[1], "A")
+        plane.stop()
+
+
+@pytest.mark.parametrize("wrong", [{"threads": 0}, {"threads": 65}, {"max_request_bytes": 0}, {"max_idle_ms": 0}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be|not 1 to"):
+        Broker(**wrong)
