@@ -28,9 +28,7 @@ PRODUCE_KEY = 0
 LOWEST_VERSION = 3  # the first with batches of magic 2
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
-HIGHEST_TRANSACTIONAL = (
-    11  # v12 has the broker add partitions to transactions by itself (KIP-890), with another EndTxn
-)
+HIGHEST_TRANSACTIONAL = 11  # v12 has the broker add partitions to transactions by itself (KIP-890), with another EndTxn
 ANSWER_SLACK_MS = 1_000  # the broker may use the whole request timeout; its answer travels after that
 _HEAD = struct.Struct(">hhi")
 
@@ -147,17 +145,21 @@ class Sender:
         self._lines: dict[TopicPartition, _Line] = {}
         self._log = log.get("sender", client_id=config["client.id"])
 
-    def submit(self, tp: TopicPartition, pieces: Sequence[Piece]) -> asyncio.Future[Produced]:
+    def submit(
+        self, tp: TopicPartition, pieces: Sequence[Piece], deadline: float | None = None
+    ) -> asyncio.Future[Produced]:
         """Put one batch (in pieces) into its partition's line; the future gives where it went or raises
         KafkaError.
 
-        Order is the order of calls. The pieces must not change before the future is done.
+        Order is the order of calls. The pieces must not change before the future is done. `deadline` (loop time)
+        is when retries end, `delivery.timeout.ms` from now unless given.
         """
         loop = asyncio.get_running_loop()
         line = self._lines.get(tp)
         if line is None:
             line = self._lines[tp] = _Line(tp, self._client.backoff())
-        deadline = loop.time() + self._delivery_timeout_ms / 1000
+        if deadline is None:
+            deadline = loop.time() + self._delivery_timeout_ms / 1000
         entry = _Entry([memoryview(piece) for piece in pieces], deadline, loop.create_future())
         line.entries.append(entry)
         self._fill(line)
@@ -276,9 +278,7 @@ class Sender:
                     produced = Produced(-1)  # stored before, so long ago that the broker forgot where
                 elif part.error_code:
                     more = f": {part.error_message}" if part.error_message else ""
-                    error = KafkaError(
-                        part.error_code, f"produce to `{line.tp[0]}` partition {line.tp[1]}{more}"
-                    )
+                    error = KafkaError(part.error_code, f"produce to `{line.tp[0]}` partition {line.tp[1]}{more}")
         except KafkaError as raised:
             error = raised
         except IndexError:
@@ -352,26 +352,20 @@ class Sender:
         try:
             while line.entries:
                 if line.trouble is not None:
-                    self._log.info(
-                        "`%s` partition %d: sending again after %s", topic, partition, line.trouble
-                    )
+                    self._log.info("`%s` partition %d: sending again after %s", topic, partition, line.trouble)
                     self._client.forget(topic)
                     await asyncio.sleep(line.backoff.next_s())
                     if not line.entries:
                         return
                 if loop.time() > line.entries[0].deadline:
-                    cause = line.trouble or KafkaError(
-                        ErrorCode.REQUEST_TIMED_OUT, "`delivery.timeout.ms` is over"
-                    )
+                    cause = line.trouble or KafkaError(ErrorCode.REQUEST_TIMED_OUT, "`delivery.timeout.ms` is over")
                     self._fail_all(line, cause)
                     return
                 try:
                     if self._gate is not None and not line.open:
                         await self._gate(line.tp)
                         line.open = True
-                    left_ms = (
-                        max(1.0, (line.entries[0].deadline - loop.time()) * 1000) if line.entries else 1.0
-                    )
+                    left_ms = max(1.0, (line.entries[0].deadline - loop.time()) * 1000) if line.entries else 1.0
                     leader = await self._client.leader(topic, partition, timeout_ms=left_ms)
                     await self._client.connection(leader, self._lane)
                 except KafkaError as error:

@@ -100,11 +100,14 @@ class TransactionalSender:
         self._adder: asyncio.Task[None] | None = None
         self._log = log.get("transaction", transactional_id=transactional_id)
 
-    async def init(self) -> None:
+    async def init(self, producer_id: int = -1, producer_epoch: int = -1) -> None:
         """Take the identity: fences older producers of it and ends their open transaction. Sequences begin at
         0.
+
+        With the producer id and epoch that this process had before, the identity is only taken again if nobody else
+        took it meanwhile (KIP-360): a worker that starts over must not fence its own successor. Raises Fenced.
         """
-        await self._init_producer(-1, -1)
+        await self._init_producer(producer_id, producer_epoch)
         self._enter(TransactionState.READY)
         self._forget_transaction()
 
@@ -201,9 +204,7 @@ class TransactionalSender:
                 group_instance_id=group_instance_id,
                 topics=_offset_topics(offsets),
             )
-            await self._retry(
-                lambda: self._client.ask_coordinator(group, "group", request, codes=_txn_offset_codes)
-            )
+            await self._retry(lambda: self._client.ask_coordinator(group, "group", request, codes=_txn_offset_codes))
         except KafkaError as error:
             raise self._judge(error) from error
 
@@ -338,6 +339,10 @@ class TransactionalSender:
         await self._client.ask_coordinator(key, "transaction", request, codes=_add_partition_codes)
 
     # State
+
+    def check_open(self) -> None:
+        """Raise, as a send would, unless a transaction is open."""
+        self._expect(TransactionState.OPEN)
 
     def _enter(self, state: TransactionState) -> None:
         self.state = state
