@@ -3,8 +3,8 @@
 #
 #  0 base offset i64 | 8 length i32 (of what follows it) | 12 leader epoch i32 | 16 magic i8
 # 17 crc u32 (of all that follows it) | 21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64
-# 35 max timestamp i64 | 43 producer id i64 | 51 producer epoch i16 | 53 base sequence i32 | 57 record count i32
-# 61 records, maybe compressed
+# 35 max timestamp i64 | 43 producer id i64 | 51 producer epoch i16 | 53 base sequence i32
+# 57 record count i32 | 61 records, maybe compressed
 #
 # A record: length varint | attributes i8 | timestamp delta varlong | offset delta varint
 #   | key length varint (-1 = null), key | value length varint (-1 = null), value | header count varint
@@ -73,9 +73,9 @@ cdef enum:
 # What batch_check looks for besides length, CRC, codec and what can never be true.
 cdef enum:
     CHECK_STORED = 0                            # recovery: holes, empty batches and magic 0 or 1 may be there
-    CHECK_DENSE = 1                             # count == last offset delta + 1: producers, not what was compacted
+    CHECK_DENSE = 1                             # count == last offset delta + 1, unlike what was compacted
     CHECK_NO_CONTROL = 2
-    CHECK_CLEAN = 4                             # no unused bits, no LogAppendTime, magic 2, producer fields fit
+    CHECK_CLEAN = 4                             # magic 2, no unused bits or LogAppendTime, producer fits
     CHECK_CLIENT = CHECK_DENSE | CHECK_NO_CONTROL | CHECK_CLEAN
     CHECK_COORDINATOR = CHECK_DENSE | CHECK_CLEAN
 

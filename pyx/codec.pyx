@@ -2,9 +2,8 @@
 
 - gzip: RFC 1952, members one after the other.
 - snappy: written in the framing of Java's SnappyOutputStream ("xerial"): 16 bytes of header, then chunks of a
-  big-endian length and a raw snappy block of at most 32 KiB. Read in that framing or as one raw block (librdkafka's).
-- lz4: the LZ4 frame format, independent blocks of 64 KiB, no content checksum (Java's reader asks for independent
-  blocks).
+  big-endian length and a raw snappy block of at most 32 KiB. Read in that framing or as one raw block.
+- lz4: the LZ4 frame format, blocks of 64 KiB, no content checksum (Java's reader asks for independent blocks).
 - zstd: frames.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

@@ -1,7 +1,7 @@
 """Many batches to numpy columns, and a batch to a smaller one.
 
-Record bytes go from the batch (or from where it was inflated to) into the columns in one copy, without Python objects
-and without the GIL. The arrays look at memory that the Store owns.
+Record bytes go from the batch (or from where it was inflated to) into the columns in one copy, without Python
+objects and without the GIL. The arrays look at memory that the Store owns.
 """
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

@@ -1,7 +1,7 @@
 """CRC32C of bytes, and of bytes joined, without reading them again.
 
-The register is a polynomial over GF(2), lowest bit = highest power. Appending n zero bytes multiplies it by x^(8n)
-modulo the Castagnoli polynomial; that is all that the three-stream loop and `crc32c_combine` rest on.
+The register is a polynomial over GF(2), lowest bit = highest power. Appending n zero bytes multiplies it by
+x^(8n) modulo the Castagnoli polynomial; that is all that the three-stream loop and `crc32c_combine` rest on.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
@@ -68,8 +68,8 @@ cdef extern from *:
         while (n >= 8) {
             uint32_t low = crc ^ (p[0] | p[1] << 8 | p[2] << 16 | (uint32_t)p[3] << 24);
             crc = crc_slices[7][low & 255] ^ crc_slices[6][(low >> 8) & 255]
-                ^ crc_slices[5][(low >> 16) & 255] ^ crc_slices[4][low >> 24] ^ crc_slices[3][p[4]] ^ crc_slices[2][p[5]] ^ crc_slices[1][p[6]]
-                ^ crc_slices[0][p[7]];
+                ^ crc_slices[5][(low >> 16) & 255] ^ crc_slices[4][low >> 24] ^ crc_slices[3][p[4]]
+                ^ crc_slices[2][p[5]] ^ crc_slices[1][p[6]] ^ crc_slices[0][p[7]];
             p += 8;
             n -= 8;
         }

@@ -1,17 +1,18 @@
 """New header, same payload.
 
-CRC32C is linear: for messages of equal length, crc(new) ^ crc(old) depends only on where they differ. They differ in
-the 40 bytes of header that the checksum covers, followed by the same n bytes of payload, so
-crc(new) = crc(old) ^ shift(crc(new header) ^ crc(old header), n), and shifting by n bytes takes O(log n). A checksum
-that was wrong stays wrong by the same difference: what went bad on the way is still found out at the target.
+CRC32C is linear: for messages of equal length, crc(new) ^ crc(old) depends only on where they differ. They differ
+in the 40 bytes of header that the checksum covers, followed by the same n bytes of payload, so
+crc(new) = crc(old) ^ shift(crc(new header) ^ crc(old header), n), and shifting by n bytes takes O(log n). A
+checksum that was wrong stays wrong by the same difference: what went bad on the way is still found out.
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memmove
 
 from penstock.pyx.batch cimport (
-    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BATCH_BAD_MAGIC, BATCH_CONTROL, CRC_AT, DELETE_HORIZON_BIT, LEADER_EPOCH_AT,
-    LOG_APPEND_TIME_BIT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, TRANSACTIONAL_BIT, RawBatch, batch_is_control,
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BATCH_BAD_MAGIC, BATCH_CONTROL, CRC_AT, DELETE_HORIZON_BIT,
+    LEADER_EPOCH_AT, LOG_APPEND_TIME_BIT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, TRANSACTIONAL_BIT,
+    RawBatch, batch_is_control,
     raise_fault,
 )
 from penstock.pyx.crc cimport crc32c, crc32c_combine
