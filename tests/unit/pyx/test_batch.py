@@ -94,7 +94,12 @@ def test_batches_of_java(name: str) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_header_fields_of_java(codec: str) -> None:
     raw = RawBatch(JAVA[f"v2-{codec}-transactional"])
-    assert (raw.base_offset, raw.last_offset, raw.next_offset, raw.last_offset_delta) == (1000, 1059, 1060, 59)
+    assert (raw.base_offset, raw.last_offset, raw.next_offset, raw.last_offset_delta) == (
+        1000,
+        1059,
+        1060,
+        59,
+    )
     assert (raw.producer_id, raw.producer_epoch, raw.base_sequence, raw.last_sequence) == (4711, 3, 17, 76)
     assert (raw.leader_epoch, raw.magic, raw.record_count) == (5, 2, 60)
     assert (raw.base_timestamp, raw.max_timestamp) == (1_700_000_000_000, 1_700_000_000_570)
@@ -256,7 +261,9 @@ def test_split_leaves_out_a_cut_batch_only() -> None:
     one, two = built(0, 3), built(4, 5)
     for length in range(len(one) + len(two) + 1):
         found = split((one + two)[:length])
-        assert [bytes(raw) for raw in found] == [one, two][: (length >= len(one)) + (length >= len(one) + len(two))]
+        assert [bytes(raw) for raw in found] == [one, two][
+            : (length >= len(one)) + (length >= len(one) + len(two))
+        ]
     with pytest.raises(BatchError, match="magic"):
         split(one + bytes(8) + b"\x00\x00\x01\x00" + b"\xff" * 100)
     assert split(b"") == []
