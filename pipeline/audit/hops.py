@@ -12,7 +12,7 @@ from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, count_topic
 from penstock.pipeline.audit.snapshot import Snapshot, take
-from penstock.pipeline.etl.table import committed, exists, rows_by_partition
+from penstock.pipeline.etl.table import committed, rows_by_partition
 
 
 @dataclass
@@ -108,11 +108,12 @@ async def _dedupe_hop(
 async def _table_hop(config: Config, written: Hop, progress: Callable[[int], None]) -> Hop:
     """The table's rows, counted from its files, against the records of the ranges that its commits name."""
     path, topic = config["penstock.etl.table"], job.etl_topic(config)
-    if not exists(path):
+    nights = committed(path)
+    if not nights:
         return Hop(f"table {Path(path).name}", 0, waiting=written.records)
     ends: dict[int, int] = {}
     rows, rejects = Counter[int](), Counter[int]()
-    for night in committed(path):
+    for night in nights:
         for (_, partition), span in night.partitions.items():
             ends[partition] = max(ends.get(partition, 0), span.end)
             rows[partition] += span.rows

@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from penstock.pipeline.producer import Producer
@@ -74,7 +75,8 @@ def collect(bootstrap: str, origin: str, topic: str, codec: str, ledger: Path) -
     failpoints.arm_from_environment()
     days = flights.events(origin)
     book = Ledger(ledger)
-    producer = Producer(bootstrap, **{"compression.type": codec, "linger.ms": 5, "client.id": f"collector-{origin}"})
+    properties: dict[str, Any] = {"compression.type": codec, "linger.ms": 5, "client.id": f"collector-{origin}"}
+    producer = Producer(bootstrap, **properties)
     print("ready", flush=True)
     for line in sys.stdin:
         day = line.strip()
