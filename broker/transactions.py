@@ -221,7 +221,10 @@ def needs_producer_id(transaction: Transaction, event: object) -> bool:
     """
     facts = transaction.facts
     if isinstance(event, Init):
-        return facts is None or _is_exhausted(facts.producer_epoch)
+        if facts is None:
+            return True
+        at_rest = facts.state is TransactionState.EMPTY or facts.state in COMPLETED
+        return at_rest and not transaction.changing and _is_exhausted(facts.producer_epoch)
     if isinstance(event, End) and event.raises_epoch:
         return facts is not None and _is_exhausted(facts.producer_epoch)
     return False

@@ -1,0 +1,437 @@
+"""The transaction machine: Kafka's answers, step by step, on a clock of the test's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.broker import transactions
+from penstock.broker.machines import NEVER, Append, Appended, Now, Reply, Tick
+from penstock.broker.transactions import (
+    EPOCH_EXHAUSTED,
+    EPOCH_MAX,
+    AddPartitions,
+    End,
+    Expire,
+    Facts,
+    Init,
+    MarkersWritten,
+    ProducerResult,
+    TopicDeleted,
+    Transaction,
+    TransactionRecord,
+    TransactionState,
+    WriteMarkers,
+)
+from penstock.errors import ErrorCode as E
+
+TIMEOUT_MS, DAY_MS = 60_000, 24 * 3_600_000
+PART, OTHER = ("t", 0), ("t", 1)
+
+
+class Bench:
+    """A transaction with a fake log and fake partitions; appends and markers succeed at once unless told not to."""
+
+    def __init__(self) -> None:
+        self.transaction = Transaction("x", DAY_MS, 900_000)
+        self.mono_ms, self.wall_ms = 1_000, 1_700_000_000_000
+        self.log: list[TransactionRecord] = []
+        self.markers: list[WriteMarkers] = []
+        self.hold = False
+        self.held: list[Append | WriteMarkers] = []
+        self.refuse = 0
+        self.markers_fail = False
+        self.replies: dict[object, Any] = {}
+        self.tokens = 0
+        self.next_id = 100
+
+    @property
+    def now(self) -> Now:
+        return Now(self.mono_ms, self.wall_ms)
+
+    @property
+    def facts(self) -> Facts:
+        assert self.transaction.facts is not None
+        return self.transaction.facts
+
+    @property
+    def state(self) -> str:
+        return self.facts.state.shown
+
+    def feed(self, event: object) -> None:
+        queue = [event]
+        while queue:
+            _, actions = transactions.step(self.transaction, queue.pop(0), self.now)
+            for action in actions:
+                if isinstance(action, Reply):
+                    assert action.token not in self.replies, "a request is answered once"
+                    self.replies[action.token] = action.result
+                elif self.hold:
+                    self.held.append(action)
+                else:
+                    queue.append(self.carry_out(action))
+
+    def carry_out(self, action: Append | WriteMarkers) -> object:
+        if isinstance(action, WriteMarkers):
+            if not self.markers_fail:
+                self.markers.append(action)
+            return MarkersWritten(not self.markers_fail)
+        if self.refuse:
+            return Appended(action.id, self.refuse)
+        for record in action.records:
+            assert isinstance(record, TransactionRecord)
+            self.log.append(record)
+        return Appended(action.id, 0, len(self.log) - 1)
+
+    def release(self) -> None:
+        held, self.held, self.hold = self.held, [], False
+        for action in held:
+            self.feed(self.carry_out(action))
+
+    def pass_ms(self, duration_ms: int) -> None:
+        end = self.mono_ms + duration_ms
+        while self.transaction.wake_at_ms <= end:
+            self.wall_ms += max(0, self.transaction.wake_at_ms - self.mono_ms)
+            self.mono_ms = max(self.mono_ms, self.transaction.wake_at_ms)
+            self.feed(Tick())
+            assert self.transaction.wake_at_ms > self.mono_ms, "a tick leaves nothing due"
+        self.wall_ms += end - self.mono_ms
+        self.mono_ms = end
+
+    def ask(self, event: Any) -> Any:
+        self.tokens += 1
+        event.token = self.tokens
+        if isinstance(event, Init | End) and transactions.needs_producer_id(self.transaction, event):
+            event.fresh_producer_id = self.next_id
+            self.next_id += 1
+        self.feed(event)
+        return self.replies.get(event.token)
+
+    def init(self, producer_id: int = -1, epoch: int = -1, timeout_ms: int = TIMEOUT_MS) -> tuple[int, int, int]:
+        result: ProducerResult = self.ask(Init(None, timeout_ms, producer_id, epoch))
+        return result.error, result.producer_id, result.producer_epoch
+
+    def add(self, *partitions: tuple[str, int], producer: tuple[int, int] = (100, 0)) -> int:
+        return int(self.ask(AddPartitions(None, *producer, partitions)))
+
+    def end(self, commit: bool, producer: tuple[int, int] = (100, 0), raises: bool = False) -> Any:
+        result: ProducerResult | None = self.ask(End(None, *producer, commit, raises))
+        return None if result is None else result.error if not raises else result
+
+    def ongoing(self) -> None:
+        assert self.init() == (E.NONE, 100, 0)
+        assert self.add(PART) == E.NONE
+
+    def restart(self) -> None:
+        """A new coordinator knows what is in the log and nothing else."""
+        self.transaction = Transaction("x", DAY_MS, 900_000)
+        self.hold, self.held = False, []
+        for record in self.log:
+            transactions.load(self.transaction, record)
+        for action in transactions.loaded(self.transaction, self.now):
+            assert isinstance(action, WriteMarkers)
+            self.feed(self.carry_out(action))
+
+    def states(self) -> list[str]:
+        """What the log says, in order."""
+        return [record.value.state.shown for record in self.log if record.value is not None]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_is_decided_then_marked_then_complete(commit: bool) -> None:
+    bench = Bench()
+    bench.ongoing()
+    assert bench.end(commit) == E.NONE
+    word = "Commit" if commit else "Abort"
+    assert bench.states() == ["Empty", "Ongoing", "Prepare" + word, "Complete" + word]
+    assert bench.markers == [WriteMarkers(100, 0, commit, frozenset({PART}))]
+    assert bench.end(commit) == E.NONE, "asked again after a lost answer"
+    assert bench.end(not commit) == E.INVALID_TXN_STATE
+    assert bench.add(OTHER) == E.NONE
+    assert bench.facts.partitions == {OTHER}, "the next transaction starts with nothing"
+
+
+def test_every_step_is_stored_before_it_is_answered() -> None:
+    bench = Bench()
+    bench.hold = True
+    assert bench.ask(Init(None, TIMEOUT_MS)) is None
+    assert transactions.step(bench.transaction, Tick(), bench.now)[1] == []
+    bench.release()
+    assert bench.replies[1].producer_id == 100
+    bench.hold = True
+    assert bench.ask(AddPartitions(None, 100, 0, [PART])) is None
+    assert bench.add(OTHER) == E.CONCURRENT_TRANSACTIONS
+    assert bench.init()[0] == E.CONCURRENT_TRANSACTIONS
+    bench.release()
+    assert bench.replies[2] == E.NONE
+    bench.hold = True
+    assert bench.end(True) is None and bench.states()[-1] == "Ongoing"
+    bench.release()
+
+
+def test_partitions_that_are_in_already_cost_nothing() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.add(OTHER)
+    stored = len(bench.log)
+    assert bench.add(PART, OTHER) == E.NONE
+    assert len(bench.log) == stored
+
+
+def test_strangers_and_zombies() -> None:
+    bench = Bench()
+    assert bench.add(PART) == E.INVALID_PRODUCER_ID_MAPPING
+    assert bench.end(True) == E.INVALID_PRODUCER_ID_MAPPING
+    assert transactions.is_disposable(bench.transaction)
+    bench.ongoing()
+    assert bench.add(PART, producer=(5, 0)) == E.INVALID_PRODUCER_ID_MAPPING
+    assert bench.add(PART, producer=(100, 1)) == E.PRODUCER_FENCED
+    assert bench.end(True, producer=(100, 1)) == E.PRODUCER_FENCED
+    assert bench.end(True, producer=(5, 0)) == E.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_nothing_to_end() -> None:
+    bench = Bench()
+    bench.init()
+    assert bench.end(True) == E.INVALID_TXN_STATE
+    assert bench.end(False) == E.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_timeout_that_is_refused(timeout_ms: int) -> None:
+    bench = Bench()
+    assert bench.init(timeout_ms=timeout_ms)[0] == E.INVALID_TRANSACTION_TIMEOUT
+    assert transactions.is_disposable(bench.transaction)
+
+
+def test_a_new_producer_fences_the_old_one() -> None:
+    bench = Bench()
+    bench.init()
+    assert bench.init() == (E.NONE, 100, 1)
+    assert bench.add(PART) == E.PRODUCER_FENCED
+
+
+def test_a_new_producer_aborts_the_old_ones_transaction_first() -> None:
+    bench = Bench()
+    bench.ongoing()
+    assert bench.init()[0] == E.CONCURRENT_TRANSACTIONS
+    assert bench.markers == [WriteMarkers(100, 1, False, frozenset({PART}))], "under the fencing epoch"
+    assert bench.init() == (E.NONE, 100, 2), "the fencing epoch is nobody's"
+    assert bench.end(True) == E.PRODUCER_FENCED
+
+
+def test_a_producer_goes_on_after_an_error() -> None:
+    bench = Bench()
+    bench.init()
+    assert bench.init(100, 0) == (E.NONE, 100, 1)
+    assert bench.init(100, 0) == (E.NONE, 100, 1), "asked again: no second bump"
+    assert bench.init(100, 1) == (E.NONE, 100, 2)
+    assert bench.init(100, 0)[0] == E.PRODUCER_FENCED
+    assert bench.init(99, 2)[0] == E.PRODUCER_FENCED
+    assert bench.init() == (E.NONE, 100, 3)
+    assert bench.init(100, 2)[0] == E.PRODUCER_FENCED, "a newer producer took over in between"
+
+
+def test_used_up_epochs_mean_a_new_producer_id() -> None:
+    bench = Bench()
+    bench.init()
+    bench.transaction.facts = replace(bench.facts, producer_epoch=EPOCH_EXHAUSTED)
+    assert bench.init() == (E.NONE, 101, 0)
+    assert bench.add(PART, producer=(100, EPOCH_EXHAUSTED)) == E.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_producer_that_goes_on_with_used_up_epochs() -> None:
+    bench = Bench()
+    bench.init()
+    bench.transaction.facts = replace(bench.facts, producer_epoch=EPOCH_EXHAUSTED)
+    assert bench.init(100, EPOCH_EXHAUSTED) == (E.NONE, 101, 0)
+    assert bench.init(100, EPOCH_EXHAUSTED) == (E.NONE, 101, 0), "asked again"
+
+
+def test_the_last_epoch_is_kept_for_fencing() -> None:
+    bench = Bench()
+    bench.init()
+    bench.transaction.facts = replace(bench.facts, producer_epoch=EPOCH_EXHAUSTED)
+    bench.add(PART, producer=(100, EPOCH_EXHAUSTED))
+    assert bench.init()[0] == E.CONCURRENT_TRANSACTIONS
+    assert bench.markers[-1].producer_epoch == EPOCH_MAX
+    assert bench.init() == (E.NONE, 101, 0)
+
+
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.pass_ms(TIMEOUT_MS - 1)
+    assert bench.state == "Ongoing"
+    bench.pass_ms(1)
+    assert bench.state == "CompleteAbort"
+    assert bench.markers == [WriteMarkers(100, 1, False, frozenset({PART}))]
+    assert bench.end(True) == E.PRODUCER_FENCED
+    assert bench.transaction.wake_at_ms == NEVER
+
+
+def test_the_timeout_goes_on_over_a_restart() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.pass_ms(TIMEOUT_MS // 2)
+    bench.restart()
+    assert bench.state == "Ongoing"
+    bench.pass_ms(TIMEOUT_MS // 2)
+    assert bench.state == "CompleteAbort"
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_decided_transaction_is_completed_after_a_crash(commit: bool) -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.markers_fail = True
+    assert bench.end(commit) == E.NONE, "the decision is stored"
+    bench.markers_fail = False
+    bench.restart()
+    assert bench.markers == [WriteMarkers(100, 0, commit, frozenset({PART}))]
+    assert bench.state == ("CompleteCommit" if commit else "CompleteAbort")
+
+
+def test_markers_that_fail_are_tried_again() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.markers_fail = True
+    bench.end(True)
+    assert bench.add(PART) == E.CONCURRENT_TRANSACTIONS
+    assert bench.end(True) == E.CONCURRENT_TRANSACTIONS
+    assert bench.end(False) == E.INVALID_TXN_STATE
+    bench.pass_ms(5_000)
+    assert bench.state == "PrepareCommit"
+    bench.markers_fail = False
+    bench.pass_ms(transactions.RETRY_MS)
+    assert bench.state == "CompleteCommit"
+
+
+def test_a_completion_that_cannot_be_stored_is_tried_again() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.hold = True
+    bench.end(True)
+    [prepare] = bench.held
+    bench.held, bench.hold = [], False
+    appended = bench.carry_out(prepare)
+    bench.refuse = E.NOT_ENOUGH_REPLICAS
+    bench.feed(appended)
+    assert bench.state == "PrepareCommit"
+    bench.refuse = 0
+    bench.pass_ms(transactions.RETRY_MS)
+    assert bench.state == "CompleteCommit"
+
+
+def test_what_is_not_stored_has_not_happened() -> None:
+    bench = Bench()
+    bench.refuse = E.NOT_ENOUGH_REPLICAS
+    assert bench.init()[0] == E.COORDINATOR_NOT_AVAILABLE
+    assert transactions.is_disposable(bench.transaction)
+    bench.refuse = 0
+    bench.next_id = 100
+    bench.init()
+    bench.refuse = E.NOT_LEADER_OR_FOLLOWER
+    assert bench.add(PART) == E.NOT_COORDINATOR
+    assert bench.state == "Empty"
+    bench.refuse = 0
+    bench.add(PART)
+    bench.refuse = E.MESSAGE_TOO_LARGE
+    assert bench.end(True) == E.UNKNOWN_SERVER_ERROR
+    assert bench.state == "Ongoing" and not bench.markers
+    bench.refuse = 0
+    assert bench.end(True) == E.NONE
+
+
+def test_a_timeout_that_cannot_be_stored_is_tried_again() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.refuse = E.NOT_ENOUGH_REPLICAS
+    bench.pass_ms(TIMEOUT_MS + 2_000)
+    assert bench.state == "Ongoing"
+    bench.refuse = 0
+    bench.pass_ms(transactions.RETRY_MS)
+    assert bench.state == "CompleteAbort" and bench.facts.producer_epoch == 1
+
+
+def test_unused_ids_expire() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.wall_ms += DAY_MS
+    bench.feed(Expire())
+    assert bench.state == "Ongoing", "not while it is in use"
+    bench.end(True)
+    bench.feed(Expire())
+    assert bench.state == "CompleteCommit"
+    bench.wall_ms += DAY_MS
+    bench.feed(Expire())
+    assert bench.state == "Dead" and bench.log[-1].value is None
+    assert transactions.is_disposable(bench.transaction)
+
+
+def test_a_deleted_topic_needs_no_marker() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.feed(TopicDeleted("t"))
+    bench.end(True)
+    assert bench.markers[-1].partitions == frozenset()
+
+
+def test_verification() -> None:
+    bench = Bench()
+    assert transactions.verify(bench.transaction, 100, 0, PART) == E.INVALID_PRODUCER_ID_MAPPING
+    bench.ongoing()
+    assert transactions.verify(bench.transaction, 100, 0, PART) == E.NONE
+    assert transactions.verify(bench.transaction, 100, 0, OTHER) == E.INVALID_TXN_STATE
+    assert transactions.verify(bench.transaction, 100, 1, PART) == E.PRODUCER_FENCED
+    bench.end(True)
+    assert transactions.verify(bench.transaction, 100, 0, PART) == E.INVALID_TXN_STATE
+
+
+# --- EndTxn from v5 on (KIP-890) --------------------------------------------------------------------------------------
+
+
+def test_each_transaction_raises_the_epoch() -> None:
+    bench = Bench()
+    bench.ongoing()
+    assert bench.end(True, raises=True) == ProducerResult(E.NONE, 100, 1)
+    assert bench.markers[-1].producer_epoch == 1
+    assert bench.end(True, raises=True) == ProducerResult(E.NONE, 100, 1), "asked again"
+    assert bench.end(False, raises=True).error == E.INVALID_TXN_STATE, "asked again for the opposite"
+    assert bench.add(PART, producer=(100, 1)) == E.NONE
+    assert bench.end(True, raises=True).error == E.PRODUCER_FENCED
+
+
+def test_an_abort_of_nothing_raises_the_epoch_too() -> None:
+    bench = Bench()
+    bench.init()
+    assert bench.end(True, raises=True).error == E.INVALID_TXN_STATE
+    assert bench.end(False, raises=True) == ProducerResult(E.NONE, 100, 1)
+    assert bench.end(False, producer=(100, 1), raises=True) == ProducerResult(E.NONE, 100, 2)
+
+
+def test_raising_the_last_epoch_means_a_new_producer_id() -> None:
+    bench = Bench()
+    bench.init()
+    bench.transaction.facts = replace(bench.facts, producer_epoch=EPOCH_EXHAUSTED)
+    last = (100, EPOCH_EXHAUSTED)
+    bench.add(PART, producer=last)
+    assert bench.end(True, last, raises=True) == ProducerResult(E.NONE, 101, 0)
+    assert bench.markers[-1].producer_id == 100 and bench.markers[-1].producer_epoch == EPOCH_MAX
+    assert bench.end(True, last, raises=True) == ProducerResult(E.NONE, 101, 0), "asked again"
+    assert bench.add(PART, producer=(101, 0)) == E.NONE
+
+
+def test_state_names_are_kafkas() -> None:
+    assert [state.shown for state in TransactionState] == [
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "PrepareAbort",
+        "CompleteCommit",
+        "CompleteAbort",
+        "Dead",
+        "PrepareEpochFence",
+    ]
