@@ -48,6 +48,8 @@ class Columns:
 def decode(batches: Sequence[RawBatch], limit_bytes: int = ...) -> Columns:
     """Open batches; together they may inflate to at most `limit_bytes` (256 MiB).
 
+    Of tiny records the columns take more memory than their bytes: some 50 bytes a record besides them.
+
     Control batches give no rows. Checksums aren't looked at: `RawBatch.check` does that. Raises BatchError, which names
     the batch by its offset, when anything in any of them is wrong: then nothing is given. The GIL is released.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
 from penstock.pyx.batch import (
@@ -25,6 +27,8 @@ from penstock.pyx.batch import (
     split,
 )
 from penstock.pyx.crc import crc32c
+from penstock.pyx.wire.frame import decode_response, encode_request
+from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records_java.hex"
 LINES = [line.split() for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
@@ -164,6 +168,41 @@ def test_kafka_python_reads_ours(codec: int) -> None:
     theirs = KafkaPythonRecords(built(codec)).next_batch()
     assert theirs.validate_crc()
     assert [(r.key, r.value, r.timestamp, list(r.headers)) for r in theirs] == samples()
+
+
+def send_as_it_is(host: str, port: int, topic: str, batch: bytes) -> None:
+    """Produce one batch whose bytes are given to partition 0 of a topic."""
+    partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    data = ProduceRequest.TopicProduceData(name=topic, partition_data=[partition])
+    frame = encode_request(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[data]), 7, 1, "test")
+    with socket.create_connection((host, port), timeout=30) as connection:
+        connection.sendall(struct.pack(">i", len(frame)) + frame)
+        (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+        _, response = decode_response(ProduceResponse, connection.recv(size, socket.MSG_WAITALL), 7)
+    assert response.responses[0].partition_responses[0].error_code == 0
+
+
+def test_librdkafka_reads_ours() -> None:
+    # Through the mock broker that comes with librdkafka: it stores what it is sent and hands it to a real consumer.
+    holder = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "replaced", "log_level": 0})
+    holder.list_topics("ours", timeout=30)
+    (broker,) = holder.list_topics(timeout=30).brokers.values()
+    for codec in range(5):
+        send_as_it_is(broker.host, broker.port, "ours", built(codec))
+    consumer = Consumer(
+        {"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "unused", "check.crcs": True}
+    )
+    consumer.assign([TopicPartition("ours", 0, 0)])
+    expected = samples() * 5
+    found: list[Sample] = []
+    while len(found) < len(expected):
+        messages = consumer.consume(len(expected), timeout=30)
+        assert messages, f"{len(found)} of {len(expected)} records came"
+        for message in messages:
+            assert message.error() is None
+            found.append((message.key(), message.value(), message.timestamp()[1], message.headers() or []))
+    consumer.close()
+    assert found == expected
 
 
 @pytest.mark.parametrize(
