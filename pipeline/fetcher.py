@@ -70,7 +70,8 @@ class Fetched:
     `next_offset` is the position after it, past left-out batches too. With an `error` the partition is not
     fetched again until `seek`, `assign` or `resume` names it; `batches` then are the good ones before the
     error. `rotten` is the batch that a BatchError speaks of, if its header could be read: `seek(tp,
-    rotten.last_offset + 1)` goes past it.
+    rotten.last_offset + 1)` goes past it. `leader_epoch` is that of the last batch passed, left out or not
+    (-1: none), `topic_id` that of the log it came from (None or zeros from brokers without).
     """
 
     topic: str
@@ -82,6 +83,8 @@ class Fetched:
     log_start_offset: int = -1
     error: KafkaError | BatchError | None = None
     rotten: RawBatch | None = None
+    leader_epoch: int = -1
+    topic_id: bytes | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -95,9 +98,7 @@ class _State:
     partition: int
     offset: int
     backoff: Backoff
-    generation: int = (
-        0  # goes up when the position is moved from outside: answers to older requests are dropped
-    )
+    generation: int = 0  # goes up when the position is moved from outside: answers to older requests are dropped
     paused: bool = False
     failed: bool = False
     topic_id: bytes | None = None  # the topic that the position belongs to
@@ -198,15 +199,19 @@ class Fetcher:
 
     # Fetching
 
-    async def fetch(self) -> list[Fetched]:
-        """What has come since the last call, in order of arrival; waits for about `max_wait_ms`, then gives
-        [].
+    async def fetch(self, wait_ms: float | None = None, *, ahead: bool = True) -> list[Fetched]:
+        """What has come since the last call, in order of arrival; waits for about `wait_ms` (`max_wait_ms`), then
+        gives [].
+
+        With `ahead` the next requests are under way already while the caller works on what it got; without it they
+        are made by the next call, so that pauses and seeks in between cost no second fetch.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._max_wait_ms / 1000
+        deadline = loop.time() + (self._max_wait_ms if wait_ms is None else wait_ms) / 1000
         while True:
             taken = self._take()
-            self._launch(loop.time())
+            if ahead or not taken:
+                self._launch(loop.time())
             if taken:
                 return taken
             now = loop.time()
@@ -261,9 +266,7 @@ class Fetcher:
             if state.topic_id is None:
                 state.topic_id = topic_id
             elif topic_id != state.topic_id:
-                self._fail(
-                    state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{state.topic}` was created anew")
-                )
+                self._fail(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{state.topic}` was created anew"))
                 continue
             if info.leader not in self._tasks:
                 wants.setdefault(info.leader, []).append(state)
@@ -286,9 +289,7 @@ class Fetcher:
                 continue
             info = self._client.partition_info(topic, state.partition)
             if info is None or info.leader < 0:
-                code = (
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else ErrorCode.LEADER_NOT_AVAILABLE
-                )
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else ErrorCode.LEADER_NOT_AVAILABLE
                 self._client.forget(topic)
                 self._put_off(state, failure or KafkaError(code, f"`{topic}` partition {state.partition}"))
         self._wake.set()
@@ -383,9 +384,7 @@ class Fetcher:
         if state.generation != generation:
             return
         if part.error_code:
-            error = KafkaError(
-                part.error_code, f"fetch of `{state.topic}` partition {state.partition} at {offset}"
-            )
+            error = KafkaError(part.error_code, f"fetch of `{state.topic}` partition {state.partition} at {offset}")
             if error.retriable and part.error_code != ErrorCode.CORRUPT_MESSAGE:
                 self._client.forget(state.topic)
                 self._put_off(state, error)
@@ -411,6 +410,7 @@ class Fetcher:
             part.high_watermark,
             part.last_stable_offset,
             part.log_start_offset,
+            topic_id=state.topic_id,
         )
         if not part.records:
             return fetched
@@ -436,6 +436,7 @@ class Fetcher:
                     break
             sound.append(batch)
             fetched.next_offset = batch.last_offset + 1
+            fetched.leader_epoch = batch.leader_epoch
         if self._isolation_level:
             fetched.batches = list(committed_only(sound, part.aborted_transactions or ()))
         else:
