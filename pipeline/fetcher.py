@@ -135,7 +135,7 @@ class Fetcher:
         min_bytes: int = 1,
         check_crcs: bool = True,
     ) -> None:
-        self._client = client
+        self.client = client
         self._isolation_level = int(isolation == "read_committed")
         self._max_bytes = max_bytes
         self._partition_max_bytes = partition_max_bytes
@@ -161,7 +161,7 @@ class Fetcher:
             if known is not None and known.offset == offset and not known.failed:
                 self._states[tp] = known
             else:
-                self._states[tp] = _State(*tp, offset, self._client.backoff())
+                self._states[tp] = _State(*tp, offset, self.client.backoff())
         self._wake.set()
 
     def assigned(self) -> dict[TopicPartition, int]:
@@ -256,8 +256,8 @@ class Fetcher:
         for state in self._states.values():
             if state.paused or state.failed or state.not_before > now:
                 continue
-            info = self._client.partition_info(state.topic, state.partition)
-            topic_id = self._client.topic_id(state.topic)
+            info = self.client.partition_info(state.topic, state.partition)
+            topic_id = self.client.topic_id(state.topic)
             if info is None or info.leader < 0:
                 if state.topic not in self._searches:
                     task = asyncio.create_task(self._search(state.topic))
@@ -277,7 +277,7 @@ class Fetcher:
         """Ask for a topic's leaders; partitions without one are put off."""
         failure: KafkaError | None = None
         try:
-            cluster = await self._client.metadata([topic])
+            cluster = await self.client.metadata([topic])
             if topic in cluster.errors:
                 failure = KafkaError(cluster.errors[topic], f"topic `{topic}`")
         except KafkaError as error:
@@ -287,10 +287,10 @@ class Fetcher:
         for state in list(self._states.values()):
             if state.topic != topic or state.failed:
                 continue
-            info = self._client.partition_info(topic, state.partition)
+            info = self.client.partition_info(topic, state.partition)
             if info is None or info.leader < 0:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else ErrorCode.LEADER_NOT_AVAILABLE
-                self._client.forget(topic)
+                self.client.forget(topic)
                 self._put_off(state, failure or KafkaError(code, f"`{topic}` partition {state.partition}"))
         self._wake.set()
 
@@ -299,7 +299,7 @@ class Fetcher:
         now = asyncio.get_running_loop().time()
         if state.trouble_since is None:
             state.trouble_since = now
-        limit_s = self._client.config["default.api.timeout.ms"] / 1000
+        limit_s = self.client.config["default.api.timeout.ms"] / 1000
         if not error.retriable or now - state.trouble_since > limit_s:
             self._fail(state, error)
             return
@@ -318,8 +318,8 @@ class Fetcher:
         asked = {(state.topic, state.partition): (state, state.generation, state.offset) for state in states}
         throttle_ms = 0
         try:
-            timeout_ms = self._client.config["request.timeout.ms"] + self._max_wait_ms
-            answer: FetchResponse = await self._client.send(
+            timeout_ms = self.client.config["request.timeout.ms"] + self._max_wait_ms
+            answer: FetchResponse = await self.client.send(
                 node_id, self._request(states), timeout_ms=timeout_ms, lane=self._lane
             )
             if answer.error_code:
@@ -335,7 +335,7 @@ class Fetcher:
         except KafkaError as error:
             for state, generation, _ in asked.values():
                 if state.generation == generation:
-                    self._client.forget(state.topic)
+                    self.client.forget(state.topic)
                     self._put_off(state, error)
         finally:
             if throttle_ms:
@@ -357,7 +357,7 @@ class Fetcher:
                 topic = topics[state.topic] = FetchRequest.FetchTopic(
                     topic=state.topic, topic_id=state.topic_id or NO_TOPIC_ID, partitions=[]
                 )
-            info = self._client.partition_info(state.topic, state.partition)
+            info = self.client.partition_info(state.topic, state.partition)
             topic.partitions.append(
                 FetchRequest.FetchPartition(
                     partition=state.partition,
@@ -386,7 +386,7 @@ class Fetcher:
         if part.error_code:
             error = KafkaError(part.error_code, f"fetch of `{state.topic}` partition {state.partition} at {offset}")
             if error.retriable and part.error_code != ErrorCode.CORRUPT_MESSAGE:
-                self._client.forget(state.topic)
+                self.client.forget(state.topic)
                 self._put_off(state, error)
             else:
                 if part.high_watermark >= 0:
