@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from penstock.pyx.endian cimport get_i16, get_i32
 from penstock.pyx.frame cimport API_VERSION_AT, CORRELATION_AT, Writer, write_i32, write_raw

@@ -1,13 +1,13 @@
-# Fetch, versions 4 to 18, served in place. A request becomes a `FetchJob`, which is tried when its turn to be answered
-# comes; when too little is there it waits (long poll) on its partitions, and is tried again when one of their ends moved
-# or its time is up.
+# Fetch, versions 4 to 18, served in place. A request becomes a `FetchJob`, which is tried when its turn to be
+# answered comes; when too little is there it waits (long poll) on its partitions, and is tried again when one
+# of their ends moved or its time is up.
 #
-# The answer is bytes in the connection's output and, for record ranges of SENDFILE_BYTES_MIN and more, `FilePiece`s:
-# ranges of segment files that go out by sendfile at their place between those bytes.
+# The answer is bytes in the connection's output and, for record ranges of SENDFILE_BYTES_MIN and more,
+# `FilePiece`s: ranges of segment files that go out by sendfile at their place between those bytes.
 #
 # Sessions (KIP-227) are refused by session id 0, so clients send full requests; an incremental request gets
-# FETCH_SESSION_ID_NOT_FOUND, whereupon clients fall back to a full one. A replica id gives no view above the high
-# watermark. Not done: the tags that name a new leader (KIP-951), preferred read replicas, snapshots.
+# FETCH_SESSION_ID_NOT_FOUND, whereupon clients fall back to a full one. A replica id gives no view above the
+# high watermark. Not done: the tags that name a new leader (KIP-951), preferred read replicas, snapshots.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from penstock.pyx.frame cimport Reader, RequestHead, Slice, Writer
@@ -92,14 +92,16 @@ cdef FetchParse fetch_parse(
     const RequestHead* head, Reader body, int32_t answer_bytes_max, FetchJob** out
 ) noexcept nogil
 
-# Looks for enough to answer. `must_answer`: its time is up, answer with what there is. `reactor` is who is woken.
+# Looks for enough to answer. `must_answer`: its time is up, answer with what there is. `reactor` is who is
+# woken.
 cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept nogil
 
-# A waiting job: whether one of its partitions moved (else they are watched again). Cheap; changes nothing else.
+# A waiting job: whether one of its partitions moved (else they are watched again). Cheap; changes nothing
+# else.
 cdef bint fetch_moved(FetchJob* job, int reactor) noexcept nogil
 
-# Writes the answer of a job that is FETCH_READY; the pieces take over its ranges. Gives the bytes of records, or -1 when
-# there was no memory: the connection has to be closed then, as `out` may hold half an answer.
+# Writes the answer of a job that is FETCH_READY; the pieces take over its ranges. Gives the bytes of records,
+# or -1 when there was no memory: the connection has to be closed then, as `out` may hold half an answer.
 cdef int64_t fetch_answer(FetchJob* job, Writer* out, Pieces* pieces, int64_t* errors) noexcept nogil
 
 cdef void fetch_free(FetchJob* job) noexcept nogil                # safe on NULL; gives back partitions and ranges

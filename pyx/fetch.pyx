@@ -13,7 +13,6 @@ from penstock.pyx.frame cimport (
     answer_end,
     read_count,
     read_i8,
-    read_i16,
     read_i32,
     read_i64,
     read_raw,
@@ -84,7 +83,7 @@ cdef enum:
     LOOKS_MAX = 4                     # of one try, while the ends keep moving
 
 
-# --- parsing -------------------------------------------------------------------------------------------------------
+# --- parsing ------------------------------------------------------------------------------------------------
 cdef FetchTopic* add_topic(FetchJob* job) noexcept nogil:
     cdef int32_t capacity
     cdef FetchTopic* grown
@@ -159,10 +158,10 @@ cdef FetchParse parse_partition(FetchJob* job, const FetchTopic* topic, Reader* 
 cdef FetchParse parse_topics(FetchJob* job, Reader* r) noexcept nogil:
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
     cdef int32_t topics = read_count(r, flexible, TOPIC_BYTES_MIN)
-    cdef int32_t i, j
+    cdef int32_t _i, _j
     cdef FetchTopic* topic
     cdef FetchParse result
-    for i in range(topics):
+    for _i in range(topics):
         topic = add_topic(job)
         if topic == NULL:
             return FETCH_NO_MEMORY
@@ -173,7 +172,7 @@ cdef FetchParse parse_topics(FetchJob* job, Reader* r) noexcept nogil:
         topic.partitions = read_count(r, flexible, PARTITION_BYTES_MIN)
         if r.bad or job.topic_count > FETCH_PARTITIONS_MAX:
             return FETCH_MALFORMED
-        for j in range(topic.partitions):
+        for _j in range(topic.partitions):
             result = parse_partition(job, topic, r)
             if result != FETCH_PARSED:
                 return result
@@ -184,10 +183,10 @@ cdef FetchParse parse_topics(FetchJob* job, Reader* r) noexcept nogil:
 cdef FetchParse parse_rest(FetchJob* job, Reader* r) noexcept nogil:
     """What only sessions and racks need, read to see that the request is whole."""
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
-    cdef int32_t topics, partitions, i
+    cdef int32_t topics, partitions, _i
     if job.version >= SESSIONS_FROM:
         topics = read_count(r, flexible, TOPIC_BYTES_MIN)
-        for i in range(topics):
+        for _i in range(topics):
             if job.version >= TOPIC_IDS_FROM:
                 read_raw(r, TOPIC_ID_BYTES)
             else:
@@ -262,7 +261,7 @@ cdef void fetch_free(FetchJob* job) noexcept nogil:
     free(job)
 
 
-# --- looking -------------------------------------------------------------------------------------------------------
+# --- looking ------------------------------------------------------------------------------------------------
 cdef void check_epochs(FetchPartition* partition) noexcept nogil:
     """Sets an error, or that the client's log has parted from this one (KIP-320, KIP-595)."""
     cdef int32_t epoch = partition_leader_epoch(partition.partition)
@@ -295,7 +294,7 @@ cdef bint read_cached(int fd, uint8_t* to, size_t n, int64_t position) noexcept 
 
 
 cdef bint begins_whole(const ReadResult* read) noexcept nogil:
-    """Whether the first batch of a range is whole in it. A page that isn't in memory says no: the next fetch asks again."""
+    """Whether the first batch of a range is whole in it. Pages that aren't in memory say no."""
     cdef uint8_t header[LOG_OVERHEAD]
     if read.length < LOG_OVERHEAD or not read_cached(read.fd, header, LOG_OVERHEAD, read.position):
         return False
@@ -343,7 +342,8 @@ cdef bint gather(FetchJob* job, int64_t* bytes_found) noexcept nogil:
             else partition.read.high_watermark
         )
         if partition.read.length and (
-            partition.diverged or (not first and partition.read.length >= allowed and not begins_whole(&partition.read))
+            partition.diverged
+            or (not first and partition.read.length >= allowed and not begins_whole(&partition.read))
         ):
             read_release(&partition.read)
             partition.read.length = 0
@@ -358,10 +358,10 @@ cdef bint gather(FetchJob* job, int64_t* bytes_found) noexcept nogil:
 
 cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept nogil:
     cdef int64_t total = 0
-    cdef int32_t look
+    cdef int32_t _look
     if job.error:
         return FETCH_READY
-    for look in range(LOOKS_MAX):
+    for _look in range(LOOKS_MAX):
         if (
             gather(job, &total)
             or must_answer
@@ -389,7 +389,7 @@ cdef bint fetch_moved(FetchJob* job, int reactor) noexcept nogil:
     return False
 
 
-# --- answering -----------------------------------------------------------------------------------------------------
+# --- answering ----------------------------------------------------------------------------------------------
 cdef void piece_release(FilePiece* piece) noexcept nogil:
     read_release(&piece.read)
 
@@ -493,7 +493,7 @@ cdef int64_t fetch_answer(FetchJob* job, Writer* out, Pieces* pieces, int64_t* e
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
     cdef size_t at = answer_begin(out, job.correlation_id, flexible)
     cdef int32_t topics = 0 if job.error else job.topic_count
-    cdef int32_t i, j, next_partition = 0
+    cdef int32_t i, _j, next_partition = 0
     cdef int64_t file_bytes = 0, total = 0, sent
     cdef FetchPartition* partition
     write_i32(out, 0)                                 # throttle_time_ms
@@ -507,7 +507,7 @@ cdef int64_t fetch_answer(FetchJob* job, Writer* out, Pieces* pieces, int64_t* e
         else:
             write_string(out, job.topics[i].name, flexible)
         write_count(out, job.topics[i].partitions, flexible)
-        for j in range(job.topics[i].partitions):
+        for _j in range(job.topics[i].partitions):
             partition = &job.partitions[next_partition]
             next_partition += 1
             sent = write_partition(out, pieces, job, partition)

@@ -1,14 +1,15 @@
-# Cutting requests out of what a connection brought, reading them with every bound checked, and writing answers.
+# Cutting requests out of what a connection brought, reading them with every bound checked, and writing
+# answers.
 #
 #   a frame:   size int32 | api_key int16 | api_version int16 | correlation_id int32 | client_id nullable string
 #              | tagged fields (flexible versions) | body
 #
-# `Reader` never looks past `end`. The first read that fails sets `bad`, moves to the end, and each later read gives 0
-# or an empty slice; so a parser looks at `bad` once a loop, and before it believes what it read. A count that came
-# over the wire is a loop's bound only, never the size of an allocation.
+# `Reader` never looks past `end`. The first read that fails sets `bad`, moves to the end, and each later read
+# gives 0 or an empty slice; so a parser looks at `bad` once a loop, and before it believes what it read. A
+# count that came over the wire is a loop's bound only, never the size of an allocation.
 #
-# `Writer` grows as bytes are put in. When there is no memory it sets `failed` and takes nothing more; the owner looks
-# once, at the end.
+# `Writer` grows as bytes are put in. When there is no memory it sets `failed` and takes nothing more; the
+# owner looks once, at the end.
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from penstock.pyx.endian cimport get_i16, get_i32, get_i64, put_i16, put_i32, put_i64
@@ -151,7 +152,8 @@ cdef inline Slice read_bytes(Reader* r, bint flexible, bint nullable) noexcept n
     return _slice(r, n, nullable)
 
 
-# The count of an array whose elements take at least element_bytes_min each; a count that can't be is an error at once.
+# The count of an array whose elements take at least element_bytes_min each; a count that can't be is an error
+# at once.
 cdef inline int32_t read_count(Reader* r, bint flexible, size_t element_bytes_min) noexcept nogil:
     cdef int32_t n = read_compact_length(r) if flexible else read_i32(r)
     if n < 0 or <size_t>n > reader_left(r) / element_bytes_min:
@@ -165,17 +167,18 @@ cdef inline void skip_tags(Reader* r, bint flexible) noexcept nogil:
     if not flexible:
         return
     cdef uint32_t count = read_uvarint(r)
-    cdef uint32_t i
+    cdef uint32_t _i
     if count > TAGS_MAX:
         reader_fail(r)
-    for i in range(count):
+    for _i in range(count):
         if r.bad:
             return
         read_uvarint(r)
         read_raw(r, read_uvarint(r))
 
 
-# The header up to and with its tagged fields; the reader then stands at the body. The client id is never compact.
+# The header up to and with its tagged fields; the reader then stands at the body. The client id is never
+# compact.
 cdef inline void read_head(Reader* r, bint flexible, RequestHead* out) noexcept nogil:
     out.api_key = read_i16(r)
     out.api_version = read_i16(r)
@@ -273,7 +276,8 @@ cdef inline void write_no_tags(Writer* w, bint flexible) noexcept nogil:
         write_i8(w, 0)
 
 
-# Begins an answer: the size (put in by `answer_end`) and the response header. Gives the place where the size is.
+# Begins an answer: the size (put in by `answer_end`) and the response header. Gives the place where the size
+# is.
 cdef inline size_t answer_begin(Writer* w, int32_t correlation_id, bint flexible) noexcept nogil:
     cdef size_t at = w.n
     write_i32(w, 0)

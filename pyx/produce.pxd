@@ -1,9 +1,10 @@
 # Produce, versions 3 to 13, served in place: the records are checked, given offsets and appended out of the
-# connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is the log end,
-# so acks=all is answered at once.
+# connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is
+# the log end, so acks=all is answered at once.
 #
-# Not done here: versions 0 to 2 (the control plane answers UNSUPPORTED_VERSION); whether a partition was added to its
-# transaction (KIP-890's verification) is not asked of the coordinator; the tags that name a new leader (KIP-951).
+# Not done here: versions 0 to 2 (the control plane answers UNSUPPORTED_VERSION); whether a partition was
+# added to its transaction (KIP-890's verification) is not asked of the coordinator; the tags that name a new
+# leader (KIP-951).
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from penstock.pyx.frame cimport Reader, RequestHead, Writer

@@ -68,7 +68,7 @@ cdef void read_terms(Reader* r, Terms* out) noexcept nogil:
 cdef bint whole(Reader r, int16_t version) noexcept nogil:
     """Whether the request can be read to its end."""
     cdef Terms terms
-    cdef int32_t topics, partitions, i, j
+    cdef int32_t topics, partitions, _i, _j
     cdef int64_t total = 0
     terms.version = version
     terms.flexible = version >= PRODUCE_FLEXIBLE_FROM
@@ -76,7 +76,7 @@ cdef bint whole(Reader r, int16_t version) noexcept nogil:
     topics = read_count(&r, terms.flexible, TOPIC_BYTES_MIN)
     if topics > PRODUCE_PARTITIONS_MAX:
         return False
-    for i in range(topics):
+    for _i in range(topics):
         if version >= PRODUCE_TOPIC_IDS_FROM:
             read_raw(&r, TOPIC_ID_BYTES)
         else:
@@ -85,7 +85,7 @@ cdef bint whole(Reader r, int16_t version) noexcept nogil:
         total += partitions
         if total > PRODUCE_PARTITIONS_MAX:
             return False
-        for j in range(partitions):
+        for _j in range(partitions):
             read_i32(&r)
             read_bytes(&r, terms.flexible, True)
             skip_tags(&r, terms.flexible)
@@ -182,7 +182,7 @@ cdef ProduceResult produce_serve(
     cdef Slice name, records
     cdef const uint8_t* topic_id = NULL
     cdef size_t before = out.n, at
-    cdef int32_t topics, partitions, index, i, j
+    cdef int32_t topics, partitions, index, _i, _j
     cdef int64_t errors = 0
     cdef int16_t error
     if not whole(body, head.api_version):
@@ -193,7 +193,7 @@ cdef ProduceResult produce_serve(
     at = answer_begin(out, head.correlation_id, terms.flexible)
     topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
     write_count(out, topics, terms.flexible)
-    for i in range(topics):
+    for _i in range(topics):
         name.p = NULL
         name.n = 0
         if terms.version >= PRODUCE_TOPIC_IDS_FROM:
@@ -204,7 +204,7 @@ cdef ProduceResult produce_serve(
             write_string(out, name, terms.flexible)
         partitions = read_count(r, terms.flexible, PARTITION_BYTES_MIN)
         write_count(out, partitions, terms.flexible)
-        for j in range(partitions):
+        for _j in range(partitions):
             index = read_i32(r)
             records = read_bytes(r, terms.flexible, True)
             skip_tags(r, terms.flexible)

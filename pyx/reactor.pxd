@@ -1,5 +1,6 @@
-# The network threads. A `Plane` is one set of them with one queue of requests for the control plane; a `Reactor` is one
-# epoll thread; a `Connection` belongs to one reactor for life, and only that thread touches it.
+# The network threads. A `Plane` is one set of them with one queue of requests for the control plane; a
+# `Reactor` is one epoll thread; a `Connection` belongs to one reactor for life, and only that thread touches
+# it.
 #
 #   bytes come -> input (shared scratch, or the connection's own while a frame isn't whole) -> frame_cut
 #     produce: appended at once. Nothing waits before it: the answer goes straight into the output; else into its slot
@@ -7,10 +8,11 @@
 #     anything else: a slot, and a copy on the control queue; the answer comes back through the mailbox by its token
 #   slots leave the ring in order -> output (bytes, and pieces of files between them) -> send, sendfile
 #
-# Other threads reach a reactor through its mailbox only (a list under a mutex, an eventfd that is written when `wake` was
-# 0), and through `moved`, which says that a partition with a waiting fetch grew.
+# Other threads reach a reactor through its mailbox only (a list under a mutex, an eventfd that is written
+# when `wake` was 0), and through `moved`, which says that a partition with a waiting fetch grew.
 #
-# Reactors are never freed: a partition's wake mask may name one that has stopped, and the next Plane takes it over.
+# Reactors are never freed: a partition's wake mask may name one that has stopped, and the next Plane takes it
+# over.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from penstock.pyx.fetch cimport FetchJob, Pieces
@@ -200,7 +202,9 @@ cdef void reactor_loop(Reactor* r) noexcept nogil                 # the body of 
 cdef void on_warm(void* owner, uint32_t place, uint32_t generation) noexcept nogil
 
 cdef uint64_t token_pack(int32_t reactor, uint32_t place, uint32_t generation, uint32_t request) noexcept nogil
-# Sends mail to the reactor of a token; takes `answer` (freed when the token means nothing). False: no such reactor.
+# Sends mail to the reactor of a token; takes `answer` (freed when the token means nothing). False: no such
+# reactor.
 cdef bint token_post(Plane* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil
-# What is there, oldest first, at most `most`, as a list; NULL when nothing is. Wakes connections that the queue stalled.
+# What is there, oldest first, at most `most`, as a list; NULL when nothing is. Wakes connections that the
+# queue stalled.
 cdef ControlRequest* queue_take(Plane* plane, int32_t most) noexcept nogil

@@ -1,9 +1,9 @@
 """The epoll threads; see reactor.pxd for the picture. Every function runs without the GIL and gives a status back.
 
-The rule that keeps it simple: events, mail, timers and wakes only note what they saw on a connection and put it on the
-ready list; `connection_run` is the one place where a connection does anything.
+The rule that keeps it simple: events, mail, timers and wakes only note what they saw on a connection and put
+it on the ready list; `connection_run` is the one place where a connection does anything.
 """
-from penstock.pyx.endian cimport get_i16, get_i32, get_u32
+from penstock.pyx.endian cimport get_i16, get_u32
 from penstock.pyx.fetch cimport (
     FETCH_AGAIN,
     FETCH_KEY,
@@ -64,7 +64,6 @@ from penstock.pyx.posix cimport (
     accept4,
     atomic_add64,
     atomic_load32,
-    atomic_load64,
     atomic_store32,
     atomic_swap32,
     calloc,
@@ -144,7 +143,7 @@ cdef int64_t now_ms() noexcept nogil:
     return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
 
 
-# --- from other threads --------------------------------------------------------------------------------------------
+# --- from other threads -------------------------------------------------------------------------------------
 cdef void reactor_wake(Reactor* r) noexcept nogil:
     """Makes the thread look at its flags and mailbox. Its own calls need no event: it looks before it sleeps."""
     if atomic_swap32(&r.wake, 1) == 0 and not (atomic_load32(&r.running) and r.thread == pthread_self()):
@@ -211,7 +210,7 @@ cdef bint token_post(Plane* plane, uint64_t token, MailKind kind, Writer* answer
     return True
 
 
-# --- the control queue ---------------------------------------------------------------------------------------------
+# --- the control queue --------------------------------------------------------------------------------------
 cdef Served queue_put(Reactor* r, Connection* c, const uint8_t* frame, int32_t n) noexcept nogil:
     """Copies a request onto the queue. A request is always taken when the queue is empty, however large it is."""
     cdef ControlQueue* q = &r.plane.queue
@@ -256,7 +255,7 @@ cdef ControlRequest* queue_take(Plane* plane, int32_t most) noexcept nogil:
     cdef ControlRequest* last
     cdef uint64_t count
     cdef bint unstall = False
-    cdef int32_t i
+    cdef int32_t i, _i
     # Read before the list is taken: a request that comes between the two writes the eventfd again.
     eventfd_read(q.fd, &count)
     pthread_mutex_lock(&q.lock)
@@ -264,7 +263,7 @@ cdef ControlRequest* queue_take(Plane* plane, int32_t most) noexcept nogil:
     last = first
     if first != NULL:
         q.bytes -= first.n + <int64_t>sizeof(ControlRequest)
-        for i in range(1, most):
+        for _i in range(1, most):
             if last.next == NULL:
                 break
             last = last.next
@@ -286,7 +285,7 @@ cdef ControlRequest* queue_take(Plane* plane, int32_t most) noexcept nogil:
     return first
 
 
-# --- ready list, deadlines ------------------------------------------------------------------------------------------
+# --- ready list, deadlines ----------------------------------------------------------------------------------
 cdef void ready(Reactor* r, Connection* c) noexcept nogil:
     if c.on_ready:
         return
@@ -367,7 +366,7 @@ cdef void unpark(Reactor* r, FetchJob* job) noexcept nogil:
     job.previous = NULL
 
 
-# --- a connection's memory ------------------------------------------------------------------------------------------
+# --- a connection's memory ----------------------------------------------------------------------------------
 cdef void unstall(Reactor* r, Connection* c) noexcept nogil:
     if c.stalled:
         c.stalled = False
@@ -400,8 +399,8 @@ cdef void input_free(Reactor* r, Connection* c) noexcept nogil:
 
 
 cdef Served input_grow(Reactor* r, Connection* c, size_t capacity) noexcept nogil:
-    """A larger buffer of the connection's own. Beyond the broker's limit one connection per reactor may still grow, so
-    that frames which came in part only can't keep each other from ever being whole.
+    """A larger buffer of the connection's own. Beyond the broker's limit one connection per reactor may still
+    grow, so that frames which came in part only can't keep each other from ever being whole.
     """
     cdef int64_t before = max(<int64_t>c.capacity - INPUT_FREE_BYTES, 0)
     cdef int64_t more = max(<int64_t>capacity - INPUT_FREE_BYTES, 0) - before
@@ -475,7 +474,7 @@ cdef void refuse(Reactor* r, Connection* c) noexcept nogil:
     c.refusing = True
 
 
-# --- opening and closing ---------------------------------------------------------------------------------------------
+# --- opening and closing ------------------------------------------------------------------------------------
 cdef Connection* connection_place(Reactor* r) noexcept nogil:
     """A free connection; NULL when there is no memory or no place."""
     cdef Connection** grown
@@ -532,7 +531,7 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
 
 
 cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
-    """Frees all that the connection holds; a place that is on the ready list or in a token is told by its generation."""
+    """Frees all that the connection holds. A token or event that comes late is told by the generation."""
     cdef Slot* slot
     cdef int32_t i
     if c.fd < 0:
@@ -569,7 +568,7 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     r.counters.connections_closed += 1
 
 
-# --- requests ----------------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------------------
 cdef Served serve_produce(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
     cdef bint straight = c.head == c.tail             # nothing before it waits
     cdef Writer waiting
@@ -626,7 +625,7 @@ cdef Served serve(Reactor* r, Connection* c, uint8_t* frame, int32_t n) noexcept
     return result
 
 
-# --- input ---------------------------------------------------------------------------------------------------------------
+# --- input --------------------------------------------------------------------------------------------------
 cdef enum Taken:
     TAKEN_BYTES = 1
     TAKEN_NOTHING = 0
@@ -635,8 +634,9 @@ cdef enum Taken:
 
 
 cdef Taken input_room(Reactor* r, Connection* c, size_t* wanted) noexcept nogil:
-    """Where the next bytes go, and how many are asked for: the rest of a large frame exactly, so that nothing of the next
-    one has to be moved; else what comes. A buffer is at most twice what has arrived, whatever the frame's size says.
+    """Where the next bytes go, and how many are asked for: the rest of a large frame exactly, so that nothing of
+    the next one has to be moved; else what comes. A buffer is at most twice what has arrived, whatever the
+    frame's size says.
     """
     cdef size_t held = c.end - c.start
     cdef size_t need = SCRATCH_BYTES
@@ -653,7 +653,8 @@ cdef Taken input_room(Reactor* r, Connection* c, size_t* wanted) noexcept nogil:
         c.start = 0
         c.end = held
     if held >= SIZE_BYTES:
-        need = <size_t>get_u32(c.input) + SIZE_BYTES - held     # the frame was cut: its size is right, and isn't here yet
+        # The frame was cut, so its size is right and its end isn't here yet.
+        need = <size_t>get_u32(c.input) + SIZE_BYTES - held
         need = max(need, <size_t>INPUT_BYTES_MIN)
     if c.end == c.capacity:
         capacity = min(c.capacity * 2, held + need)
@@ -742,9 +743,9 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
     return True
 
 
-# --- output ---------------------------------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------------
 cdef bint warm(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
-    """Whether the next n bytes of a piece can be sent without waiting for a disk; if not, a reader thread has them now."""
+    """Whether the next n bytes of a piece can go without waiting for a disk; if not, a reader thread has them."""
     if piece.position + n <= piece.warm_until or range_is_cached(piece.read.fd, piece.position, n):
         return True
     piece.warm_until = piece.position + n
@@ -933,7 +934,7 @@ cdef bint runnable(Reactor* r, Connection* c) noexcept nogil:
     return c.readable or frame_cut(c.input + c.start, c.end - c.start, r.plane.request_bytes_max, &size) != CUT_MORE
 
 
-# --- events, mail, time -----------------------------------------------------------------------------------------------------
+# --- events, mail, time -------------------------------------------------------------------------------------
 cdef Connection* connection_of(Reactor* r, uint32_t place, uint32_t generation) noexcept nogil:
     cdef Connection* c
     if place >= r.places_used:
@@ -979,11 +980,11 @@ cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
     cdef sockaddr_storage address
     cdef socklen_t n
     cdef char peer[PEER_BYTES]
-    cdef int32_t i
+    cdef int32_t _i
     cdef int fd
     if r.listeners[listener] < 0 or r.draining:
         return
-    for i in range(ACCEPTS_MAX):
+    for _i in range(ACCEPTS_MAX):
         n = sizeof(sockaddr_storage)
         fd = accept4(r.listeners[listener], <sockaddr*>&address, &n, SOCK_NONBLOCK | SOCK_CLOEXEC)
         if fd >= 0:
@@ -1241,7 +1242,7 @@ cdef void close_all(Reactor* r) noexcept nogil:
     r.ready_last = NULL
 
 
-# --- planes ---------------------------------------------------------------------------------------------------------------
+# --- planes -------------------------------------------------------------------------------------------------
 cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
     """Makes a taken reactor fit to run: the numbers of its last run are forgotten, its connection places are kept."""
     cdef epoll_event event

@@ -1,5 +1,5 @@
-# Cold pages: a few threads that read a range of a file, so that it is in the page cache when a network thread sends it
-# and no network thread waits for a disk. A file is kept open for the job by a descriptor of its own.
+# Cold pages: a few threads that read a range of a file, so that it is in the page cache when a network thread
+# sends it and no network thread waits for a disk. A file is kept open for the job by a descriptor of its own.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t

@@ -98,7 +98,8 @@ def api_versions(correlation_id: int = 1) -> bytes:
 class Broker:
     """A DataPlane on a free port with a thread that plays the control plane.
 
-    `control` answers a request with a frame, CLOSE, or None (then `held` has it, and the test answers by `plane.answer`).
+    `control` answers a request with a frame, CLOSE, or None: then `held` has it, and the test answers it by
+    `plane.answer`.
     """
 
     def __init__(self, control: Callable[[Request], object] = echo, threads: int = 2, **settings: int) -> None:

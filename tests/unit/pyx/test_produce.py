@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from dataplane import Broker, Peer, api_versions, batch, forget_all, lead, produce, produced, topic_id
