@@ -33,6 +33,8 @@ SCHEMA = Schema(
         Property("penstock.mirror.batch.bytes", parse_int(1), 4 << 20, "Bytes of one mirror transaction."),
         Property("penstock.mirror.position.refresh.ms", parse_int(1000), 3_600_000,
                  "Idle positions are committed again this often, so that they don't expire on the target."),
+        Property("penstock.watch.ms", parse_int(100), 30_000,
+                 "How often inputs are looked at for growth or a new topic of the same name."),
         Property("penstock.dedupe.name", parse_str, "dedupe", "The stage's identity: a newer worker fences an older."),
         Property("penstock.dedupe.input.topic", parse_str, None, "What dedupe reads; default the first of `topics`."),
         Property("penstock.dedupe.output.topic", parse_str, None, "What dedupe writes; default INPUT.deduped."),

@@ -1,0 +1,61 @@
+"""The life of a service process: start, say so, run, and stop cleanly on SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    inner = group.exceptions[0]
+    return _first_cause(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+async def _supervise(
+    name: str,
+    start: Callable[[], Awaitable[Any]],
+    run: Callable[[], Awaitable[Any]],
+    close: Callable[[], Awaitable[Any]],
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    async def work() -> None:
+        await start()
+        print(f"penstock {name} started", flush=True)
+        await run()
+
+    stopping = asyncio.ensure_future(stop.wait())
+    working = asyncio.ensure_future(work())
+    try:
+        await asyncio.wait([stopping, working], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+    finally:
+        stopping.cancel()
+        await close()
+
+
+def run_until_stopped(
+    name: str,
+    start: Callable[[], Awaitable[Any]],
+    run: Callable[[], Awaitable[Any]],
+    close: Callable[[], Awaitable[Any]],
+) -> None:
+    """Run a service on an asyncio loop of its own.
+
+    Prints `penstock NAME started` once `start` has returned. SIGTERM and SIGINT cancel what runs, then
+    `close` is awaited and this returns. What `start` or `run` raises comes out as it is (of a group, its first
+    cause).
+    """
+    try:
+        asyncio.run(_supervise(name, start, run, close))
+    except BaseExceptionGroup as group:
+        raise _first_cause(group) from None
