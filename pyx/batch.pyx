@@ -135,7 +135,7 @@ cdef int batch_check_header(const BatchHeader* header, int64_t max_bytes, int fl
         return BATCH_CONTROL
     if not count_fits(header, codec, flags):
         return BATCH_BAD_COUNT
-    if flags & CHECK_CLEAN and not producer_fits(header):
+    if flags & CHECK_CLEAN and not producer_fits(header, flags):
         return BATCH_BAD_PRODUCER
     return BATCH_OK
 
@@ -152,14 +152,15 @@ cdef inline bint count_fits(const BatchHeader* header, int codec, int flags) noe
     return True
 
 
-cdef inline bint producer_fits(const BatchHeader* header) noexcept nogil:
+cdef inline bint producer_fits(const BatchHeader* header, int flags) noexcept nogil:
     # Without a producer id the epoch and the sequence mean nothing, and some clients (sarama) send 0 for the
     # sequence.
     if header.producer_id < 0:
         return header.producer_id == -1 and (header.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == 0
     if header.producer_epoch < 0:
         return False
-    return header.base_sequence >= 0 or (header.attributes & CONTROL_BIT) != 0
+    # Control batches and what a coordinator writes in a producer's name (offsets of a transaction) have none.
+    return header.base_sequence >= 0 or not flags & CHECK_NO_CONTROL
 
 
 cdef int16_t batch_error_code(int fault) noexcept nogil:
