@@ -129,7 +129,9 @@ class Dispatch:
                 return handler, None, Call(version, None, request.peer, request.listener)
             raise CloseConnection("unsupported version")
         header = decode_request_header(request.frame)
-        message = REQUESTS[request.api_key].decode(memoryview(request.frame)[header.body_start :], version)
+        # Bytes after the message are passed over, as Kafka does: librdkafka's Metadata has some.
+        body = memoryview(request.frame)[header.body_start :]
+        message = REQUESTS[request.api_key].decode(body, version, trailing=True)
         return handler, message, Call(version, header.client_id, request.peer, request.listener)
 
     def _answer_api_versions_range(self, request: Request) -> None:

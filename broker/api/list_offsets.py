@@ -17,6 +17,7 @@ KEY, VERSIONS = 2, (1, 11)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 # The first version that may ask for it.
 SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
+EPOCHS_SINCE = 4
 READ_COMMITTED = 1
 
 Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
@@ -76,6 +77,8 @@ async def _one(
         if found is not None and found[0] < end:
             answer.offset, answer.timestamp = found
             answer.leader_epoch = _epoch_at(context, topic, index, found[0], offsets.leader_epoch)
+    if version < EPOCHS_SINCE:
+        answer.leader_epoch = -1
     return answer
 
 
