@@ -15,7 +15,7 @@ from libc.stdint cimport uint32_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from penstock.pyx.batch cimport (
-    CHECK_CLIENT, CHECK_COORDINATOR, CHECK_STORED, BatchHeader, batch_check, batch_error_code, batch_is_control,
+    CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, BatchHeader, batch_check, batch_error_code, batch_is_control,
     batch_last_offset, batch_marker_type, batch_parse, batch_set_log_append_time, batch_set_offset,
 )
 from penstock.pyx.crc cimport crc32c
@@ -301,7 +301,7 @@ cdef int16_t _judge(
     if origin == ORIGIN_CLIENT:
         flags = CHECK_CLIENT
     elif origin == ORIGIN_COORDINATOR:
-        flags = CHECK_COORDINATOR
+        flags = CHECK_DENSE            # offset commits of a transaction have a producer id, but no sequence
     if n == 0:
         return INVALID_RECORD
     while done < n:
@@ -312,9 +312,9 @@ cdef int16_t _judge(
             return batch_error_code(fault)
         if origin == ORIGIN_CLIENT and header.producer_id >= 0 and header.base_sequence < 0:
             return INVALID_RECORD
-        if origin == ORIGIN_COORDINATOR and batch_is_control(&header) and (
+        if origin == ORIGIN_COORDINATOR and (header.magic < 2 or batch_is_control(&header) and (
             header.producer_id < 0 or batch_marker_type(records + done, &header, NULL) < 0
-        ):
+        )):
             return INVALID_RECORD
         if origin == ORIGIN_CLIENT and not config.log_append_time and not (
             _timestamp_allowed(config, header.base_timestamp, now_ms)
@@ -889,8 +889,10 @@ cdef int _close(Partition* p, int64_t now_ms) noexcept nogil:
     cdef string path = p.log.folder
     if p.offline:
         return EIO
-    segment_last_time(p.log.segments.back())
-    result = _flush(p, True, now_ms)
+    result = segment_hold_indexes(p.log.segments.back())
+    if result == 0:
+        segment_last_time(p.log.segments.back())
+        result = _flush(p, True, now_ms)
     if result == 0:
         result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), True)
     if result == 0:
@@ -1077,6 +1079,8 @@ def lead(str topic, bytes topic_id, int partition, int leader_epoch, str folder,
     key = (topic, partition)
     with _lock:
         if key in _led:
+            if os.fsdecode((<_Led>_led[key]).p.log.folder) != str(Path(folder, f"{topic}-{partition}")):
+                raise ValueError(f"`{topic}-{partition}` is led already, from another folder than `{folder}`")
             return _raise_led_epoch(_led[key], leader_epoch)
         if key in _opening:
             raise ValueError(f"`{topic}-{partition}` is being opened already")

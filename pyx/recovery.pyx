@@ -201,6 +201,8 @@ cdef bint _believe_indexes(Segment* s) noexcept nogil:
     if timeindex_last(entries, n, s.base_offset, &s.max_timestamp, &s.max_timestamp_offset):
         if s.max_timestamp < 0 or s.max_timestamp_offset < s.base_offset:
             return False
+    elif s.size > 0:
+        return False                   # only logs without timestamps have this; walking those is right, if slow
     if not _whole_index(s, &s.index, b".index", INDEX_ENTRY, True, &entries, &n):
         return False
     if n == 0:

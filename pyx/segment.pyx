@@ -178,9 +178,12 @@ cdef bint segment_index_full(Segment* s, int64_t index_bytes) noexcept nogil:
 
 
 cdef void segment_last_time(Segment* s) noexcept nogil:
+    cdef size_t before
     pthread_mutex_lock(&s.lock)
     if s.timeindex.held:
+        before = s.timeindex.bytes.size()
         timeindex_add(&s.timeindex, s.max_timestamp, <int32_t>(s.max_timestamp_offset - s.base_offset))
+        s.unflushed = s.unflushed or s.timeindex.bytes.size() > before
     pthread_mutex_unlock(&s.lock)
 
 
@@ -408,8 +411,12 @@ cdef int segment_find_time(
         result = walk_next(&walk, &header, &bytes, False)
         if result != WALK_BATCH:
             return result
-        if header.magic < 2 or header.max_timestamp < timestamp_ms or batch_last_offset(&header) < from_offset:
+        if header.max_timestamp < timestamp_ms or batch_last_offset(&header) < from_offset:
             continue
+        if header.magic < 2:           # a message; of a wrapper, the offset of its last one is answered
+            offset[0] = header.base_offset
+            timestamp[0] = header.max_timestamp
+            return WALK_BATCH
         walk.position -= header.size
         result = walk_next(&walk, &header, &bytes, True)
         if result != WALK_BATCH:

@@ -1,0 +1,160 @@
+"""Partition logs inside the test process: batches to append, a log in a folder of its own, what there is to compare."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.pyx import partition
+from penstock.pyx.batch import BatchBuilder, RawBatch, split
+
+TOPIC_ID = bytes(range(1, 17))
+NOW_MS = 1_700_000_000_000
+"""A time in the past, so that timestamps of tests are never in the future."""
+
+_numbers = itertools.count()
+
+
+def batch(
+    count: int = 1,
+    *,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    transactional: bool = False,
+    timestamp_ms: int = NOW_MS,
+    size: int = 10,
+    codec: int = 0,
+) -> bytes:
+    """A batch of `count` records, one ms apart; `producer` is (id, epoch, first sequence)."""
+    builder = BatchBuilder(codec=codec)
+    for i in range(count):
+        assert builder.append(b"k%d" % i, b"v" * size, timestamp_ms + i)
+    producer_id, epoch, sequence = producer
+    return builder.build(
+        producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
+    )
+
+
+class State(NamedTuple):
+    """All that a restart must not change."""
+
+    offsets: partition.Offsets
+    batches: list[bytes]
+    producers: list[partition.Producer]
+    sequences: dict[int, list[tuple[int, int, int]]]
+    aborted: list[tuple[int, int]]
+
+
+class Log:
+    """A partition with a topic name of its own. The folder is `<root>/<topic>-0`."""
+
+    def __init__(self, root: Path, *, clean: bool = False, leader_epoch: int = 0, **config: int) -> None:
+        self.root = root
+        self.topic = f"log{next(_numbers)}"
+        self.config = config
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.recovered = self.lead(clean=clean, leader_epoch=leader_epoch)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / f"{self.topic}-0"
+
+    def lead(self, *, clean: bool, leader_epoch: int = 0) -> partition.Recovered:
+        """Open the folder."""
+        self.recovered = partition.lead(self.topic, TOPIC_ID, 0, leader_epoch, str(self.root), self.config, clean)
+        return self.recovered
+
+    def append(self, records: bytes) -> int:
+        """As a client; the base offset."""
+        return partition.append_client(self.topic, 0, records).base_offset
+
+    def mark(self, records: bytes) -> int:
+        """As a coordinator; the base offset."""
+        return partition.append(self.topic, 0, records).base_offset
+
+    def offsets(self) -> partition.Offsets:
+        return partition.offsets(self.topic, 0)
+
+    def housekeep(self, now_ms: int = NOW_MS) -> partition.Housekept:
+        return partition.housekeep(self.topic, 0, now_ms)
+
+    def read_all(self, max_bytes: int = 1 << 20, isolation: int = 2) -> list[RawBatch]:
+        """Every batch from the log start on, each checked."""
+        found: list[RawBatch] = []
+        offset = self.offsets().log_start
+        while data := partition.read(self.topic, 0, offset, max_bytes, isolation):
+            for raw in split(data):
+                raw.check()
+                found.append(raw)
+                offset = raw.next_offset
+        return found
+
+    def state(self) -> State:
+        offsets = self.offsets()
+        producers = partition.producers(self.topic, 0)
+        return State(
+            offsets,
+            [bytes(raw) for raw in self.read_all()],
+            producers,
+            {p.producer_id: partition.sequences(self.topic, 0, p.producer_id) for p in producers},
+            partition.aborted(self.topic, 0, offsets.log_start, offsets.log_end),
+        )
+
+    def stop(self) -> None:
+        partition.stop(self.topic, 0)
+
+    def restart(self) -> partition.Recovered:
+        """Stop cleanly and start again."""
+        self.stop()
+        return self.lead(clean=True, leader_epoch=0)
+
+    def snapshot(self, to: Path) -> Killed:
+        """What a kill of the process would leave, as a folder that can be damaged and opened."""
+        shutil.copytree(self.root, to)
+        return Killed(to, self)
+
+    def kill(self, to: Path) -> partition.Recovered:
+        """Go on with what a kill would have left: the log is then the recovered copy in `to`."""
+        shutil.copytree(self.root, to)
+        self.drop()
+        self.root = to
+        return self.lead(clean=False)
+
+    def drop(self) -> None:
+        """Close without the flush of a stop."""
+        partition.delete(self.topic, 0)
+
+    def files(self, suffix: str) -> list[Path]:
+        return sorted(self.folder.glob(f"*{suffix}"))
+
+
+class Killed:
+    """The files of a log whose process is gone."""
+
+    def __init__(self, root: Path, log: Log) -> None:
+        self.root = root
+        self.folder = root / f"{log.topic}-0"
+        self._log = log
+
+    def open(self, *, clean: bool = False) -> Log:
+        """Recover it, under a name of its own (the folder is renamed, its checkpoints follow)."""
+        opened = Log.__new__(Log)
+        opened.root = self.root
+        opened.topic = f"log{next(_numbers)}"
+        opened.config = self._log.config
+        self.folder.rename(opened.folder)
+        for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
+            path = self.root / name
+            if path.exists():
+                path.write_text(path.read_text().replace(f"{self._log.topic} ", f"{opened.topic} "))
+        opened.lead(clean=clean)
+        return opened
+
+
+def index_entries(path: Path, form: str) -> list[tuple[int, ...]]:
+    """The entries of an index file; `form` is a struct format of one entry."""
+    data = path.read_bytes()
+    assert len(data) % struct.calcsize(form) == 0
+    return list(struct.iter_unpack(form, data))

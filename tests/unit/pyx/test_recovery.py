@@ -1,0 +1,263 @@
+"""What opening a log makes of files that a kill, a power cut or a bad disk has left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from logs import NOW_MS, Log, batch
+
+from penstock.pyx import partition
+from penstock.pyx.batch import marker, split
+
+
+def busy(root: Path, **config: int) -> Log:
+    """A log with several segments, producers, ended and open transactions."""
+    log = Log(root, **{"segment_bytes": 1000, "index_interval_bytes": 200, **config})
+    for i in range(12):
+        log.append(batch(2, producer=(1, 0, 2 * i)))
+        log.append(batch(1, producer=(2, 0, i), transactional=True))
+        if i % 3 == 2:
+            log.mark(marker(i % 2 == 0, 2, 0, 0, NOW_MS))
+        log.append(batch(1, timestamp_ms=NOW_MS + i))
+    log.append(batch(2, producer=(3, 5, 0), transactional=True))
+    log.append(batch(1))
+    return log
+
+
+def test_a_killed_log_is_what_it_was(tmp_path: Path) -> None:
+    log = busy(tmp_path / "a")
+    before = log.state()
+    recovered = log.kill(tmp_path / "b")
+    assert recovered.batches_checked == len(before.batches) and recovered.cut_bytes == 0
+    assert log.state() == before
+    assert log.offsets().last_stable < log.offsets().log_end
+    log.mark(marker(False, 3, 5, 0, NOW_MS))
+    assert log.offsets().last_stable == log.offsets().log_end
+
+
+@pytest.mark.parametrize("flushes", [1, 2])
+def test_only_what_lies_above_the_recovery_point_is_walked(tmp_path: Path, flushes: int) -> None:
+    log = busy(tmp_path / "a")
+    if flushes == 1:
+        log.housekeep()
+        partition.write_checkpoints()
+    else:
+        partition.flush_all()
+    log.append(batch(1))
+    before = log.state()
+    recovered = log.kill(tmp_path / "b")
+    active = len(split(log.files(".log")[-1].read_bytes()))
+    assert recovered.batches_checked == active < len(before.batches)
+    assert log.state() == before
+
+
+def test_a_clean_stop_needs_no_walk(tmp_path: Path) -> None:
+    log = busy(tmp_path)
+    before = log.state()
+    for _ in range(2):
+        assert log.restart() == (0, before.offsets.log_end, 0, 0)
+        assert log.state() == before
+    log.append(batch(1, producer=(1, 0, 24)))
+    assert log.offsets().log_end == before.offsets.log_end + 1
+
+
+def test_the_log_start_survives_a_kill(tmp_path: Path) -> None:
+    log = busy(tmp_path / "a")
+    partition.delete_records_before(log.topic, 0, 7)
+    before = log.state()
+    root = tmp_path / "b"
+    killed = log.snapshot(root).open()
+    assert killed.state() == before
+    assert killed.offsets().log_start == 7
+
+
+TAIL = 3
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros", "garbage", "flipped"])
+def test_the_log_is_cut_at_the_first_bad_byte(tmp_path: Path, damage: str) -> None:
+    """At each byte of the last batches: whatever comes after is gone, whatever came before is there."""
+    log = Log(tmp_path / "a", segment_bytes=900)
+    for i in range(10):
+        log.append(batch(1, producer=(1, 0, i), transactional=i > 7))
+    good = log.state()
+    path = log.files(".log")[-1]
+    data = path.read_bytes()
+    raws = split(data)
+    assert len(raws) > TAIL
+    first_byte = len(data) - sum(raw.size_in_bytes for raw in raws[-TAIL:])
+    ends = [0]
+    for raw in raws:
+        ends.append(ends[-1] + raw.size_in_bytes)
+    # Base offset and leader epoch lie outside the checksum; a flip there is found by the order of offsets only.
+    for at in range(first_byte, len(data), 1 if damage == "cut" else 5):
+        start = max(end for end in ends if end <= at)
+        if damage == "flipped" and (at - start < 8 or 12 <= at - start < 16):
+            continue
+        left = {
+            "cut": data[:at],
+            "zeros": data[:at] + bytes(len(data) - at),
+            "garbage": data[:at] + b"\xa5" * (len(data) - at + 7),
+            "flipped": data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :],
+        }[damage]
+        copy = log.snapshot(tmp_path / f"{damage}{at}")
+        (copy.folder / path.name).write_bytes(left)
+        killed = copy.open()
+        state = killed.state()
+        count = len(good.batches) - len(raws) + ends.index(start)
+        assert state.batches == good.batches[:count], at
+        assert killed.recovered.cut_bytes == len(left) - start
+        assert state.offsets.log_end == count
+        assert state.sequences == {1: [(i, i, i) for i in range(count - 5, count)]}
+        assert killed.append(batch(1, producer=(1, 0, count), transactional=count > 7)) == count
+        killed.drop()
+
+
+def test_offsets_that_dont_grow_are_cut(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    for _ in range(4):
+        log.append(batch(2))
+    log.stop()
+    path = log.files(".log")[0]
+    data = path.read_bytes()
+    one = len(data) // 4
+    path.write_bytes(data + data[one : 2 * one])
+    assert log.lead(clean=False) == (0, 8, 4, one)
+    assert path.read_bytes() == data
+
+
+def test_damage_in_the_middle_takes_the_later_segments_along(tmp_path: Path) -> None:
+    log = busy(tmp_path)
+    before = log.state()
+    log.stop()
+    # Nothing is believed: as if the checkpoint had been lost.
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    middle = log.files(".log")[1]
+    data = bytearray(middle.read_bytes())
+    data[len(data) // 2] ^= 1
+    middle.write_bytes(data)
+    # The process remembers the recovery point; a new one would read the file.
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path; from logs import Log\n"
+        "log = Log.__new__(Log); log.root = Path(sys.argv[2]); log.topic = sys.argv[3]\n"
+        "log.config = dict(segment_bytes=1000, index_interval_bytes=200)\n"
+        "print(*log.lead(clean=False)); print(len(log.read_all())); log.stop()\n"
+    )
+    tests = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code, tests, str(tmp_path), log.topic],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    first, count = done.stdout.splitlines()
+    log_start, log_end, _, cut = map(int, first.split())
+    kept = [data for data in before.batches if struct.unpack_from(">q", data)[0] < log_end]
+    assert log_start == 0 < log_end < before.offsets.log_end
+    assert int(count) == len(kept)
+    assert cut == sum(map(len, before.batches)) - sum(map(len, kept))
+    assert [int(path.stem) for path in log.files(".log")][-1] == int(middle.stem)
+
+
+def test_leftovers_and_strangers_in_the_folder(tmp_path: Path) -> None:
+    log = busy(tmp_path)
+    before = log.state()
+    log.stop()
+    for name in ("00000000000000000009.log.deleted", "00000000000000000009.index.cleaned", "x.tmp"):
+        (log.folder / name).write_bytes(b"left")
+    for name in ("notes.txt", "9.log", "0000000000000000000x.log", "99999999999999999999.log"):
+        (log.folder / name).write_bytes(b"kept")
+    (log.folder / "00000000000000009999.snapshot").write_bytes(b"later than the log end")
+    log.lead(clean=False)
+    assert log.state() == before
+    assert not list(log.folder.glob("*.deleted")) + list(log.folder.glob("*.cleaned")) + list(log.folder.glob("x.tmp"))
+    assert len(list(log.folder.glob("notes.txt"))) == 1
+    assert not (log.folder / "00000000000000009999.snapshot").exists()
+
+
+def test_a_marker_that_lies_is_found_out(tmp_path: Path) -> None:
+    """The clean-stop marker is there, but the last segment has a torn end."""
+    log = busy(tmp_path)
+    before = log.state()
+    log.stop()
+    path = log.files(".log")[-1]
+    path.write_bytes(path.read_bytes()[:-1])
+    recovered = log.lead(clean=True)
+    assert recovered.cut_bytes > 0 and recovered.batches_checked > 0
+    assert log.state().batches == before.batches[:-1]
+
+
+def test_an_empty_last_segment(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_ms=1, retention_ms=-1)
+    log.append(batch(3, producer=(1, 0, 0)))
+    assert log.housekeep(1 << 50).rolled
+    before = log.state()
+    for clean in (True, False):
+        log.stop()
+        assert log.lead(clean=clean)[:2] == (0, 3)
+        assert log.state() == before
+    assert log.append(batch(1, producer=(1, 0, 3))) == 3
+
+
+def test_old_message_sets_are_recovered_and_read(tmp_path: Path) -> None:
+    """A folder from before Kafka 0.11: magic 1, one message a batch."""
+    messages = b""
+    for offset in range(6):
+        body = struct.pack(">bbqi", 1, 0, NOW_MS + offset, -1) + struct.pack(">i", 3) + b"old"
+        message = struct.pack(">I", zlib.crc32(body)) + body
+        messages += struct.pack(">qi", offset, len(message)) + message
+    log = Log(tmp_path)
+    log.stop()
+    path = log.files(".log")[0]
+    path.write_bytes(messages)
+    assert log.lead(clean=False) == (0, 6, 6, 0)
+    assert [raw.base_offset for raw in split(partition.read(log.topic, 0, 2, 1000))] == [2, 3, 4, 5]
+    assert partition.offset_for_timestamp(log.topic, 0, NOW_MS + 3) == (3, NOW_MS + 3)
+    assert log.append(batch(1)) == 6
+    path.write_bytes(messages[:-1])
+    log.drop()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import itertools, logs
+from logs import Log, batch
+logs._numbers = itertools.count(10**9)  # a name that the reading process doesn't use
+log = Log(Path(sys.argv[2]), segment_bytes=4000, index_interval_bytes=300)
+print(log.topic, flush=True)
+for i in range(1_000_000):
+    log.append(batch(2, producer=(1, 0, 2 * i)))
+    print(i, flush=True)
+    if i % 50 == 49:
+        log.housekeep()
+"""
+
+
+def test_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    tests = str(Path(__file__).parents[2])
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, tests, str(tmp_path / "logs")], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        topic = writer.stdout.readline().strip()
+        acknowledged = -1
+        while acknowledged < 333:
+            acknowledged = int(writer.stdout.readline())
+        os.kill(writer.pid, signal.SIGKILL)
+        for line in writer.stdout.read().splitlines():
+            acknowledged = int(line)
+    log = Log.__new__(Log)
+    log.root, log.topic, log.config = tmp_path / "logs", topic, {}
+    recovered = log.lead(clean=False)
+    assert recovered.cut_bytes == 0
+    assert recovered.log_end in (2 * acknowledged + 2, 2 * acknowledged + 4)
+    assert [raw.base_sequence for raw in log.read_all()] == list(range(0, recovered.log_end, 2))
+    assert log.append(batch(2, producer=(1, 0, 2 * acknowledged))) == 2 * acknowledged

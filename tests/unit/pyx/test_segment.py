@@ -1,0 +1,186 @@
+"""Segments: when they are rolled, when they are deleted, what their files are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from logs import NOW_MS, Log, batch
+
+from penstock.errors import KafkaError
+from penstock.pyx import partition
+from penstock.pyx.batch import split
+
+DAY_MS = 86_400_000
+
+
+def bases(log: Log) -> list[int]:
+    return [int(path.stem) for path in log.files(".log")]
+
+
+def test_files_are_named_after_the_first_offset(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=300)
+    for _ in range(5):
+        log.append(batch(2))
+    assert bases(log) == [raw.base_offset for raw in log.read_all()][:: bases(log)[1] // 2]
+    assert log.files(".log")[1].name == f"{bases(log)[1]:020d}.log"
+    assert all(path.stat().st_size <= 300 for path in log.files(".log"))
+    log.stop()
+    for suffix in (".index", ".timeindex"):
+        assert [int(path.stem) for path in log.files(suffix)] == bases(log)
+    assert log.files(".txnindex") == []
+    assert [int(path.stem) for path in log.files(".snapshot")] == [*bases(log)[1:], 10]
+
+
+def test_rolled_by_the_age_of_timestamps(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_ms=1000)
+    for age in (0, 1000, 1001, 1500, 2003):
+        log.append(batch(1, timestamp_ms=NOW_MS + age))
+    assert bases(log) == [0, 2, 4]
+
+
+def test_rolled_by_the_clock_in_housekeep(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_ms=1000, retention_ms=-1)
+    assert not log.housekeep(1 << 50).rolled
+    log.append(batch(1))
+    assert not log.housekeep(0).rolled
+    assert log.housekeep(1 << 50).rolled
+    assert not log.housekeep(1 << 50).rolled
+    assert bases(log) == [0, 1]
+
+
+@pytest.mark.parametrize("entry", [8, 12])
+def test_rolled_when_an_index_is_full(tmp_path: Path, entry: int) -> None:
+    log = Log(tmp_path, segment_index_bytes=48, index_interval_bytes=0)
+    for i in range(30):
+        # Timestamps that don't grow add nothing to the time index: the offset index is full first then.
+        log.append(batch(1, timestamp_ms=NOW_MS + (i if entry == 12 else 0)))
+    log.stop()
+    assert len(bases(log)) > 3
+    assert max(path.stat().st_size for path in log.files(".index")) <= 48
+    assert max(path.stat().st_size for path in log.files(".timeindex")) <= 48
+    assert log.lead(clean=True).log_end == 30
+
+
+def test_retention_by_time_uses_record_timestamps(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=300, retention_ms=DAY_MS)
+    for i in range(12):
+        log.append(batch(1, timestamp_ms=NOW_MS + i * DAY_MS // 4))
+    before = bases(log)
+    kept = log.housekeep(NOW_MS + DAY_MS + DAY_MS * 3 // 2)
+    # Deleted: segments whose newest record is more than a day old then, i.e. older than NOW + 1.5 days = record 6.
+    first = bases(log)[0]
+    assert kept.segments_deleted == before.index(first) > 0
+    newest = [raw.max_timestamp for raw in log.read_all() if raw.base_offset < bases(log)[1]][-1]
+    assert newest >= NOW_MS + DAY_MS * 3 // 2
+    assert log.offsets().log_start == first
+    assert kept.bytes_deleted > 0
+
+
+def test_an_expired_log_keeps_its_end(tmp_path: Path) -> None:
+    log = Log(tmp_path, retention_ms=DAY_MS)
+    for _ in range(3):
+        log.append(batch(1))
+    kept = log.housekeep(NOW_MS + 10 * DAY_MS)
+    assert (kept.segments_deleted, kept.rolled) == (1, True)
+    assert log.offsets() == (3, 3, 3, 3, 0)
+    assert bases(log) == [3]
+    assert partition.size_bytes(log.topic, 0) == 0
+    assert log.restart() == (3, 3, 0, 0)
+    assert log.append(batch(1)) == 3
+
+
+def test_retention_by_size_leaves_at_least_the_limit(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=300, retention_bytes=700, retention_ms=-1)
+    for _ in range(30):
+        log.append(batch(1))
+    log.housekeep()
+    size = partition.size_bytes(log.topic, 0)
+    assert 700 <= size < 700 + 300
+    assert [raw.base_offset for raw in log.read_all()] == list(range(bases(log)[0], 30))
+    assert not log.housekeep().segments_deleted
+
+
+def test_without_a_limit_nothing_is_deleted(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=300, retention_bytes=-1, retention_ms=-1)
+    for _ in range(10):
+        log.append(batch(1))
+    assert log.housekeep(1 << 50).segments_deleted == 0
+    compacted = Log(tmp_path, segment_bytes=300, retention_ms=1, cleanup_delete=0, cleanup_compact=1)
+    for _ in range(10):
+        compacted.append(batch(1))
+    assert compacted.housekeep(1 << 50).segments_deleted == 0
+
+
+def test_deleted_records_take_their_segments_with_them(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=300, cleanup_delete=0)
+    for _ in range(10):
+        log.append(batch(1))
+    middle = bases(log)[2]
+    assert partition.delete_records_before(log.topic, 0, middle + 1) == middle + 1
+    assert partition.delete_records_before(log.topic, 0, 1) == middle + 1
+    log.housekeep()
+    assert bases(log)[0] == middle
+    assert log.restart().log_start == middle + 1
+    assert partition.delete_records_before(log.topic, 0, -1) == 10
+    assert log.offsets() == (10, 10, 10, 10, 0)
+    with pytest.raises(KafkaError):
+        partition.delete_records_before(log.topic, 0, 11)
+    assert log.restart() == (10, 10, 0, 0)
+    assert log.append(batch(1)) == 10
+
+
+def test_the_log_start_moves_the_last_stable_offset_along(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.append(batch(1, producer=(1, 0, 0), transactional=True))
+    log.append(batch(3))
+    partition.delete_records_before(log.topic, 0, 2)
+    assert log.offsets()[:2] == (2, 2)
+
+
+def test_deleted_files_are_gone_and_their_snapshots_too(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=300, retention_bytes=300)
+    for i in range(20):
+        log.append(batch(1, producer=(1, 0, i)))
+    partition.flush_all()
+    log.housekeep()
+    stems = {path.stem for path in log.folder.glob("0*")}
+    assert stems == {path.stem for path in log.files(".log")}
+    assert list(log.folder.glob("*.deleted")) == []
+
+
+def test_flush_by_count_moves_the_recovery_point(tmp_path: Path) -> None:
+    log = Log(tmp_path, flush_messages=3)
+    log.append(batch(2))
+    assert not log.housekeep().flushed
+    log.append(batch(1))
+    assert log.housekeep().flushed
+    assert not log.housekeep().flushed
+    partition.write_checkpoints()
+    assert f"{log.topic} 0 3\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+
+
+def test_rolled_segments_are_flushed_in_any_case(tmp_path: Path) -> None:
+    log = Log(tmp_path, segment_bytes=300)
+    for _ in range(5):
+        log.append(batch(1))
+    log.housekeep()
+    partition.write_checkpoints()
+    text = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    assert f"{log.topic} 0 {bases(log)[-1]}\n" in text
+    assert text.startswith("0\n1\n")
+
+
+def test_reads_go_on_in_segments_with_holes(tmp_path: Path) -> None:
+    source = Log(tmp_path / "source")
+    for _ in range(12):
+        source.append(batch(1))
+    log = Log(tmp_path / "log", segment_bytes=300)
+    kept = [raw for raw in source.read_all() if raw.base_offset in (0, 3, 4, 7, 8, 11)]
+    for raw in kept:
+        partition.append_replica(log.topic, 0, bytes(raw))
+    expected = {0: 0, 1: 3, 2: 3, 3: 3, 5: 7, 6: 7, 9: 11, 10: 11, 11: 11}
+    for offset, found in expected.items():
+        assert split(partition.read(log.topic, 0, offset, 1))[0].base_offset == found
+    assert log.restart().log_end == 12
+    assert [raw.base_offset for raw in log.read_all()] == [0, 3, 4, 7, 8, 11]
