@@ -1,0 +1,138 @@
+"""The mirror copies what sources committed, batch for batch, and nothing else; positions end where the sources do."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import BrokerProcess
+from mirror_world import CODECS, LIMIT_S, World, brokers
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
+    with brokers(tmp_path_factory.mktemp("copy"), "EWR", "JFK", "LGA", "target") as made:
+        yield made
+
+
+def world(folder: Path, clusters: dict[str, BrokerProcess], *sources: str, **more: object) -> World:
+    return World(folder, {name: clusters[name] for name in sources}, clusters["target"], **more)  # type: ignore[arg-type]  # all keywords
+
+
+def test_three_sources_all_codecs_aborted_left_out(
+    tmp_path: Path, clusters: dict[str, BrokerProcess]
+) -> None:
+    with world(tmp_path, clusters, "EWR", "JFK", "LGA", penstock_mirror_batch_bytes=4000) as w:
+        for codec in CODECS:
+            w.fill(3, codec)
+            w.fill_transactions("ac", codec)
+        w.mirror.start()
+        w.await_copied()
+        w.fill_transactions("cca")  # while it runs, and a marker of an abort as the last thing in the logs
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
+        for name in w.sources:
+            for partition, found in w.positions(name).items():
+                assert found is not None
+                assert found[0] == w.ends(name)[partition]
+                counts = json.loads(found[1])
+                assert (counts["records"], counts["rebuilt"]) == (len(w.ids[name, partition]), 0)
+
+
+def test_batches_that_the_target_would_refuse_are_rebuilt_and_counted(
+    tmp_path: Path, clusters: dict[str, BrokerProcess]
+) -> None:
+    limit = 3000
+    with world(tmp_path, clusters, "EWR", target_configs={"max.message.bytes": str(limit)}) as w:
+        w.fill(1, "lz4", count=10)
+        w.fill(2, "zstd", count=100)
+        w.mirror.start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check_ids()
+        for partition, batches in w.batches().items():
+            assert all(batch.size_in_bytes <= limit for batch in batches)
+            assert bytes(batches[0].payload) == w.payloads["EWR", partition][0]
+            assert {batch.codec for batch in batches[1:]} == {CODECS["zstd"]}
+            found = w.positions("EWR")[partition]
+            assert found is not None and json.loads(found[1])["rebuilt"] == len(batches) - 1 > 2
+
+
+def test_a_log_that_begins_inside_a_batch(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with world(tmp_path, clusters, "EWR") as w:
+        w.fill(2, "snappy", count=10)
+        w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 4}))
+        w.ids["EWR", 0] = w.ids["EWR", 0][4:]
+        w.mirror.start()
+        w.await_copied()
+        w.check_ids()
+
+
+def test_a_source_that_is_down_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    with (
+        brokers(tmp_path, "EWR", "JFK", "target") as clusters,
+        world(tmp_path / "w", clusters, "EWR", "JFK") as w,
+    ):
+        w.fill()
+        clusters["JFK"].stop()
+        w.mirror.start()
+        w.await_copied(["EWR"])
+        clusters["JFK"].start()
+        w.await_copied()
+        clusters["EWR"].kill()
+        w.fill(sources=["JFK"])
+        w.await_copied(["JFK"])
+        clusters["EWR"].start()
+        w.fill(sources=["EWR"])
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
+
+
+def test_idle_positions_are_committed_again(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with world(tmp_path, clusters, "EWR", penstock_mirror_position_refresh_ms=1000) as w:
+        w.fill(1)
+        w.mirror.start()
+        w.await_copied()
+        before = w.positions("EWR")
+        w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), {(w.topic, 0): (1, "forgotten")}))
+        deadline = time.monotonic() + LIMIT_S
+        while w.positions("EWR") != before:
+            assert w.mirror.running and time.monotonic() < deadline
+            time.sleep(0.1)
+        w.check()
+
+
+def test_a_later_source_needs_a_word(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with world(tmp_path, clusters, "EWR", "JFK", "LGA") as w:
+        w.fill()
+        lines = w.config.read_text().splitlines()
+        w.config.write_text("".join(f"{line}\n" for line in lines if ".LGA." not in line))
+        w.mirror.start()
+        w.await_copied(["EWR", "JFK"])
+        assert w.mirror.stop() == 0
+        w.config.write_text("".join(f"{line}\n" for line in lines))
+        w.mirror.start()
+        w.mirror.wait_for("--new-source LGA")
+        w.fill(1, sources=["EWR"])
+        w.await_copied(["EWR", "JFK"])
+        assert w.positions("LGA") == {0: None, 1: None}
+        assert w.mirror.stop() == 1
+        w.mirror.start(arguments=["--new-source", "LGA"])
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
+
+
+def test_wrong_words_are_one_sentence(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with world(tmp_path, clusters, "EWR") as w:
+        w.mirror.start(arguments=["--new-source", "EWE"], await_started=False)
+        assert w.mirror.wait() != 0
+        assert w.mirror.text().count("\n") == 1 and "no source `EWE`" in w.mirror.text()
+        w.mirror.start(arguments=["--set", "penstock.miror.name=x"], await_started=False)
+        assert w.mirror.wait() == 2
+        assert w.mirror.text().count("\n") == 1 and "did you mean" in w.mirror.text()

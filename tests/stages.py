@@ -1,0 +1,110 @@
+"""Stages of the pipeline as processes, started like a user would: `python -m penstock mirror --config FILE`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+LIMIT_S = 60.0
+STARTED = b" started\n"
+
+# What every pipeline's file must have, whichever part of it a test runs.
+REQUIRED = {
+    "penstock.dedupe.data": "unused",
+    "penstock.etl.table": "unused",
+    "penstock.etl.schema": "id STRING",
+    "penstock.etl.event.day": "current_date()",
+}
+
+
+def write_properties(path: Path, properties: Mapping[str, object]) -> Path:
+    """A pipeline's file; the required keys that a test doesn't care for are filled in."""
+    texts = {**REQUIRED, **properties}
+    path.write_text("".join(f"{name}={value}\n" for name, value in texts.items()), encoding="utf-8")
+    return path
+
+
+class StageProcess:
+    """`penstock COMMAND --config FILE`. Its output of all starts is kept in `<folder>/<name>.log`, errors included."""
+
+    def __init__(self, command: str, config: Path, name: str = "", arguments: Sequence[str] = ()) -> None:
+        self.command = command
+        self.config = config
+        self.arguments = list(arguments)
+        self.log_path = config.with_name(f"{name or command}.log")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0  # where the last start's output begins in the log
+
+    def start(
+        self, failpoints: str = "", arguments: Sequence[str] = (), *, await_started: bool = True
+    ) -> StageProcess:
+        """Start it, with failpoints armed if any, and wait for its started line unless it is armed."""
+        assert not self.running, f"{self.command} runs already"
+        self._began = self.log_path.stat().st_size if self.log_path.exists() else 0
+        words = [sys.executable, "-m", "penstock", self.command, "--config", str(self.config)]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*words, *self.arguments, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PENSTOCK_FAILPOINTS": failpoints},
+            )
+        if await_started and not failpoints:
+            self.wait_for(STARTED.decode())
+        return self
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives (or is stopped by a signal)."""
+        return self._process is not None and self._process.poll() is None
+
+    def text(self) -> str:
+        """What the last start wrote."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._began)
+            return log.read().decode(errors="replace")
+
+    def wait_for(self, text: str, limit_s: float = LIMIT_S) -> None:
+        """Wait until the last start has written this text."""
+        deadline = time.monotonic() + limit_s
+        while text not in self.text():
+            assert self.running, f"{self.command} ended before it wrote `{text}`:\n{self.text()}"
+            assert time.monotonic() < deadline, f"{self.command} did not write `{text}`:\n{self.text()}"
+            time.sleep(0.02)
+
+    def wait(self, limit_s: float = LIMIT_S) -> int:
+        """Wait until it has ended; the exit code (minus the signal's number if one ended it)."""
+        assert self._process is not None, f"{self.command} has not been started"
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.command} did not end:\n{self.text()}") from None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, and to nothing else."""
+        assert self._process is not None, f"{self.command} has not been started"
+        self._process.send_signal(number)
+
+    def stop(self) -> int:
+        """End it by SIGTERM; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        if self.running:
+            self.signal(signal.SIGKILL)
+            self.wait()
+
+    def cpu_seconds(self) -> float:
+        """The CPU time that the running process has used so far."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
