@@ -69,11 +69,12 @@ def _send_day(producer: Producer, topic: str, day: str, events: list[flights.Eve
 @click.option("--origin", required=True, type=click.Choice(flights.ORIGINS), help="The airport.")
 @click.option("--topic", required=True)
 @click.option("--codec", required=True, help="compression.type of the batches.")
+@click.option("--last-day", default=flights.LAST_DAY.isoformat(), help="No day after this one will be asked for.")
 @click.option("--ledger", required=True, type=click.Path(path_type=Path), help="The ledger's file.")
-def collect(bootstrap: str, origin: str, topic: str, codec: str, ledger: Path) -> None:
+def collect(bootstrap: str, origin: str, topic: str, codec: str, last_day: str, ledger: Path) -> None:
     """Send the days that standard input names."""
     failpoints.arm_from_environment()
-    days = flights.events(origin)
+    days = flights.events(origin, datetime.date.fromisoformat(last_day))
     book = Ledger(ledger)
     properties: dict[str, Any] = {"compression.type": codec, "linger.ms": 5, "client.id": f"collector-{origin}"}
     producer = Producer(bootstrap, **properties)

@@ -78,11 +78,11 @@ def _event(row: dict[str, str]) -> Event:
     return Event(day, row["origin"], key.encode(), value.encode(), int(departure.timestamp() * 1000))
 
 
-def events(origin: str) -> dict[datetime.date, list[Event]]:
-    """An airport's events by day, each day in the order of scheduled departure."""
+def events(origin: str, last: datetime.date = LAST_DAY) -> dict[datetime.date, list[Event]]:
+    """An airport's events by day up to `last`, each day in the order of scheduled departure."""
     days: dict[datetime.date, list[Event]] = {}
     for row in rows():
-        if row["origin"] == origin:
+        if row["origin"] == origin and (int(row["month"]), int(row["day"])) <= (last.month, last.day):
             event = _event(row)
             days.setdefault(event.day, []).append(event)
     for day in days.values():
