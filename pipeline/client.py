@@ -418,7 +418,7 @@ class Client:
 
 
 def _address(node_id: int, text: str) -> Broker:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"`{text}` in `bootstrap.servers` is not host:port")
     return Broker(node_id, host.strip("[]"), int(port))

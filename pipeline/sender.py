@@ -29,6 +29,7 @@ LOWEST_VERSION = 3  # the first with batches of magic 2
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
 HIGHEST_TRANSACTIONAL = 11  # v12 has the broker add partitions to transactions by itself (KIP-890), with another EndTxn
+PRODUCER_AT, PRODUCER_BYTES = 43, 10  # producer id and epoch in a batch's header
 ANSWER_SLACK_MS = 1_000  # the broker may use the whole request timeout; its answer travels after that
 _HEAD = struct.Struct(">hhi")
 
@@ -46,6 +47,7 @@ class _Entry:
     pieces: list[memoryview]
     deadline: float
     future: asyncio.Future[Produced]
+    producer: bytes = b""  # producer id and epoch as the header has them
     done: bool = False
     tried: bool = False  # it went out at least once, so without an answer nobody knows whether it is stored
 
@@ -58,6 +60,7 @@ class _Line:
     sent: int = 0  # how many of the entries, from the first, are under way or answered
     outstanding: int = 0
     open: bool = False  # the gate was passed
+    proven: bytes = b""  # the producer of the last batch known to be stored
     trouble: KafkaError | None = None
     broken: KafkaError | None = None  # a sequence number that will never be stored: all behind it must fail
     recovery: asyncio.Task[None] | None = None
@@ -151,7 +154,8 @@ class Sender:
         """Put one batch (in pieces) into its partition's line; the future gives where it went or raises
         KafkaError.
 
-        Order is the order of calls. The pieces must not change before the future is done. `deadline` (loop time)
+        Order is the order of calls. The first piece holds the whole header.
+        The pieces must not change before the future is done. `deadline` (loop time)
         is when retries end, `delivery.timeout.ms` from now unless given.
         """
         loop = asyncio.get_running_loop()
@@ -160,7 +164,9 @@ class Sender:
             line = self._lines[tp] = _Line(tp, self._client.backoff())
         if deadline is None:
             deadline = loop.time() + self._delivery_timeout_ms / 1000
-        entry = _Entry([memoryview(piece) for piece in pieces], deadline, loop.create_future())
+        views = [memoryview(piece) for piece in pieces]
+        producer = bytes(views[0][PRODUCER_AT : PRODUCER_AT + PRODUCER_BYTES])
+        entry = _Entry(views, deadline, loop.create_future(), producer)
         line.entries.append(entry)
         self._fill(line)
         return entry.future
@@ -217,8 +223,13 @@ class Sender:
             if not line.outstanding:  # else the answers of what is under way call this again
                 line.recovery = asyncio.create_task(self._recover(line))
             return
-        while line.sent < len(line.entries) and line.outstanding < self._max_in_flight:
+        # Counted from the first unanswered batch: a broker tells repeats of the last five batches only.
+        while line.sent < min(len(line.entries), self._max_in_flight):
             entry = line.entries[line.sent]
+            # A partition takes any first sequence from a producer that it does not know. Until it has stored a batch,
+            # none may follow: if the first were refused (a leader that moves), the second would take its place.
+            if self._idempotent and line.outstanding and entry.producer != line.proven:
+                return
             line.sent += 1
             if not entry.done:
                 self._send(line, entry, connection)
@@ -292,6 +303,7 @@ class Sender:
         entries = line.entries
         if error is None and produced is not None:
             entry.done = True
+            line.proven = entry.producer
             if not entry.future.done():
                 entry.future.set_result(produced)
         elif error is not None and self._may_retry(line, entry, error):

@@ -1,0 +1,321 @@
+"""The sender and the producer against a broker that fails at random: nothing lost, doubled or reordered.
+
+The broker here speaks the protocol over a real socket and keeps a log with Kafka's rules for sequence numbers (last five
+batches, epochs). Its faults come from a seed, which a failing test prints by its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.client import Client
+from penstock.pipeline.producer import Producer
+from penstock.pipeline.sender import Produced, Sender
+from penstock.pyx.batch import BatchBuilder, RawBatch, records
+from penstock.pyx.wire import messages
+from penstock.pyx.wire.frame import decode_request, encode_response
+
+SEQUENCES_KEPT = 5
+QUICK = {
+    "retry.backoff.ms": 1,
+    "retry.backoff.max.ms": 5,
+    "reconnect.backoff.ms": 1,
+    "reconnect.backoff.max.ms": 5,
+}
+Fault = Callable[[], str]
+
+
+@dataclass
+class Flaky:
+    """One broker, one topic `t`. `fault()` names what goes wrong with a produce request, "" for nothing."""
+
+    fault: Fault = lambda: ""
+    partitions: int = 2
+    refuse: Callable[[RawBatch], int] = lambda batch: 0
+    port: int = 0
+    log: dict[int, list[RawBatch]] = field(default_factory=lambda: defaultdict(list))
+    last: dict[tuple[int, int], list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    producers: int = 100
+    versions: set[int] = field(default_factory=set)
+    server: asyncio.Server | None = None
+
+    async def start(self) -> Flaky:
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", self.port)
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self
+
+    async def stop(self) -> None:
+        assert self.server is not None
+        self.server.close()
+        await self.server.wait_closed()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                header, request = decode_request(await reader.readexactly(size))
+                response = self.answer(header.api_version, request)
+                if response is None:
+                    return
+                frame = encode_response(response, header.api_version, header.correlation_id)
+                writer.write(len(frame).to_bytes(4, "big") + frame)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def answer(self, version: int, request: Any) -> Any:
+        if isinstance(request, messages.ApiVersionsRequest):
+            apis = [(0, 3, 13), (3, 0, 12), (18, 0, 3), (22, 0, 4)]
+            api_version = messages.ApiVersionsResponse.ApiVersion
+            return messages.ApiVersionsResponse(
+                api_keys=[api_version(api_key=k, min_version=a, max_version=b) for k, a, b in apis]
+            )
+        if isinstance(request, messages.MetadataRequest):
+            return self.metadata()
+        if isinstance(request, messages.InitProducerIdRequest):
+            self.producers += 1
+            return messages.InitProducerIdResponse(producer_id=self.producers, producer_epoch=0)
+        assert isinstance(request, messages.ProduceRequest)
+        self.versions.add(version)
+        return self.produce(request)
+
+    def metadata(self) -> messages.MetadataResponse:
+        response = messages.MetadataResponse
+        return response(
+            brokers=[response.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)],
+            controller_id=1,
+            topics=[
+                response.MetadataResponseTopic(
+                    name="t",
+                    topic_id=b"t" * 16,
+                    partitions=[
+                        response.MetadataResponsePartition(partition_index=i, leader_id=1, leader_epoch=0)
+                        for i in range(self.partitions)
+                    ],
+                )
+            ],
+        )
+
+    def produce(self, request: messages.ProduceRequest) -> messages.ProduceResponse | None:
+        (topic,) = request.topic_data
+        (part,) = topic.partition_data
+        assert part.records is not None
+        fault = self.fault()
+        if fault == "drop":
+            return None
+        error, offset = int(ErrorCode.NOT_LEADER_OR_FOLLOWER), -1
+        if fault != "not_leader":
+            batch = RawBatch(bytes(part.records))
+            batch.check(client=True)
+            error, offset = self.append(part.index, batch)
+        if fault == "lose_answer":
+            return None
+        if fault == "error_after" and not error:
+            error = int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        response = messages.ProduceResponse
+        return response(
+            responses=[
+                response.TopicProduceResponse(
+                    name="t",
+                    topic_id=topic.topic_id,
+                    partition_responses=[
+                        response.PartitionProduceResponse(index=part.index, error_code=error, base_offset=offset)
+                    ],
+                )
+            ]
+        )
+
+    def append(self, partition: int, batch: RawBatch) -> tuple[int, int]:
+        refused = self.refuse(batch)
+        if refused:
+            return refused, -1
+        if batch.producer_id >= 0:
+            seen = self.last[partition, batch.producer_id]
+            for first, last, offset in seen:
+                if (first, last) == (batch.base_sequence, batch.last_sequence):
+                    return 0, offset
+            # As Kafka: a producer that the partition does not know may begin anywhere.
+            if seen and batch.base_sequence != seen[-1][1] + 1:
+                return int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), -1
+            seen.append((batch.base_sequence, batch.last_sequence, self.end(partition)))
+            del seen[:-SEQUENCES_KEPT]
+        offset = self.end(partition)
+        self.log[partition].append(batch)
+        return 0, offset
+
+    def end(self, partition: int) -> int:
+        return sum(batch.record_count for batch in self.log[partition])
+
+    def values(self, partition: int) -> list[bytes | None]:
+        return [record.value for batch in self.log[partition] for record in records(batch)]
+
+
+def faults(seed: int, share: float) -> Fault:
+    dice = random.Random(seed)
+    kinds = ["drop", "lose_answer", "not_leader", "error_after"]
+    return lambda: dice.choice(kinds) if dice.random() < share else ""
+
+
+def batch(value: bytes, sequence: int, count: int = 1) -> bytes:
+    builder = BatchBuilder()
+    for i in range(count):
+        builder.append(None, value + b".%d" % i, 0)
+    return builder.build(7, 0, sequence)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_batch_is_stored_once_and_in_order(seed: int) -> None:
+    async def run() -> None:
+        broker = await Flaky(faults(seed, 0.3)).start()
+        async with Client(f"127.0.0.1:{broker.port}", **QUICK) as client:
+            sender = Sender(client)
+            dice = random.Random(seed)
+            sequences = [0, 0]
+            expected: list[list[bytes]] = [[], []]
+            futures: list[asyncio.Future[Produced]] = []
+            for i in range(150):
+                p, count = dice.randrange(2), dice.randrange(1, 4)
+                futures.append(sender.submit(("t", p), [batch(b"%d" % i, sequences[p], count)]))
+                sequences[p] += count
+                expected[p] += [b"%d.%d" % (i, j) for j in range(count)]
+                if dice.random() < 0.2:
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(60):
+                await asyncio.gather(*futures)
+            assert [broker.values(0), broker.values(1)] == expected
+            assert broker.versions == {13}
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_a_refused_batch_fails_those_behind_it_and_no_other_partition() -> None:
+    async def run() -> None:
+        def refuse(raw: RawBatch) -> int:
+            return int(ErrorCode.INVALID_RECORD) if b"bad" in bytes(raw) else 0
+
+        broker = await Flaky(refuse=refuse).start()
+        async with Client(f"127.0.0.1:{broker.port}", **QUICK) as client:
+            sender = Sender(client)
+            sent = [(0, b"a"), (0, b"bad"), (0, b"c"), (1, b"d")]
+            futures = [
+                sender.submit(("t", p), [batch(value, {0: i, 1: 0}[p])]) for i, (p, value) in enumerate(sent)
+            ]
+            results = await asyncio.gather(*futures, return_exceptions=True)
+            codes = [result.code if isinstance(result, KafkaError) else 0 for result in results]
+            assert codes == [0, ErrorCode.INVALID_RECORD, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]
+            assert broker.values(0) == [b"a.0"]
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_delivery_ends_in_an_error_when_no_broker_comes_back() -> None:
+    async def run() -> None:
+        broker = await Flaky().start()
+        async with Client(f"127.0.0.1:{broker.port}", **QUICK, **{"delivery.timeout.ms": 300}) as client:
+            sender = Sender(client)
+            await sender.submit(("t", 0), [batch(b"a", 0)])
+            broker.fault = lambda: "drop"
+            with pytest.raises(KafkaError) as caught:
+                await sender.submit(("t", 0), [batch(b"b", 1)])
+            assert caught.value.retriable
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+class InThread:
+    """A flaky broker on a loop of its own, for the synchronous producer."""
+
+    def __init__(self, broker: Flaky) -> None:
+        from penstock.pipeline.background import BackgroundLoop
+
+        self.broker = broker
+        self.loop = BackgroundLoop("flaky")
+
+    def __enter__(self) -> Flaky:
+        return self.loop.call(self.broker.start())
+
+    def __exit__(self, *exception: object) -> None:
+        self.loop.stop()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_producer_keeps_order_and_count_through_faults(seed: int) -> None:
+    with (
+        InThread(Flaky(faults(seed, 0.2))) as broker,
+        Producer(f"127.0.0.1:{broker.port}", **QUICK, **{"batch.size": 100, "linger.ms": 0}) as producer,
+    ):
+        sent = [producer.send("t", None, b"%d" % i, partition=i % 2) for i in range(600)]
+        producer.flush(60)
+        assert [d.result().offset for d in sent] == [i // 2 for i in range(600)]
+        for p in range(2):
+            assert broker.values(p) == [b"%d" % i for i in range(p, 600, 2)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_producer_loses_only_what_the_broker_refuses(seed: int) -> None:
+    """A refused batch must not take the batches behind it along, whatever else goes wrong at the same time."""
+
+    def refuse(raw: RawBatch) -> int:
+        return int(ErrorCode.MESSAGE_TOO_LARGE) if any(b"bad" in (r.value or b"") for r in records(raw)) else 0
+
+    with (
+        InThread(Flaky(faults(seed, 0.1 if seed else 0.0), refuse=refuse)) as broker,
+        Producer(f"127.0.0.1:{broker.port}", **QUICK, **{"batch.size": 1, "linger.ms": 0}) as producer,
+    ):
+        values = [b"bad" if i % 50 == 25 else b"%d" % i for i in range(300)]
+        sent = [producer.send("t", None, value, partition=0) for value in values]
+        producer.flush(60)
+        errors = [delivery.exception() for delivery in sent]
+        assert all((error is not None) >= (value == b"bad") for error, value in zip(errors, values, strict=True))
+        stored = [value for value, error in zip(values, errors, strict=True) if error is None]
+        assert len(stored) >= 294 - 5 * 6 * bool(seed)  # a lost answer beside a refusal leaves batches undecided
+        kept = broker.values(0)
+        assert [value for value in kept if value in set(stored)] == stored
+        assert len(kept) == len(set(kept))
+
+
+def test_callbacks_get_metadata_or_error() -> None:
+    told: list[tuple[Any, Any]] = []
+    refused = int(ErrorCode.INVALID_TIMESTAMP)
+    with InThread(Flaky(refuse=lambda raw: refused if b"bad" in bytes(raw) else 0)) as broker:
+        with Producer(f"127.0.0.1:{broker.port}", **QUICK) as producer:
+            for value in (b"good", b"bad"):
+                producer.send("t", None, value, partition=0, on_delivery=lambda e, m: told.append((e, m)))
+                producer.flush(10)
+    assert told[0][0] is None and told[0][1][:3] == ("t", 0, 0)
+    assert told[1][0].code == refused and told[1][1] is None
+
+
+def test_a_callback_that_raises_or_waits_does_not_stop_the_producer() -> None:
+    with InThread(Flaky()) as broker, Producer(f"127.0.0.1:{broker.port}", **QUICK) as producer:
+
+        def bad(error: object, metadata: object) -> None:
+            producer.flush()
+
+        producer.send("t", None, b"a", partition=0, on_delivery=bad)
+        producer.send("t", None, b"b", partition=1, on_delivery=lambda e, m: 1 // 0)
+        producer.flush(10)
+        assert producer.send("t", None, b"c", partition=0).result(10).offset == 1
+
+
+def test_send_blocks_by_memory_and_then_raises() -> None:
+    with InThread(Flaky(lambda: "drop")) as broker:
+        limits = {"buffer.memory": 4096, "max.block.ms": 200, "batch.size": 512, "delivery.timeout.ms": 2000}
+        producer = Producer(f"127.0.0.1:{broker.port}", **QUICK, **limits)
+        with pytest.raises(KafkaError, match="buffer.memory"):
+            for _ in range(100):
+                producer.send("t", None, b"x" * 200, partition=0)
+        broker.fault = lambda: ""
+        producer.close()
+        assert 0 < len(broker.values(0)) < 100
