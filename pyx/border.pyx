@@ -7,11 +7,12 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
+from penstock.pyx.control cimport queue_close
 from penstock.pyx.endian cimport get_i16, get_i32
 from penstock.pyx.frame cimport API_VERSION_AT, CORRELATION_AT, Writer, write_i32, write_raw
 from penstock.pyx.posix cimport atomic_load64, close, free, memset
 from penstock.pyx.produce cimport ProduceTally
-from penstock.pyx.reactor cimport (
+from penstock.pyx.plane cimport (
     DRAIN_MS,
     LISTENERS_MAX,
     MAIL_ANSWER,
@@ -20,12 +21,14 @@ from penstock.pyx.reactor cimport (
     ControlRequest,
     Counters,
     Plane,
+)
+from penstock.pyx.reactor cimport (
     on_warm,
     plane_close,
     plane_listen,
     plane_open,
     plane_stop,
-    queue_take,
+    plane_take,
     reactor_loop,
     token_post,
 )
@@ -60,6 +63,7 @@ cdef class DataPlane:
     cdef list _listeners                              # names, by index
     cdef list _reactor_threads
     cdef list _reader_threads
+    cdef object _stopping                             # a lock
     cdef bint _started
     cdef bint _stopped
 
@@ -68,6 +72,7 @@ cdef class DataPlane:
         memset(&self.plane, 0, sizeof(Plane))
         self.plane.queue.fd = -1
         self._stopped = True                          # until all below worked
+        self._stopping = threading.Lock()
         self._bound = []
         self._listeners = []
         self._reactor_threads = []
@@ -93,6 +98,8 @@ cdef class DataPlane:
         # Running threads hold a reference, so none runs here.
         if not self._stopped:
             plane_close(&self.plane)
+        if self.plane.queue.fd >= 0:
+            queue_close(&self.plane.queue)
         if self.plane.readers != NULL:
             reader_free(self.plane.readers)
 
@@ -157,7 +164,7 @@ cdef class DataPlane:
         cdef list taken = []
         if self._stopped:
             return taken
-        request = queue_take(&self.plane, TAKE_MAX)
+        request = plane_take(&self.plane, TAKE_MAX)
         while request != NULL:
             after = request.next
             taken.append(
@@ -217,8 +224,11 @@ cdef class DataPlane:
         return counted
 
     def stop(self) -> None:
-        if self._stopped:
-            return
+        with self._stopping:
+            if not self._stopped:
+                self._stop()
+
+    def _stop(self):
         plane_stop(&self.plane)
         for thread in self._reactor_threads:
             thread.join(JOIN_S)

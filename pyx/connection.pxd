@@ -1,0 +1,14 @@
+# One connection, run by its reactor's thread only: bytes in, frames cut and served, answers out in order.
+from libc.stdint cimport int32_t, int64_t
+
+from penstock.pyx.plane cimport Connection, Reactor
+
+# Takes over a socket that was accepted; closes it when there is no memory or place, or the reactor drains.
+cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil
+cdef void connection_close(Reactor* r, Connection* c) noexcept nogil       # safe on a closed one
+cdef void connection_ready(Reactor* r, Connection* c) noexcept nogil       # asks for a turn
+cdef void connection_run(Reactor* r, Connection* c) noexcept nogil         # a turn; may close it
+cdef void connection_unstall(Reactor* r, Connection* c) noexcept nogil
+cdef void input_free(Reactor* r, Connection* c) noexcept nogil             # only while nothing is in it, or to close
+# Bytes of answers that wait for the peer, without pieces.
+cdef int64_t output_left(const Connection* c) noexcept nogil

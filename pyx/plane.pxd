@@ -1,0 +1,220 @@
+# What the network threads are made of, and their limits. A `Plane` is one set of them with one queue of
+# requests for the control plane; a `Reactor` is one epoll thread; a `Connection` belongs to one reactor for
+# life, and only that thread touches it.
+#
+#   bytes come -> input (shared scratch, or the connection's own while a frame isn't whole) -> frame_cut
+#     produce: appended at once. Nothing waits before it: the answer goes straight into the output; else into its slot
+#     fetch: a slot with a job, tried when all before it are answered
+#     anything else: a slot, and a copy on the control queue; the answer comes back through the mailbox by its token
+#   slots leave the ring in order -> output (bytes, and pieces of files between them) -> send, sendfile
+#
+# Other threads reach a reactor through its mailbox only (a list under a mutex, an eventfd that is written
+# when `wake` was 0), and through `moved`, which says that a partition with a waiting fetch grew.
+#
+# Reactors are never freed: a partition's wake mask may name one that has stopped, and the next Plane takes it
+# over.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from penstock.pyx.fetch cimport FetchJob, Pieces
+from penstock.pyx.frame cimport Writer
+from penstock.pyx.posix cimport pthread_mutex_t, pthread_t
+from penstock.pyx.produce cimport ProduceTally
+from penstock.pyx.reader cimport ReaderPool
+
+cdef enum:
+    REACTORS_MAX = 64                 # bits of a partition's wake mask
+    LISTENERS_MAX = 16
+    SLOTS = 64                        # requests of a connection that wait for their answer
+    PEER_BYTES = 56                   # "[v6 address]:port" and its end
+    PLACES_MAX = 1 << 22              # connections of a reactor (a token's bits)
+
+    SCRATCH_BYTES = 131072
+    INPUT_BYTES_MIN = 16384           # the smallest buffer that a connection owns
+    INPUT_FREE_BYTES = 131072         # what each connection may hold without asking for broker memory
+    OUTPUT_BYTES_MAX = 1048576        # more than this unsent: no request is read, no answer is built
+    OUTPUT_KEPT_BYTES = 16384         # an empty output larger than this is freed
+    TURN_FRAMES = 64                  # what one connection may do before the others have their turn
+    TURN_BYTES = 4194304
+    SENDFILE_CHUNK_BYTES = 1048576
+    EVENTS_MAX = 256
+    ACCEPTS_MAX = 64
+    SWEEP_MS_MAX = 1000
+    DRAIN_MS = 2000
+
+# What became of a frame, or of a wish for memory.
+cdef enum Served:
+    SERVED = 0
+    SERVE_STALLED = 1                 # not now: the frame stays where it is, the connection is looked at again later
+    SERVE_CLOSE = -1                  # never: the connection ends
+
+cdef enum SlotState:
+    SLOT_DONE = 0                     # `answer` is whole
+    SLOT_CONTROL = 1                  # the control plane has the request
+    SLOT_FETCH = 2                    # `fetch` is to be tried when all before it are answered
+    SLOT_CLOSE = 3                    # nothing after it is answered: the connection ends here
+
+cdef struct Slot:
+    SlotState state
+    Writer answer
+    FetchJob* fetch
+
+cdef struct Connection:
+    int fd                            # -1: closed, the place is free
+    uint32_t place                    # in reactor.connections
+    uint32_t generation               # grows when the place is closed, so that a late token or event is told apart
+    int32_t listener
+    bint readable                     # the socket may have more than was read
+    bint writable
+    bint hung_up                      # the peer has ended its side; seen again as an end of file when read
+    bint ended                        # end of file was read
+    bint refusing                     # no request is read any more: a SLOT_CLOSE is in the ring, or was reached
+    bint closing                      # closed when the output is empty
+    bint stalled                      # waits for the control queue or for broker memory
+    bint cold                         # a reader thread warms the next piece
+    bint on_ready
+    Connection* ready_next
+    int64_t active_ms                 # last whole request, or answer bytes taken by the peer
+    uint8_t* input                    # own buffer, or the reactor's scratch while `borrowed`
+    bint borrowed
+    size_t start
+    size_t end
+    size_t capacity
+    int32_t largest                   # frame since the buffer was got
+    Writer output
+    size_t sent                       # of output
+    Pieces pieces
+    Slot ring[SLOTS]
+    uint32_t head                     # running numbers; slot = number % SLOTS
+    uint32_t tail
+    char peer[PEER_BYTES]
+
+cdef enum MailKind:
+    MAIL_SOCKET = 0
+    MAIL_ANSWER = 1
+    MAIL_CLOSE = 2
+    MAIL_WARM = 3
+
+cdef struct Mail:
+    MailKind kind
+    uint32_t place
+    uint32_t generation
+    uint32_t request                  # low 16 bits of the slot's running number
+    int32_t listener
+    int fd
+    Writer answer                     # with its size in front
+    char peer[PEER_BYTES]
+    Mail* next
+
+# A request on its way to the control plane. `frame` has no size in front.
+cdef struct ControlRequest:
+    uint64_t token
+    int32_t listener
+    int32_t n
+    char peer[PEER_BYTES]
+    ControlRequest* next
+    uint8_t frame[1]
+
+cdef struct ControlQueue:
+    pthread_mutex_t lock
+    ControlRequest* first
+    ControlRequest* last
+    int64_t bytes
+    int64_t bytes_max
+    int fd                            # eventfd: readable while something is there
+    bint full                         # a connection was stalled by it
+
+# Of one reactor; plain numbers, written by its thread only and read by anybody.
+cdef struct Counters:
+    int64_t connections
+    int64_t connections_accepted
+    int64_t connections_closed
+    int64_t closed_malformed
+    int64_t closed_idle
+    int64_t requests
+    int64_t requests_produce
+    int64_t requests_fetch
+    int64_t requests_control
+    int64_t answers_late
+    int64_t bytes_in
+    int64_t bytes_out
+    int64_t fetch_bytes
+    int64_t fetch_errors
+    int64_t fetch_waits
+    int64_t cold_ranges
+    int64_t stalls
+
+cdef struct Plane
+
+cdef struct Reactor:
+    int32_t id                        # bit in the wake masks, and in tokens
+    bint taken                        # by a Plane; under the table's lock
+    Plane* plane
+    int epoll
+    int wake_fd
+    pthread_t thread
+    int32_t running                   # atomic
+    int32_t wake                      # atomic: the mailbox has something, or `moved` or `stopping` changed
+    int32_t moved                     # atomic: a partition grew on which one of its fetches waits
+    int32_t unstall                   # atomic: there is room again in the control queue, or memory for input
+    int32_t stopping                  # atomic
+    pthread_mutex_t lock              # of the mailbox
+    Mail* mail_first
+    Mail* mail_last
+    # The thread's own from here on.
+    bint draining
+    int64_t accept_ms                 # when to accept again, as it failed or was too much for a turn; 0 = no need
+    int64_t drain_until_ms
+    int64_t now_ms
+    int64_t swept_ms
+    int listeners[LISTENERS_MAX]
+    int32_t listener_count
+    uint32_t next_reactor             # round robin of the acceptor
+    Connection** connections
+    uint32_t places
+    uint32_t places_used
+    uint32_t* free_places
+    uint32_t free_count
+    Connection* ready_first
+    Connection* ready_last
+    Connection* over_budget           # the one connection that may go beyond the broker's input memory
+    int32_t stalled_count
+    FetchJob* waiting
+    FetchJob** heap
+    int32_t heap_n
+    int32_t heap_capacity
+    uint8_t* scratch
+    ProduceTally produced
+    Counters counters
+
+cdef struct Plane:
+    Reactor* reactors[REACTORS_MAX]
+    int32_t reactor_count
+    int32_t request_bytes_max
+    int32_t answer_bytes_max
+    int64_t idle_ms_max
+    int64_t input_bytes_max
+    int64_t input_bytes               # atomic: held by connections beyond INPUT_FREE_BYTES each
+    ControlQueue queue
+    ReaderPool* readers
+
+# A token names a request for the control plane: reactor (6 bits), place (22), generation (20), request (16).
+cdef enum:
+    PLACE_MASK = PLACES_MAX - 1
+    GENERATION_MASK = 0xfffff
+    REQUEST_MASK = 0xffff
+
+
+cdef inline uint64_t token_pack(
+    int32_t reactor, uint32_t place, uint32_t generation, uint32_t request
+) noexcept nogil:
+    return (
+        (<uint64_t>reactor << 58)
+        | (<uint64_t>place << 36)
+        | (<uint64_t>(generation & GENERATION_MASK) << 16)
+        | (request & REQUEST_MASK)
+    )
+
+
+# The slot of a running number between head and tail.
+cdef inline Slot* slot_at(Connection* c, uint32_t number) noexcept nogil:
+    return &c.ring[number % SLOTS]
