@@ -34,6 +34,7 @@ class Load:
         self._partitions = partitions
         self._seed = seed
         self._assignment = 0
+        self._committed: dict[int, int] = {}
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -55,14 +56,18 @@ class Load:
         """How many values were acknowledged so far."""
         return sum(send.outcome is Outcome.OK for send in self.history.sends)
 
-    def wait_for(self, acknowledged: int) -> None:
-        """Wait until so many more values were acknowledged: the broker serves, whatever happened to it."""
-        target = self.acknowledged() + acknowledged
+    def wait_for(self, acknowledged: int = 0, commits: int = 0) -> None:
+        """Wait until so many more values and commits were acknowledged: the broker serves again."""
+        values, offsets = self.acknowledged() + acknowledged, self.committed() + commits
         deadline = time.monotonic() + PATIENCE_S
-        while self.acknowledged() < target:
-            assert time.monotonic() < deadline, f"only {self.acknowledged()} of {target} acknowledged"
+        while self.acknowledged() < values or self.committed() < offsets:
+            assert time.monotonic() < deadline, f"{self.acknowledged()} of {values}, {self.committed()} commits"
             assert not self.failures, self.failures
             time.sleep(0.05)
+
+    def committed(self) -> int:
+        """How many commits of offsets were acknowledged so far."""
+        return sum(commit.outcome is Outcome.OK for commit in self.history.commits)
 
     def finish(self) -> History:
         """Stop the load, read the whole topic, and hand out the history."""
@@ -85,6 +90,7 @@ class Load:
                 "compression.type": "lz4",
                 "message.timeout.ms": 120_000,
                 "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
             }
         )
         dice = random.Random(f"{self._seed}{name}")
@@ -120,6 +126,7 @@ class Load:
                 "transaction.timeout.ms": 30_000,
                 "message.timeout.ms": 30_000,
                 "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
             }
         )
         try:
@@ -192,7 +199,7 @@ class Load:
         self._produce(producer, send, delivered)
 
     def member(self, name: str) -> None:
-        """Read as a member of a group, commit, leave and come back."""
+        """Read as a member of a group, commit what was read, leave now and then and come back."""
         group = f"{self._topic}-group"
         while not self._ended.is_set():
             consumer = self._consumer(group)
@@ -206,7 +213,7 @@ class Load:
             deadline = time.monotonic() + 3
             while not self._ended.is_set() and time.monotonic() < deadline:
                 self._poll(consumer, name, seen)
-            self._commit(consumer, group, seen)
+                self._commit(consumer, group, seen)
             consumer.close()
 
     def _begin(self, consumer: Consumer, group: str, partitions: list[TopicPartition]) -> None:
@@ -229,7 +236,7 @@ class Load:
             self.history.polls.append(Poll(name, self._assignment, records, started, time.monotonic()))
 
     def _commit(self, consumer: Consumer, group: str, seen: dict[int, int]) -> None:
-        if not seen:
+        if not seen or seen == self._committed:
             return
         started = time.monotonic()
         outcome = Outcome.OK
@@ -237,6 +244,8 @@ class Load:
             consumer.commit(offsets=[TopicPartition(self._topic, p, o) for p, o in seen.items()], asynchronous=False)
         except KafkaException:
             outcome = Outcome.INFO
+        if outcome is Outcome.OK:
+            self._committed = dict(seen)
         self.history.commits.append(Commit(group, dict(seen), outcome, started, time.monotonic()))
 
     def _consumer(self, group: str) -> Consumer:
@@ -249,6 +258,7 @@ class Load:
                 "isolation.level": "read_committed",
                 "session.timeout.ms": 6000,
                 "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
             }
         )
 

@@ -29,7 +29,7 @@ def run(broker: BrokerProcess, topic: str, bodies: list[Callable[[Load, str], No
             broker.kill()
             time.sleep(0.2)
             broker.start()
-        load.wait_for(acknowledged=200)
+        load.wait_for(acknowledged=200, commits=1)
     finally:
         history = load.finish()
     return history
@@ -40,7 +40,6 @@ def test_nothing_acknowledged_is_lost(broker: BrokerProcess, new_topic: Callable
     body = Load.idempotent if kind == "idempotent" else Load.transactional
     history = run(broker, new_topic(kind), [body, body, Load.member])
     assert check(history) == []
-    assert history.commits, "no group member committed anything"
     if kind == "transactional":
         assert any(send.outcome is Outcome.FAIL for send in history.sends), "nothing was aborted"
 
