@@ -33,7 +33,7 @@ MARKER = ".penstock-demo"
 # A collector dies before it has seen an answer about once in so many chunks: 0.6 % of all events come twice.
 CHUNKS_PER_DEATH = 167
 # Days that collectors may be ahead of the table: enough to keep every stage busy, few enough to be nights.
-DAYS_AHEAD = 3
+DAYS_AHEAD = 1
 KILL_PAUSE_S = (2.0, 5.0)
 ETL_KILL_PAUSE_S = 25.0
 
@@ -183,6 +183,7 @@ async def _collect(run: Run, origin: str, dice: random.Random) -> None:
     part.arguments = [
         "-m", "penstock.pipeline.demo.collector", "--bootstrap", run.brokers[origin].bootstrap, "--origin", origin,
         "--topic", TOPIC, "--codec", CODECS[origin], "--ledger", str(plan.out / f"{origin}.ledger"),
+        "--last-day", plan.days[-1].isoformat(),
     ]  # fmt: skip
     counted = 0
     for number, day in enumerate(plan.days):

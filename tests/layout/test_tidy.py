@@ -1,0 +1,78 @@
+"""The house rules that a machine can hold: nothing half done in the product, every room with its door."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("broker", "dedupe", "mirror", "pipeline", "pyx")
+PRODUCT = [*(ROOT / room for room in ROOMS), ROOT / "penstock"]
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [ROOT / name.decode() for name in listed.split(b"\0") if name]
+
+
+def sources(*suffixes: str) -> list[Path]:
+    return [path for path in tracked() if path.suffix in suffixes and path.is_file() and not path.is_symlink()]
+
+
+def product(*suffixes: str) -> list[Path]:
+    return [path for path in sources(*suffixes) if path.relative_to(ROOT).parts[0] in (*ROOMS, "penstock")]
+
+
+def test_the_links_lead_to_the_rooms() -> None:
+    for room in ROOMS:
+        assert (ROOT / "penstock" / room).resolve() == ROOT / room
+
+
+@pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX", "NotImplementedError", "type: ignore[misc]  #"])
+def test_nothing_in_the_product_is_half_done(word: str) -> None:
+    found = [str(path) for path in product(".py", ".pyx", ".pxd") if word in path.read_text()]
+    # An abstract store and abstract messages say so by raising.
+    assert [name for name in found if not name.endswith("store/base.py")] == []
+
+
+def test_no_registry_or_path_of_a_machine_is_named() -> None:
+    hosts = re.compile(r"https?://(?!127\.|localhost)[a-z0-9.-]*(pypi|maven|debian|npmjs|crates|golang)[a-z0-9.-]*")
+    paths = re.compile(r"(?<![\w.])/(work|root)/")
+    for path in sources(".py", ".pyx", ".pxd", ".pyi", ".md", ".toml", ".api", ".java", ".sh", ""):
+        if path == Path(__file__).resolve():
+            continue
+        text = path.read_text(errors="replace")
+        assert not hosts.search(text), path
+        assert not paths.search(text), path
+
+
+def test_every_product_module_says_what_it_is_for() -> None:
+    bare = [
+        str(path)
+        for path in product(".py")
+        if not re.match(r'(#!.*\n)?(r?""")', path.read_text()) and path.read_text().strip()
+    ]
+    assert bare == []
+
+
+def test_data_plane_modules_have_no_typed_memoryviews() -> None:
+    memoryview = re.compile(r"cdef (const )?(unsigned char|uint8_t|char|int64_t|int32_t) ?\[::?1?\]")
+    assert [str(path) for path in product(".pyx", ".pxd") if memoryview.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("command", ["broker", "mirror", "dedupe", "etl", "audit", "demo"])
+def test_each_command_has_help_with_an_example(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", command, "--help"], capture_output=True, text=True, check=True
+    )
+    assert f"penstock {command}" in done.stdout.replace("\n", " ").split("Example", 1)[1]
+
+
+def test_the_map_names_rooms_that_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for room in re.findall(r"^\| `([a-z/]+)/` \|", text, re.M):
+        assert (ROOT / room).is_dir(), room
