@@ -39,6 +39,8 @@ def command(
 
     It prints one line, `penstock broker ID started on HOST:PORT`, when it serves; everything else goes to
     standard error.
+
+    Example: penstock broker --listen 127.0.0.1:9092 --data /var/lib/penstock
     """
     values = SCHEMA.load(config_path, overrides)
     static = dict(values)
