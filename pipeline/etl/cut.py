@@ -233,8 +233,8 @@ class Cut:
     ) -> None:
         if len(tps) != len(others):
             raise Refused(
-                f"{cluster.name} has {len(tps)} partitions of `{topic}`, the aggregate's `{self._input}` has {len(others)}:"
-                " they have to be as many everywhere, since an id must always meet the same dedupe worker"
+                f"{cluster.name} has {len(tps)} partitions of `{topic}`, the aggregate's `{self._input}` has"
+                f" {len(others)}: they have to be as many everywhere, since an id must always meet the same worker"
             )
 
     async def ranges(self, status: Status) -> dict[TopicPartition, tuple[int, int]]:

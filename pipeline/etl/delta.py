@@ -11,7 +11,7 @@ from typing import Any
 from penstock.pipeline.etl.declared import EVENT_DAY
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.plan import Plan
-from penstock.pipeline.etl.table import DOMAIN_PREFIX, RUN_APP_ID, NightCommit
+from penstock.pipeline.etl.table import DOMAIN_PREFIX, RUN_APP_ID, NightCommit, status
 
 # Checkpoints cost seconds of a small night; the log is read by Delta and by us at a few hundred commits as
 # well.
@@ -38,9 +38,10 @@ class Transaction:
         self._transaction = self._log.startTransaction(self._none, self._none)
         self._is_new = self._transaction.readVersion() < 0
         self._actions = self._jvm.PythonUtils.toSeq([])
-        # Asking makes the run number part of what this transaction has read: a commit of another load that
-        # comes first makes ours fail, whatever it wrote.
-        run = max(0, self._transaction.txnVersion(RUN_APP_ID))
+        # Delta would find the run number by a job; the log's text says it quicker. Since we say that we read it, a
+        # commit of another load that comes before ours makes ours fail.
+        self._transaction.readTxn().addOne(RUN_APP_ID)
+        run = status(table_path).run
         if run != plan.run - 1:
             raise Refused(
                 f"the table is at run {run}, so run {plan.run} was overtaken by another process; run it again"

@@ -14,8 +14,7 @@ BAD = "_bad"
 GOOD = "_good"
 PARSED = "_parsed"
 RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
-# Two brokers' worth of records a task: above it a night is split, below it partitions share a task (and a
-# file).
+# Records a task: above the one a night is split, below the other all partitions share a task, so a file a day.
 TASK_RECORDS_MAX = 500_000
 TASK_RECORDS_FEW = 20_000
 # A value may be followed by nothing but white space; inside of an array the parser sees what follows it.
@@ -87,10 +86,13 @@ def with_reason(parsed: Any, declared: Declared) -> Any:
     from pyspark.sql import functions as F
 
     mismatches = [
-        f"if({_from_json(f'STRUCT<{_struct((column,))}>')}.{BAD} IS NOT NULL, '`{column.name}` is not {column.type}', NULL)"
+        f"if({_from_json(f'STRUCT<{_struct((column,))}>')}.{BAD} IS NOT NULL,"
+        f" {_literal(f'`{column.name}` is not {column.type}')}, NULL)"
         for column in declared.columns
     ]
-    absent = [f"if({column.quoted} IS NULL, '`{column.name}` is missing', NULL)" for column in declared.required]
+    absent = [
+        f"if({column.quoted} IS NULL, {_literal(f'`{column.name}` is missing')}, NULL)" for column in declared.required
+    ]
     one_object = f"{_from_json('MAP<STRING, STRING>')}"
     reason = f"""CASE
         WHEN value IS NULL THEN 'no value'
@@ -110,8 +112,12 @@ def _struct(columns: tuple[Column, ...]) -> str:
 
 def _from_json(element: str) -> str:
     """An expression that parses the value as a one-element array `e` of the element type, beside `_bad`."""
-    schema = f"e ARRAY<{element}>, {BAD} STRING".replace("'", "\\'")
-    return f"from_json({WRAPPED}, '{schema}', {OPTIONS})"
+    return f"from_json({WRAPPED}, {_literal(f'e ARRAY<{element}>, {BAD} STRING')}, {OPTIONS})"
+
+
+def _literal(text: str) -> str:
+    """A text as a literal of Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _present(columns: list[Column]) -> str:

@@ -56,8 +56,12 @@ class Load:
         incomplete: WhenIncomplete,
         wait_seconds: float,
         on_step: Callable[[str], None] = lambda words: None,
+        spark: Any = None,
     ) -> None:
-        """`on_step` is told in a few words what is going on. Raises ConfigError."""
+        """`on_step` is told in a few words what is going on. A given `spark` is used and left running.
+
+        Raises ConfigError.
+        """
         self._config = config
         self._table = str(Path(config["penstock.etl.table"]).absolute())
         given = config["penstock.etl.rejects"]
@@ -69,14 +73,15 @@ class Load:
         self._on_step = on_step
         self._cut = Cut(config, clock, self._zone)
         self._runner = asyncio.Runner()
-        self._spark: Any = None
+        self._spark = spark
+        self._owns_spark = spark is None
         self._log = log.get("etl")
 
     def close(self) -> None:
         """Stop Spark and close the connections."""
         self._runner.run(self._cut.close())
         self._runner.close()
-        if self._spark is not None:
+        if self._owns_spark and self._spark is not None:
             self._spark.stop()
             self._spark = None
 
@@ -95,7 +100,8 @@ class Load:
                 self._finish(commit, table.status(self._table))
                 return Outcome(commit, "already", time.monotonic() - began)
             made = self._plan(night, status, pending, reload)
-            commit = self._run(made)
+            with session.failures_as_words(f"night {night}"):
+                commit = self._run(made)
             self._finish(commit, table.status(self._table))
             return Outcome(commit, "reloaded" if made.reload else "loaded", time.monotonic() - began)
 
@@ -126,7 +132,8 @@ class Load:
         last = status.nights[-1].night if status.nights else ""
         if str(night) < last:
             raise Refused(
-                f"night {night} lies before {last}, which is in the table: what arrived in it was loaded with a later night"
+                f"night {night} lies before {last}, which is in the table: what arrived in it was loaded with a later"
+                " night"
             )
         missing = self._runner.run(self._until_complete(night))
         ranges = self._runner.run(self._cut.ranges(status))
@@ -147,6 +154,8 @@ class Load:
             if missing[0] != said:
                 said = missing[0]
                 self._on_step(f"{night} waits: {said}")
+                # Time that would be spent anyway.
+                await asyncio.to_thread(self._started)
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 1.5)
 
@@ -164,11 +173,11 @@ class Load:
         spark = self._started()
         self._on_step(f"{made.night} reads {made.offsets:,} offsets")
         transaction = Transaction(spark, self._table, made)
-        parsed = events.parse(events.read(spark, self._config["bootstrap.servers"], made), self._declared)
-        commit = self._write_rows(transaction, made, parsed)
+        has_work = made.offsets > 0 or transaction.needs_rows
+        commit = self._write_rows(transaction, made) if has_work else _commit_of(made, {})
         failpoints.failpoint(ROWS_WRITTEN)
         if commit.rejects:
-            self._write_rejects(made, commit, parsed)
+            self._write_rejects(made, commit)
         elif made.run in table.reject_runs(self._rejects):
             rejects.remove(spark, self._rejects, [made.run])
         failpoints.failpoint(BEFORE_COMMIT)
@@ -177,11 +186,13 @@ class Load:
         self._log.debug("night %s is version %d of the table", made.night, version)
         return commit
 
-    def _write_rows(self, transaction: Transaction, made: plan.Plan, parsed: Any) -> table.NightCommit:
+    def _parsed(self, made: plan.Plan) -> Any:
+        records = events.read(self._spark, self._config["bootstrap.servers"], made)
+        return events.parse(records, self._declared)
+
+    def _write_rows(self, transaction: Transaction, made: plan.Plan) -> table.NightCommit:
         """Read the ranges once: good rows to the transaction's files, counts to what will be committed."""
-        if not made.offsets and not transaction.needs_rows:
-            return _commit_of(made, {})
-        counted, counts = events.observe(parsed, made)
+        counted, counts = events.observe(self._parsed(made), made)
         good = counted.where(events.GOOD).select(*events.row_columns(self._declared))
         written = transaction.write_rows(good)
         commit = _commit_of(made, events.collect(counts, made) if made.offsets else {})
@@ -189,10 +200,11 @@ class Load:
             raise EtlError(f"night {made.night}: {commit.rows} good records were read, but {written} rows written")
         return commit
 
-    def _write_rejects(self, made: plan.Plan, commit: table.NightCommit, parsed: Any) -> None:
+    def _write_rejects(self, made: plan.Plan, commit: table.NightCommit) -> None:
         """A second reading of the ranges, for nights that have rejects: their reasons are costly to find."""
         self._on_step(f"{made.night} keeps {commit.rejects:,} rejects")
-        rejects.write(self._spark, self._rejects, made.night, made.run, events.with_reason(parsed, self._declared))
+        rejected = events.with_reason(self._parsed(made), self._declared)
+        rejects.write(self._spark, self._rejects, made.night, made.run, rejected)
         failpoints.failpoint(REJECTS_WRITTEN)
         kept = rejects.count(self._spark, self._rejects, made.run)
         if kept != commit.rejects:

@@ -116,6 +116,6 @@ def check_committed(table_path: str, commit: NightCommit) -> None:
         done = None if part is None else (part.start, part.end)
         if plan.ranges.get(tp) != done:
             raise Refused(
-                f"night {commit.night}: the plan says {plan.ranges.get(tp)} for {tp[0]}-{tp[1]}, the table committed {done};"
-                " nothing was changed (`--reload` loads the committed ranges again)"
+                f"night {commit.night}: the plan says {plan.ranges.get(tp)} for {tp[0]}-{tp[1]}, the table committed"
+                f" {done}; nothing was changed (`--reload` loads the committed ranges again)"
             )

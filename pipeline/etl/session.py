@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from penstock import log
 from penstock.config import Config
 from penstock.pipeline.etl import maven
 from penstock.pipeline.etl.errors import EtlError
@@ -25,6 +28,7 @@ SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
 }
 LOG4J = """\
 rootLogger.level = error
@@ -62,3 +66,27 @@ def start(config: Config, time_zone: str, folder: Path) -> Any:
         return builder.getOrCreate()
     except Exception as error:  # noqa: BLE001  (pyspark raises several kinds, all mean the same here)
         raise EtlError(f"Spark did not start: {error}") from None
+
+
+@contextlib.contextmanager
+def failures_as_words(what: str) -> Iterator[None]:
+    """Turn what Spark raises inside into an EtlError with the first line of its cause, the rest to the debug log."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, ConnectionError) as error:
+        log.get("etl").debug("%s failed", what, exc_info=True)
+        raise EtlError(f"{what}: Spark failed: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of the innermost cause, which names what went wrong; outer ones say which task it stopped."""
+    cause = getattr(error, "java_exception", None)
+    with contextlib.suppress(Exception):  # the JVM may be gone
+        while cause is not None and cause.getCause() is not None:
+            cause = cause.getCause()
+        if cause is not None:
+            return str(cause.toString()).splitlines()[0]
+    return (str(error).splitlines() or [type(error).__name__])[0]

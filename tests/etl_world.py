@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 NUMBERS = itertools.count()
 PARTITIONS = 2
@@ -40,8 +40,8 @@ class World:
 
     def __post_init__(self) -> None:
         names = [self.topic, f"{self.topic}.deduped"]
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for future in self.admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
             future.result(30)
         self.producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.topic, "linger.ms": 5})
         self.producer.init_transactions(30)
@@ -79,7 +79,9 @@ class World:
         self.producer.begin_transaction()
         for number, value in enumerate(values):
             for topic in (self.topic, f"{self.topic}.deduped"):
-                self.producer.produce(topic, value, key=b"k", partition=number % PARTITIONS, timestamp=day_ms(stamp or day))
+                self.producer.produce(
+                    topic, value, key=b"k", partition=number % PARTITIONS, timestamp=day_ms(stamp or day)
+                )
         (self.producer.abort_transaction if abort else self.producer.commit_transaction)(30)
 
     def events(self, day: str, count: int, start: int = 0) -> None:
@@ -87,15 +89,17 @@ class World:
         numbers = range(start, start + count)
         self.send(day, [json.dumps({"id": f"{day}/{n}", "day": day, "seconds": n}).encode() for n in numbers])
 
+    def _ends(self, topic: str, isolation: IsolationLevel) -> list[int]:
+        asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
+        futures = self.admin.list_offsets(asked, isolation_level=isolation).values()
+        return [future.result(30).offset for future in futures]
+
     def ends(self, topic: str) -> list[int]:
-        """The last stable offset of each partition."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "ends", "isolation.level": "read_committed"})
-        try:
-            return [
-                consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)[1] for partition in range(PARTITIONS)
-            ]
-        finally:
-            consumer.close()
+        """The end offset of each partition, once it is stable (a commit is answered before its markers are)."""
+        while True:
+            ends = self._ends(topic, IsolationLevel.READ_UNCOMMITTED)
+            if self._ends(topic, IsolationLevel.READ_COMMITTED) == ends:
+                return ends
 
     def commit(self, group: str, offsets: list[int]) -> None:
         """Commit positions in the input topic under a group."""
@@ -104,8 +108,16 @@ class World:
         consumer.commit(offsets=positions, asynchronous=False)
         consumer.close()
 
+    def delete_records_before(self, offset: int) -> None:
+        """Delete the first records of the output topic."""
+        topic = f"{self.topic}.deduped"
+        before = [TopicPartition(topic, partition, offset) for partition in range(PARTITIONS)]
+        for future in self.admin.delete_records(before).values():
+            future.result(30)
+
     def arrive(self, less: int = 0) -> None:
         """Let mirror and dedupe have passed all that was sent, but for the last `less` offsets."""
+        self.ends(f"{self.topic}.deduped")
         offsets = [end - less for end in self.ends(self.topic)]
         self.commit("penstock-mirror.mirror.one", offsets)
         self.commit("penstock-dedupe.dedupe", offsets)

@@ -1,0 +1,334 @@
+"""Nights from a broker to the table, with one Spark session for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from etl_world import World
+from kafka_jars import ApacheKafka
+
+from penstock import failpoints
+from penstock.pipeline import job
+from penstock.pipeline.audit.counts import count_topic
+from penstock.pipeline.etl import delta, plan, ready, session, table
+from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
+from penstock.pipeline.etl.load import Load, Outcome
+from penstock.pipeline.etl.night import parse_night
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def spark(apache_kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("spark")
+    config = job.load(World(apache_kafka.bootstrap, folder).config)
+    started = session.start(config, "UTC", folder / "log")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def world(apache_kafka: ApacheKafka, tmp_path: Path) -> World:
+    return World(apache_kafka.bootstrap, tmp_path)
+
+
+@pytest.fixture
+def run(world: World, spark: Any) -> Run:
+    def load(
+        date: str, incomplete: str = "fail", wait_seconds: float = 0, reload: bool = False, **options: Any
+    ) -> Outcome:
+        config = job.load(world.config)
+        clock = options.get("clock", "records")
+        one = Load(config, clock=clock, incomplete=incomplete, wait_seconds=wait_seconds, spark=spark)  # type: ignore[arg-type]  # the test's own words
+        try:
+            return one.night(parse_night(date), reload=reload)
+        finally:
+            one.close()
+
+    return load
+
+
+def rows(world: World) -> list[dict[str, Any]]:
+    return deltalake.DeltaTable(world.table).to_pyarrow_table().to_pylist()
+
+
+def rejects(world: World) -> list[dict[str, Any]]:
+    return deltalake.DeltaTable(f"{world.table}-rejects").to_pyarrow_table().to_pylist()
+
+
+def test_each_record_is_a_row_of_its_day_once(world: World, run: Run) -> None:
+    world.events("2013-01-01", 500)
+    world.send("2013-01-01", [b'{"id": "aborted", "day": "2013-01-01"}'] * 4, abort=True)
+    world.events("2013-01-02", 10)
+    world.arrive()
+    first = run("2013-01-01")
+    world.events("2013-01-01", 3, start=500)  # late: they arrive in the second night
+    world.events("2013-01-03", 7)
+    world.arrive()
+    second = run("2013-01-02")
+
+    assert (first.did, first.commit.rows, second.commit.rows) == ("loaded", 510, 10)
+    found = rows(world)
+    assert len({row["id"] for row in found}) == len(found) == 520
+    assert Counter(str(row["event_day"]) for row in found) == {"2013-01-01": 503, "2013-01-02": 10, "2013-01-03": 7}
+    assert len({(row["partition"], row["offset"]) for row in found}) == 520
+    assert {(row["topic"], row["timestamp"].year) for row in found} == {(f"{world.topic}.deduped", 2013)}
+
+    commits = table.committed(world.table)
+    assert commits == [first.commit, second.commit]
+    by_header = asyncio.run(count_topic(world.bootstrap, f"{world.topic}.deduped"))
+    for partition in (0, 1):
+        tp = (f"{world.topic}.deduped", partition)
+        assert sum(commit.partitions[tp].records for commit in commits) == by_header.records[partition]
+        assert sum(commit.partitions[tp].rows for commit in commits) == table.rows_by_partition(world.table)[tp]
+        assert commits[0].partitions[tp].end == commits[1].partitions[tp].start
+        # The markers and aborted records make the offsets more than the records.
+        assert commits[0].partitions[tp].end - commits[0].partitions[tp].start > commits[0].partitions[tp].records
+
+
+def test_a_night_without_records_commits_too(world: World, run: Run) -> None:
+    world.arrive()
+    empty = run("2013-01-01", clock="wall")
+    assert (empty.did, empty.commit.records) == ("loaded", 0)
+    world.events("2013-01-02", 4)
+    world.arrive()
+    assert run("2013-01-02", clock="wall").commit.rows == 4
+    assert run("2013-01-03", clock="wall").commit.rows == 0
+    assert [commit.run for commit in table.committed(world.table)] == [1, 2, 3]
+    assert len(rows(world)) == 4
+
+
+def test_a_second_run_adds_nothing_and_restores_the_marker(world: World, run: Run) -> None:
+    world.events("2013-01-01", 6)
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    marker = ready.ready_marker(world.table, "2013-01-01")
+    told = json.loads(marker.read_text())
+    assert (told["rows"], told["run"]) == (6, 1)
+    version = deltalake.DeltaTable(world.table).version()
+    marker.unlink()
+    world.events("2013-01-01", 6, start=6)
+    world.arrive()
+    again = run("2013-01-01", clock="wall")
+    assert (again.did, again.commit.rows) == ("already", 6)
+    assert json.loads(marker.read_text()) == told
+    assert deltalake.DeltaTable(world.table).version() == version
+
+
+BAD_VALUES: dict[bytes | None, str] = {
+    None: "no value",
+    b"": "not one JSON object",
+    b"null": "not one JSON object",
+    b"7": "not one JSON object",
+    b"[]": "not one JSON object",
+    b'[{"id": "a", "day": "2013-01-01"}]': "not one JSON object",
+    b'{"id": "a"': "not one JSON object",
+    b"{'id': 'a', 'day': '2013-01-01'}": "not one JSON object",
+    b'{"id": "a", "day": "2013-01-01"} x': "not one JSON object",
+    b'{"id": "a", "day": "2013-01-01"}{"id": "b"}': "not one JSON object",
+    b'{"id": "a", "day": "2013-01-01"},{"id": "b", "day": "2013-01-01"}': "not one JSON object",
+    b'{"id": "a", "day": "2013-01-01"}}': "not one JSON object",
+    b'{"id": "a", "day": "2013-01-01", "seconds": NaN}': "not one JSON object",
+    b'{"id": "a", "x": ' + b"[" * 3000 + b"]" * 3000 + b"}": "not one JSON object",
+    b'{"id": "\xff", "day": "2013-01-01"}': "not UTF-8",
+    b'{"day": "2013-01-01"}': "`id` is missing",
+    b'{"id": null, "day": "2013-01-01"}': "`id` is missing",
+    b'{"ID": "a", "day": "2013-01-01"}': "`id` is missing",
+    b'{"id": "a", "day": "2013-01-01", "seconds": "7"}': "`seconds` is not INT",
+    b'{"id": "a", "day": "2013-01-01", "seconds": 99999999999}': "`seconds` is not INT",
+    b'{"id": "a", "day": "yesterday", "seconds": 1.5}': "`day` is not DATE, `seconds` is not INT",
+    b'{"id": "a"}': "no event day",
+    b'{"id": "a", "day": null}': "no event day",
+}
+GOOD_VALUES = [
+    b' {"id": "g1", "day": "2013-01-01"}\r\n',
+    b'{"id": 5, "day": "2013-01-01", "unknown": {"deep": [1, {"er": null}]}}',
+    b'{"id": "g3", "day": "2013-01-01", "seconds": 2, "note": {"any": "text"}}',
+    '{"id": "g4", "day": "2013-01-01", "note": "\u00fc \\u0000 ]}"}'.encode(),
+]
+
+
+def test_what_is_no_row_is_kept_with_its_reason_and_bytes(world: World, run: Run) -> None:
+    sent = [*BAD_VALUES, *GOOD_VALUES]
+    world.send("2013-01-01", sent)
+    world.arrive()
+    commit = run("2013-01-01", clock="wall").commit
+    assert (commit.records, commit.rows, commit.rejects) == (len(sent), len(GOOD_VALUES), len(BAD_VALUES))
+    kept = rejects(world)
+    assert {reject["value"]: reject["reason"] for reject in kept} == BAD_VALUES
+    assert {(reject["run"], reject["night"], reject["topic"], reject["key"]) for reject in kept} == {
+        (1, "2013-01-01", f"{world.topic}.deduped", b"k")
+    }
+    positions = {(reject["partition"], reject["offset"]): reject["value"] for reject in kept}
+    assert positions == {(number % 2, number // 2): value for number, value in enumerate(BAD_VALUES)}
+    assert sorted(row["id"] for row in rows(world)) == ["5", "g1", "g3", "g4"]
+
+
+def test_an_incomplete_night_waits_fails_or_is_marked(world: World, run: Run) -> None:
+    world.events("2013-01-01", 20)
+    with pytest.raises(Incomplete, match="holds no record of after the night yet"):
+        run("2013-01-01")
+    world.events("2013-01-02", 2)
+    world.arrive(less=3)
+    with pytest.raises(Incomplete, match=r"source one: \S+ is mirrored up to 10 of 12"):
+        run("2013-01-01")
+    world.commit("penstock-mirror.mirror.one", world.ends(world.topic))
+    with pytest.raises(Incomplete, match="dedupe: "):
+        run("2013-01-01", incomplete="wait", wait_seconds=0.3)
+    assert table.committed(world.table) == []
+    marked = run("2013-01-01", incomplete="mark").commit
+    assert marked.rows == 22
+    assert all(words.startswith("dedupe: ") for words in marked.missing) and marked.missing
+    assert table.committed(world.table)[0].missing == marked.missing
+
+
+def test_trailing_markers_are_nothing_to_wait_for(world: World, run: Run) -> None:
+    world.events("2013-01-01", 20)
+    world.events("2013-01-02", 2)
+    world.arrive(less=1)  # the last offset of each partition is a commit marker
+    assert run("2013-01-01").commit.rows == 22
+
+
+def test_a_source_that_is_down_is_named(world: World, run: Run) -> None:
+    world.events("2013-01-01", 2)
+    world.write_config(source_two_bootstrap_servers="127.0.0.1:1")
+    world.arrive()
+    with pytest.raises(Incomplete, match="source two can't be asked"):
+        run("2013-01-01", clock="wall")
+
+
+def test_the_wall_clock_decides_when_a_night_is_over(world: World, run: Run) -> None:
+    world.arrive()
+    with pytest.raises(Incomplete, match="not over for another"):
+        run("9999-01-01", clock="wall")
+
+
+def test_a_reload_replaces_exactly_the_rows_of_its_night(world: World, run: Run, spark: Any) -> None:
+    for number, day in enumerate(("2013-01-01", "2013-01-02", "2013-01-03")):
+        world.events("2013-01-01", 8, start=8 * number)
+        world.send(day, [b"bad"])
+        world.arrive()
+        run(day, clock="wall")
+    before, first_commit = rows(world), table.committed(world.table)[0]
+    # Somebody compacts the table, so that a file holds rows of all nights, and loses a row of two of them.
+    lost = {"2013-01-01/10", "2013-01-01/17"}
+    kept = spark.read.format("delta").load(world.table).where(f"id NOT IN {tuple(lost)}")
+    kept.coalesce(1).write.format("delta").mode("overwrite").save(world.table)
+
+    again = run("2013-01-02", reload=True)
+    assert (again.did, again.commit.run, again.commit.rows, again.commit.rejects) == ("reloaded", 4, 8, 1)
+    expected = {row["id"]: row for row in before if row["id"] != "2013-01-01/17"}
+    assert {row["id"]: row for row in rows(world)} == expected and len(rows(world)) == len(expected)
+    commits = table.committed(world.table)
+    assert [commit.run for commit in commits] == [1, 4, 3] and commits[0] == first_commit
+    assert sorted(reject["run"] for reject in rejects(world)) == [1, 3, 4]
+    assert json.loads(ready.ready_marker(world.table, "2013-01-02").read_text())["run"] == 4
+    world.events("2013-01-04", 1)
+    world.arrive()
+    assert (run("2013-01-04", clock="wall").commit.run, len(rows(world))) == (5, 24)
+
+
+def test_a_reload_needs_a_committed_night_and_its_records(world: World, run: Run) -> None:
+    world.events("2013-01-01", 8)
+    world.arrive()
+    with pytest.raises(Refused, match="not in the table"):
+        run("2013-01-01", reload=True)
+    run("2013-01-01", clock="wall")
+    world.delete_records_before(3)
+    with pytest.raises(Refused, match="records are lost"):
+        run("2013-01-01", reload=True)
+    assert len(rows(world)) == 8
+
+
+def test_nights_go_forward_and_a_begun_one_comes_first(world: World, run: Run) -> None:
+    world.events("2013-01-02", 8)
+    world.arrive()
+    failpoints.arm("etl.after_plan=error")
+    try:
+        with pytest.raises(failpoints.FailpointError):
+            run("2013-01-02", clock="wall")
+    finally:
+        failpoints.disarm()
+    world.events("2013-01-03", 8)
+    world.arrive()
+    with pytest.raises(Refused, match=r"night 2013-01-02 was begun \(run 1\)"):
+        run("2013-01-03", clock="wall")
+    assert run("2013-01-02", clock="wall").commit.rows == 8  # by its plan, though more has come since
+    with pytest.raises(Refused, match="lies before 2013-01-02"):
+        run("2013-01-01", clock="wall")
+    assert run("2013-01-03", clock="wall").commit.rows == 8
+
+
+def test_a_plan_that_differs_from_the_commit_is_refused(world: World, run: Run) -> None:
+    world.events("2013-01-01", 8)
+    world.arrive()
+    commit = run("2013-01-01", clock="wall").commit
+    ranges = {tp: (part.start, part.end - 1) for tp, part in commit.partitions.items()}
+    plan.persist(world.table, plan.Plan("2013-01-01", 1, ranges))
+    with pytest.raises(Refused, match="nothing was changed"):
+        run("2013-01-01", clock="wall")
+
+
+def test_of_two_loads_at_once_one_commits(world: World, run: Run, spark: Any) -> None:
+    world.events("2013-01-01", 4)
+    world.arrive()
+    first = run("2013-01-01", clock="wall").commit
+    made = plan.Plan("2013-01-02", 2, {tp: (part.end, part.end) for tp, part in first.partitions.items()})
+    another = plan.Plan("2013-01-03", 2, made.ranges)
+    one, two = delta.Transaction(spark, world.table, made), delta.Transaction(spark, world.table, another)
+    one.commit(table.NightCommit("2013-01-02", 2, {}))
+    with pytest.raises(Refused, match="another process"):
+        two.commit(table.NightCommit("2013-01-03", 2, {}))
+    with pytest.raises(Refused, match="overtaken"):
+        delta.Transaction(spark, world.table, another)
+    assert [commit.night for commit in table.committed(world.table)] == ["2013-01-01", "2013-01-02"]
+
+
+def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spark: Any) -> None:
+    for day in ("2013-01-01", "2013-01-02", "2013-01-03"):
+        world.events(day, 4)
+        world.arrive()
+        run(day, clock="wall")
+    before = table.status(world.table)
+    log_folder = Path(world.table) / "_delta_log"
+    # Another's commit comes last, so that none of ours is left as a file of its own.
+    spark.sql(f"ALTER TABLE delta.`{world.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
+    for commit in sorted(log_folder.glob("*.json"))[:-1]:
+        os.utime(commit, (1, 1))
+    delta_log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, world.table)
+    none = spark._jvm.scala.Option.empty()
+    delta_log.checkpoint()
+    delta_log.doLogCleanup(delta_log.update(False, none, none), none)
+    assert [path.name for path in log_folder.glob("*.json")] == [f"{3:020d}.json"]
+    assert table.status(world.table) == before
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    world.events("2013-01-04", 4)
+    world.arrive()
+    assert run("2013-01-02", clock="wall").did == "already"
+    assert run("2013-01-04", clock="wall").commit.run == 4
+    assert len(rows(world)) == 16
+
+
+def test_a_topic_made_anew_is_refused(world: World, run: Run) -> None:
+    world.events("2013-01-01", 8)
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    world.write_config(penstock_etl_topic=world.topic)
+    with pytest.raises(Refused, match="the table was loaded from"):
+        run("2013-01-02", clock="wall")
+
+
+def test_a_topic_that_is_not_there_is_named(world: World, run: Run) -> None:
+    world.write_config(topics="nowhere")
+    with pytest.raises(EtlError, match=r"has no topic `nowhere\.deduped`"):
+        run("2013-01-01", clock="wall", incomplete="mark")

@@ -1,0 +1,166 @@
+"""The table's ledger in Delta's log, read without a JVM; plans; the ready marker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock import failpoints
+from penstock.pipeline.etl import durable, plan, ready, table
+from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.table import NightCommit, Range, Status
+
+TP = ("events", 0)
+
+
+def night(date: str, run: int, start: int, end: int) -> NightCommit:
+    return NightCommit(date, run, {TP: Range(start, end, end - start, end - start - 1, 1)})
+
+
+def domain(commit: NightCommit, removed: bool = False) -> dict[str, object]:
+    return {"domain": f"penstock.etl.night.{commit.night}", "configuration": commit.to_json(), "removed": removed}
+
+
+def write_commit(folder: Path, version: int, commit: NightCommit, removed: bool = False) -> None:
+    log = folder / "_delta_log"
+    log.mkdir(exist_ok=True)
+    actions = [
+        {"commitInfo": {}},
+        {"domainMetadata": domain(commit, removed)},
+        {"txn": {"appId": "penstock.etl", "version": commit.run}},
+    ]
+    actions.append({"txn": {"appId": "another", "version": 99}})
+    text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+    (log / f"{version:020d}.json").write_text(text)
+
+
+def write_checkpoint(folder: Path, name: str, commits: list[NightCommit]) -> None:
+    rows = [{"domainMetadata": domain(commit), "txn": None} for commit in commits]
+    rows.append(
+        {"domainMetadata": None, "txn": {"appId": "penstock.etl", "version": max(commit.run for commit in commits)}}
+    )
+    pq.write_table(pa.Table.from_pylist(rows), folder / "_delta_log" / name)
+
+
+def test_a_commit_is_read_as_it_was_written() -> None:
+    commit = NightCommit(
+        "2013-01-01", 3, {("b", 1): Range(5, 9, 4, 3, 1), ("a", 0): Range(0, 0, 0, 0, 0)}, ("source x is down",)
+    )
+    assert NightCommit.from_json(commit.to_json()) == commit
+    assert (commit.records, commit.rows, commit.rejects) == (4, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format":2}', '{"format":1,"night":"a","run":1,"ranges":[["t"]],"missing":[]}']
+)
+def test_a_ledger_that_can_not_be_read_is_said(text: str) -> None:
+    with pytest.raises(EtlError, match="ledger"):
+        NightCommit.from_json(text)
+
+
+def test_no_table_is_an_empty_status(tmp_path: Path) -> None:
+    assert table.status(str(tmp_path)) == Status([], 0)
+    assert table.committed(str(tmp_path / "none")) == []
+    assert table.rows_by_partition(str(tmp_path)) == {}
+
+
+def test_the_newest_entry_of_a_night_counts(tmp_path: Path) -> None:
+    write_commit(tmp_path, 0, night("2013-01-01", 1, 0, 5))
+    write_commit(tmp_path, 1, night("2013-01-02", 2, 5, 9))
+    write_commit(tmp_path, 2, night("2013-01-01", 3, 0, 5))
+    status = table.status(str(tmp_path))
+    assert [(commit.night, commit.run) for commit in status.nights] == [("2013-01-01", 3), ("2013-01-02", 2)]
+    assert status.run == 3
+    assert status.ends == {TP: 9}
+
+
+def test_a_checkpoint_stands_for_the_commits_before_it(tmp_path: Path) -> None:
+    first, second, third = night("2013-01-01", 1, 0, 5), night("2013-01-02", 2, 5, 9), night("2013-01-03", 3, 9, 12)
+    write_commit(tmp_path, 8, third)
+    write_checkpoint(tmp_path, f"{7:020d}.checkpoint.parquet", [first, second])
+    assert table.committed(str(tmp_path)) == [first, second, third]
+    assert table.status(str(tmp_path)).run == 3
+
+
+def test_a_checkpoint_in_parts_counts_only_when_it_is_whole(tmp_path: Path) -> None:
+    first, second = night("2013-01-01", 1, 0, 5), night("2013-01-02", 2, 5, 9)
+    write_commit(tmp_path, 0, first)
+    write_commit(tmp_path, 1, second)
+    write_checkpoint(tmp_path, f"{1:020d}.checkpoint.{1:010d}.{2:010d}.parquet", [first])
+    assert table.committed(str(tmp_path)) == [first, second]
+    write_checkpoint(tmp_path, f"{1:020d}.checkpoint.{2:010d}.{2:010d}.parquet", [second])
+    (tmp_path / "_delta_log" / f"{0:020d}.json").unlink()
+    assert table.committed(str(tmp_path)) == [first, second]
+
+
+def test_a_removed_night_is_gone(tmp_path: Path) -> None:
+    write_commit(tmp_path, 0, night("2013-01-01", 1, 0, 5))
+    write_commit(tmp_path, 1, night("2013-01-01", 2, 0, 5), removed=True)
+    assert table.committed(str(tmp_path)) == []
+
+
+def test_a_plan_is_pending_until_its_run_is_committed(tmp_path: Path) -> None:
+    made = plan.Plan("2013-01-02", 2, {TP: (5, 9)}, missing=("source x is down",))
+    plan.persist(str(tmp_path), made)
+    before = Status([night("2013-01-01", 1, 0, 5)], 1)
+    assert plan.pending(str(tmp_path), before) == made
+    assert plan.pending(str(tmp_path), Status([*before.nights, night("2013-01-02", 2, 5, 9)], 2)) is None
+
+
+def test_a_plan_that_does_not_continue_the_table_is_refused(tmp_path: Path) -> None:
+    plan.persist(str(tmp_path), plan.Plan("2013-01-02", 2, {TP: (4, 9)}))
+    with pytest.raises(Refused, match="does not continue"):
+        plan.pending(str(tmp_path), Status([night("2013-01-01", 1, 0, 5)], 1))
+
+
+def test_a_reload_plan_takes_the_committed_ranges_and_no_others(tmp_path: Path) -> None:
+    status = Status([night("2013-01-01", 1, 0, 5)], 1)
+    plan.persist(str(tmp_path), plan.Plan("2013-01-01", 2, {TP: (0, 5)}, reload=True))
+    assert plan.pending(str(tmp_path), status) is not None
+    plan.persist(str(tmp_path), plan.Plan("2013-01-01", 2, {TP: (0, 6)}, reload=True))
+    with pytest.raises(Refused):
+        plan.pending(str(tmp_path), status)
+
+
+def test_a_plan_that_differs_from_the_committed_one_is_refused_with_the_difference(tmp_path: Path) -> None:
+    plan.persist(str(tmp_path), plan.Plan("2013-01-01", 1, {TP: (0, 6)}))
+    with pytest.raises(Refused, match=r"\(0, 6\) for events-0, the table committed \(0, 5\)"):
+        plan.check_committed(str(tmp_path), night("2013-01-01", 1, 0, 5))
+    plan.check_committed(str(tmp_path), night("2013-01-02", 2, 5, 9))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"night": "2013-01-01", "run": 7, "reload": false, "ranges": [], "missing": []}']
+)
+def test_a_plan_that_can_not_be_read_is_said(tmp_path: Path, text: str) -> None:
+    plan.persist(str(tmp_path), plan.Plan("2013-01-01", 1, {TP: (0, 6)}))
+    next((tmp_path / "_penstock" / "plans").iterdir()).write_text(text)
+    with pytest.raises(EtlError, match="plan"):
+        plan.load(str(tmp_path), 1)
+
+
+def test_a_plan_is_whole_or_not_there(tmp_path: Path) -> None:
+    failpoints.arm(f"{plan.PLAN_ASIDE}=error")
+    try:
+        with pytest.raises(failpoints.FailpointError):
+            plan.persist(str(tmp_path), plan.Plan("2013-01-01", 1, {TP: (0, 6)}))
+    finally:
+        failpoints.disarm()
+    assert plan.load(str(tmp_path), 1) is None
+
+
+def test_the_ready_marker_tells_the_counts_and_is_written_once(tmp_path: Path) -> None:
+    commit = night("2013-01-01", 1, 0, 5)
+    assert ready.mark_ready(str(tmp_path), commit)
+    assert not ready.mark_ready(str(tmp_path), commit)
+    marker = ready.ready_marker(str(tmp_path), "2013-01-01")
+    told = json.loads(marker.read_text())
+    assert told == {"night": "2013-01-01", "run": 1, "records": 5, "rows": 4, "rejects": 1, "missing": []}
+    marker.unlink()
+    assert ready.mark_ready(str(tmp_path), commit)
+    assert ready.mark_ready(str(tmp_path), night("2013-01-01", 2, 0, 5))
+    assert durable.side_folder(str(tmp_path)) in marker.parents
