@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -23,7 +24,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     for version in VERSIONS:
         lead(folder, f"v{version}")
         lead(folder, f"acks0-v{version}")
-    for name in ("orders", "several", "queue", "turns", "small", "time", "sequence"):
+    for name in ("orders", "several", "queue", "turns", "unanswered", "small", "time", "sequence"):
         lead(folder, name, partitions=3, **({"max_message_bytes": 1000} if name == "small" else {}))
     lead(folder, "stamped", log_append_time=1)
     lead(folder, "__consumer_offsets")
@@ -200,6 +201,15 @@ def test_many_batches_in_flight_keep_their_order(peer: Peer) -> None:
         assert frame[:4] == struct.pack(">i", n)
         assert produced(ProduceResponse.decode(frame[5:], 9)).base_offset == 3 * n
     assert stored("turns", 1) == [b"%d" % n for n in range(300) for _ in range(3)]
+
+
+def test_acks_0_then_the_end_loses_nothing(served: Broker) -> None:
+    with served.connect() as peer:
+        for n in range(2000):
+            peer.send(encode_request(produce("unanswered", batch([b"%d" % n]), 9, acks=0), 9, n, "c"))
+        peer.socket.shutdown(socket.SHUT_WR)
+        assert peer.has_ended()
+    assert partition.offsets("unanswered", 0).log_end == 2000
 
 
 def test_a_large_batch(peer: Peer) -> None:
