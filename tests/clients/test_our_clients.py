@@ -1,0 +1,399 @@
+"""Our own producer, consumer and asyncio core against our broker, and a part of it against Apache Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from harness import BrokerProcess
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
+from penstock.pipeline.consumer import Consumer, ConsumerRecord
+from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.partitioner import partition_for
+from penstock.pipeline.producer import Delivery, Producer
+from penstock.pipeline.transaction import Fenced, TransactionalSender, TransactionState
+from penstock.pyx.batch import BatchBuilder, records
+
+TopicPartition = tuple[str, int]
+EARLY = {"auto.offset.reset": "earliest"}
+QUICK_GROUP = {"heartbeat.interval.ms": 100, "session.timeout.ms": 6000, "enable.auto.commit": False}
+LIMIT_S = 30.0
+
+
+@pytest.fixture(params=["penstock", pytest.param("kafka", marks=pytest.mark.kafka)])
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """A cluster that tests share: ours, and Apache Kafka."""
+    name = "shared_broker" if request.param == "penstock" else "apache_kafka"
+    address = request.getfixturevalue(name).bootstrap
+    assert isinstance(address, str)
+    return address
+
+
+@pytest.fixture
+def make_topic(bootstrap: str, new_topic: Callable[[str], str]) -> Callable[..., str]:
+    """A function that creates a topic: `make_topic(partitions)`."""
+
+    def make(partitions: int = 1, **configs: str) -> str:
+        name = new_topic("ours")
+
+        async def work() -> None:
+            async with Admin(bootstrap) as admin:
+                named = {key.replace("_", "."): value for key, value in configs.items()}
+                await admin.create_topics({name: partitions}, configs=named)
+
+        asyncio.run(work())
+        return name
+
+    return make
+
+
+def take(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    """Poll until so many records came."""
+    got: list[ConsumerRecord] = []
+    for _ in range(int(LIMIT_S)):
+        got += consumer.poll(1.0)
+        if len(got) >= count:
+            return got
+    raise AssertionError(f"{len(got)} of {count} records came")
+
+
+def transactional_batch(sender: TransactionalSender, tp: TopicPartition, *values: bytes) -> bytes:
+    builder = BatchBuilder()
+    for value in values:
+        builder.append(None, value, 0)
+    sequence = sender.next_sequence(tp, len(values))
+    return builder.build(sender.producer_id, sender.producer_epoch, sequence, True)
+
+
+async def read_all(client: Admin, tp: TopicPartition, isolation: str = "read_committed") -> list[bytes | None]:
+    """Every value of a partition from its start to the end that the isolation allows."""
+    end = (await client.list_offsets({tp: LATEST}, isolation))[tp].offset  # type: ignore[arg-type]  # one of two words
+    fetcher = Fetcher(client, isolation=isolation, max_wait_ms=100)  # type: ignore[arg-type]  # the same
+    fetcher.assign({tp: 0})
+    values: list[bytes | None] = []
+    async with asyncio.timeout(LIMIT_S):
+        while fetcher.position(tp) < end:
+            for fetched in await fetcher.fetch():
+                assert fetched.error is None
+                values += [record.value for batch in fetched.batches for record in records(batch)]
+    await fetcher.close()
+    return values
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_come_back_as_they_were_sent(bootstrap: str, make_topic: Callable[..., str], codec: str) -> None:
+    topic = make_topic(3)
+    headers = [("a", b"1"), ("b", None), ("a", b"2")]
+    with Producer(bootstrap, **{"compression.type": codec}) as producer:
+        sent = [
+            producer.send(topic, b"key%d" % (i % 7), None if i % 10 == 0 else b"v%d" % i, 1000 + i, headers)
+            for i in range(500)
+        ]
+    with Consumer(bootstrap, **EARLY) as consumer:
+        consumer.assign([(topic, p) for p in range(3)])
+        got = {(r.partition, r.offset): r for r in take(consumer, 500)}
+    for i, delivery in enumerate(sent):
+        where = delivery.result()
+        record = got.pop((where.partition, where.offset))
+        assert record[3:] == (1000 + i, b"key%d" % (i % 7), None if i % 10 == 0 else b"v%d" % i, tuple(headers))
+        assert where.partition == partition_for(b"key%d" % (i % 7), 3)
+    assert not got
+
+
+def test_bulk_by_lists_and_by_columns(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    first, second = make_topic(2), make_topic(2)
+    keys = [None if i % 11 == 0 else b"k%d" % i for i in range(5000)]
+    values = [b"value-%d" % i for i in range(5000)]
+    with Producer(bootstrap, **{"batch.size": 20_000, "compression.type": "lz4"}) as producer:
+        assert producer.send_many(first, keys, values, range(5000)).result(LIMIT_S) == 5000
+        with Consumer(bootstrap, **EARLY) as consumer:
+            consumer.assign([(first, 0), (first, 1)])
+            rows = 0
+            while rows < 5000:
+                for polled in consumer.poll_columns(5.0):
+                    assert polled.first == 0
+                    rows += len(polled.columns)
+                    bulk = producer.send_many(second, columns=polled.columns, partition=polled.partition)
+                    assert bulk.result(LIMIT_S) == len(polled.columns)
+    with Consumer(bootstrap, **EARLY) as consumer:
+        consumer.assign([(second, 0), (second, 1)])
+        got = take(consumer, 5000)
+    assert sorted((r.timestamp_ms, r.key, r.value) for r in got) == [(i, keys[i], values[i]) for i in range(5000)]
+    assert all(r.partition == partition_for(r.key, 2) for r in got if r.key is not None)
+    for p in (0, 1):
+        offsets = np.array([r.offset for r in got if r.partition == p])
+        assert (np.diff(offsets) == 1).all()
+
+
+def test_transactions_of_the_producer(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(2)
+    group = f"group-{topic}"
+    with Producer(bootstrap, **{"transactional.id": f"tx-{topic}"}) as producer:
+        for i in range(6):
+            producer.begin()
+            producer.send(topic, value=b"%d" % i, partition=i % 2)
+            producer.send(topic, value=b"%d" % i, partition=(i + 1) % 2)
+            producer.send_offsets({(topic, 0): i}, group)
+            producer.flush(LIMIT_S)  # so that aborted records are in the log
+            if i % 3 == 2:
+                producer.abort()
+            else:
+                producer.commit()
+    expected = {b"0", b"1", b"3", b"4"}
+    with Consumer(bootstrap, **EARLY, **{"isolation.level": "read_committed", "group.id": group}) as consumer:
+        assert consumer.committed([(topic, 0), (topic, 1)]) == {(topic, 0): (4, ""), (topic, 1): None}
+        consumer.assign([(topic, 0), (topic, 1)])
+        consumer.seek((topic, 0), 0)
+        got = take(consumer, 8)
+        assert sorted((r.partition, r.value or b"") for r in got) == sorted((p, v) for p in (0, 1) for v in expected)
+        assert consumer.poll(0.2) == []
+    with Consumer(bootstrap, **EARLY) as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        assert len(take(consumer, 12)) == 12
+
+
+def test_raw_batches_exactly_once_and_fenced(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(2)
+    tps = [(topic, 0), (topic, 1)]
+
+    async def run() -> None:
+        async with Admin(bootstrap) as client:
+            old = TransactionalSender(client, f"raw-{topic}")
+            await old.init()
+            committed: list[bytes] = []
+            for turn in range(6):
+                await old.begin()
+                values = [[b"%d-%d" % (turn, i), b"x"] for i in range(12)]
+                sends = [old.send_raw(tp, [transactional_batch(old, tp, *v)]) for v in values for tp in tps]
+                offsets = await asyncio.gather(*sends)
+                assert offsets == sorted(offsets)
+                await old.send_offsets(f"g-{topic}", {tps[0]: (turn, f"m{turn}")})
+                if turn % 2:
+                    await old.abort()
+                else:
+                    await old.commit()
+                    committed += [value for pair in values for value in pair]
+            assert await read_all(client, tps[0]) == await read_all(client, tps[1]) == committed
+            assert await client.committed(f"g-{topic}", tps) == {tps[0]: (4, "m4"), tps[1]: None}
+            new = TransactionalSender(client, f"raw-{topic}")
+            await old.begin()
+            await old.send_raw(tps[0], [transactional_batch(old, tps[0], b"never")])
+            await new.init()
+            with pytest.raises(Fenced):
+                await old.send_raw(tps[0], [transactional_batch(old, tps[0], b"refused")])
+                await old.commit()
+            assert old.state is TransactionState.FENCED
+            with pytest.raises(Fenced):
+                await old.begin()
+            await new.begin()
+            await new.send_raw(tps[0], [transactional_batch(new, tps[0], b"next")])
+            await new.commit()
+            assert await read_all(client, tps[0]) == [*committed, b"next"]
+
+    asyncio.run(run())
+
+
+def test_abort_of_undecided_batches_starts_a_new_epoch(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    """A sequence that was allocated and never stored must not leave a gap in front of the next transaction."""
+    topic = make_topic(1)
+    tp = (topic, 0)
+
+    async def run() -> None:
+        async with Admin(bootstrap) as client:
+            sender = TransactionalSender(client, f"gap-{topic}")
+            await sender.init()
+            epoch = sender.producer_epoch
+            await sender.begin()
+            await sender.send_raw(tp, [transactional_batch(sender, tp, b"a")])
+            sender.next_sequence(tp, 5)
+            await sender.abort()
+            assert sender.producer_epoch > epoch
+            await sender.begin()
+            await sender.send_raw(tp, [transactional_batch(sender, tp, b"b")])
+            await sender.commit()
+            assert await read_all(client, tp) == [b"b"]
+
+    asyncio.run(run())
+
+
+def test_group_shares_partitions_and_goes_on_after_a_leave(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(3)
+    group = {"group.id": f"group-{topic}", **EARLY, **QUICK_GROUP}
+    with Producer(bootstrap) as producer:
+        producer.send_many(topic, [b"%d" % i for i in range(300)], [b"v"] * 300).result
+    events: list[tuple[str, str, int]] = []
+
+    def member(name: str) -> Consumer:
+        consumer = Consumer(bootstrap, **group)
+        consumer.subscribe(
+            [topic],
+            on_assigned=lambda tps: events.append((name, "+", len(tps))),
+            on_revoked=lambda tps: (consumer.commit(), events.append((name, "-", len(tps)))) and None,  # type: ignore[func-returns-value]
+        )
+        return consumer
+
+    with member("a") as a:
+        assert len({(r.partition, r.offset) for r in take(a, 300)}) == 300
+        b = member("b")
+        for _ in range(200):
+            a.poll(0.1)
+            assert b.poll(0.1) == [], "what `a` committed when it gave partitions up is not read again"
+            if len(a.assignment()) + len(b.assignment()) == 3 and b.assignment():
+                break
+        assert {len(a.assignment()), len(b.assignment())} == {1, 2}
+        b.close()
+        for _ in range(200):
+            a.poll(0.1)
+            if len(a.assignment()) == 3:
+                break
+        assert len(a.assignment()) == 3
+    assert events[0] == ("a", "+", 3) and events[1] == ("a", "-", 3)
+
+
+def test_pattern_subscription_and_auto_commit(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(1)
+    group = {"group.id": f"group-{topic}", **EARLY, "heartbeat.interval.ms": 100}
+    with Producer(bootstrap) as producer:
+        producer.send(topic, value=b"x")
+    with Consumer(bootstrap, **group) as consumer:
+        consumer.subscribe(re.compile(".*" + re.escape(topic)))
+        assert take(consumer, 1)[0].value == b"x"
+    with Consumer(bootstrap, **group) as consumer:
+        assert consumer.committed([(topic, 0)]) == {(topic, 0): (1, "")}
+
+
+def test_seek_positions_and_errors(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(1)
+    tp = (topic, 0)
+    with Producer(bootstrap) as producer:
+        producer.send_many(topic, None, [b"%d" % i for i in range(100)], range(1000, 1100)).result(LIMIT_S)
+    with Consumer(bootstrap, **{"auto.offset.reset": "none"}) as consumer:
+        consumer.assign([tp])
+        with pytest.raises(KafkaError) as caught:
+            consumer.poll(1.0)
+        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        consumer.seek(tp, 42)
+        assert [r.offset for r in take(consumer, 58)] == list(range(42, 100))
+        assert consumer.position(tp) == 100
+        consumer.seek_to({tp: 1010})
+        polled = consumer.poll_columns(5.0)[0]
+        assert polled.columns.offsets[polled.first] == 10 and polled.columns.value(polled.first) == b"10"
+        consumer.seek(tp, 1_000_000)
+        for _ in range(2):
+            with pytest.raises(KafkaError) as caught:
+                consumer.poll(1.0)
+            assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        consumer.seek_to({tp: EARLIEST})
+        assert take(consumer, 100)[0].offset == 0
+        consumer.seek_to({tp: LATEST})
+        consumer.pause(tp)
+        assert consumer.poll(0.1) == []
+
+
+def test_out_of_range_resets_when_asked_to(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(1)
+    with Producer(bootstrap) as producer:
+        producer.send(topic, value=b"x")
+    with Consumer(bootstrap, **EARLY) as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.seek((topic, 0), 1_000_000)
+        assert take(consumer, 1)[0].offset == 0
+
+
+def test_admin_topics_and_offsets(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(2, retention_ms="12345678")
+
+    async def run() -> None:
+        async with Admin(bootstrap) as admin:
+            with pytest.raises(KafkaError) as caught:
+                await admin.create_topics({topic: 2})
+            assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+            await admin.create_topics({topic: 2}, exist_ok=True)
+            assert (await admin.describe_configs(TOPIC_RESOURCE, topic))["retention.ms"] == "12345678"
+            await admin.create_partitions({topic: 3})
+            assert await admin.leader(topic, 2) >= 0
+            await admin.commit(f"g-{topic}", {(topic, 0): (7, "seven")})
+            committed = await admin.committed(f"g-{topic}", [(topic, 0), (topic, 1)])
+            assert committed == {(topic, 0): (7, "seven"), (topic, 1): None}
+            assert await admin.all_committed(f"g-{topic}") == {(topic, 0): (7, "seven")}
+            ends = await admin.list_offsets({(topic, p): LATEST for p in range(3)})
+            assert {at.offset for at in ends.values()} == {0}
+            await admin.delete_topics([topic])
+            with pytest.raises(KafkaError) as caught:
+                await admin.delete_topics([topic])
+            assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def killed_often(broker: BrokerProcess) -> Iterator[tuple[BrokerProcess, threading.Event]]:
+    """A broker that is killed and started again while a test runs, until its event is set."""
+    done = threading.Event()
+
+    def work() -> None:
+        for _ in range(3):
+            if done.wait(0.4):
+                return
+            broker.kill()
+            broker.start()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield broker, done
+    done.set()
+    thread.join()
+
+
+def test_producer_survives_kills(killed_often: tuple[BrokerProcess, threading.Event]) -> None:
+    broker, _ = killed_often
+    with Producer(broker.bootstrap, **{"linger.ms": 1, "batch.size": 500}) as producer:
+        sent: list[Delivery] = []
+        while len(sent) < 15_000:
+            sent += [producer.send("t", value=b"%d" % (len(sent) + i), partition=0) for i in range(50)]
+            time.sleep(0.005)  # so that the kills come while records are on their way
+        producer.flush(LIMIT_S)
+        assert [delivery.result().offset for delivery in sent] == list(range(len(sent)))
+    with Consumer(broker.bootstrap, **EARLY) as consumer:
+        consumer.assign([("t", 0)])
+        assert [r.value for r in take(consumer, len(sent))] == [b"%d" % i for i in range(len(sent))]
+
+
+def test_transactions_survive_kills(killed_often: tuple[BrokerProcess, threading.Event]) -> None:
+    """Committed turns are there whole and once, in order; the position in the group says which they are."""
+    broker, _ = killed_often
+
+    async def run() -> None:
+        async with Admin(broker.bootstrap) as client:
+            await client.create_topics({"t": 1})
+            tp = ("t", 0)
+            sender = TransactionalSender(client, "turns")
+            await sender.init()
+            turn = 0
+            while turn < 60:
+                try:
+                    await sender.begin()
+                    values = [b"%d-%d" % (turn, i) for i in range(20)]
+                    await asyncio.gather(
+                        *[sender.send_raw(tp, [transactional_batch(sender, tp, value)]) for value in values]
+                    )
+                    await sender.send_offsets("turns", {tp: (turn + 1, "")})
+                    await sender.commit()
+                    await asyncio.sleep(0.02)
+                except KafkaError:
+                    if sender.state is TransactionState.MUST_ABORT:
+                        await sender.abort()
+                    else:
+                        await sender.init()
+                position = (await client.committed("turns", [tp]))[tp]
+                turn = 0 if position is None else position[0]
+            expected = [b"%d-%d" % (t, i) for t in range(60) for i in range(20)]
+            assert await read_all(client, tp) == expected
+
+    asyncio.run(asyncio.wait_for(run(), 120))
