@@ -35,7 +35,7 @@ CHUNKS_PER_DEATH = 167
 # Days that collectors may be ahead of the table: enough to keep every stage busy, few enough to be nights.
 DAYS_AHEAD = 1
 KILL_PAUSE_S = (2.0, 5.0)
-ETL_KILL_PAUSE_S = 25.0
+ETL_KILL_SHARE = 0.2
 
 
 @dataclass
@@ -235,15 +235,17 @@ async def _load(run: Run, nights: list[datetime.date], clock: str) -> None:
 
 
 async def _murder(run: Run, dice: random.Random) -> None:
-    """kill -9 a part at a random moment, over and over."""
-    loop = asyncio.get_running_loop()
-    etl_next = loop.time() + dice.uniform(0.4, 1) * ETL_KILL_PAUSE_S
+    """kill -9 a part at a random moment, over and over.
+
+    The ETL process is only killed again once a night has come since: its start takes long, and a run must end.
+    """
+    nights_at_kill = -1
     while True:
         await asyncio.sleep(dice.uniform(*KILL_PAUSE_S))
         victims: list[Part] = [*run.brokers.values(), *run.services.values(), *run.services.values()]
-        if run.etl is not None and loop.time() > etl_next:
-            victims = [run.etl]
-            etl_next = loop.time() + dice.uniform(0.6, 1.4) * ETL_KILL_PAUSE_S
+        nights = run.nights_done()
+        if run.etl is not None and run.etl.running and nights > nights_at_kill and dice.random() < ETL_KILL_SHARE:
+            victims, nights_at_kill = [run.etl], nights
         victim = dice.choice([part for part in victims if part.running] or [run.services["mirror"]])
         run.show.say(f"[red]kill -9 {victim.name}[/red]")
         victim.kill()
