@@ -24,6 +24,8 @@ from penstock.pipeline.transaction import TransactionalSender
 
 FENCED = declare("mirror.fenced", "the identity is taken, nothing was read yet")
 POSITIONED = declare("mirror.positioned", "the position was read from the target")
+POSITION_SENT = declare("mirror.position_sent", "a position without batches is sent, not committed")
+POSITION_COMMITTED = declare("mirror.position_committed", "a position without batches is committed")
 BEGUN = declare("mirror.begun", "a transaction has begun, nothing was sent")
 PRODUCED = declare("mirror.produced", "the batches are on the target, the position is not")
 OFFSETS_SENT = declare("mirror.offsets_sent", "batches and position are sent, not committed")
@@ -182,7 +184,9 @@ class Worker:
         await self._sender.send_offsets(
             self.identity.group, {self.identity.partition: (position.offset, position.metadata())}
         )
+        failpoint(POSITION_SENT)
         await self._sender.commit()
+        failpoint(POSITION_COMMITTED)
         self.position = position
 
     async def turn(self, fetched: Sequence[Fetched]) -> None:

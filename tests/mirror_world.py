@@ -103,7 +103,9 @@ class World:
 
         return run(ask())
 
-    def batch(self, source: str, partition: int, codec: str, count: int = 10, size: int = 100) -> tuple[BatchBuilder, list[str]]:
+    def batch(
+        self, source: str, partition: int, codec: str, count: int = 10, size: int = 100
+    ) -> tuple[BatchBuilder, list[str]]:
         """A batch of records with new ids."""
         builder = BatchBuilder(CODECS[codec])
         ids = [f"{source}-{partition}-{next(self._numbers)}" for _ in range(count)]

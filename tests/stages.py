@@ -40,9 +40,7 @@ class StageProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0  # where the last start's output begins in the log
 
-    def start(
-        self, failpoints: str = "", arguments: Sequence[str] = (), *, await_started: bool = True
-    ) -> StageProcess:
+    def start(self, failpoints: str = "", arguments: Sequence[str] = (), *, await_started: bool = True) -> StageProcess:
         """Start it, with failpoints armed if any, and wait for its started line unless it is armed."""
         assert not self.running, f"{self.command} runs already"
         self._began = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -76,6 +74,14 @@ class StageProcess:
         while text not in self.text():
             assert self.running, f"{self.command} ended before it wrote `{text}`:\n{self.text()}"
             assert time.monotonic() < deadline, f"{self.command} did not write `{text}`:\n{self.text()}"
+            time.sleep(0.02)
+
+    def wait_for_state(self, letter: str, limit_s: float = LIMIT_S) -> None:
+        """Wait until the process is in a state of proc(5), such as `T` (stopped by a signal)."""
+        assert self._process is not None, f"{self.command} has not been started"
+        deadline = time.monotonic() + limit_s
+        while Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2][0] != letter:
+            assert self.running and time.monotonic() < deadline, self.text()
             time.sleep(0.02)
 
     def wait(self, limit_s: float = LIMIT_S) -> int:

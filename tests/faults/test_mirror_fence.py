@@ -1,0 +1,95 @@
+"""Of two mirrors with one name the newer one goes on; the older one ends without effect, however late it wakes up."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import BrokerProcess, topic_name
+from mirror_world import World, brokers, run
+from stages import StageProcess
+
+from penstock.pipeline.admin import Admin
+from penstock.pipeline.lanes import take_identity
+from penstock.pipeline.transaction import Fenced, TransactionalSender
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
+    with brokers(tmp_path_factory.mktemp("fence"), "EWR", "target") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "stopped_at", ["", "mirror.begun=stop@3", "mirror.produced=stop@3", "mirror.offsets_sent=stop@3"]
+)
+def test_an_older_twin_has_no_effect(tmp_path: Path, clusters: dict[str, BrokerProcess], stopped_at: str) -> None:
+    with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["target"], penstock_mirror_batch_bytes=3000) as w:
+        w.fill(10)
+        older, newer = StageProcess("mirror", w.config, "older"), w.mirror
+        try:
+            older.start(stopped_at)
+            if stopped_at:
+                older.wait_for_state("T")
+            else:
+                older.wait_for("copies from")
+                older.signal(signal.SIGSTOP)
+            w.fill(10)
+            newer.start()
+            w.await_copied()
+            w.fill(5)
+            older.signal(signal.SIGCONT)
+            assert older.wait() == 1
+            said = [line for line in older.text().splitlines() if line.startswith("Error: ")]
+            assert len(said) == 1 and "took over" in said[0] and "Traceback" not in older.text()
+            w.fill(5)
+            w.await_copied()
+            assert newer.stop() == 0
+            w.check()
+        finally:
+            older.kill()
+
+
+def test_an_identity_is_taken_again_only_from_nobody(clusters: dict[str, BrokerProcess]) -> None:
+    async def scene() -> None:
+        name = topic_name("identity")
+        async with Admin(clusters["target"].bootstrap) as ours, Admin(clusters["target"].bootstrap) as theirs:
+            await theirs.create_topics({name: 1})
+            first = await take_identity(ours, name, None)
+            again = await take_identity(ours, name, first)
+            assert again.producer_epoch > first.producer_epoch
+            twin = await take_identity(theirs, name, None)
+            with pytest.raises(Fenced):
+                await take_identity(ours, name, again)
+            await twin.begin()
+            await twin.send_offsets(name, {(name, 0): (1, "")})
+            await twin.commit()
+            with pytest.raises(Fenced):
+                await take_identity(ours, name, again)
+            assert (await take_identity(theirs, name, twin)).producer_epoch > twin.producer_epoch
+
+    run(scene())
+
+
+def test_a_transaction_that_took_too_long_is_not_a_twin(clusters: dict[str, BrokerProcess]) -> None:
+    async def scene() -> None:
+        name, topic = topic_name("slow"), topic_name("slow")
+        async with Admin(clusters["target"].bootstrap) as admin:
+            await admin.create_topics({topic: 1})
+            slow = TransactionalSender(admin, name, timeout_ms=300)
+            await slow.init()
+            await slow.begin()
+            await slow.send_offsets(name, {(topic, 0): (1, "")})
+            await asyncio.sleep(1.5)
+            with pytest.raises(Fenced):
+                await slow.commit()
+            again = await take_identity(admin, name, slow)
+            await again.begin()
+            await again.send_offsets(name, {(topic, 0): (2, "")})
+            await again.commit()
+            assert (await admin.committed(name, [(topic, 0)]))[topic, 0] == (2, "")
+
+    run(scene())

@@ -1,0 +1,74 @@
+"""Killed at every failpoint, or its target killed under it, the mirror loses nothing and copies nothing twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import BrokerProcess
+from mirror_world import World, brokers
+
+import penstock.mirror.worker  # noqa: F401  (declares its failpoints)
+from penstock import failpoints
+
+DECLARED = list(failpoints.declared("mirror."))
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
+    with brokers(tmp_path_factory.mktemp("kill"), "EWR", "JFK", "target") as made:
+        yield made
+
+
+def test_there_are_failpoints() -> None:
+    assert len(DECLARED) >= 6
+
+
+@pytest.mark.parametrize("failpoint", DECLARED)
+def test_killed_at_a_failpoint(tmp_path: Path, clusters: dict[str, BrokerProcess], failpoint: str) -> None:
+    sources = {name: clusters[name] for name in ("EWR", "JFK")}
+    with World(tmp_path, sources, clusters["target"], penstock_mirror_batch_bytes=3000) as w:
+        for passage in (1, 2):
+            w.fill(4)
+            w.fill_transactions("ac")
+            w.mirror.start(f"{failpoint}=kill@{passage}")
+            assert w.mirror.wait() == -signal.SIGKILL, w.mirror.text()
+        w.mirror.start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
+
+
+def test_target_killed_in_the_middle(tmp_path: Path) -> None:
+    with (
+        brokers(tmp_path, "EWR", "target") as clusters,
+        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"], penstock_mirror_batch_bytes=3000) as w,
+    ):
+        w.fill(30)
+        w.mirror.start()
+        for _ in range(3):
+            w.fill(30)
+            clusters["target"].kill()
+            w.fill(3)
+            clusters["target"].start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
+
+
+def test_source_killed_in_the_middle(tmp_path: Path) -> None:
+    with (
+        brokers(tmp_path, "EWR", "target") as clusters,
+        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"], penstock_mirror_batch_bytes=3000) as w,
+    ):
+        w.fill(30)
+        w.mirror.start()
+        for _ in range(2):
+            w.fill_transactions("cac")
+            clusters["EWR"].kill()
+            clusters["EWR"].start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
