@@ -2,8 +2,11 @@
 
 Three layers, the later wins: the default, the broker's property (file, `--set`, or altered at run time), the
 topic's own config. `TOPIC_CONFIGS` says for each topic config which broker property stands behind it, so that
-`describe` and the log's settings come from one table. A property that this broker does not act upon is not in
-the tables, so it is refused and not ignored; those that only take one value say so when another is given.
+`describe` and the log's settings come from one table. A property that this broker does not know is refused and
+not ignored; those that only take one value say so when another is given.
+
+Accepted and kept, but without effect yet: `cleanup.policy=compact` and the settings of compaction (nothing is
+compacted, nothing is lost), `min.insync.replicas` and `unclean.leader.election.enable` (one node has one copy).
 """
 
 from __future__ import annotations
@@ -101,9 +104,7 @@ SCHEMA = Schema(
         # Housekeeping.
         Property("log.retention.check.interval.ms", _POSITIVE, 300_000, "How often old segments are sought."),
         Property("log.flush.scheduler.interval.ms", _POSITIVE, LONG_MAX, "How often flushes are looked for."),
-        Property(
-            "log.flush.offset.checkpoint.interval.ms", _LONG, 60_000, "How often recovery points are written."
-        ),
+        Property("log.flush.offset.checkpoint.interval.ms", _LONG, 60_000, "How often recovery points are written."),
         Property("num.recovery.threads.per.data.dir", parse_int(1, 256), 2, "Logs opened at once at start."),
         # The network.
         Property("num.network.threads", parse_int(1, 63), 3, "Threads that serve connections."),
@@ -446,9 +447,7 @@ class BrokerConfig(Mapping[str, Any]):
             kind = kinds.get(prop.name, _kind_of(value))
             source = layers[0][2] if layers else ConfigSource.DEFAULT
             described.append(
-                Described(
-                    prop.name, text_of(value), source, kind, prop.doc, prop.name not in DYNAMIC, tuple(layers)
-                )
+                Described(prop.name, text_of(value), source, kind, prop.doc, prop.name not in DYNAMIC, tuple(layers))
             )
         return described
 

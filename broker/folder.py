@@ -24,7 +24,6 @@ LOCK = ".lock"
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 STORE = "metadata.db"
-DELETE_SUFFIX = "-delete"
 
 
 class FolderError(Exception):
@@ -99,14 +98,6 @@ class DataFolder:
         """Remove a log that nobody has open; nothing happens if there is none."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.partition(topic, partition))
-
-    def sweep_deleted(self) -> int:
-        """Remove what a deletion that was cut short left behind; returns how many folders."""
-        # A topic named `x-delete` is safe: its folders end in a partition number.
-        leftovers = [entry for entry in self.path.iterdir() if entry.name.endswith(DELETE_SUFFIX)]
-        for entry in leftovers:
-            shutil.rmtree(entry)
-        return len(leftovers)
 
 
 def _lock(path: Path, lock_fd: int) -> None:

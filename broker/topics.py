@@ -27,6 +27,7 @@ from penstock.broker.config import BrokerConfig, check_topic_configs, log_config
 from penstock.broker.folder import DataFolder, new_uuid, uuid_bytes, uuid_text
 from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, paths
 from penstock.errors import ErrorCode, KafkaError
+from penstock.failpoints import declare, failpoint
 from penstock.pyx import partition as logs
 
 GROUP_OFFSETS = "__consumer_offsets"
@@ -34,6 +35,10 @@ TRANSACTION_STATE = "__transaction_state"
 INTERNAL = frozenset({GROUP_OFFSETS, TRANSACTION_STATE})
 NAME_MAX = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+CREATED = declare("topics.created", "a new topic is in the store, its logs are not there yet")
+MARKED = declare("topics.marked", "a topic is marked as deleted, its logs are all there")
+EMPTIED = declare("topics.emptied", "a marked topic's logs are gone, its nodes are still in the store")
 
 _log = log.get("broker.topics")
 
@@ -185,6 +190,7 @@ class Topics:
             *self._state_nodes(topic, topic.partitions),
         ]
         await self._store.multi(operations)
+        failpoint(CREATED)
         try:
             await self._lead(topic, topic.partitions)
         except OSError as error:
@@ -212,9 +218,7 @@ class Topics:
                 return
             added = [self._new_partition(index) for index in range(have, count)]
             grown = Topic(name, topic.topic_id, topic.partitions + added, topic.configs)
-            await self._store.multi(
-                [Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)]
-            )
+            await self._store.multi([Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)])
             try:
                 await self._lead(topic, added)
             except OSError as error:
@@ -249,8 +253,10 @@ class Topics:
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             await self._mark_deleted(name)
+            failpoint(MARKED)
             del self._by_name[name], self._by_id[topic.topic_id]
             await self._each(lambda state: logs.delete(name, state.index), topic.partitions)
+            failpoint(EMPTIED)
             await self._remove(topic)
             _log.info("deleted topic=%s id=%s", name, uuid_text(topic.topic_id))
 
@@ -296,7 +302,8 @@ class Topics:
             )
             await self._remove(topic)
             _log.info("finished the deletion of topic=%s", topic.name)
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._folder.sweep_deleted)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, logs.remove_deleted, str(self._folder.path))
         await self._lead_all([topic for topic in topics if topic.name not in marked])
 
     async def _lead_all(self, topics: Sequence[Topic]) -> None:
@@ -319,9 +326,7 @@ class Topics:
         for index in range(len(node["partitions"])):
             state = json.loads((await self._store.get(paths.partition_state(name, index)))[0])
             replicas = node["partitions"][str(index)]
-            states.append(
-                PartitionState(index, state["leader"], state["leader_epoch"], replicas, state["isr"])
-            )
+            states.append(PartitionState(index, state["leader"], state["leader_epoch"], replicas, state["isr"]))
         return Topic(name, uuid_bytes(node["topic_id"]), states, configs)
 
     async def _lead(self, topic: Topic, states: Sequence[PartitionState]) -> None:

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from harness import BrokerProcess, WireConnection
 
 from penstock.broker.folder import CLEAN_SHUTDOWN, uuid_text
 from penstock.errors import ErrorCode
+from penstock.pyx.batch import BatchBuilder
 from penstock.pyx.wire.messages import (
     AlterConfigsRequest,
     CreatePartitionsRequest,
@@ -29,6 +31,7 @@ from penstock.pyx.wire.messages import (
     MetadataRequest,
     MetadataResponse,
     OffsetForLeaderEpochRequest,
+    ProduceRequest,
 )
 
 Make = Callable[..., BrokerProcess]
@@ -60,6 +63,39 @@ def names(broker: BrokerProcess) -> set[str | None]:
 def refused(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock", "broker", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def produce(broker: BrokerProcess, topic: str, count: int, timestamp_ms: int = 0) -> int:
+    """Produce some records, a batch each; returns the first error code."""
+    with WireConnection(broker.bootstrap) as wire:
+        for _ in range(count):
+            builder = BatchBuilder()
+            assert builder.append(None, b"x" * 100, timestamp_ms or int(time.time() * 1000))
+            data = ProduceRequest.PartitionProduceData(index=0, records=builder.build())
+            topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+            response = wire.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), 9)
+            error: int = response.responses[0].partition_responses[0].error_code
+            if error:
+                return error
+    return 0
+
+
+def list_offset(broker: BrokerProcess, topic: str, timestamp: int) -> int:
+    partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    asked = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[partition])
+    with WireConnection(broker.bootstrap) as wire:
+        answer = wire.ask(ListOffsetsRequest(replica_id=-1, topics=[asked]), 7).topics[0].partitions[0]
+    assert answer.error_code == 0
+    offset: int = answer.offset
+    return offset
+
+
+def end_offset(broker: BrokerProcess, topic: str) -> int:
+    return list_offset(broker, topic, -1)
+
+
+def start_offset(broker: BrokerProcess, topic: str) -> int:
+    return list_offset(broker, topic, -2)
 
 
 def nodes(data: Path) -> dict[str, str]:
@@ -288,3 +324,34 @@ def test_ids_have_one_text_everywhere(broker: BrokerProcess) -> None:
     topic_id = create(broker, "t").topics[0].topic_id
     assert broker.stop() == 0
     assert json.loads(nodes(broker.data)["/brokers/topics/t"])["topic_id"] == uuid_text(bytes(topic_id))
+
+
+@pytest.mark.parametrize("step", ["topics.created", "topics.marked", "topics.emptied"])
+def test_a_kill_at_each_step_leaves_a_whole_topic_or_none(make_broker: Make, step: str) -> None:
+    broker = make_broker(environment={"PENSTOCK_FAILPOINTS": f"{step}=kill"})
+    request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="t")], timeout_ms=1000)
+    with pytest.raises((EOFError, ConnectionError)), WireConnection(broker.bootstrap) as wire:
+        create(broker, "t", partitions=2)
+        wire.ask(request, 6)
+    broker._reap()
+    broker.environment.clear()
+    broker.start()
+    there = step == "topics.created"
+    assert names(broker) == ({"t"} if there else set())
+    assert (broker.data / "t-0").exists() == (broker.data / "t-1").exists() == there
+    if not there:
+        assert create(broker, "t", partitions=1).topics[0].error_code == 0
+    produced = produce(broker, "t", 10)
+    assert produced == 0 and end_offset(broker, "t") == 10
+
+
+def test_old_segments_go_by_retention(make_broker: Make) -> None:
+    broker = make_broker(**{"log.retention.check.interval.ms": 100, "log.segment.bytes": 2000})
+    create(broker, "old", "new")
+    produce(broker, "new", 100, timestamp_ms=int(time.time() * 1000))
+    produce(broker, "old", 100, timestamp_ms=1_000_000_000_000)
+    deadline = time.monotonic() + 60
+    while start_offset(broker, "old") < 90:
+        assert time.monotonic() < deadline, broker.log_text()
+        time.sleep(0.1)
+    assert (start_offset(broker, "new"), end_offset(broker, "new"), end_offset(broker, "old")) == (0, 100, 100)

@@ -52,15 +52,6 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
         DataFolder.open(tmp_path / "file", 1)
 
 
-def test_what_a_deletion_left_is_swept(tmp_path: Path) -> None:
-    folder = DataFolder.open(tmp_path, 1)
-    (tmp_path / "topic-0.0123-delete").mkdir()
-    (tmp_path / "x-delete-0").mkdir()
-    assert folder.sweep_deleted() == 1
-    assert (tmp_path / "x-delete-0").exists()
-    folder.close(clean=True)
-
-
 def test_ids_have_kafkas_text() -> None:
     for _ in range(200):
         made = new_uuid()
