@@ -7,8 +7,8 @@ Text, as Kafka writes it:
     orders 0 1207             topic, partition, offset
     orders 1 990
 
-Crash story: the file is replaced whole (written beside, synced, renamed). A file that is missing or wrong counts as empty:
-recovery then walks everything, which is slow but right.
+Crash story: the file is replaced whole (written beside, synced, renamed). A file that is missing or wrong counts as
+empty: recovery then walks everything, which is slow but right.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     0 0                  epoch, start offset
     3 1207
 
-Both columns grow. Crash story: the file is replaced whole; recovery drops entries at or past the end of the log and learns
-missing ones from the batches that it walks.
+Both columns grow. Crash story: the file is replaced whole; recovery drops entries at or past the end of the log and
+learns missing ones from the batches that it walks.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -32,8 +32,9 @@ cdef inline bint epochs_assign(EpochCache* cache, int32_t epoch, int64_t start_o
     cdef EpochEntry entry
     if epoch < 0:
         return False
-    if not cache.entries.empty() and cache.entries.back().epoch == epoch and cache.entries.back().start_offset <= start_offset:
-        return False
+    if not cache.entries.empty() and cache.entries.back().epoch == epoch:
+        if cache.entries.back().start_offset <= start_offset:
+            return False
     # Entries that say something else about what lies at or past start_offset, or about this epoch or later, were wrong.
     while not cache.entries.empty() and (
         cache.entries.back().epoch >= epoch or cache.entries.back().start_offset >= start_offset
@@ -98,7 +99,7 @@ cdef inline int epochs_read(EpochCache* cache, const char* path) noexcept nogil:
     cdef vector[uint8_t] content
     cdef const char* at
     cdef char* after = NULL
-    cdef long long count, epoch, start_offset, i
+    cdef long long count, epoch, start_offset, _i
     cdef int result = read_whole(path, content)
     cache.entries.clear()
     if result != 0:
@@ -109,7 +110,7 @@ cdef inline int epochs_read(EpochCache* cache, const char* path) noexcept nogil:
         return 0
     at = after
     count = strtoll(at, &after, 10)
-    for i in range(count):
+    for _i in range(count):
         at = after
         epoch = strtoll(at, &after, 10)
         if after == at:

@@ -86,7 +86,8 @@ cdef inline int sync_folder(const char* path) noexcept nogil:
     close(fd)
     return result
 
-# Replaces the file in one step: a crash leaves the old content or the new one. `sync`: the new one survives a power cut.
+# Replaces the file in one step: a crash leaves the old content or the new one. `sync`: the new one survives a power
+# cut.
 cdef inline int replace_whole(const char* path, const uint8_t* data, size_t n, bint sync) noexcept nogil:
     cdef string temporary = string(path)
     cdef int fd, result

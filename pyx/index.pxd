@@ -6,12 +6,12 @@ index.interval.bytes:
     entry, 8 bytes, big endian:   offset - segment's base offset  i32 | position of the batch  i32
 
 An entry names the *last* offset of the batch at its position. Example: base 50, the batch with offsets 53..55 begins at
-byte 812: the entry is (5, 812). Entries grow in both columns. A look-up takes the last entry that isn't above the wanted
-offset and walks the log from there.
+byte 812: the entry is (5, 812). Entries grow in both columns. A look-up takes the last entry that isn't above the
+wanted offset and walks the log from there.
 
-Crash story: an index is written to its file when its segment is flushed, so what is in the file after a crash may be old
-or torn. Recovery rebuilds the indexes of every segment from the recovery point on; those before it were flushed whole.
-The time index and the index of aborted transactions live the same way (timeindex.pxd, txnindex.pxd).
+Crash story: an index is written to its file when its segment is flushed, so what is in the file after a crash may
+be old or torn. Recovery rebuilds the indexes of every segment from the recovery point on; those before it were
+flushed whole. The time index and the index of aborted transactions live the same way (timeindex.pxd, txnindex.pxd).
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -137,7 +137,8 @@ cdef inline int64_t index_floor(const uint8_t* entries, size_t n, int64_t base_o
             high = middle
     return 0 if low == 0 else <int64_t>get_i32(entries + (low - 1) * INDEX_ENTRY + 4)
 
-# The offset of the first entry at or after `position`; -1 when there is none. Every record before `position` is below it.
+# The offset of the first entry at or after `position`; -1 when there is none. Every record before `position` is
+# below it.
 cdef inline int64_t index_bound(const uint8_t* entries, size_t n, int64_t base_offset, int64_t position) noexcept nogil:
     cdef size_t low = 0, high = n // INDEX_ENTRY, middle
     while low < high:

@@ -4,7 +4,8 @@ A `Partition` is one log: a chain of segments, its producers, its transactions, 
 its end to move. Everything here is `noexcept nogil`; functions that can fail answer Kafka's error codes (0 = done).
 
 Order of calls, produce:   partition_find[_id] -> partition_append -> partition_release
-Order of calls, fetch:     partition_find[_id] -> partition_read -> (sendfile from result.fd) -> read_release -> partition_release
+Order of calls, fetch:     partition_find[_id] -> partition_read -> (sendfile from result.fd) -> read_release
+                           -> partition_release
 When a read found too little: partition_watch with the end that the read saw; if it answers True look again, else the
 wake hook tells when to.
 
@@ -39,7 +40,7 @@ cdef struct LogConfig:
     int64_t timestamp_before_max_ms
     int64_t timestamp_after_max_ms
     int64_t producer_id_expiration_ms
-    int64_t file_delete_delay_ms       # kept for Kafka's name; files are unlinked at once, open ones live until released
+    int64_t file_delete_delay_ms       # without effect: files are unlinked at once, open ones live until released
     int8_t log_append_time
     int8_t cleanup_delete
     int8_t cleanup_compact
@@ -59,7 +60,7 @@ cdef struct ReadResult:
     int64_t position
     int64_t length
     int64_t first_offset               # base offset of the batch at `position`; -1 when length is 0
-    int64_t next_offset                # an upper bound of the offsets in the range, exclusive: use it for partition_aborted
+    int64_t next_offset                # above all offsets in the range: the `to_offset` of partition_aborted
     int64_t high_watermark
     int64_t last_stable_offset
     int64_t log_start_offset
@@ -87,8 +88,9 @@ cdef int32_t partition_index(Partition* p) noexcept nogil
 cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil
 
 # --- writing -------------------------------------------------------------------------------------------------------
-# Append the batches of one partition of one produce request, all or (on an error) none of them. `records` is written to:
-# base offsets, leader epochs and (LogAppendTime) timestamps and CRCs. Fills `out` and returns out.error:
+# Append the batches of one partition of one produce request, all or (on an error) none of them. `records` is
+# written to: base offsets, leader epochs and (LogAppendTime) timestamps and CRCs. Fills `out` and returns
+# out.error:
 #   2 CORRUPT_MESSAGE (CRC, length, garbage)          6 NOT_LEADER_OR_FOLLOWER (stopped)
 #  10 MESSAGE_TOO_LARGE   18 RECORD_LIST_TOO_LARGE   32 INVALID_TIMESTAMP    87 INVALID_RECORD
 #  45 OUT_OF_ORDER_SEQUENCE_NUMBER   46 DUPLICATE_SEQUENCE_NUMBER is not used (an old duplicate is out of order)
@@ -105,21 +107,22 @@ cdef int16_t partition_read(
     Partition* p, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil
 cdef void read_release(ReadResult* result) noexcept nogil      # safe twice, and on a result without a segment
-# Aborted transactions that touch [from_offset, to_offset): what a read_committed answer has to list. `out` is appended to.
-# 0, or 56 when the index could not be read: answer that error for the partition, never the records without the list.
+# Aborted transactions that touch [from_offset, to_offset): what a read_committed answer has to list. `out` is
+# appended to. 0, 56 when the index could not be read, or 1 when retention has taken the range since it was read:
+# answer that error for the partition, never the records without the list.
 cdef int16_t partition_aborted(
     Partition* p, int64_t from_offset, int64_t to_offset, vector[AbortedTxn]& out
 ) noexcept nogil
 cdef void partition_offsets(
     Partition* p, int64_t* log_start, int64_t* last_stable, int64_t* high_watermark, int64_t* log_end
 ) noexcept nogil
-# The end of an older epoch (OffsetForLeaderEpoch, Fetch's last_fetched_epoch): the largest epoch <= `epoch` and the offset
-# where it ends; both -1 if unknown.
+# The end of an older epoch (OffsetForLeaderEpoch, Fetch's last_fetched_epoch): the largest epoch <= `epoch` and the
+# offset where it ends; both -1 if unknown.
 cdef void partition_epoch_end(Partition* p, int32_t epoch, int32_t* found, int64_t* end_offset) noexcept nogil
 
 # --- waiting -------------------------------------------------------------------------------------------------------
-# True: the end (by isolation) is past known_end already, or the partition was stopped or failed: look again.
-# False: bit `reactor` (0..63) is now in the wake mask; the hook will be called with it once, when the end moves, and the
+# True: the end (by isolation) is past known_end already, or the partition was stopped or failed: look again. False:
+# bit `reactor` (0..63) is now in the wake mask; the hook will be called with it once, when the end moves, and the
 # mask is then empty again. An end that moves between the caller's read and this call is never lost (same lock).
 cdef bint partition_watch(Partition* p, int reactor, int8_t isolation, int64_t known_end) noexcept nogil
 # Called by the appending thread, without any lock held. NULL = none. Set once, before the first append.

@@ -1,9 +1,9 @@
-"""The partition logs, for the control plane: what Python may call. Errors from disk are OSError, from Kafka's rules KafkaError.
+"""The partition logs, for the control plane. Errors of the disk are OSError, those of Kafka's rules KafkaError.
 
 Configuration keys of `lead` and `reconfigure` (all int; times ms, sizes bytes; missing ones take Kafka's defaults):
-segment_bytes segment_ms index_interval_bytes segment_index_bytes retention_ms retention_bytes flush_messages flush_ms
-max_message_bytes timestamp_before_max_ms timestamp_after_max_ms producer_id_expiration_ms log_append_time cleanup_delete
-cleanup_compact.
+segment_bytes segment_ms index_interval_bytes segment_index_bytes retention_ms retention_bytes flush_messages
+flush_ms max_message_bytes timestamp_before_max_ms timestamp_after_max_ms producer_id_expiration_ms
+log_append_time cleanup_delete cleanup_compact file_delete_delay_ms (the last two have no effect yet).
 
 Unknown partitions raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION). All functions may be called from any thread and release
 the GIL while they work; those marked "slow" may touch the disk and belong in an executor thread.
@@ -63,13 +63,20 @@ def reconfigure(topic: str, partition: int, config: dict[str, int]) -> None:
     """Change the given keys of a partition's configuration; they hold from the next append or housekeep."""
 
 def stop(topic: str, partition: int) -> None:
-    """Flush, write the checkpoints and the producer snapshot, close. Waiters are woken. Slow. Raises OSError."""
+    """Flush, write the checkpoints and the producer snapshot, close. Waiters are woken. Slow.
+
+    Raises OSError; the partition is gone all the same, and the next start must not be told that the stop was clean.
+    With many partitions call flush_all first: each stop has then next to nothing to sync.
+    """
 
 def delete(topic: str, partition: int) -> None:
-    """Stop without flushing, rename the folder to `<topic>-<partition>.<32 hex>-delete`, remove it. Slow. Raises OSError."""
+    """Stop without flushing, rename the folder to `<topic>-<partition>.<32 hex>-delete`, remove it. Slow.
+
+    Raises OSError.
+    """
 
 def remove_deleted(folder: str) -> int:
-    """Remove what `delete` had renamed when the broker died; answers how many folders. Call it once per log.dir. Slow."""
+    """Remove what `delete` had renamed when the broker died; answers how many folders. Once per log.dir. Slow."""
 
 def append(topic: str, partition: int, records: bytes, leader_epoch: int = -1) -> Appended:
     """Append whole batches as a coordinator (control batches allowed, no sequence check). Raises KafkaError.
@@ -87,7 +94,7 @@ def append_replica(topic: str, partition: int, records: bytes) -> Appended:
     """
 
 def read(topic: str, partition: int, offset: int, max_bytes: int, isolation: int = 2) -> bytes:
-    """Whole raw batches from the one that holds `offset`, at most max_bytes (but at least one batch), within one segment.
+    """Whole raw batches from the one that holds `offset`, at most max_bytes (but at least one), of one segment.
 
     isolation: 0 up to the high watermark, 1 up to the last stable offset, 2 up to the log end. Empty at the end.
     Raises KafkaError(OFFSET_OUT_OF_RANGE).
@@ -103,7 +110,7 @@ def offset_for_timestamp(topic: str, partition: int, timestamp_ms: int) -> tuple
     """(offset, timestamp) of the first record whose timestamp is at least timestamp_ms; None if there is none. Slow."""
 
 def max_timestamp(topic: str, partition: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the record with the largest timestamp (the earliest of several); None if the log is empty. Slow."""
+    """(offset, timestamp) of the first record that has the largest timestamp; None if the log is empty. Slow."""
 
 def offset_for_epoch(topic: str, partition: int, epoch: int) -> tuple[int, int]:
     """The largest epoch <= `epoch` in the log and its end offset; (-1, -1) if unknown."""
@@ -124,10 +131,13 @@ def housekeep(topic: str, partition: int, now_ms: int) -> Housekept:
     """Roll by age, apply retention, flush by policy, expire producer ids, close idle files. Slow. Raises OSError."""
 
 def flush_all() -> None:
-    """Flush every log that has unflushed bytes and write the checkpoint files once. Slow. Raises OSError (after trying all)."""
+    """Flush every log that has unflushed bytes, then write the checkpoint files once. Slow.
+
+    Raises OSError, after all have been tried.
+    """
 
 def write_checkpoints() -> None:
-    """Write the recovery-point and log-start checkpoints of every log folder whose content changed. Slow. Raises OSError."""
+    """Write the checkpoints of every log folder where something changed. Slow. Raises OSError."""
 
 def size_bytes(topic: str, partition: int) -> int:
     """Bytes of all segments' .log files."""

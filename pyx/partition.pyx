@@ -1,7 +1,8 @@
 """Partition logs: see partition.pxd for the network threads' side, partition.pyi for the control plane's.
 
-Locks, in the order in which they may be taken: `upkeep` (one flush, retention, stop or delete of a partition at a time; held
-while the disk works), the registry's, the partition's `lock` (held for checks, one write and the indexes), a segment's.
+Locks, in the order in which they may be taken: `upkeep` (one flush, retention, stop or delete of a partition at a time;
+held while the disk works), the registry's, the partition's `lock` (held for checks, one write and the indexes), a
+segment's.
 """
 
 import base64
@@ -23,15 +24,17 @@ from penstock.pyx.endian cimport get_i64
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_start, epochs_end, epochs_write
 from penstock.pyx.files cimport dropped, made, read_at, sync_folder, wall_ms
 from penstock.pyx.posix cimport (
-    EIO, atomic_add32, free, ftruncate, malloc, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_t, pthread_mutex_unlock, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t,
-    pthread_rwlock_unlock, pthread_rwlock_wrlock,
+    EIO, atomic_add32, free, ftruncate, malloc, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_rwlock_init, pthread_rwlock_rdlock,
+    pthread_rwlock_t, pthread_rwlock_unlock, pthread_rwlock_wrlock,
 )
 from penstock.pyx.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_clear, producer_data, producer_marker, producers_expire,
     producers_first_open, producers_remove, producers_sync, producers_write,
 )
-from penstock.pyx.recovery cimport LogState, RecoveryReport, recover, remove_stray_snapshots, replay_batch, snapshot_stem
+from penstock.pyx.recovery cimport (
+    LogState, RecoveryReport, recover, remove_stray_snapshots, replay_batch, snapshot_stem,
+)
 from penstock.pyx.segment cimport (
     WALK_BATCH, WALK_END, Segment, segment_aborts, segment_bound, segment_delete, segment_find, segment_find_time,
     segment_flush, segment_hold_indexes, segment_index_batch, segment_index_full, segment_last_time, segment_new,
@@ -81,6 +84,7 @@ cdef struct Partition:
     bint offline                       # the disk failed: what is in the page cache can't be believed any more
     int64_t flushed_ms                 # when the active segment was last flushed
     int64_t log_end_flushed
+    bint epochs_unsynced               # leader-epoch-checkpoint was replaced since it was last synced
 
 cdef struct Registry:
     pthread_rwlock_t lock
@@ -269,6 +273,14 @@ cdef void partition_epoch_end(Partition* p, int32_t epoch, int32_t* found, int64
     pthread_mutex_unlock(&p.lock)
 
 
+# Under the lock, when the epochs changed. Should the write fail, recovery learns the epochs from the batches again.
+cdef int _write_epochs(Partition* p, bint sync) noexcept nogil:
+    cdef string path = p.log.folder
+    path.append(b"/leader-epoch-checkpoint")
+    p.epochs_unsynced = not sync
+    return epochs_write(&p.log.epochs, path.c_str(), sync)
+
+
 # Under the lock: the last stable offset follows from the high watermark, the open transactions and the log start.
 cdef inline void _settle_stable(Partition* p) noexcept nogil:
     p.last_stable = producers_first_open(&p.log.producers, p.high_watermark)
@@ -298,8 +310,10 @@ cdef int16_t _judge(
     cdef BatchHeader header
     cdef int fault
     cdef int flags = CHECK_STORED
+    cdef int64_t max_bytes = 0         # our own batches and the leader's have been judged before
     if origin == ORIGIN_CLIENT:
         flags = CHECK_CLIENT
+        max_bytes = config.max_message_bytes
     elif origin == ORIGIN_COORDINATOR:
         flags = CHECK_DENSE            # offset commits of a transaction have a producer id, but no sequence
     if n == 0:
@@ -307,7 +321,7 @@ cdef int16_t _judge(
     while done < n:
         fault = batch_parse(records + done, n - done, &header)
         if fault == 0:
-            fault = batch_check(records + done, &header, config.max_message_bytes if origin == ORIGIN_CLIENT else 0, flags)
+            fault = batch_check(records + done, &header, max_bytes, flags)
         if fault != 0:
             return batch_error_code(fault)
         if origin == ORIGIN_CLIENT and header.producer_id >= 0 and header.base_sequence < 0:
@@ -326,8 +340,8 @@ cdef int16_t _judge(
     return RECORD_LIST_TOO_LARGE if <int64_t>n > config.segment_bytes else 0
 
 
-# Under the lock: what the producer states say to the batches, without changing them. How many at the front are in the log
-# already goes to `repeated`, the offset of the first one to `repeated_at`. 0 or Kafka's code.
+# Under the lock: what the producer states say to the batches, without changing them. How many at the front are in
+# the log already goes to `repeated`, the offset of the first one to `repeated_at`. 0 or Kafka's code.
 cdef int16_t _judge_producers(
     Partition* p, const uint8_t* records, const vector[BatchHeader]& batches, int origin, int64_t now_ms,
     size_t* repeated, int64_t* repeated_at
@@ -400,9 +414,11 @@ cdef int _roll(Partition* p, int64_t now_ms) noexcept nogil:
     return 0
 
 
-# Kafka's rule: size, time between the first batch's timestamp and these (without timestamps: the clock), a full index, or
-# offsets that don't fit one.
-cdef bint _roll_wanted(Partition* p, int64_t n, int64_t max_timestamp, int64_t last_offset, int64_t now_ms) noexcept nogil:
+# Kafka's rule: size, time between the first batch's timestamp and these (without timestamps: the clock), a full index,
+# or offsets that don't fit one.
+cdef bint _roll_wanted(
+    Partition* p, int64_t n, int64_t max_timestamp, int64_t last_offset, int64_t now_ms
+) noexcept nogil:
     cdef Segment* s = p.log.segments.back()
     cdef int64_t waited
     if s.size == 0:
@@ -419,9 +435,11 @@ cdef bint _roll_wanted(Partition* p, int64_t n, int64_t max_timestamp, int64_t l
     )
 
 
-# Under the lock: offsets and leader epochs into the batches from `first` on. False: a replica's offsets don't follow the log.
+# Under the lock: offsets and leader epochs into the batches from `first` on. False: a replica's offsets don't
+# follow the log.
 cdef bint _assign(
-    Partition* p, uint8_t* records, vector[BatchHeader]& batches, size_t first, int origin, int64_t* end, int64_t* newest
+    Partition* p, uint8_t* records, vector[BatchHeader]& batches, size_t first, int origin, int64_t* end,
+    int64_t* newest
 ) noexcept nogil:
     cdef size_t i
     cdef int64_t offset = p.log.log_end
@@ -449,7 +467,6 @@ cdef void _take_in(
     cdef size_t i
     cdef int64_t position = s.size
     cdef bint epochs_changed = False
-    cdef string path
     s.tail_offset = batches[first].base_offset
     s.tail_position = position
     s.tail_size = batches[first].size
@@ -457,14 +474,12 @@ cdef void _take_in(
         segment_index_batch(s, &batches[i], position, p.config.index_interval_bytes)
         replay_batch(&p.log, s, &batches[i], records, position, True, now_ms)
         if p.log.epochs.entries.empty() or batches[i].leader_epoch > p.log.epochs.entries.back().epoch:
-            epochs_changed = epochs_assign(&p.log.epochs, batches[i].leader_epoch, batches[i].base_offset) or epochs_changed
+            if epochs_assign(&p.log.epochs, batches[i].leader_epoch, batches[i].base_offset):
+                epochs_changed = True
         position += batches[i].size
         records += batches[i].size
     if epochs_changed:
-        # Should this fail, recovery learns the epoch from the batches again.
-        path = p.log.folder
-        path.append(b"/leader-epoch-checkpoint")
-        epochs_write(&p.log.epochs, path.c_str(), False)
+        _write_epochs(p, False)
     p.log.log_end = s.next_offset
     p.high_watermark = p.log.log_end
     _settle_stable(p)
@@ -763,7 +778,8 @@ cdef int _flush(Partition* p, bint all, int64_t now_ms) noexcept nogil:
     return result
 
 
-# Under the lock: whether retention lets the segment at the front go. `excess`: bytes above retention_bytes, counted down.
+# Under the lock: whether retention lets the segment at the front go. `excess`: bytes above retention_bytes, counted
+# down.
 cdef bint _expired(Partition* p, Segment* s, int64_t next_base, int64_t now_ms, int64_t* excess) noexcept nogil:
     cdef int64_t newest = s.max_timestamp if s.max_timestamp >= 0 else s.created_ms
     if next_base > p.high_watermark:
@@ -780,7 +796,7 @@ cdef bint _expired(Partition* p, Segment* s, int64_t next_base, int64_t now_ms, 
     return False
 
 
-# Under the lock: takes expired segments off the front. A full active segment that has expired is rolled first, so that the
+# Under the lock: takes expired segments off the front. An active segment that has expired is rolled first, so that the
 # log keeps its end.
 cdef int _take_expired(Partition* p, int64_t now_ms, vector[Segment*]& gone, bint* rolled) noexcept nogil:
     cdef Segment* s
@@ -835,7 +851,6 @@ cdef int _housekeep(Partition* p, int64_t now_ms, Kept* out) noexcept nogil:
     cdef size_t i
     cdef int result, error
     cdef bint all
-    cdef string path
     cdef Segment* s
     out.segments_deleted = 0
     out.bytes_deleted = 0
@@ -854,9 +869,7 @@ cdef int _housekeep(Partition* p, int64_t now_ms, Kept* out) noexcept nogil:
     if result == 0:
         result = _take_expired(p, now_ms, gone, &out.rolled)
     if gone.size() > 0 and epochs_cut_start(&p.log.epochs, p.log.log_start):
-        path = p.log.folder
-        path.append(b"/leader-epoch-checkpoint")
-        epochs_write(&p.log.epochs, path.c_str(), False)
+        _write_epochs(p, False)
     all = p.log.log_end > p.log_end_flushed and (
         p.log.log_end - p.log_end_flushed >= p.config.flush_messages or now_ms - p.flushed_ms >= p.config.flush_ms
     )
@@ -886,7 +899,6 @@ cdef void _halt(Partition* p) noexcept nogil:
 # With `upkeep` held and the partition halted: everything to the disk, so that the next start believes it. 0 or errno.
 cdef int _close(Partition* p, int64_t now_ms) noexcept nogil:
     cdef int result = 0
-    cdef string path = p.log.folder
     if p.offline:
         return EIO
     result = segment_hold_indexes(p.log.segments.back())
@@ -894,32 +906,30 @@ cdef int _close(Partition* p, int64_t now_ms) noexcept nogil:
         segment_last_time(p.log.segments.back())
         result = _flush(p, True, now_ms)
     if result == 0:
-        result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), True)
+        # Not synced: a snapshot that a power cut tears is found out by its checksum, and batches are replayed instead.
+        result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), False)
     if result == 0:
         remove_stray_snapshots(&p.log)
-        path.append(b"/leader-epoch-checkpoint")
-        result = epochs_write(&p.log.epochs, path.c_str(), True)
-    if result == 0:
-        result = sync_folder(p.log.folder.c_str())
+        if p.epochs_unsynced:
+            result = _write_epochs(p, True)
+            result = sync_folder(p.log.folder.c_str()) if result == 0 else result
     return result
 
 
 # Under the lock: the epoch only grows, and begins at the log end.
 cdef void _raise_epoch(Partition* p, int32_t leader_epoch) noexcept nogil:
-    cdef string path
     if leader_epoch < p.leader_epoch:
         return
     p.leader_epoch = leader_epoch
     if not p.log.epochs.entries.empty() and p.log.epochs.entries.back().epoch >= leader_epoch:
         return
     if epochs_assign(&p.log.epochs, leader_epoch, p.log.log_end):
-        path = p.log.folder
-        path.append(b"/leader-epoch-checkpoint")
-        epochs_write(&p.log.epochs, path.c_str(), False)
+        _write_epochs(p, False)
 
 
 # A partition whose folder is there, recovered and ready. 0 or errno.
 cdef int _open(Partition* p, int32_t leader_epoch, bint clean, RecoveryReport* report) noexcept nogil:
+    cdef size_t i
     cdef int64_t now_ms = wall_ms()
     cdef int result = recover(&p.log, clean, now_ms, report)
     if result != 0:
@@ -930,6 +940,10 @@ cdef int _open(Partition* p, int32_t leader_epoch, bint clean, RecoveryReport* r
     p.leader_epoch = -1
     _raise_epoch(p, leader_epoch)
     _settle_stable(p)
+    # Thousands of partitions are opened before the first housekeeping: none keeps its files open.
+    for i in range(p.log.segments.size()):
+        p.log.segments[i].touched = False
+        segment_rest(p.log.segments[i])
     return 0
 
 
@@ -1003,7 +1017,8 @@ cdef object _read_config(LogConfig* out, dict config):
     for name in ("segment_ms", "flush_messages", "producer_id_expiration_ms"):
         if merged[name] < 1:
             raise ValueError(f"{name}={merged[name]} is less than 1")
-    for name in ("index_interval_bytes", "max_message_bytes", "timestamp_before_max_ms", "timestamp_after_max_ms", "flush_ms"):
+    times = ("timestamp_before_max_ms", "timestamp_after_max_ms", "flush_ms")
+    for name in ("index_interval_bytes", "max_message_bytes", *times):
         if merged[name] < 0:
             raise ValueError(f"{name}={merged[name]} is negative")
     if merged["segment_index_bytes"] < 24:
@@ -1363,9 +1378,7 @@ def delete_records_before(str topic, int partition, int64_t offset):
     cdef _Led led = _find(topic, partition)
     cdef Partition* p = led.p
     cdef int64_t log_start
-    cdef bint out_of_range, changed
-    cdef string path = p.log.folder
-    path.append(b"/leader-epoch-checkpoint")
+    cdef bint out_of_range
     with nogil:
         pthread_mutex_lock(&p.lock)
         if offset == -1:
@@ -1375,7 +1388,7 @@ def delete_records_before(str topic, int partition, int64_t offset):
             p.log.log_start = offset
             _settle_stable(p)
             if epochs_cut_start(&p.log.epochs, offset):
-                epochs_write(&p.log.epochs, path.c_str(), False)
+                _write_epochs(p, False)
         log_start = p.log.log_start
         pthread_mutex_unlock(&p.lock)
     if out_of_range:

@@ -1,14 +1,14 @@
 """What a log knows of its producers: the last five batches of each (idempotence), epochs (fencing), open transactions.
 
-Snapshots, taken when a segment is rolled (named after the new segment) and at a clean stop (named after the log end), are
-Kafka's, version 1, big endian:
+Snapshots, taken when a segment is rolled (named after the new segment) and at a clean stop (named after the log
+end), are Kafka's, version 1, big endian:
 
     <20 digits>.snapshot:  version i16 (1) | crc32c u32 of all that follows it | count i32 | entries of 46 bytes:
         producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 |
         coordinator epoch i32 | first offset of the open transaction i64 (-1 none)
 
-Kafka's format has only the last batch of each producer. So that a restart forgets nothing, the older ones lie beside it,
-in a file that Kafka passes over:
+Kafka's format has only the last batch of each producer. So that a restart forgets nothing, the older ones lie
+beside it, in a file that Kafka passes over:
 
     <20 digits>.sequences: version i16 (1) | crc32c u32 | count i32 | entries of 34 bytes, oldest first:
         producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64
@@ -61,8 +61,8 @@ cdef struct EndedTxn:
 
 cdef void producer_clear(ProducerEntry* e, int64_t producer_id) noexcept nogil
 
-# A data batch at base_offset: checks it against the entry (by origin) and takes it into the entry. Kafka's code, or 0 with
-# `duplicate_of` >= 0 for a batch that the log has already (the entry is as before then).
+# A data batch at base_offset: checks it against the entry (by origin) and takes it into the entry. Kafka's code, or
+# 0 with `duplicate_of` >= 0 for a batch that the log has already (the entry is as before then).
 cdef int16_t producer_data(
     ProducerEntry* e, const BatchHeader* header, int origin, int64_t base_offset, int64_t now_ms, int64_t* duplicate_of
 ) noexcept nogil

@@ -1,10 +1,10 @@
-"""Producer states: see producerstate.pxd. The rules are Kafka's (KIP-98, KIP-360); the codes are those of its produce path."""
+"""Producer states: see producerstate.pxd. The rules are Kafka's (KIP-98, KIP-360), the codes those of its Produce."""
 
 from cython.operator cimport dereference as at, postincrement as step
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t
 from libcpp.vector cimport vector
 from penstock.pyx.batch cimport (
-    BatchHeader, batch_is_transactional, batch_last_offset, batch_last_sequence, sequence_add,
+    BatchHeader, batch_is_transactional, batch_last_sequence, sequence_add,
 )
 from penstock.pyx.crc cimport crc32c
 from penstock.pyx.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
@@ -249,7 +249,9 @@ cdef int producers_sync(const string& stem) noexcept nogil:
 
 
 # The entries of a table whose version, size and checksum are right; NULL otherwise.
-cdef const uint8_t* _read_table(const string& path, size_t entry, vector[uint8_t]& bytes, int32_t* count) noexcept nogil:
+cdef const uint8_t* _read_table(
+    const string& path, size_t entry, vector[uint8_t]& bytes, int32_t* count
+) noexcept nogil:
     if read_whole(path.c_str(), bytes) != 0 or bytes.size() < SNAPSHOT_ENTRIES_AT:
         return NULL
     count[0] = get_i32(bytes.data() + SNAPSHOT_COUNT_AT)
@@ -274,7 +276,7 @@ cdef inline void _get_batch(const uint8_t* p, BatchMark* mark) noexcept nogil:
 # Puts the older batches before the last one, where they belong to the same producer and epoch and lie before it.
 cdef void _read_older(ProducerStates* states, const string& stem) noexcept nogil:
     cdef vector[uint8_t] bytes
-    cdef int32_t count = 0, i
+    cdef int32_t count = 0, _i
     cdef BatchMark mark, last
     cdef ProducerEntry* e
     cdef unordered_map[int64_t, ProducerEntry].iterator found
@@ -283,22 +285,23 @@ cdef void _read_older(ProducerStates* states, const string& stem) noexcept nogil
     cdef const uint8_t* p = _read_table(path, SEQUENCES_ENTRY, bytes, &count)
     if p == NULL:
         return
-    for i in range(count):
+    for _i in range(count):
         found = states.entries.find(get_i64(p))
         if found != states.entries.end():
             e = &at(found).second
             _get_batch(p, &mark)
-            if e.count > 0 and e.epoch == get_i16(p + EPOCH_AT) and mark.last_offset < e.batches[e.count - 1].last_offset:
-                e.count -= 1
-                last = e.batches[e.count]
-                _add_batch(e, &mark)
-                _add_batch(e, &last)
+            if e.count > 0 and e.epoch == get_i16(p + EPOCH_AT):
+                last = e.batches[e.count - 1]
+                if mark.last_offset < last.last_offset:
+                    e.count -= 1
+                    _add_batch(e, &mark)
+                    _add_batch(e, &last)
         p += SEQUENCES_ENTRY
 
 
 cdef bint producers_read(ProducerStates* states, const string& stem, int64_t now_ms) noexcept nogil:
     cdef vector[uint8_t] bytes
-    cdef int32_t count = 0, i
+    cdef int32_t count = 0, _i
     cdef ProducerEntry e
     cdef BatchMark mark
     cdef string path = stem
@@ -307,7 +310,7 @@ cdef bint producers_read(ProducerStates* states, const string& stem, int64_t now
     cdef const uint8_t* p = _read_table(path, SNAPSHOT_ENTRY, bytes, &count)
     if p == NULL:
         return False
-    for i in range(count):
+    for _i in range(count):
         producer_clear(&e, get_i64(p))
         e.epoch = get_i16(p + EPOCH_AT)
         e.coordinator_epoch = get_i32(p + COORDINATOR_AT)

@@ -1,11 +1,11 @@
 """Opening a log folder: what is there, what of it can be believed, and what has to be walked again.
 
 After a clean stop everything is believed; only the end of the last segment is walked (headers), to find the log end.
-After anything else, segments from the one that holds the recovery point on are walked whole: each batch's length, header,
-checksum and offset are checked, the file is cut at the first byte that isn't part of a right batch (an unwritten tail reads
-as zeros, garbage, half a batch, an offset that doesn't grow), later segments are removed, and their indexes are
-rebuilt. Producer states come from the newest valid snapshot at or below the first offset that is walked; the batches between it and
-there are replayed by their headers.
+After anything else, segments from the one that holds the recovery point on are walked whole: each batch's length,
+header, checksum and offset are checked, the file is cut at the first byte that isn't part of a right batch (an
+unwritten tail reads as zeros, garbage, half a batch, an offset that doesn't grow), later segments are removed, and
+their indexes are rebuilt. Producer states come from the newest valid snapshot at or below the first offset that is
+walked; the batches between it and there are replayed by their headers.
 """
 
 from libc.stdint cimport int64_t, uint8_t
@@ -31,13 +31,14 @@ cdef struct RecoveryReport:
     int64_t batches_checked
     int64_t cut_bytes
 
-# Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), index_interval_bytes.
-# 0 or errno. After an error the segments that were made are in the list, for the caller to release.
+# Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown),
+# index_interval_bytes. 0 or errno. After an error the segments that were made are in the list, for the caller to
+# release.
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil
 
-# A batch that is in the log (all its bytes, if it is a control batch) at `position` of the segment, into the producer states;
-# `index`: an aborted transaction also into the segment's index. Append and recovery use the same function, so that what
-# recovery finds is what there was.
+# A batch that is in the log (all its bytes, if it is a control batch) at `position` of the segment, into the
+# producer states; `index`: an aborted transaction also into the segment's index. Append and recovery use the same
+# function, so that what recovery finds is what there was.
 cdef void replay_batch(
     LogState* log, Segment* s, const BatchHeader* header, const uint8_t* bytes, int64_t position, bint index,
     int64_t now_ms

@@ -17,7 +17,8 @@ from penstock.pyx.producerstate cimport (
     producers_put, producers_read, producers_remove,
 )
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch, segment_new, segment_open, segment_release, segment_reset_indexes,
+    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch, segment_new,
+    segment_open, segment_release, segment_reset_indexes,
     segment_seal, segment_stem, walk_begin, walk_next,
 )
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
@@ -176,8 +177,8 @@ cdef int _walk(
             replay_batch(log, s, &header, bytes, good[0], (what & WALK_INDEXES) != 0, now_ms)
 
 
-# Whether an index file of a segment that wasn't walked can be right: it is there (if it must be) in whole entries, and its
-# last entry lies within the segment. `entries` stay mapped.
+# Whether an index file of a segment that wasn't walked can be right: it is there (if it must be) in whole entries,
+# and its last entry lies within the segment. `entries` stay mapped.
 cdef bint _whole_index(
     Segment* s, IndexFile* f, const char* suffix, size_t entry, bint needed, const uint8_t** entries, size_t* n
 ) noexcept nogil:
@@ -348,7 +349,8 @@ cdef int _make_segments(LogState* log, vector[int64_t]& bases, int64_t now_ms) n
     return 0
 
 
-# Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its headers.
+# Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
+# headers.
 cdef int _believe(LogState* log, size_t count, int64_t now_ms, RecoveryReport* report) noexcept nogil:
     cdef size_t i
     cdef Segment* s
@@ -423,7 +425,7 @@ cdef size_t _first_to_walk(LogState* log, bint clean) noexcept nogil:
 
 
 # The log's ends, once its segments are known; an empty folder gets its first segment.
-cdef int _settle(LogState* log, int64_t now_ms) noexcept nogil:
+cdef int _settle(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
     cdef Segment* s
     cdef int fd
     if not log.segments.empty() and log.segments.back().next_offset < log.log_start:
@@ -446,7 +448,7 @@ cdef int _settle(LogState* log, int64_t now_ms) noexcept nogil:
     log.log_end = s.next_offset
     if log.log_start < log.segments.front().base_offset:
         log.log_start = log.segments.front().base_offset
-    if log.recovery_point > log.log_end:
+    if believed or log.recovery_point > log.log_end:
         log.recovery_point = log.log_end
     _first_timestamp(s)
     return 0
@@ -500,7 +502,7 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     if result == 0:
         result = _walk_rest(log, first, from_offset, now_ms, report)
     if result == 0:
-        result = _settle(log, now_ms)
+        result = _settle(log, clean and report.batches_checked == 0, now_ms)
     if result != 0:
         return result
     changed = epochs_cut_end(&log.epochs, log.log_end)

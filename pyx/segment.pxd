@@ -5,9 +5,10 @@
     00000000000000001207.timeindex   timeindex.pxd
     00000000000000001207.txnindex    txnindex.pxd; only if a transaction was aborted
 
-The last segment of a log is written, by one appender at a time (the partition's lock); the others are sealed. Readers hold
-a reference and never block an appender: bytes below the size that they saw under the partition's lock don't change.
-Files are opened at their first use and closed again when idle, so an idle partition holds no file descriptor.
+The last segment of a log is written, by one appender at a time (the partition's lock); the others are sealed.
+Readers hold a reference and never block an appender: bytes below the size that they saw under the partition's lock
+don't change. Files are opened at their first use and closed again when idle, so an idle partition holds no file
+descriptor.
 
 Locks: the partition's lock, then the segment's. The segment's lock covers the indexes and the opening of files.
 """
@@ -35,7 +36,7 @@ cdef struct Segment:
     int64_t max_timestamp_offset       # last offset of the first batch that has it
     int64_t created_ms
     int64_t bytes_since_index
-    int64_t tail_offset                # the newest append, where most reads begin: base offset, position, first batch's size
+    int64_t tail_offset                # the newest append, where most reads begin: of its first batch
     int64_t tail_position
     int64_t tail_size
     IndexFile index
@@ -57,7 +58,8 @@ cdef enum WalkResult:
     WALK_BATCH = 1
     WALK_GARBAGE = 2                   # no whole batch with a sensible header at `position`; below 0: -errno
 
-# Gives a batch's header (and its first bytes, all of them if `whole`) and moves on. The pointer holds until the next call.
+# Gives a batch's header (and its first bytes, all of them if `whole`) and moves on. The pointer holds until the
+# next call.
 cdef int walk_next(LogWalk* walk, BatchHeader* header, const uint8_t** bytes, bint whole) noexcept nogil
 cdef void walk_begin(LogWalk* walk, int fd, int64_t position, int64_t end, size_t chunk) noexcept nogil
 

@@ -2,10 +2,10 @@
 
     entry, 12 bytes, big endian:   timestamp ms  i64 | offset - segment's base offset  i32
 
-(T, O) says: T is the largest timestamp up to here and the batch that has it ends with offset O; every record with a larger
-timestamp comes after O. Timestamps and offsets grow from entry to entry. The last entry of a segment that is no longer
-written holds its largest timestamp. Example: base 50, (1700000000000, 5): offset 55.
-Crash story: see index.pxd.
+(T, O) says: T is the largest timestamp up to here and the batch that has it ends with offset O; every record with a
+larger timestamp comes after O. Timestamps and offsets grow from entry to entry. The last entry of a segment that is
+no longer written holds its largest timestamp. Example: base 50, (1700000000000, 5): offset 55. Crash story: see
+index.pxd.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
