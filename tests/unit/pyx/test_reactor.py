@@ -361,3 +361,27 @@ def test_a_port_in_use_is_an_error() -> None:
 def test_numbers_out_of_range_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"must be|not 1 to"):
         Broker(**wrong)
+
+
+def test_ipv6_and_several_listeners() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def control(request: Request) -> bytes:
+        seen.append((request.peer, request.listener))
+        return echo(request)
+
+    served = Broker(control)
+    try:
+        port = served.plane.listen("::1", 0, "SECOND")
+    except OSError:
+        served.plane.stop()
+        pytest.skip("no IPv6 here")
+    with served, socket.create_connection(("::1", port)) as six, served.connect() as four:
+        six.sendall(framed(api_versions(1)))
+        assert six.recv(100)
+        four.send(api_versions(2))
+        four.receive()
+        assert seen == [
+            (f"[::1]:{six.getsockname()[1]}", "SECOND"),
+            (f"127.0.0.1:{four.socket.getsockname()[1]}", "PLAINTEXT"),
+        ]
