@@ -1,0 +1,189 @@
+"""What a mirror must not decide by itself stops that partition, says why, and lets the others go on."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import BrokerProcess
+from mirror_world import World, brokers
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
+    with brokers(tmp_path_factory.mktemp("stops"), "EWR", "target") as made:
+        yield made
+
+
+@pytest.fixture
+def w(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> Iterator[World]:
+    with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as made:
+        yield made
+
+
+def copy_and_stop(w: World) -> None:
+    w.mirror.start()
+    w.await_copied()
+    assert w.mirror.stop() == 0
+
+
+def stops(w: World, partition: int, *words: str) -> None:
+    """The partition stopped with these words, once; the other ones of the topic go on."""
+    w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED")
+    others = [p for p in range(w.partitions) if p != partition]
+    w.await_copied(partitions=others)
+    said = [line for line in w.mirror.text().splitlines() if "STOPPED" in line]
+    assert len(said) == 1 and all(word in said[0] for word in words), said
+    assert w.mirror.stop() == 1
+    last = w.mirror.text().splitlines()[-1]
+    assert last.startswith(f"Error: EWR/{w.topic}-{partition} stopped: ") and words[0] in last
+
+
+def test_a_missing_position(w: World, clusters: dict[str, BrokerProcess]) -> None:
+    w.fill()
+    copy_and_stop(w)
+    kept = w.positions("EWR")[1]
+    assert kept is not None
+    w.admin(clusters["target"], lambda admin: admin.delete_groups([w.group("EWR")]))
+    w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), {(w.topic, 1): kept}))
+    w.fill()
+    w.mirror.start()
+    stops(w, 0, "no position of source EWR", "--new-source EWR")
+    assert w.positions("EWR")[0] is None
+
+
+def test_a_position_that_no_mirror_wrote(w: World, clusters: dict[str, BrokerProcess]) -> None:
+    w.fill()
+    copy_and_stop(w)
+    w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), {(w.topic, 0): (3, "")}))
+    w.fill()
+    w.mirror.start()
+    stops(w, 0, "which no mirror wrote")
+
+
+def test_offsets_gone_at_the_source(w: World, clusters: dict[str, BrokerProcess]) -> None:
+    w.fill(2)
+    copy_and_stop(w)
+    w.fill(2)  # ten records a batch: 20 to 40 come now
+    w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 30}))
+    w.mirror.start()
+    stops(w, 0, "from 20 to 30 are gone", "--new-source EWR")
+    # The operator knows that they are lost.
+    w.ids["EWR", 0] = w.ids["EWR", 0][:20] + w.ids["EWR", 0][30:]
+    del w.payloads["EWR", 0][2]
+    w.mirror.start(arguments=["--new-source", "EWR"])
+    w.await_copied()
+    assert w.mirror.stop() == 0
+    w.check()
+
+
+def test_offsets_go_while_it_runs(w: World, clusters: dict[str, BrokerProcess]) -> None:
+    """Retention is faster than a mirror that was held up: the fetch itself finds its offset gone."""
+    w.fill(2)
+    w.mirror.start()
+    w.await_copied()
+    w.mirror.signal(signal.SIGSTOP)
+    w.fill(20)
+    w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): -1}))
+    w.mirror.signal(signal.SIGCONT)
+    stops(w, 0, "are gone at the source")
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
+    w.partitions = 1  # all of them are created anew
+    w.fill()
+    w.mirror.start()
+    w.await_copied()
+    if not running:
+        assert w.mirror.stop() == 0
+    w.admin(clusters["EWR"], lambda admin: admin.delete_topics([w.topic]))
+    w.partitions = 2
+    w.create(clusters["EWR"])
+    w.fill(sources=["EWR"])
+    if not running:
+        w.mirror.start()
+    for partition in range(2):
+        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source topic was created anew")
+    assert w.mirror.stop() == 1
+    w.mirror.start(arguments=["--new-source", "EWR"])
+    w.await_copied()
+    assert w.mirror.stop() == 0
+    w.check()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_partition_counts_that_differ(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
+    if running:
+        w.mirror.start()
+    else:
+        w.create(clusters["target"])
+    w.admin(clusters["EWR"], lambda admin: admin.create_partitions({w.topic: 3}))
+    if not running:
+        w.mirror.start()
+    for partition in range(2):
+        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: topic {w.topic} has 3 partitions at")
+    assert w.mirror.stop() == 1
+
+
+def test_a_record_too_large(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    sources = {"EWR": clusters["EWR"]}
+    with World(tmp_path, sources, clusters["target"], target_configs={"max.message.bytes": "2000"}) as w:
+        w.partitions = 1
+        w.fill(1)
+        w.fill(1, count=1, size=9000)
+        w.partitions = 2
+        w.mirror.start()
+        stops(w, 0, "more than `max.message.bytes`", "raise that")
+        w.admin(clusters["target"], lambda admin: admin.alter_configs(2, w.topic, {"max.message.bytes": "20000"}))
+        w.mirror.start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
+
+
+def test_a_batch_with_a_wrong_checksum(tmp_path: Path) -> None:
+    with (
+        brokers(tmp_path, "EWR", "target") as clusters,
+        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w,
+    ):
+        w.fill(6)
+        assert clusters["EWR"].stop() == 0
+        # After a clean stop the log is not walked again, so what the disk made of it is served as it is.
+        segment = next((tmp_path / "EWR" / f"{w.topic}-0").glob("*.log"))
+        data = bytearray(segment.read_bytes())
+        at = data.find(w.payloads["EWR", 0][3])
+        assert at > 0
+        data[at + 5] ^= 1
+        segment.write_bytes(data)
+        clusters["EWR"].start()
+        w.mirror.start()
+        stops(w, 0, "30")
+        found = w.positions("EWR")[0]
+        assert found is not None and found[0] == 30
+        del w.ids["EWR", 0][30:]
+        del w.payloads["EWR", 0][3:]
+        w.check()
+
+
+def test_a_source_that_was_cut_back(tmp_path: Path) -> None:
+    with (
+        brokers(tmp_path, "EWR", "target") as clusters,
+        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w,
+    ):
+        w.fill(5)
+        assert clusters["EWR"].stop() == 0
+        shutil.copytree(tmp_path / "EWR", tmp_path / "before")
+        clusters["EWR"].start()
+        w.fill(5)
+        copy_and_stop(w)
+        assert clusters["EWR"].stop() == 0
+        folder = f"{w.topic}-0"
+        shutil.rmtree(tmp_path / "EWR" / folder)
+        shutil.copytree(tmp_path / "before" / folder, tmp_path / "EWR" / folder)
+        clusters["EWR"].start()
+        w.mirror.start()
+        stops(w, 0, "the source was cut back")
