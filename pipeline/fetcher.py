@@ -56,6 +56,22 @@ def committed_only(
             yield batch
 
 
+def _split(data: memoryview) -> tuple[list[RawBatch], BatchError | None]:
+    """The batches of an answer, and what is wrong with the bytes behind them."""
+    try:
+        return split(data), None
+    except BatchError as error:
+        wrong = error
+    batches: list[RawBatch] = []
+    at = 0
+    while True:
+        try:
+            batches.append(RawBatch(data[at:]))
+        except BatchError:
+            return batches, wrong
+        at += batches[-1].size_in_bytes
+
+
 def _is_abort(batch: RawBatch) -> bool:
     try:
         return marker_type(batch) == "abort"
@@ -414,10 +430,9 @@ class Fetcher:
         )
         if not part.records:
             return fetched
-        try:
-            batches = split(part.records)
-        except BatchError as error:
-            fetched.error = error
+        batches, garbage = _split(memoryview(part.records))
+        if garbage is not None and not batches:
+            fetched.error = garbage
             return fetched
         if not batches:
             text = f"`{state.topic}` partition {state.partition}: a batch at {offset} longer than the answer"
@@ -437,6 +452,7 @@ class Fetcher:
             sound.append(batch)
             fetched.next_offset = batch.last_offset + 1
             fetched.leader_epoch = batch.leader_epoch
+        fetched.error = fetched.error or garbage
         if self._isolation_level:
             fetched.batches = list(committed_only(sound, part.aborted_transactions or ()))
         else:

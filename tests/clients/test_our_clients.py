@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 from harness import BrokerProcess
+
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
-from penstock.pipeline.consumer import Consumer, ConsumerRecord
+from penstock.pipeline.consumer import Consumer, ConsumerRecord, RottenBatch
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.partitioner import partition_for
 from penstock.pipeline.producer import Delivery, Producer
+from penstock.pipeline.properties import CODECS
+from penstock.pipeline.sender import Sender
 from penstock.pipeline.transaction import Fenced, TransactionalSender, TransactionState
-from penstock.pyx.batch import BatchBuilder, records
+from penstock.pyx.batch import HEADER_SIZE, BatchBuilder, records
+from penstock.pyx.crc import crc32c
 
 TopicPartition = tuple[str, int]
 EARLY = {"auto.offset.reset": "earliest"}
@@ -226,16 +229,17 @@ def test_group_shares_partitions_and_goes_on_after_a_leave(bootstrap: str, make_
     topic = make_topic(3)
     group = {"group.id": f"group-{topic}", **EARLY, **QUICK_GROUP}
     with Producer(bootstrap) as producer:
-        producer.send_many(topic, [b"%d" % i for i in range(300)], [b"v"] * 300).result
+        producer.send_many(topic, [b"%d" % i for i in range(300)], [b"v"] * 300)
     events: list[tuple[str, str, int]] = []
 
     def member(name: str) -> Consumer:
         consumer = Consumer(bootstrap, **group)
-        consumer.subscribe(
-            [topic],
-            on_assigned=lambda tps: events.append((name, "+", len(tps))),
-            on_revoked=lambda tps: (consumer.commit(), events.append((name, "-", len(tps)))) and None,  # type: ignore[func-returns-value]
-        )
+
+        def revoked(tps: list[TopicPartition]) -> None:
+            consumer.commit()
+            events.append((name, "-", len(tps)))
+
+        consumer.subscribe([topic], on_assigned=lambda tps: events.append((name, "+", len(tps))), on_revoked=revoked)
         return consumer
 
     with member("a") as a:
@@ -351,18 +355,23 @@ def killed_often(broker: BrokerProcess) -> Iterator[tuple[BrokerProcess, threadi
     thread.join()
 
 
-def test_producer_survives_kills(killed_often: tuple[BrokerProcess, threading.Event]) -> None:
+def test_producer_and_consumer_survive_kills(killed_often: tuple[BrokerProcess, threading.Event]) -> None:
     broker, _ = killed_often
-    with Producer(broker.bootstrap, **{"linger.ms": 1, "batch.size": 500}) as producer:
+    with (
+        Producer(broker.bootstrap, **{"linger.ms": 1, "batch.size": 500}) as producer,
+        Consumer(broker.bootstrap, **EARLY) as consumer,
+    ):
+        producer.partitions_for("t")  # creates it
+        consumer.assign([("t", 0)])
         sent: list[Delivery] = []
+        got: list[ConsumerRecord] = []
         while len(sent) < 15_000:
             sent += [producer.send("t", value=b"%d" % (len(sent) + i), partition=0) for i in range(50)]
-            time.sleep(0.005)  # so that the kills come while records are on their way
+            got += consumer.poll(0.005)  # long enough that the kills come while records are on their way
         producer.flush(LIMIT_S)
         assert [delivery.result().offset for delivery in sent] == list(range(len(sent)))
-    with Consumer(broker.bootstrap, **EARLY) as consumer:
-        consumer.assign([("t", 0)])
-        assert [r.value for r in take(consumer, len(sent))] == [b"%d" % i for i in range(len(sent))]
+        got += take(consumer, len(sent) - len(got))
+        assert [r.value for r in got] == [b"%d" % i for i in range(len(sent))]
 
 
 def test_transactions_survive_kills(killed_often: tuple[BrokerProcess, threading.Event]) -> None:
@@ -397,3 +406,87 @@ def test_transactions_survive_kills(killed_often: tuple[BrokerProcess, threading
             assert await read_all(client, tp) == expected
 
     asyncio.run(asyncio.wait_for(run(), 120))
+
+
+def rotten(value: bytes) -> bytes:
+    """A batch that is right by header and CRC, and whose payload cannot be inflated."""
+    builder = BatchBuilder(CODECS["zstd"])
+    builder.append(None, value * 50, 0)
+    batch = bytearray(builder.build())
+    batch[HEADER_SIZE : HEADER_SIZE + 8] = b"\xff" * 8
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_a_rotten_batch_stops_its_partition_until_it_is_passed(
+    shared_broker: BrokerProcess, new_topic: Callable[[str], str], as_columns: bool
+) -> None:
+    """Apache Kafka opens every batch and refuses this one; a broker that checks headers stores it."""
+    topic = new_topic("rotten")
+
+    async def write() -> None:
+        async with Admin(shared_broker.bootstrap) as client:
+            await client.create_topics({topic: 2})
+            sender = Sender(client, idempotent=False)
+            for p, batches in {0: ["good", "bad", "good", "good"], 1: ["good"]}.items():
+                for kind in batches:
+                    builder = BatchBuilder()
+                    builder.append(None, b"good", 0)
+                    data = rotten(b"x") if kind == "bad" else builder.build()
+                    await sender.submit((topic, p), [data])
+
+    asyncio.run(write())
+    with Consumer(shared_broker.bootstrap, **EARLY) as consumer:
+
+        def poll() -> list[TopicPartition]:
+            if as_columns:
+                return [(c.partition, int(at)) for c in consumer.poll_columns(1.0) for at in c.columns.offsets]
+            return [(r.partition, r.offset) for r in consumer.poll(1.0)]
+
+        consumer.assign([(topic, 0), (topic, 1)])
+        got: list[TopicPartition] = []
+        errors: list[RottenBatch] = []
+        for _ in range(20):
+            try:
+                got += poll()
+            except RottenBatch as error:
+                errors.append(error)
+            if len(errors) == 2:
+                break
+        assert sorted(got) == [(0, 0), (1, 0)]
+        error = errors[1]
+        assert (error.tp, error.offset, error.next_offset) == ((topic, 0), 1, 2)
+        assert error.raw is not None and len(error.raw) > HEADER_SIZE
+        assert consumer.position((topic, 0)) == 1
+        consumer.seek(error.tp, error.next_offset)
+        got = []
+        while len(got) < 2:
+            got += poll()
+        assert sorted(got) == [(0, 2), (0, 3)]
+
+
+def test_a_topic_created_anew_is_not_read_on(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    """The position belongs to a topic that is gone: the fetcher says so and waits for a seek."""
+    topic = new_topic("anew")
+    tp = (topic, 0)
+
+    async def run() -> None:
+        async with Admin(shared_broker.bootstrap, **{"metadata.max.age.ms": 100}) as client:
+            await client.create_topics({topic: 1})
+            fetcher = Fetcher(client, max_wait_ms=50)
+            fetcher.assign({tp: 0})
+            assert await fetcher.fetch() == []
+            await client.delete_topics([topic])
+            await client.create_topics({topic: 1})
+            async with asyncio.timeout(LIMIT_S):
+                while not (fetched := await fetcher.fetch()):
+                    pass
+            assert isinstance(fetched[0].error, KafkaError)
+            assert fetched[0].error.code == ErrorCode.INCONSISTENT_TOPIC_ID
+            assert await fetcher.fetch() == []
+            fetcher.seek(tp, 0)
+            assert await fetcher.fetch() == []
+            await fetcher.close()
+
+    asyncio.run(run())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.pipeline.fetcher import committed_only
 from penstock.pyx.batch import BatchBuilder, RawBatch, marker
 from penstock.pyx.wire.messages import FetchResponse

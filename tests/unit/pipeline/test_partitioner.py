@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.pipeline.partitioner import Sticky, murmur2, murmur2_many, partition_for, partitions_for
 
 GOLDEN = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from penstock.config import ConfigError
 from penstock.pipeline import properties
 from penstock.pipeline.client import Client

@@ -1,7 +1,7 @@
 """The sender and the producer against a broker that fails at random: nothing lost, doubled or reordered.
 
-The broker here speaks the protocol over a real socket and keeps a log with Kafka's rules for sequence numbers (last five
-batches, epochs). Its faults come from a seed, which a failing test prints by its id.
+The broker here speaks the protocol over a real socket and keeps a log with Kafka's rules for sequence numbers (the last
+five batches are known again). Its faults come from a seed, which a failing test prints by its id.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.client import Client
 from penstock.pipeline.producer import Producer
@@ -206,9 +207,7 @@ def test_a_refused_batch_fails_those_behind_it_and_no_other_partition() -> None:
         async with Client(f"127.0.0.1:{broker.port}", **QUICK) as client:
             sender = Sender(client)
             sent = [(0, b"a"), (0, b"bad"), (0, b"c"), (1, b"d")]
-            futures = [
-                sender.submit(("t", p), [batch(value, {0: i, 1: 0}[p])]) for i, (p, value) in enumerate(sent)
-            ]
+            futures = [sender.submit(("t", p), [batch(value, {0: i, 1: 0}[p])]) for i, (p, value) in enumerate(sent)]
             results = await asyncio.gather(*futures, return_exceptions=True)
             codes = [result.code if isinstance(result, KafkaError) else 0 for result in results]
             assert codes == [0, ErrorCode.INVALID_RECORD, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]
@@ -288,11 +287,13 @@ def test_producer_loses_only_what_the_broker_refuses(seed: int) -> None:
 def test_callbacks_get_metadata_or_error() -> None:
     told: list[tuple[Any, Any]] = []
     refused = int(ErrorCode.INVALID_TIMESTAMP)
-    with InThread(Flaky(refuse=lambda raw: refused if b"bad" in bytes(raw) else 0)) as broker:
-        with Producer(f"127.0.0.1:{broker.port}", **QUICK) as producer:
-            for value in (b"good", b"bad"):
-                producer.send("t", None, value, partition=0, on_delivery=lambda e, m: told.append((e, m)))
-                producer.flush(10)
+    with (
+        InThread(Flaky(refuse=lambda raw: refused if b"bad" in bytes(raw) else 0)) as broker,
+        Producer(f"127.0.0.1:{broker.port}", **QUICK) as producer,
+    ):
+        for value in (b"good", b"bad"):
+            producer.send("t", None, value, partition=0, on_delivery=lambda e, m: told.append((e, m)))
+            producer.flush(10)
     assert told[0][0] is None and told[0][1][:3] == ("t", 0, 0)
     assert told[1][0].code == refused and told[1][1] is None
 
@@ -313,7 +314,7 @@ def test_send_blocks_by_memory_and_then_raises() -> None:
     with InThread(Flaky(lambda: "drop")) as broker:
         limits = {"buffer.memory": 4096, "max.block.ms": 200, "batch.size": 512, "delivery.timeout.ms": 2000}
         producer = Producer(f"127.0.0.1:{broker.port}", **QUICK, **limits)
-        with pytest.raises(KafkaError, match="buffer.memory"):
+        with pytest.raises(KafkaError, match=r"buffer\.memory"):
             for _ in range(100):
                 producer.send("t", None, b"x" * 200, partition=0)
         broker.fault = lambda: ""
