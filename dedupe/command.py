@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from penstock import log
+from penstock.dedupe.folder import FolderError
 from penstock.dedupe.service import Dedupe
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
@@ -32,7 +33,7 @@ def command(path: Path, overrides: tuple[str, ...]) -> None:
         raise click.ClickException(
             f"a newer dedupe worker of stage `{stage.name}` took over ({error}); only one may run for a partition"
         ) from None
-    except KafkaError as error:
+    except (KafkaError, FolderError) as error:
         raise click.ClickException(str(error)) from None
     stopped = stage.stopped()
     if stopped:

@@ -14,6 +14,10 @@ class IdSource:
         kind, _, self._header = text.partition(":")
         if (kind, bool(self._header)) not in (("key", False), ("header", True)):
             raise ConfigError(f"`penstock.dedupe.id={text}` is neither `key` nor `header:NAME`")
+        self._text = text
+
+    def __str__(self) -> str:
+        return f"id by {self._text}"
 
     def column(self, columns: Columns) -> Column:
         """The ids of all records; null where a record has none."""

@@ -13,11 +13,15 @@ from penstock.pipeline.lanes import OperatorNeeded
 
 @dataclass(frozen=True)
 class Position:
-    """The next input offset, the input topic's id, and records read, written, dropped as duplicates, quarantined
-    (in rotten batches) and without an id (passed on) since the stage began."""
+    """The next input offset, the ids of input and output topic (hexadecimal), and records read, written, dropped as
+    duplicates, quarantined (in rotten batches) and without an id (passed on) since the stage began.
+
+    read = written + dropped + quarantined; `without_id` of the written ones have none.
+    """
 
     offset: int
     topic_id: str
+    output_id: str
     read: int = 0
     written: int = 0
     dropped: int = 0

@@ -4,78 +4,94 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock import log
 from penstock.dedupe.ids import IdSource
+from penstock.dedupe.opening import join, open_batches
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.lanes import OperatorNeeded
-from penstock.pyx.columns import decode
+from penstock.pyx.batch import RawBatch
+from penstock.pyx.columns import Column
 from penstock.pyx.rocks import IdStore
 
 STABLE_PAUSE_S = 0.05
+STABLE_PATIENCE_S = 5.0  # then the log says what is waited for
 REPAIRING = declare("dedupe.repairing", "some of the output's ids are in the store, not all")
 REPAIRED = declare("dedupe.repaired", "the store has all of the output's ids, no input was read")
 
 
-async def stable_end(admin: Admin, output: TopicPartition) -> int:
+Note = Callable[[Column, int], Awaitable[None]]
+
+
+async def stable_end(admin: Admin, output: TopicPartition, logger: log.Fields) -> int:
     """Wait until the output partition's last stable offset is its end; that end.
 
     The worker has fenced its forerunner by now, so an open transaction is being ended by the coordinator.
     """
+    began, said = time.monotonic(), False
     while True:
         end = (await admin.list_offsets({output: LATEST}))[output].offset
         stable = (await admin.list_offsets({output: LATEST}, isolation="read_committed"))[output].offset
         if stable == end:
             return end
+        if not said and time.monotonic() - began > STABLE_PATIENCE_S:
+            logger.warning(f"waits for a transaction in the output that is open from offset {stable} on")
+            said = True
         await asyncio.sleep(STABLE_PAUSE_S)
 
 
 async def repair(
-    admin: Admin, output: TopicPartition, store: IdStore, source: IdSource, spill: Callable[[], Awaitable[None]]
+    admin: Admin, output: TopicPartition, store: IdStore, source: IdSource, note: Note, max_bytes: int
 ) -> int:
-    """Read committed output from where the store is complete to the end, and add its ids; how many records were read.
+    """Read committed output from where the store is complete to the end; how many records were read.
 
+    `note` puts ids into the store, with the output offset that it is then complete to. `max_bytes` are read at once.
     Raises OperatorNeeded when the output no longer has what the store lacks and never had, KafkaError, RocksError.
     """
     logger = log.get("dedupe", topic=output[0], partition=output[1])
-    end = await stable_end(admin, output)
+    end = await stable_end(admin, output, logger)
     start = (await admin.list_offsets({output: EARLIEST}))[output].offset
     if store.complete_to > end:
         raise OperatorNeeded(
             f"the store is complete to output offset {store.complete_to}, but `{output[0]}` partition {output[1]} ends "
-            f"at {end}: the topic was created anew or cut back; remove the store's folder to rebuild it from the topic"
+            f"at {end}: the topic was cut back; remove the store's folder to rebuild it from the topic"
         )
-    if store.complete_to < start and store.complete_to > 0:
+    if 0 < store.complete_to < start:
         logger.warning(f"output offsets {store.complete_to} to {start} have expired: their ids are unknown")
     position, read = max(store.complete_to, start), 0
     if position >= end:
         return 0
     logger.info(f"repairs the store from output offsets {position} to {end}")
-    fetcher = Fetcher(admin, isolation="read_committed")
+    fetcher = Fetcher(admin, isolation="read_committed", partition_max_bytes=max_bytes)
     fetcher.assign({output: position})
     try:
         while position < end:
             for fetched in await fetcher.fetch():
+                ids = await asyncio.to_thread(ids_of, fetched.batches, source)
+                await note(ids, fetched.next_offset)
+                read += len(ids.null)
+                position = fetched.next_offset
+                failpoint(REPAIRING)
                 if fetched.error is not None:
                     raise fetched.error
-                if fetched.batches:
-                    columns = await asyncio.to_thread(decode, fetched.batches)
-                    ids = source.column(columns)
-                    position = fetched.next_offset
-                    store.add(ids.data, ids.starts, ids.null, position, time.time_ns() // 1_000_000)
-                    read += len(columns)
-                    failpoint(REPAIRING)
-                    await spill()
-                position = fetched.next_offset
     finally:
         await fetcher.close()
     logger.info(f"repaired: {read} records read")
     return read
+
+
+def ids_of(batches: Sequence[RawBatch], source: IdSource) -> Column:
+    """The ids of all records of output batches. Raises OperatorNeeded for a batch that can't be opened."""
+    rotten: list[RawBatch] = []
+    ids = join([join([source.column(columns)]) for _, columns in open_batches(batches, rotten)])
+    if rotten:
+        raise OperatorNeeded(f"the output batch at offset {rotten[0].base_offset} can't be opened: its ids are unknown")
+    return ids
 
 
 def missing_topic(topic: str) -> KafkaError:

@@ -8,11 +8,17 @@ from penstock import log
 from penstock.config import Config, ConfigError
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.repair import missing_topic
-from penstock.dedupe.worker import Worker
+from penstock.dedupe.worker import Settings, Worker
 from penstock.pipeline import job
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.lanes import Lanes, patiently
+
+# A step that fails is begun anew by its lane, which then asks the cluster where it stands; so no single call has to be
+# patient, and the steps of a transaction are over before the broker's limit for it (a minute) is.
+PATIENCE = {"default.api.timeout.ms": 5_000, "delivery.timeout.ms": 30_000}
+FETCH_BYTES = 16 << 20
+FETCH_WAIT_MS = 200  # how long a fetch of idle partitions may keep one that was emptied just now waiting
 
 
 class Dedupe:
@@ -21,35 +27,56 @@ class Dedupe:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.name: str = config["penstock.dedupe.name"]
-        self.admin = Admin(config["bootstrap.servers"], **{"client.id": f"penstock-dedupe-{self.name}"})
+        client = {"client.id": f"penstock-dedupe-{self.name}", **PATIENCE}
+        self.admin = Admin(config["bootstrap.servers"], **client)
         self.workers: dict[tuple[str, int], Worker] = {}
         self.lanes: Lanes | None = None
         self._source = IdSource(config["penstock.dedupe.id"])
         self._log = log.get("dedupe", stage=self.name)
 
     async def start(self) -> None:
-        """Reach the cluster, make the output topic if it is not there, and start every worker. Raises Fenced."""
+        """Reach the cluster, make the output topic if it is not there, and start every worker.
+
+        Raises ConfigError, FolderError, Fenced.
+        """
         await patiently(self.admin.start, "reach the cluster", self._log)
         partitions = await patiently(self._partitions, "find the input topic", self._log)
         output = job.output_topic(self.config)
-        await self.admin.create_topics({output: len(partitions)}, exist_ok=True)
-        limit = int((await self.admin.describe_configs(TOPIC_RESOURCE, output))["max.message.bytes"] or 0)
-        for tp in self._chosen(partitions):
-            self.workers[tp] = Worker(
-                self.name,
-                job.dedupe_group(self.config),
-                tp,
-                (output, tp[1]),
-                self.admin,
-                self._source,
-                Path(self.config["penstock.dedupe.data"]),
-                self.config["penstock.dedupe.size.max.bytes"],
-                self.config["penstock.dedupe.memory.max.ids"],
-                limit,
-            )
-        fetcher = Fetcher(self.admin, isolation="read_committed", check_crcs=self.config["penstock.check.crcs"])
-        self.lanes = Lanes(fetcher, self.workers, self._log, self.config["penstock.mirror.position.refresh.ms"])
+        limit = await patiently(lambda: self._output(output, len(partitions)), "find the output topic", self._log)
+        self._add_workers(output, partitions, limit)
+        turn_bytes = self.config["penstock.dedupe.batch.bytes"]
+        fetcher = Fetcher(
+            self.admin,
+            isolation="read_committed",
+            check_crcs=self.config["penstock.check.crcs"],
+            partition_max_bytes=turn_bytes,
+            max_bytes=max(FETCH_BYTES, turn_bytes),
+            max_wait_ms=FETCH_WAIT_MS,
+        )
+        refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
+        self.lanes = Lanes(fetcher, self.workers, self._log, refresh_ms, self.config["penstock.watch.ms"])
         await self.lanes.take()
+
+    async def _output(self, topic: str, partitions: int) -> int:
+        """Make the output topic if it is not there; the bytes that it allows a batch."""
+        await self.admin.create_topics({topic: partitions}, exist_ok=True)
+        return int((await self.admin.describe_configs(TOPIC_RESOURCE, topic))["max.message.bytes"] or 0)
+
+    def _add_workers(self, output: str, partitions: list[int], max_batch_bytes: int) -> None:
+        """Folders are locked before anything is fenced: a second start by mistake must not end the first."""
+        settings = Settings(
+            stage=self.name,
+            group=job.dedupe_group(self.config),
+            output_topic=output,
+            data=Path(self.config["penstock.dedupe.data"]),
+            size_max_bytes=self.config["penstock.dedupe.size.max.bytes"],
+            memory_max_ids=self.config["penstock.dedupe.memory.max.ids"],
+            turn_bytes=self.config["penstock.dedupe.batch.bytes"],
+            max_batch_bytes=max_batch_bytes,
+        )
+        for tp in self._chosen(partitions):
+            self.workers[tp] = Worker(tp, settings, self.admin, self._source)
+            self.workers[tp].folder.lock()
 
     async def _partitions(self) -> list[int]:
         topic = job.input_topic(self.config)

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.dedupe.ids import IdSource
+from penstock.dedupe.opening import join, open_batches
+from penstock.pipeline.batches import prepare
 from penstock.pyx.batch import BatchError, RawBatch
-from penstock.pyx.columns import Column, Columns, decode, keep
+from penstock.pyx.columns import Column, keep
 from penstock.pyx.rocks import IdStore
 
 
@@ -25,8 +26,8 @@ class Sifted:
     what the store has is what it must have afterwards). `rotten` batches could not be opened.
     """
 
-    batches: list[RawBatch] = field(default_factory=list)
-    ids: Column | None = None
+    batches: list[RawBatch]
+    ids: Column
     rotten: list[RawBatch] = field(default_factory=list)
     read: int = 0
     written: int = 0
@@ -34,37 +35,48 @@ class Sifted:
     without_id: int = 0
 
 
-def _open(batches: Sequence[RawBatch]) -> tuple[Columns, list[RawBatch], list[RawBatch]]:
-    """All sound batches as columns, the sound ones and the rotten ones. One at a time only if the whole fails."""
-    try:
-        return decode(batches), list(batches), []
-    except BatchError:
-        sound: list[RawBatch] = []
-        rotten: list[RawBatch] = []
-        for batch in batches:
-            try:
-                decode([batch])
-                sound.append(batch)
-            except BatchError:
-                rotten.append(batch)
-        return decode(sound), sound, rotten
+def sift(
+    batches: Sequence[RawBatch], position: int, store: IdStore, source: IdSource, max_batch_bytes: int
+) -> Sifted:
+    """Sift batches of one input partition; records below `position` were read before and are left out uncounted.
 
-
-def sift(batches: Sequence[RawBatch], store: IdStore, source: IdSource) -> Sifted:
-    """Sift batches of one input partition. The store is read, not written. Raises RocksError."""
-    columns, sound, rotten = _open(batches)
-    ids = source.column(columns)
+    The store is read, not written. Raises RocksError, and OperatorNeeded for a record that no output batch can hold.
+    """
+    rotten: list[RawBatch] = []
+    sound: list[RawBatch] = []
+    counts: list[int] = []
+    columns: list[Column] = []
+    for group, records in open_batches(_modern(batches, position, max_batch_bytes, rotten), rotten):
+        sound += group
+        counts += np.bincount(records.batch_index, minlength=len(group)).tolist()
+        columns.append(join([source.column(records)]))
+    ids = join(columns)
     fresh = store.unseen(ids.data, ids.starts, ids.null)
-    sifted = Sifted(ids=ids, rotten=rotten, read=len(columns), without_id=int(np.count_nonzero(ids.null)))
-    sifted.written = int(np.count_nonzero(fresh))
-    sifted.dropped = sifted.read - sifted.written
-    ends = np.searchsorted(columns.batch_index, np.arange(len(sound)), side="right")
+    read, written = len(fresh), int(np.count_nonzero(fresh))
+    kept: list[RawBatch] = []
     start = 0
-    for batch, end in zip(sound, ends.tolist(), strict=True):
-        mask: NDArray[np.bool_] = fresh[start:end]
+    for batch, count in zip(sound, counts, strict=True):
+        mask = fresh[start : start + count]
+        start += count
         if mask.all():
-            sifted.batches.append(batch)
+            kept.append(batch)
         elif mask.any():
-            sifted.batches.append(RawBatch(keep(batch, mask)))
-        start = end
-    return sifted
+            kept.append(RawBatch(keep(batch, mask)))
+    going = prepare(kept, 0, max_batch_bytes).batches
+    return Sifted(going, ids, rotten, read, written, read - written, int(np.count_nonzero(ids.null)))
+
+
+def _modern(
+    batches: Sequence[RawBatch], position: int, max_batch_bytes: int, rotten: list[RawBatch]
+) -> list[RawBatch]:
+    """The batches, those of magic 0 or 1 and one that begins below the position rebuilt."""
+    modern: list[RawBatch] = []
+    for batch in batches:
+        if batch.magic == 2 and batch.base_offset >= position:
+            modern.append(batch)
+            continue
+        try:
+            modern += prepare([batch], position, max_batch_bytes).batches
+        except BatchError:
+            rotten.append(batch)
+    return modern

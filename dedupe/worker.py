@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from penstock import log
+from penstock.dedupe.folder import StoreFolder
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import Position
 from penstock.dedupe.quarantine import keep_aside
@@ -22,93 +24,112 @@ from penstock.dedupe.repair import REPAIRED, missing_topic, repair
 from penstock.dedupe.sift import Sifted, sift
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
-from penstock.pipeline.batches import prepare, send
+from penstock.pipeline.batches import send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.lanes import OperatorNeeded, take_identity
 from penstock.pipeline.transaction import TransactionalSender
+from penstock.pyx.batch import RawBatch
+from penstock.pyx.columns import Column
 from penstock.pyx.rocks import IdStore, RocksError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+REPORT_S = 10.0  # how often a busy worker says where it is
+
 FENCED = declare("dedupe.fenced", "the identity is taken, the store is not repaired yet")
+KEPT_ASIDE = declare("dedupe.kept_aside", "a rotten batch is in quarantine, the position is still before it")
 SIFTED = declare("dedupe.sifted", "repeats are left out, nothing was published")
 PUBLISHED = declare("dedupe.published", "the output is sent, the position is not")
 OFFSETS_SENT = declare("dedupe.offsets_sent", "output and position are sent, not committed")
 COMMITTED = declare("dedupe.committed", "the transaction is committed, the ids are not in the store")
-ADDED = declare("dedupe.added", "the ids are in the store's memory")
 FILE_WRITTEN = declare("dedupe.file_written", "a sorted file of ids is written, the database does not know it")
 FILE_INGESTED = declare("dedupe.file_ingested", "the database has the file, memory was emptied")
+ADDED = declare("dedupe.added", "all ids of the transaction are in the store")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all workers of a stage share. Sizes are bytes; `max_batch_bytes` is what the output topic takes."""
+
+    stage: str
+    group: str
+    output_topic: str
+    data: Path
+    size_max_bytes: int
+    memory_max_ids: int
+    turn_bytes: int
+    max_batch_bytes: int
 
 
 class Worker:
     """Dedupes one partition: `take()` fences and repairs, `start()` gives the position, `turn()` is one transaction."""
 
-    def __init__(
-        self,
-        stage: str,
-        group: str,
-        tp: TopicPartition,
-        output: TopicPartition,
-        admin: Admin,
-        source: IdSource,
-        folder: Path,
-        max_bytes: int,
-        memory_max_ids: int,
-        max_batch_bytes: int,
-    ) -> None:
+    def __init__(self, tp: TopicPartition, settings: Settings, admin: Admin, source: IdSource) -> None:
         self.tp = tp
-        self.output = output
-        self.position = Position(0, "")
+        self.output = settings.output_topic, tp[1]
+        self.position = Position(0, "", "")
+        self.folder = StoreFolder(settings.data / f"{tp[0]}-{tp[1]}")
         self.store: IdStore | None = None
-        self._group = group
-        self._transactional_id = f"penstock-dedupe.{stage}.{tp[0]}-{tp[1]}"
+        self._settings = settings
         self._admin = admin
         self._source = source
-        self._folder = folder / f"{tp[0]}-{tp[1]}"
-        self._quarantine = folder / "quarantine"
-        self._max_bytes = max_bytes
-        self._memory_max_ids = memory_max_ids
-        self._max_batch_bytes = max_batch_bytes
         self._sender: TransactionalSender | None = None
         self._work: asyncio.Future[Any] | None = None
+        self._reported = time.monotonic()
         self._log = log.get("dedupe", topic=tp[0], partition=tp[1])
 
     async def take(self) -> None:
-        """Fence the forerunner, then make the store complete, then learn the position, in this order.
+        """Fence the forerunner, learn the position, and make the store complete, before any input is looked at.
 
-        Raises Fenced, OperatorNeeded, KafkaError.
+        The folder must be locked. Raises Fenced, OperatorNeeded, KafkaError, OSError.
         """
-        self._sender = await take_identity(self._admin, self._transactional_id, self._sender)
+        identity = f"penstock-dedupe.{self._settings.stage}.{self.tp[0]}-{self.tp[1]}"
+        self._sender = await take_identity(self._admin, identity, self._sender)
         failpoint(FENCED)
-        await self._repair()
-        failpoint(REPAIRED)
-        found = (await self._admin.committed(self._group, [self.tp]))[self.tp]
-        topic_id = await self._topic_id()
+        found = (await self._admin.committed(self._settings.group, [self.tp]))[self.tp]
         if found is not None:
             self.position = Position.parse(*found)
-            return
+            await self.check()
+        else:
+            await self._begin()
+        await self._repair()
+        failpoint(REPAIRED)
+
+    async def _begin(self) -> None:
+        """The first position, allowed only while the output is empty."""
         end = (await self._admin.list_offsets({self.output: LATEST}))[self.output].offset
         if end > 0:
             raise OperatorNeeded(
-                f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group `{self._group}` "
-                "has no input position; commit the offset to go on from, or begin with an empty output topic"
+                f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group "
+                f"`{self._settings.group}` has no input position; nothing is guessed: begin with an empty output topic"
             )
+        topic_id, output_id = await self._topic_ids()
         start = (await self._admin.list_offsets({self.tp: EARLIEST}))[self.tp].offset
-        await self._commit(Position(start, topic_id))
+        await self._commit(Position(start, topic_id, output_id))
 
     async def _repair(self) -> None:
         """A store that this process has already open may have ids beyond what was committed, so it is opened anew."""
         self._close_store()
+        owner = f"`{self.output[0]}` {self.position.output_id} partition {self.output[1]}, {self._source}\n"
         try:
-            self.store = await self._in_thread(IdStore, str(self._folder), self._max_bytes, self._memory_max_ids)
-            await repair(self._admin, self.output, self.store, self._source, self._spill_if_full)
+            self.folder.claim(owner)
+            store = await self._in_thread(self._open_store)
+            await repair(self._admin, self.output, store, self._source, self._note, self._settings.turn_bytes)
         except RocksError as error:
-            raise OperatorNeeded(
-                f"{error}; if another worker of this stage uses the folder, stop it; if the database is damaged, "
-                "remove its folder: it is rebuilt from the output topic"
-            ) from None
+            raise self._store_failed(error) from None
+
+    def _open_store(self) -> IdStore:
+        settings = self._settings
+        self.store = IdStore(str(self.folder.database), settings.size_max_bytes, settings.memory_max_ids)
+        return self.store
+
+    def _store_failed(self, error: RocksError) -> OperatorNeeded:
+        return OperatorNeeded(
+            f"the store failed: {error}; if the disk is full, make room and start again; if the database is damaged, "
+            f"remove `{self.folder.path}`, and it is rebuilt from the output topic"
+        )
 
     async def start(self) -> int:
         """The input offset to read from. Raises OperatorNeeded when the input is not the one of the position."""
@@ -125,26 +146,35 @@ class Worker:
 
     async def check(self) -> None:
         """Look whether input and output are still the topics that they were. Raises OperatorNeeded, KafkaError."""
-        topic_id = await self._topic_id()
-        if topic_id != self.position.topic_id:
+        topic_id, output_id = await self._topic_ids()
+        self._check_input(topic_id)
+        if output_id != self.position.output_id:
             raise OperatorNeeded(
-                f"the input topic was created anew (id {topic_id}, read so far {self.position.topic_id}); commit the "
-                "offset to go on from, or begin with an empty output topic and a new group"
+                f"the output topic was created anew (its id is {output_id}, {self.position.output_id} was written so "
+                f"far), so what was written is gone; delete group `{self._settings.group}` to dedupe the input again"
             )
 
-    async def _topic_id(self) -> str:
-        """The input topic's id. Raises OperatorNeeded when input and output differ in their partitions."""
+    def _check_input(self, topic_id: str) -> None:
+        if topic_id != self.position.topic_id:
+            raise OperatorNeeded(
+                f"the input topic was created anew (its id is {topic_id}, {self.position.topic_id} was read so far); "
+                "begin with an empty output topic and a new `penstock.dedupe.name`"
+            )
+
+    async def _topic_ids(self) -> tuple[str, str]:
+        """The ids of input and output topic. Raises OperatorNeeded when they differ in their partitions."""
         cluster = await self._admin.metadata([self.tp[0], self.output[0]], refresh=True)
         for topic in (self.tp[0], self.output[0]):
             if topic not in cluster.topics:
                 raise missing_topic(topic)
-        counts = [len(cluster.topics[topic].partitions) for topic in (self.tp[0], self.output[0])]
-        if counts[0] != counts[1]:
+        read, written = cluster.topics[self.tp[0]], cluster.topics[self.output[0]]
+        if len(read.partitions) != len(written.partitions):
             raise OperatorNeeded(
-                f"`{self.tp[0]}` has {counts[0]} partitions and `{self.output[0]}` {counts[1]}; they must have the "
-                "same number, since an id must always meet the same worker"
+                f"`{self.tp[0]}` has {len(read.partitions)} partitions and `{self.output[0]}` "
+                f"{len(written.partitions)}; they must have the same number, since an id must always meet the same "
+                "worker"
             )
-        return cluster.topics[self.tp[0]].topic_id.hex()
+        return read.topic_id.hex(), written.topic_id.hex()
 
     async def refresh(self) -> None:
         """Commit the position again, so that an idle one doesn't expire."""
@@ -153,36 +183,46 @@ class Worker:
     async def _commit(self, position: Position) -> None:
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
-        await self._sender.send_offsets(self._group, {self.tp: (position.offset, position.metadata())})
+        await self._sender.send_offsets(self._settings.group, {self.tp: (position.offset, position.metadata())})
         await self._sender.commit()
         self.position = position
 
     async def turn(self, fetched: Sequence[Fetched]) -> None:
         """Dedupe what was fetched in one transaction, then note its ids. Raises Fenced, KafkaError, OperatorNeeded."""
         assert self.store is not None, "take the identity first"
+        for part in fetched:
+            if part.topic_id is not None:
+                self._check_input(part.topic_id.hex())
         batches = [batch for part in fetched for batch in part.batches]
-        sifted = await self._in_thread(sift, batches, self.store, self._source)
-        for batch in sifted.rotten:
-            path = keep_aside(self._quarantine, *self.tp, batch)
-            self._log.error(f"input batch at offset {batch.base_offset} can't be opened: kept aside as `{path}`")
-        failpoint(SIFTED)
-        complete_to = await self._publish(sifted, fetched[-1].next_offset)
-        failpoint(COMMITTED)
-        if sifted.ids is not None:
-            ids = sifted.ids
-            self.store.add(ids.data, ids.starts, ids.null, complete_to, time.time_ns() // 1_000_000)
+        try:
+            sifted = await self._in_thread(
+                sift, batches, self.position.offset, self.store, self._source, self._settings.max_batch_bytes
+            )
+            for batch in sifted.rotten:
+                self._keep_aside(batch)
+            failpoint(SIFTED)
+            complete_to = await self._publish(sifted, fetched[-1].next_offset)
+            failpoint(COMMITTED)
+            await self._note(sifted.ids, complete_to)
+        except RocksError as error:
+            raise self._store_failed(error) from None
         failpoint(ADDED)
-        await self._spill_if_full()
+        self._report(fetched[-1].last_stable_offset)
+
+    def _keep_aside(self, batch: RawBatch) -> None:
+        path = keep_aside(self._settings.data / "quarantine", *self.tp, batch)
+        self._log.error(f"the input batch at offset {batch.base_offset} can't be opened: kept aside as `{path}`")
+        failpoint(KEPT_ASIDE)
 
     async def _publish(self, sifted: Sifted, next_offset: int) -> int:
         """Output and input position in one transaction; the output offset up to which its ids are complete then."""
         sender, before = self._sender, self.position
         assert sender is not None, "take the identity first"
-        prepared = prepare(sifted.batches, 0, self._max_batch_bytes)
-        rotten = sum(batch.record_count for batch in sifted.rotten)
+        rotten = sum(batch.record_count if batch.magic == 2 else 1 for batch in sifted.rotten)
         after = Position(
             next_offset,
             before.topic_id,
+            before.output_id,
             before.read + sifted.read + rotten,
             before.written + sifted.written,
             before.dropped + sifted.dropped,
@@ -190,23 +230,42 @@ class Worker:
             before.without_id + sifted.without_id,
         )
         await sender.begin()
-        complete_to = await send(sender, self.output, prepared.batches)
+        complete_to = await send(sender, self.output, sifted.batches)
         failpoint(PUBLISHED)
-        await sender.send_offsets(self._group, {self.tp: (after.offset, after.metadata())})
+        await sender.send_offsets(self._settings.group, {self.tp: (after.offset, after.metadata())})
         failpoint(OFFSETS_SENT)
         await sender.commit()
         self.position = after
         return complete_to
 
-    async def _spill_if_full(self) -> None:
+    async def _note(self, ids: Column, complete_to: int) -> None:
+        """Put ids of committed output into the store, which is complete to that output offset then."""
         store = self.store
-        if store is None or not store.is_full():
+        assert store is not None, "take the identity first"
+        taken = 0
+        while True:
+            now_ms = time.time_ns() // 1_000_000
+            taken = await self._in_thread(store.add, ids.data, ids.starts, ids.null, complete_to, now_ms, taken)
+            if store.is_full():
+                await self._in_thread(store.write_file)
+                failpoint(FILE_WRITTEN)
+                await self._in_thread(store.ingest_file)
+                failpoint(FILE_INGESTED)
+            if taken == len(ids.null):
+                return
+
+    def _report(self, input_end: int) -> None:
+        """Say now and then what was done so far (DED-8)."""
+        if self.store is None or time.monotonic() - self._reported < REPORT_S:
             return
-        await self._in_thread(store.write_file)
-        failpoint(FILE_WRITTEN)
-        await self._in_thread(store.ingest_file)
-        failpoint(FILE_INGESTED)
-        self._log.info(f"the store: {store.stats()}")
+        self._reported = time.monotonic()
+        stats, at = self.store.stats(), self.position
+        window_s = max(0, time.time_ns() // 1_000_000 - stats["oldest_ms"]) // 1000 if stats["oldest_ms"] else 0
+        self._log.info(
+            f"read {at.read}, dropped {at.dropped}, without id {at.without_id}, quarantined {at.quarantined}, "
+            f"behind {input_end - at.offset}; ids {stats['ids_in_memory'] + stats['ids_in_files']}, "
+            f"database {stats['size_bytes']} bytes in {stats['files']} files, window {window_s} s"
+        )
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Work on the store in a thread. A cancelled worker leaves it running: `close` waits for it."""
@@ -224,3 +283,4 @@ class Worker:
         if self._work is not None:
             await asyncio.wait([self._work])
         self._close_store()
+        self.folder.unlock()

@@ -44,6 +44,8 @@ SCHEMA = Schema(
                  "Bound of one partition's database; the oldest ids go first."),
         Property("penstock.dedupe.memory.max.ids", parse_int(1000), 1_000_000,
                  "Ids held in memory before they become a sorted file."),
+        Property("penstock.dedupe.batch.bytes", parse_int(1), 4 << 20,
+                 "Bytes that dedupe fetches of a partition at once."),
         Property("penstock.dedupe.id", parse_str, "key", "Where the id is: `key` or `header:NAME`."),
         Property("penstock.etl.topic", parse_str, None, "What is loaded; default dedupe's output topic."),
         Property("penstock.etl.table", parse_str, REQUIRED, "Folder of the Delta table."),

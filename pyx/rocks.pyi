@@ -5,7 +5,11 @@ class RocksError(Exception):
     """RocksDB refused or failed; the text is its own, with the path."""
 
 class IdStore:
-    """The ids that one dedupe worker has seen. One writer at a time; the GIL is released around all work."""
+    """The ids that one dedupe worker has seen. One call at a time, others wait; the GIL is released around all work.
+
+    Every method raises RocksError after `close()`. `max_bytes` bounds the files, oldest first; memory is full at
+    `memory_max_ids` ids or a twenty-fourth of `max_bytes`. One id may be of any length below 2 GiB.
+    """
 
     complete_to: int
     files: int
@@ -26,8 +30,13 @@ class IdStore:
         null: npt.NDArray[np.bool_],
         complete_to: int,
         now_ms: int,
-    ) -> None:
-        """Add all ids (those already there are harmless); the store is complete up to that output offset."""
+        first: int = 0,
+    ) -> int:
+        """Add the ids of record `first` and those behind it; those already there are harmless.
+
+        Gives how far it came: less than all records means that memory is full; write and ingest a file, then go on
+        from there. Once all are added the store is complete up to output offset `complete_to`.
+        """
 
     def is_full(self) -> bool:
         """Whether the ids in memory should become a file now."""

@@ -12,6 +12,7 @@ RocksDB merges neighbouring small files in age order, so that look-ups meet few 
 twenty-fourth of the size bound, so that the window shrinks in small steps.
 """
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,7 @@ cdef enum:
     ENTRY_BYTES = 32                # complete_to, first_ms, last_ms, ids
     FILE_PREFIX = 0
     ID_PREFIX = 1
+    RECORDS_PER_ID = 8              # a file is due after so many records for each id that memory may hold
 
 
 class RocksError(Exception):
@@ -251,7 +253,8 @@ cdef cppclass IdSet:
 
 
 cdef class IdStore:
-    """The ids that one dedupe worker has seen. One writer at a time; the GIL is released around all work."""
+    """The ids that one dedupe worker has seen. One call at a time, others wait; the GIL is released around all work."""
+    cdef object lock
     cdef DB* db
     cdef IdSet* memory
     cdef Options options
@@ -266,15 +269,17 @@ cdef class IdStore:
     cdef readonly int files
     cdef int64_t ids_in_files
     cdef int64_t oldest_ms
+    cdef int64_t records_noted      # since the last file, with and without ids
 
     def __cinit__(self, str path, int64_t max_bytes, int64_t memory_max_ids):
         self.db = NULL
         self.memory = new IdSet()
+        self.lock = threading.Lock()
         self.path = path
         self.waiting_file = None
         self.memory_max_ids = memory_max_ids
         self.memory_max_bytes = max(max_bytes // FILES_AT_LEAST, 1 << 16)
-        self.next_file = 0
+        self.next_file = self.records_noted = 0
         self.first_ms = self.last_ms = 0
         self.complete_to = 0
         self._configure(max_bytes)
@@ -312,6 +317,10 @@ cdef class IdStore:
     cdef void _check(self, Status status) except *:
         if not status.ok():
             raise RocksError(f"`{self.path}`: {status.ToString().decode(errors='replace')}")
+
+    cdef void _expect_open(self) except *:
+        if self.db == NULL:
+            raise RocksError(f"`{self.path}` is closed")
 
     cdef void _open(self) except *:
         cdef string name = os.fsencode(self.path)
@@ -357,10 +366,14 @@ cdef class IdStore:
 
     def unseen(self, data, starts, null):
         """Which records carry an id that was never added: True for the first of its kind in this call."""
+        with self.lock:
+            self._expect_open()
+            return self._mask(data, starts, null)
+
+    cdef object _mask(self, data, starts, null):
         cdef Py_buffer data_view, starts_view, null_view, mask_view
         cdef Py_ssize_t n = len(starts) - 1
         mask = np.zeros(n, dtype=np.bool_)
-        cdef int fault
         cdef Status status
         PyObject_GetBuffer(data, &data_view, PyBUF_SIMPLE)
         PyObject_GetBuffer(starts, &starts_view, PyBUF_SIMPLE)
@@ -438,50 +451,74 @@ cdef class IdStore:
             start += count
         return 0
 
-    def add(self, data, starts, null, int64_t complete_to, int64_t now_ms):
-        """Add all ids (those already there are harmless); the store is complete up to that output offset."""
+    def add(self, data, starts, null, int64_t complete_to, int64_t now_ms, Py_ssize_t first=0):
+        """Add ids from record `first` on until memory is full; the record to go on with after a spill."""
+        with self.lock:
+            self._expect_open()
+            return self._add_from(data, starts, null, complete_to, now_ms, first)
+
+    cdef Py_ssize_t _add_from(
+        self, data, starts, null, int64_t complete_to, int64_t now_ms, Py_ssize_t first
+    ) except -1:
         cdef Py_buffer data_view, starts_view, null_view
         cdef Py_ssize_t n = len(starts) - 1
+        cdef Py_ssize_t end
         PyObject_GetBuffer(data, &data_view, PyBUF_SIMPLE)
         PyObject_GetBuffer(starts, &starts_view, PyBUF_SIMPLE)
         PyObject_GetBuffer(null, &null_view, PyBUF_SIMPLE)
         try:
             if starts_view.len != 8 * (n + 1) or null_view.len != n or (n and starts[n] > data_view.len):
                 raise ValueError("ids don't fit together: data, starts and null are of different lengths")
+            if not 0 <= first <= n:
+                raise ValueError(f"no record {first} among {n}")
             with nogil:
-                self._add(<const uint8_t*>data_view.buf, <const int64_t*>starts_view.buf,
-                          <const uint8_t*>null_view.buf, n)
+                end = self._add(<const uint8_t*>data_view.buf, <const int64_t*>starts_view.buf,
+                                <const uint8_t*>null_view.buf, first, n)
         finally:
             PyBuffer_Release(&data_view)
             PyBuffer_Release(&starts_view)
             PyBuffer_Release(&null_view)
-        self.complete_to = max(self.complete_to, complete_to)
+        if end == n:
+            self.complete_to = max(self.complete_to, complete_to)
+        self.records_noted += end - first
         self.first_ms = self.first_ms or now_ms
         self.last_ms = now_ms
+        return end
 
-    cdef int _add(
-        self, const uint8_t* data, const int64_t* starts, const uint8_t* null, Py_ssize_t n
+    cdef Py_ssize_t _add(
+        self, const uint8_t* data, const int64_t* starts, const uint8_t* null, Py_ssize_t first, Py_ssize_t n
     ) except -1 nogil:
         cdef Py_ssize_t i
         cdef const uint8_t* p
         cdef size_t length
         cdef uint64_t hash
-        for i in range(n):
+        for i in range(first, n):
             if null[i]:
                 continue
+            if self._memory_is_full():
+                return i
             p = data + starts[i]
             length = <size_t>(starts[i + 1] - starts[i])
             hash = id_hash(p, length)
             if not self.memory.has(p, length, hash):
                 self.memory.put(p, length, hash)
-        return 0
+        return n
+
+    cdef cbool _memory_is_full(self) noexcept nogil:
+        return self.memory.count >= self.memory_max_ids or self.memory.arena.size() >= self.memory_max_bytes
 
     def is_full(self):
         """Whether the ids in memory should become a file now."""
-        return self.memory.count >= self.memory_max_ids or self.memory.arena.size() >= self.memory_max_bytes
+        # Records without a new id count too: a restart reads again what came since the last file.
+        return self._memory_is_full() or self.records_noted >= RECORDS_PER_ID * <int64_t>self.memory_max_ids
 
     def write_file(self):
         """Write the ids in memory, sorted, with the offset that they are complete to, into a file beside the database."""
+        with self.lock:
+            self._expect_open()
+            self._write_file()
+
+    cdef void _write_file(self) except *:
         cdef uint8_t[9] key
         cdef uint8_t[ENTRY_BYTES] value
         cdef Status status
@@ -524,6 +561,11 @@ cdef class IdStore:
 
     def ingest_file(self):
         """Give the written file to the database (one atomic step) and forget the ids in memory."""
+        with self.lock:
+            self._expect_open()
+            self._ingest_file()
+
+    cdef void _ingest_file(self) except *:
         cdef IngestExternalFileOptions ingesting
         cdef vector[string] names
         cdef Status status
@@ -536,11 +578,16 @@ cdef class IdStore:
         self._check(status)
         self.waiting_file = None
         self.memory.clear()
-        self.first_ms = 0
+        self.first_ms = self.records_noted = 0
         self._read_entries()
 
     def stats(self):
         """Counts and sizes, all whole numbers."""
+        with self.lock:
+            self._expect_open()
+            return self._stats()
+
+    cdef dict _stats(self):
         cdef vector[LiveFileMetaData] live
         cdef int64_t size = 0
         cdef size_t i
@@ -558,6 +605,10 @@ cdef class IdStore:
 
     def close(self):
         """Close the database. Ids in memory are not written: they are read again from the output topic."""
+        with self.lock:
+            self._close()
+
+    cdef void _close(self) except *:
         cdef Status status
         if self.db != NULL:
             with nogil:

@@ -1,0 +1,209 @@
+"""An input topic, a ledger of what was sent to it, and a dedupe stage: what the dedupe stage's tests are made of.
+
+The ledger is the truth: each record's value is a number of its own, so what the output must be is known record for
+record: the first of each id, and all without one, in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from harness import topic_name
+from stages import StageProcess, write_properties
+
+from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.sender import Sender
+from penstock.pyx.batch import BatchBuilder, RawBatch, Record, records
+
+T = TypeVar("T")
+LIMIT_S = 60.0
+CODECS = (0, 1, 2, 3, 4)
+
+
+class Cluster(Protocol):
+    """A broker of ours or Apache Kafka."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
+class World:
+    """One topic, deduplicated by a stage named like it."""
+
+    def __init__(self, folder: Path, cluster: Cluster, *, partitions: int = 1, **properties: object) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.topic = topic_name("events")
+        self.output = f"{self.topic}.deduped"
+        self.partitions = partitions
+        self.sent: dict[int, list[tuple[str | None, int]]] = defaultdict(list)  # (id, value) by partition
+        self.random = random.Random(7)
+        self._numbers = itertools.count()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.properties: dict[str, object] = {
+            "bootstrap.servers": cluster.bootstrap,
+            "topics": self.topic,
+            "penstock.dedupe.name": self.topic,
+            "penstock.dedupe.data": folder / "data",
+            "penstock.watch.ms": 200,
+            **{name.replace("_", "."): value for name, value in properties.items()},
+        }
+        self.config = write_properties(folder / "pipeline.properties", self.properties)
+        self.admin(lambda admin: admin.create_topics({self.topic: partitions}))
+        self.stage = StageProcess("dedupe", self.config)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.stage.running:
+            self.stage.signal(signal.SIGCONT)
+            self.stage.kill()
+
+    def other(self, name: str, **properties: object) -> StageProcess:
+        """Another process of the same stage, with other properties."""
+        changed = {**self.properties, **{name.replace("_", "."): value for name, value in properties.items()}}
+        return StageProcess("dedupe", write_properties(self.folder / f"{name}.properties", changed), name)
+
+    @property
+    def database(self) -> Path:
+        """The folder of partition 0's worker."""
+        return self.folder / "data" / f"{self.topic}-0"
+
+    def admin(self, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+        """Ask the cluster something."""
+
+        async def ask() -> T:
+            async with Admin(self.cluster.bootstrap) as admin:
+                return await work(admin)
+
+        return asyncio.run(ask())
+
+    # Input
+
+    def batch(
+        self, partition: int, ids: Sequence[str | None], codec: int, header: str = "", note: bool = True
+    ) -> bytes:
+        """A batch of records with these ids as keys (or in a header), noted in the ledger."""
+        builder = BatchBuilder(codec)
+        for word in ids:
+            number = next(self._numbers)
+            raw = None if word is None else word.encode()
+            headers = [(header, raw)] if header and raw is not None else []
+            key = b"the same" if header else raw
+            assert builder.append(key, b"%d" % number, time.time_ns() // 1_000_000, headers)
+            if note:
+                self.sent[partition].append((word, number))
+        return builder.build()
+
+    def send(self, partition: int, batches: Sequence[bytes]) -> None:
+        """Send batches as they are."""
+
+        async def send(admin: Admin) -> None:
+            sender = Sender(admin, idempotent=False)
+            for batch in batches:
+                await sender.submit((self.topic, partition), [batch])
+
+        self.admin(send)
+
+    def some_ids(self, partition: int, count: int, repeats: float = 0.2) -> list[str | None]:
+        """New ids with repeats among them: of these very ones, and of all that was sent before."""
+        before = [word for word, _ in self.sent[partition] if word is not None]
+        ids: list[str | None] = []
+        for _ in range(count):
+            if before and self.random.random() < repeats:
+                word = self.random.choice(before)
+            else:
+                word = f"{partition}-{next(self._numbers)}-{self.random.getrandbits(64):x}"
+            ids.append(word)
+            before.append(word)
+        return ids
+
+    def fill(self, batches: int = 5, count: int = 100, repeats: float = 0.2, codecs: Sequence[int] = CODECS) -> None:
+        """Send batches with repeats to every partition, in all codecs one after the other."""
+        for partition in range(self.partitions):
+            codec = itertools.cycle(codecs)
+            made = [
+                self.batch(partition, self.some_ids(partition, count, repeats), next(codec)) for _ in range(batches)
+            ]
+            self.send(partition, made)
+
+    # Output
+
+    def position(self, partition: int = 0) -> tuple[int, dict[str, Any]]:
+        """The committed input offset and what is beside it; -1 while there is none."""
+        tp = self.topic, partition
+        group = f"penstock-dedupe.{self.topic}"
+        found = self.admin(lambda admin: admin.committed(group, [tp]))[tp]
+        return (-1, {}) if found is None else (found[0], json.loads(found[1]))
+
+    def end(self, topic: str, partition: int = 0) -> int:
+        """A partition's last stable offset."""
+        tp = topic, partition
+        return self.admin(lambda admin: admin.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+
+    def await_done(self, partitions: Sequence[int] | None = None, stage: StageProcess | None = None) -> None:
+        """Wait until the positions are at the input's end."""
+        stage = stage or self.stage
+        deadline = time.monotonic() + LIMIT_S
+        for partition in range(self.partitions) if partitions is None else partitions:
+            end = self.end(self.topic, partition)
+            while self.position(partition)[0] != end:
+                assert stage.running, f"dedupe ended:\n{stage.text()}"
+                assert time.monotonic() < deadline, f"{self.position(partition)} is not at {end}:\n{stage.text()}"
+                time.sleep(0.03)
+
+    def batches(self, topic: str, partition: int = 0) -> list[RawBatch]:
+        """The committed batches of a partition, raw."""
+        tp: TopicPartition = (topic, partition)
+
+        async def read(admin: Admin) -> list[RawBatch]:
+            end = (await admin.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+            found: list[RawBatch] = []
+            fetcher = Fetcher(admin, max_wait_ms=100)
+            fetcher.assign({tp: 0})
+            while fetcher.position(tp) < end:
+                for fetched in await fetcher.fetch():
+                    assert fetched.error is None, fetched.error
+                    found += fetched.batches
+            await fetcher.close()
+            return found
+
+        return self.admin(read)
+
+    def records(self, partition: int = 0) -> list[Record]:
+        """The committed records of the output."""
+        return [record for batch in self.batches(self.output, partition) for record in records(batch)]
+
+    def expected(self, partition: int = 0) -> list[int]:
+        """The values that the output must have, in this order."""
+        seen: set[str] = set()
+        values = []
+        for word, value in self.sent[partition]:
+            if word is None or word not in seen:
+                values.append(value)
+            if word is not None:
+                seen.add(word)
+        return values
+
+    def check(self, partitions: Sequence[int] | None = None) -> None:
+        """The output is the first of each id, in order; the committed counters are the logs' counts."""
+        for partition in range(self.partitions) if partitions is None else partitions:
+            wanted = self.expected(partition)
+            assert [int(record.value or b"") for record in self.records(partition)] == wanted
+            sent = self.sent[partition]
+            counters = self.position(partition)[1]
+            assert (counters["read"] - counters["quarantined"], counters["written"]) == (len(sent), len(wanted))
+            assert counters["dropped"] == len(sent) - len(wanted)
+            assert counters["without_id"] == sum(word is None for word, _ in sent)
