@@ -370,8 +370,8 @@ class BrokerConfig(Mapping[str, Any]):
     """
 
     def __init__(self, static: Mapping[str, Any], given: Iterable[str]) -> None:
-        self.static = static
-        self.given = frozenset(given)
+        self.static = dict(static)
+        self.given = set(given)
         self.dynamic: dict[str, str] = {}
         self._altered: dict[str, Any] = {}
 
@@ -383,6 +383,11 @@ class BrokerConfig(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.static)
+
+    def settle(self, name: str, value: Any) -> None:
+        """Write down what the command line or the start decided, so that it is described as in force."""
+        self.static[name] = value
+        self.given.add(name)
 
     @staticmethod
     def check(texts: Mapping[str, str | None]) -> None:

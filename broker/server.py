@@ -95,6 +95,9 @@ class Server:
         self._undo.append(lambda: self._close_logs(executor))
         advertised = self._advertised or bound
         advertised = advertised._replace(port=advertised.port or bound.port)
+        self.config.settle("log.dirs", str(folder.path))
+        self.config.settle("listeners", f"{LISTENER}://{bound}")
+        self.config.settle("advertised.listeners", f"{LISTENER}://{advertised}")
         controller_epoch = await _register(store, self.node_id, advertised)
         await self._load_altered(store)
         topics = Topics(self.node_id, self.config, store, folder, executor)

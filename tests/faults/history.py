@@ -250,9 +250,7 @@ def _send_order(history: History) -> Iterator[Anomaly]:
         for before, after in pairwise(sorted(sends, key=lambda send: send.number)):
             assert before.offset is not None and after.offset is not None
             if after.offset <= before.offset:
-                yield Anomaly(
-                    "nonmonotonic_send", f"{before.value}@{before.offset}, {after.value}@{after.offset}"
-                )
+                yield Anomaly("nonmonotonic_send", f"{before.value}@{before.offset}, {after.value}@{after.offset}")
 
 
 def _poll_order(history: History, log: _Log) -> Iterator[Anomaly]:
@@ -276,9 +274,7 @@ def _groups(history: History) -> Iterator[Anomaly]:
     for assigned in history.assigned:
         for partition, position in assigned.positions.items():
             mine = [c for c in history.commits if c.group == assigned.group and partition in c.offsets]
-            certain = [
-                c.offsets[partition] for c in mine if c.outcome is Outcome.OK and c.ended < assigned.started
-            ]
+            certain = [c.offsets[partition] for c in mine if c.outcome is Outcome.OK and c.ended < assigned.started]
             tried = [c.offsets[partition] for c in mine if c.started < assigned.started]
             where = f"{assigned.group} began {partition} at {position}"
             if certain and position < max(certain):
@@ -288,19 +284,25 @@ def _groups(history: History) -> Iterator[Anomaly]:
 
 
 def _ends(history: History) -> Iterator[Anomaly]:
+    """Walk each partition in time: what was known before a question began bounds its answer from below."""
+    # (time, kind, offset, question): acknowledgements and answers count from their end, questions from their start.
+    happenings: dict[int, list[tuple[float, int, int, End | None]]] = defaultdict(list)
+    for send in history.sends:
+        if send.outcome is Outcome.OK and send.offset is not None:
+            happenings[send.partition].append((send.ended, 1, send.offset, None))
     for end in history.ends:
-        acknowledged = [
-            send.offset
-            for send in history.sends
-            if send.partition == end.partition
-            and send.outcome is Outcome.OK
-            and send.offset is not None
-            and send.ended < end.started
-        ]
-        if acknowledged and end.offset <= max(acknowledged):
-            yield Anomaly(
-                "stale_end", f"{end.partition} ends at {end.offset}, {max(acknowledged)} was acknowledged"
-            )
-        earlier = [e.offset for e in history.ends if e.partition == end.partition and e.ended < end.started]
-        if earlier and end.offset < max(earlier):
-            yield Anomaly("end_regression", f"{end.partition} ends at {end.offset}, it was {max(earlier)}")
+        happenings[end.partition].append((end.started, 0, 0, end))
+        happenings[end.partition].append((end.ended, 2, end.offset, None))
+    for partition, events in happenings.items():
+        acknowledged, ended = -1, -1
+        for _, kind, offset, question in sorted(events, key=lambda event: event[:2]):
+            if question is not None:
+                where = f"{partition} ends at {question.offset}"
+                if question.offset <= acknowledged:
+                    yield Anomaly("stale_end", f"{where}, {acknowledged} was acknowledged")
+                if question.offset < ended:
+                    yield Anomaly("end_regression", f"{where}, it was {ended}")
+            elif kind == 1:
+                acknowledged = max(acknowledged, offset)
+            else:
+                ended = max(ended, offset)

@@ -16,7 +16,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from history import FINAL, Assigned, Commit, History, Outcome, Poll, Send, decode, encode
+from history import FINAL, Assigned, Commit, End, History, Outcome, Poll, Send, decode, encode
 
 PATIENCE_S = 90.0
 # Errors of a delivery that certainly left nothing in the log.
@@ -248,14 +248,28 @@ class Load:
             self._committed = dict(seen)
         self.history.commits.append(Commit(group, dict(seen), outcome, started, time.monotonic()))
 
-    def _consumer(self, group: str) -> Consumer:
+    def watcher(self, name: str) -> None:
+        """Ask again and again where the partitions end."""
+        # The high watermark: the last stable offset waits for transactions of others.
+        consumer = self._consumer(f"{self._topic}-{name}", isolation="read_uncommitted")
+        while not self._ended.wait(0.1):
+            for partition in range(self._partitions):
+                started = time.monotonic()
+                try:
+                    _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), 5)
+                except KafkaException:
+                    continue  # The broker is down.
+                self.history.ends.append(End(partition, end, started, time.monotonic()))
+        consumer.close()
+
+    def _consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
         return Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "isolation.level": "read_committed",
+                "isolation.level": isolation,
                 "session.timeout.ms": 6000,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,

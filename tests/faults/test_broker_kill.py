@@ -38,8 +38,9 @@ def run(broker: BrokerProcess, topic: str, bodies: list[Callable[[Load, str], No
 @pytest.mark.parametrize("kind", ["idempotent", "transactional"])
 def test_nothing_acknowledged_is_lost(broker: BrokerProcess, new_topic: Callable[[str], str], kind: str) -> None:
     body = Load.idempotent if kind == "idempotent" else Load.transactional
-    history = run(broker, new_topic(kind), [body, body, Load.member])
+    history = run(broker, new_topic(kind), [body, body, Load.member, Load.watcher])
     assert check(history) == []
+    assert history.ends, "no end offset was seen"
     if kind == "transactional":
         assert any(send.outcome is Outcome.FAIL for send in history.sends), "nothing was aborted"
 
