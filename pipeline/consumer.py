@@ -35,6 +35,7 @@ from penstock.pyx.batch import BatchError, RawBatch, records
 
 Revoked = Callable[[list[TopicPartition]], None]
 Headers = tuple[tuple[str, bytes | None], ...]
+MISSING_TOPIC_S = 1.0
 BUSY_STEP_S = 0.2  # how often a poll that waits looks whether the group rebalances
 
 
@@ -115,7 +116,7 @@ class Consumer:
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._shape: dict[str, int] = {}  # partition counts when the group last joined
-        self._looked = 0.0
+        self._look_at = 0.0
         self._on_assigned: Revoked | None = None
         self._on_revoked: Revoked | None = None
         self._joining: concurrent.futures.Future[list[TopicPartition]] | None = None
@@ -151,7 +152,7 @@ class Consumer:
         self._pattern = topics if isinstance(topics, re.Pattern) else None
         self._topics = frozenset() if isinstance(topics, re.Pattern) else frozenset(topics)
         self._member.joined = False
-        self._looked = 0.0
+        self._look_at = 0.0
 
     def unsubscribe(self) -> None:
         """Leave the group and forget all partitions."""
@@ -439,11 +440,11 @@ class Consumer:
         return True
 
     def _look_at_topics(self) -> None:
-        """Once in `metadata.max.age.ms` (and before the first join): new topics of a pattern, grown topics."""
+        """Once in `metadata.max.age.ms` (and before the first join): new topics of a pattern, grown topics. While a
+        topic is missing, each second."""
         now = time.monotonic()
-        if self._looked and now - self._looked < self.config["metadata.max.age.ms"] / 1000:
+        if now < self._look_at:
             return
-        self._looked = now
         pattern = self._pattern
         wanted = None if pattern is not None else sorted(self._topics)
         cluster = self._background.call(self._client.metadata(wanted, refresh=True))
@@ -451,6 +452,8 @@ class Consumer:
             names = {name for name, info in cluster.topics.items() if not info.internal and pattern.fullmatch(name)}
             self._topics = frozenset(names)
         shape = {name: len(info.partitions) for name, info in cluster.topics.items() if name in self._topics}
+        missing = bool(self._topics - set(shape))
+        self._look_at = now + (MISSING_TOPIC_S if missing else self.config["metadata.max.age.ms"] / 1000)
         assert self._member is not None
         if shape != self._shape:
             self._shape = shape
@@ -508,6 +511,9 @@ class Consumer:
         chosen = self.positions() if offsets is None else offsets
         pairs = {tp: (at, "") if isinstance(at, int) else at for tp, at in chosen.items()}
         identity = self.membership() if self._subscribed else {}
+        if self._subscribed and not identity["member_id"]:
+            # Without an id the coordinator of an empty group would take it for a commit from outside.
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer left group `{self._group}`")
         await self._client.commit(self._group_id(), pairs, **identity)
 
     def _auto_commit(self) -> None:

@@ -176,7 +176,7 @@ class Membership:
             if self._joining:  # the coordinator knows from the join itself that we live
                 heard = time.monotonic()
                 continue
-            if self.joined and time.monotonic() - self.poll_time > poll_s:
+            if time.monotonic() - self.poll_time > poll_s:
                 self._log.warning("no poll for `max.poll.interval.ms`: leaving the group")
                 await self.leave()
                 return

@@ -260,6 +260,67 @@ def test_group_shares_partitions_and_goes_on_after_a_leave(bootstrap: str, make_
     assert events[0] == ("a", "+", 3) and events[1] == ("a", "-", 3)
 
 
+def test_static_member_comes_back_without_a_rebalance(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(2)
+    group = {"group.id": f"group-{topic}", **EARLY, **QUICK_GROUP}
+    revoked: list[list[TopicPartition]] = []
+    with Consumer(bootstrap, **group, **{"group.instance.id": "one"}) as stays:
+        stays.subscribe([topic], on_revoked=revoked.append)
+        goes = Consumer(bootstrap, **group, **{"group.instance.id": "two"})
+        goes.subscribe([topic])
+        for _ in range(200):
+            stays.poll(0.1)
+            goes.poll(0.1)
+            if goes.assignment() == [(topic, 1)] and stays.assignment() == [(topic, 0)]:
+                break
+        assert goes.assignment() == [(topic, 1)]
+        revoked.clear()
+        goes.close()
+        with Consumer(bootstrap, **group, **{"group.instance.id": "two"}) as back:
+            back.subscribe([topic])
+            for _ in range(100):
+                stays.poll(0.05)
+                back.poll(0.05)
+                if back.assignment():
+                    break
+            assert (back.assignment(), stays.assignment(), revoked) == ([(topic, 1)], [(topic, 0)], [])
+
+
+def test_a_member_that_does_not_poll_loses_its_partitions(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(1)
+    group = {"group.id": f"group-{topic}", **EARLY, **QUICK_GROUP}
+    lost: list[list[TopicPartition]] = []
+    with (
+        Consumer(bootstrap, **group, **{"max.poll.interval.ms": 500}) as sleeps,
+        Consumer(bootstrap, **group) as waits,
+    ):
+        sleeps.subscribe([topic], on_revoked=lost.append)
+        sleeps.poll(1.0)
+        assert sleeps.assignment() == [(topic, 0)]
+        waits.subscribe([topic])
+        for _ in range(100):
+            waits.poll(0.2)
+            if waits.assignment():
+                break
+        assert waits.assignment() == [(topic, 0)]
+        with pytest.raises(KafkaError) as caught:
+            sleeps.commit({(topic, 0): 0})
+        assert caught.value.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+        sleeps.poll(0.1)
+        assert lost == [[(topic, 0)]]
+
+
+def test_a_topic_that_comes_later_is_read(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    topic = new_topic("later")
+    group = {"group.id": f"group-{topic}", **EARLY, **QUICK_GROUP, "allow.auto.create.topics": False}
+    with Consumer(shared_broker.bootstrap, **group) as consumer:
+        consumer.subscribe([topic])
+        assert consumer.poll(0.3) == []
+        with Producer(shared_broker.bootstrap) as producer:
+            producer.send(topic, value=b"x").result(LIMIT_S)
+        assert take(consumer, 1)[0].value == b"x"
+
+
 def test_pattern_subscription_and_auto_commit(bootstrap: str, make_topic: Callable[..., str]) -> None:
     topic = make_topic(1)
     group = {"group.id": f"group-{topic}", **EARLY, "heartbeat.interval.ms": 100}
