@@ -18,6 +18,9 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from penstock.pipeline import job
+from penstock.pipeline.etl import session
+
 NUMBERS = itertools.count()
 PARTITIONS = 2
 SCHEMA = "id STRING NOT NULL, day DATE, seconds INT, note STRING"
@@ -122,8 +125,40 @@ class World:
         self.commit("penstock-mirror.mirror.one", offsets)
         self.commit("penstock-dedupe.dedupe", offsets)
 
-    def etl(self, *arguments: str, failpoints: str = "") -> subprocess.CompletedProcess[str]:
-        """Run `penstock etl` as a process of its own."""
+    def etl(
+        self, *arguments: str, failpoints: str = "", jvm: WarmJvm | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `penstock etl` as a process of its own, with its own JVM or a warm one."""
         command = [sys.executable, "-m", "penstock", "etl", "--config", str(self.config), "--json", *arguments]
-        environment = os.environ | {"PENSTOCK_FAILPOINTS": failpoints}
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=170, check=False)
+        environment = os.environ | {"PENSTOCK_FAILPOINTS": failpoints} | (jvm.environment if jvm else {})
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=170, check=False)
+        if jvm:
+            jvm.clear()
+        return done
+
+
+class WarmJvm:
+    """Spark's JVM, kept over several processes that use it one after the other (a start costs many CPU seconds).
+
+    A killed process leaves its Spark context behind, as a process that dies leaves its JVM for a moment.
+    """
+
+    def __init__(self, config: Path, folder: Path) -> None:
+        self._spark = session.start(job.load(config), "UTC", folder)
+        gateway = self._spark.sparkContext._gateway
+        self._jvm = gateway.jvm
+        self.environment = {
+            "PYSPARK_GATEWAY_PORT": str(gateway.gateway_parameters.port),
+            "PYSPARK_GATEWAY_SECRET": gateway.gateway_parameters.auth_token,
+        }
+        self._spark.stop()
+
+    def clear(self) -> None:
+        """Stop the Spark context that the last process left, if it did, and forget what it knew of tables."""
+        contexts = getattr(getattr(self._jvm.org.apache.spark, "SparkContext$"), "MODULE$")
+        left = contexts.getActive()
+        if left.isDefined():
+            left.get().stop()
+        self._jvm.org.apache.spark.sql.classic.SparkSession.clearDefaultSession()
+        self._jvm.org.apache.spark.sql.classic.SparkSession.clearActiveSession()
+        self._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from etl_world import World
+from etl_world import WarmJvm, World
 from kafka_jars import ApacheKafka
 
 from penstock import failpoints
@@ -39,27 +39,28 @@ def test_every_failpoint_of_the_load_is_tried() -> None:
     assert set(failpoints.declared("etl.")) == {*IN_A_NIGHT, *IN_A_RELOAD}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(400)
 def test_a_kill_anywhere_changes_nothing(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
     world = World(apache_kafka.bootstrap, tmp_path)
     world.events(NIGHTS[0], 30)
     world.send(NIGHTS[0], [b"bad", None])
     world.events(NIGHTS[1], 20)
     world.arrive()
+    jvm = WarmJvm(world.config, tmp_path / "log")
     for name in IN_A_NIGHT:
-        killed = world.etl("--night", NIGHTS[0], failpoints=f"{name}=kill")
+        killed = world.etl("--night", NIGHTS[0], failpoints=f"{name}=kill", jvm=jvm)
         assert killed.returncode == -signal.SIGKILL, f"{name}: {killed.stdout}{killed.stderr}"
         # More comes between the kills; from the plan on it belongs to the next night.
         world.events(NIGHTS[1], 1, start=100 + IN_A_NIGHT.index(name))
         world.arrive()
-    done = world.etl("--nights", f"{NIGHTS[0]}..{NIGHTS[1]}", "--clock", "wall")
+    done = world.etl("--nights", f"{NIGHTS[0]}..{NIGHTS[1]}", "--clock", "wall", jvm=jvm)
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["did"] for line in done.stdout.splitlines()] == ["already", "loaded"]
     check(world)
     for name in IN_A_RELOAD:
-        killed = world.etl("--night", NIGHTS[0], "--reload", failpoints=f"{name}=kill")
+        killed = world.etl("--night", NIGHTS[0], "--reload", failpoints=f"{name}=kill", jvm=jvm)
         assert killed.returncode == -signal.SIGKILL, f"{name}: {killed.stdout}{killed.stderr}"
-    assert world.etl("--night", NIGHTS[0]).returncode == 0
+    assert world.etl("--night", NIGHTS[0], jvm=jvm).returncode == 0
     check(world)
 
 
