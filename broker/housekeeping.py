@@ -1,7 +1,8 @@
 """The work that nobody asks for: roll and drop old segments, flush by policy, write checkpoints.
 
-One task wakes at the shortest of the configured intervals and works in one executor thread (the log releases
-the GIL), partition by partition, so that a slow disk holds up neither the loop nor the network threads.
+One task wakes at the shortest of the configured intervals (a changed setting holds at once) and works in one
+executor thread (the log releases the GIL), partition by partition, so that a slow disk holds up neither the
+loop nor the network threads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.broker.context import Context
 from penstock.errors import KafkaError
 
 _log = log.get("broker.housekeeping")
-LONGEST_SLEEP_MS = 60_000
+LONGEST_INTERVAL_MS = 60_000
 
 
 class Housekeeping:
@@ -37,7 +38,17 @@ class Housekeeping:
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
-    def _sleep_ms(self) -> int:
+    async def _changed(self, wait_ms: int) -> bool:
+        """Wait; True when topics or settings changed before the time was over."""
+        changed = self._context.topics.changed
+        try:
+            await asyncio.wait_for(changed.wait(), wait_ms / 1000)
+        except TimeoutError:
+            return False
+        changed.clear()
+        return True
+
+    def _interval_ms(self) -> int:
         """The shortest interval that matters, also of topics with a flush time of their own."""
         context = self._context
         config = context.config
@@ -46,16 +57,19 @@ class Housekeeping:
             config["log.retention.check.interval.ms"],
             config["log.flush.scheduler.interval.ms"],
             config["log.flush.offset.checkpoint.interval.ms"],
-            config["log.flush.interval.ms"] or LONGEST_SLEEP_MS,
+            config["log.flush.interval.ms"] or LONGEST_INTERVAL_MS,
             *own_flush_ms,
         ]
-        return max(100, min(LONGEST_SLEEP_MS, *wanted))
+        return max(100, min(LONGEST_INTERVAL_MS, *wanted))
 
     async def _run(self) -> None:
         loop, context = asyncio.get_running_loop(), self._context
-        checkpointed_ms = context.monotonic_ms()
+        checkpointed_ms = worked_ms = context.monotonic_ms()
         while True:
-            await asyncio.sleep(self._sleep_ms() / 1000)
+            left_ms = worked_ms + self._interval_ms() - context.monotonic_ms()
+            if left_ms > 0 and await self._changed(left_ms):
+                continue  # The interval may be another one now.
+            worked_ms = context.monotonic_ms()
             work = [(topic.name, state.index) for topic in context.topics.all() for state in topic.partitions]
             interval_ms = context.config["log.flush.offset.checkpoint.interval.ms"]
             checkpoints = context.monotonic_ms() - checkpointed_ms >= interval_ms

@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from penstock import log
@@ -115,6 +116,8 @@ class Topics:
         self._by_id: dict[bytes, Topic] = {}
         self._changes = asyncio.Lock()
         self.controller_epoch = 0
+        # Set when a topic or a setting changed; housekeeping, whose rhythm depends on them, waits for it.
+        self.changed = asyncio.Event()
 
     def get(self, name: str) -> Topic | None:
         """A topic by name, None if it is unknown or being deleted."""
@@ -198,6 +201,7 @@ class Topics:
             await self._remove(topic)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
         self._by_name[name] = self._by_id[topic.topic_id] = topic
+        self.changed.set()
         _log.info("created topic=%s id=%s partitions=%d", name, uuid_text(topic.topic_id), partitions)
         return topic
 
@@ -235,11 +239,13 @@ class Topics:
             await self._store.set(paths.topic_config(name), _config_json(configs))
             topic.configs = dict(configs)
             self._reconfigure(topic)
+            self.changed.set()
 
     def broker_configs_changed(self) -> None:
         """Tell every log its settings anew, because the broker's defaults were altered."""
         for topic in self._by_name.values():
             self._reconfigure(topic)
+        self.changed.set()
 
     def _reconfigure(self, topic: Topic) -> None:
         settings = log_config(self._config, topic.configs)
@@ -296,15 +302,15 @@ class Topics:
         topics = [await self._read_topic(name) for name in names]
         marked = set(await self._marked())
         for topic in [topic for topic in topics if topic.name in marked]:
-            await self._each(
-                lambda state, name=topic.name: self._folder.remove_partition(name, state.index),
-                topic.partitions,
-            )
+            await self._each(partial(self._remove_log, topic.name), topic.partitions)
             await self._remove(topic)
             _log.info("finished the deletion of topic=%s", topic.name)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, logs.remove_deleted, str(self._folder.path))
         await self._lead_all([topic for topic in topics if topic.name not in marked])
+
+    def _remove_log(self, name: str, state: PartitionState) -> None:
+        self._folder.remove_partition(name, state.index)
 
     async def _lead_all(self, topics: Sequence[Topic]) -> None:
         operations: list[Operation] = []
@@ -350,7 +356,7 @@ class Topics:
 
         await self._each(lead, states)
 
-    async def _each(self, work: Any, states: Sequence[PartitionState]) -> None:
+    async def _each(self, work: Callable[[PartitionState], object], states: Sequence[PartitionState]) -> None:
         """Do disk work for each partition, a few at a time; raises the first error when all are done."""
         loop = asyncio.get_running_loop()
         running = [loop.run_in_executor(self._executor, work, state) for state in states]
