@@ -25,7 +25,7 @@ build/stamp-venv: build/stamp-apt pyproject.toml
 
 # The Cython modules, compiled in place; only what changed is compiled again.
 ext: build/stamp-venv
-	@flock build/lock $(BIN)/python setup.py -q build_ext --inplace
+	@flock build/lock $(BIN)/python setup.py -q build_ext --inplace --parallel 2
 
 # The jars of Spark's Kafka source and of Delta, through Maven.
 .PHONY: jars
