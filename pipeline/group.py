@@ -14,6 +14,7 @@ from penstock.pipeline import assignors
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.assignors import Member
 from penstock.pipeline.client import TopicPartition
+from penstock.pyx.wire.codec import WireError
 from penstock.pyx.wire.messages import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -155,13 +156,19 @@ class Membership:
 
     async def _share_out(self, joined: JoinGroupResponse, name: str) -> Mapping[str, list[TopicPartition]]:
         members = [
-            Member(member.member_id, assignors.decode_subscription(member.metadata), member.group_instance_id)
-            for member in joined.members
+            Member(member.member_id, self._wishes(member), member.group_instance_id) for member in joined.members
         ]
         topics = sorted({topic for member in members for topic in member.topics})
         cluster = await self._client.metadata(topics, refresh=True)
         counts = {topic: len(info.partitions) for topic, info in cluster.topics.items()}
         return self._assignors[name](counts, members)
+
+    def _wishes(self, member: JoinGroupResponse.JoinGroupResponseMember) -> tuple[str, ...]:
+        try:
+            return assignors.decode_subscription(member.metadata)
+        except WireError as error:  # one bad member must not stop the group: it gets nothing
+            self._log.warning("the subscription of `%s` is malformed: %s", member.member_id, error)
+            return ()
 
     # Heartbeats
 

@@ -1,9 +1,10 @@
-"""Raw batches in, exactly once: a transactional producer whose batches are built (or only re-headed) by the
-caller.
+"""Raw batches in, exactly once: a transactional producer whose batches are built (or only re-headed) by the caller.
 
-new ──init──► ready ──begin──► open ──commit──► ready
-                ▲                │ error: must_abort
-                └────abort───────┘            fenced, failed: only init (which fences the other one) leads out
+    new ──init──► ready ──begin──► open ──commit──► ending ──► ready
+                    ▲                │ error: must_abort
+                    └────abort───────┘            fenced, failed: only init (which fences the other one) leads out
+
+A commit that was cancelled half-way stays `ending`: what became of it is not known, so only init leads out of that too.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class TransactionState(enum.Enum):
     NEW = "new"
     READY = "ready"
     OPEN = "open"
+    ENDING = "ending"
     MUST_ABORT = "must_abort"
     FENCED = "fenced"
     FAILED = "failed"
@@ -211,9 +213,10 @@ class TransactionalSender:
     async def commit(self) -> None:
         """Wait for all sends and commit. Raises KafkaError (state MUST_ABORT) if a send failed."""
         self._expect(TransactionState.OPEN)
+        self._enter(TransactionState.ENDING)  # a send from now on would come after the marker
         await self._sender.drain()
         await asyncio.sleep(0)  # the last answers' callbacks have run after this
-        self._expect(TransactionState.OPEN)
+        self._expect(TransactionState.ENDING)
         if self._added or self._groups:
             try:
                 await self._end(committed=True)
@@ -367,7 +370,7 @@ class TransactionalSender:
                 return Fenced(error.code, f"transactional id `{self.transactional_id}`")
         elif error.code in FATAL and self.state is not TransactionState.FENCED:
             self._enter(TransactionState.FAILED)
-        elif self.state is TransactionState.OPEN:
+        elif self.state in (TransactionState.OPEN, TransactionState.ENDING):
             self._log.warning("the transaction has to be aborted: %s", error)
             self._enter(TransactionState.MUST_ABORT)
         return error

@@ -202,6 +202,28 @@ def test_raw_batches_exactly_once_and_fenced(bootstrap: str, make_topic: Callabl
     asyncio.run(run())
 
 
+def test_nothing_is_sent_behind_a_commit_under_way(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(1)
+    tp = (topic, 0)
+
+    async def run() -> None:
+        async with Admin(bootstrap) as client:
+            sender = TransactionalSender(client, f"behind-{topic}")
+            await sender.init()
+            await sender.begin()
+            await sender.send_raw(tp, [transactional_batch(sender, tp, b"a")])
+            commit = asyncio.create_task(sender.commit())
+            await asyncio.sleep(0)
+            late = transactional_batch(sender, tp, b"late")
+            with pytest.raises(KafkaError) as caught:
+                await sender.send_raw(tp, [late])
+            assert caught.value.code == ErrorCode.INVALID_TXN_STATE
+            await commit
+            assert await read_all(client, tp, "read_uncommitted") == [b"a"]
+
+    asyncio.run(run())
+
+
 def test_abort_of_undecided_batches_starts_a_new_epoch(bootstrap: str, make_topic: Callable[..., str]) -> None:
     """A sequence that was allocated and never stored must not leave a gap in front of the next transaction."""
     topic = make_topic(1)

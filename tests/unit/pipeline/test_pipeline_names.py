@@ -1,0 +1,22 @@
+"""The public names of the client library, on purpose."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock.pipeline as pipeline
+
+PUBLIC = """
+Admin Client Consumer ConsumerRecord Fenced Fetched Fetcher Producer RecordMetadata RottenBatch TransactionalSender
+"""
+
+
+def test_public_names() -> None:
+    assert pipeline.__all__ == PUBLIC.split()
+    for name in pipeline.__all__:
+        assert getattr(pipeline, name).__name__ == name
+
+
+def test_other_names_are_no_attributes() -> None:
+    with pytest.raises(AttributeError, match="Nonsense"):
+        _ = pipeline.Nonsense
