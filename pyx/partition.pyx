@@ -36,9 +36,10 @@ from penstock.pyx.recovery cimport (
     LogState, RecoveryReport, recover, remove_stray_snapshots, replay_batch, snapshot_stem,
 )
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_END, Segment, segment_aborts, segment_bound, segment_delete, segment_find, segment_find_time,
-    segment_flush, segment_hold_indexes, segment_index_batch, segment_index_full, segment_last_time, segment_new,
-    segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain, segment_seal, segment_write,
+    WALK_BATCH, WALK_END, Segment, segment_aborts, segment_bound, segment_delete, segment_find,
+    segment_find_time, segment_flush, segment_flush_log, segment_hold_indexes, segment_index_batch,
+    segment_index_full, segment_last_time, segment_new, segment_open, segment_release, segment_reset_indexes,
+    segment_rest, segment_retain, segment_seal, segment_write,
 )
 from penstock.pyx.txnindex cimport (
     TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
@@ -534,12 +535,31 @@ cdef int16_t _append_locked(
     return 0
 
 
+# Without locks: flush.messages asks for a flush before the answer. Appenders that wait for one another's flush find
+# their bytes flushed when their turn comes. 0 or KAFKA_STORAGE_ERROR.
+cdef int16_t _flush_before_answer(Partition* p, int64_t end, int64_t now_ms) noexcept nogil:
+    cdef int result = 0
+    cdef bint wanted
+    pthread_mutex_lock(&p.upkeep)
+    pthread_mutex_lock(&p.lock)
+    wanted = p.log_end_flushed < end and not p.stopped
+    if p.offline:
+        result = EIO
+    pthread_mutex_unlock(&p.lock)
+    if wanted and result == 0:
+        result = _flush(p, True, now_ms, True)
+    pthread_mutex_unlock(&p.upkeep)
+    return KAFKA_STORAGE_ERROR if result != 0 else 0
+
+
 cdef int16_t partition_append(Partition* p, uint8_t* records, size_t n, int origin, Appended* out) noexcept nogil:
     cdef vector[BatchHeader] batches
     cdef LogConfig config
     cdef int64_t now_ms = wall_ms()
+    cdef int64_t end
     cdef uint64_t wake = 0
     cdef size_t i
+    cdef bint due
     cdef uint8_t* batch = records
     out.base_offset = -1
     out.log_append_time_ms = -1
@@ -559,7 +579,11 @@ cdef int16_t partition_append(Partition* p, uint8_t* records, size_t n, int orig
             batch += batches[i].size
     pthread_mutex_lock(&p.lock)
     out.error = _append_locked(p, records, n, batches, origin, now_ms, out, &wake)
+    end = p.log.log_end
+    due = end - p.log_end_flushed >= config.flush_messages
     pthread_mutex_unlock(&p.lock)
+    if out.error == 0 and due:
+        out.error = _flush_before_answer(p, end, now_ms)
     if out.error != 0:
         out.base_offset = -1
         out.log_append_time_ms = -1
@@ -739,8 +763,9 @@ cdef int16_t partition_aborted(
 
 # --- upkeep --------------------------------------------------------------------------------------------------------
 
-# With `upkeep` held: flushes sealed segments, the active one too if `all`. 0 or errno.
-cdef int _flush(Partition* p, bint all, int64_t now_ms) noexcept nogil:
+# With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes. 0 or
+# errno.
+cdef int _flush(Partition* p, bint all, int64_t now_ms, bint log_only) noexcept nogil:
     cdef vector[Segment*] wanted
     cdef size_t i
     cdef int64_t end
@@ -755,7 +780,9 @@ cdef int _flush(Partition* p, bint all, int64_t now_ms) noexcept nogil:
     end = p.log.log_end if all else p.log.segments.back().base_offset
     pthread_mutex_unlock(&p.lock)
     for i in range(wanted.size()):
-        if result == 0:
+        if result == 0 and log_only and not wanted[i].sealed:
+            result = segment_flush_log(wanted[i], &fatal)
+        elif result == 0:
             result = segment_flush(wanted[i], &fatal)
         if result == 0 and wanted[i].sealed:
             result = producers_sync(snapshot_stem(p.log.folder, wanted[i].next_offset))
@@ -876,7 +903,7 @@ cdef int _housekeep(Partition* p, int64_t now_ms, Kept* out) noexcept nogil:
     pthread_mutex_unlock(&p.lock)
     error = _delete_segments(p, gone, out)
     result = result if result != 0 else error
-    error = _flush(p, all, now_ms)
+    error = _flush(p, all, now_ms, False)
     result = result if result != 0 else error
     out.flushed = all and error == 0
     pthread_mutex_lock(&p.lock)
@@ -904,7 +931,7 @@ cdef int _close(Partition* p, int64_t now_ms) noexcept nogil:
     result = segment_hold_indexes(p.log.segments.back())
     if result == 0:
         segment_last_time(p.log.segments.back())
-        result = _flush(p, True, now_ms)
+        result = _flush(p, True, now_ms, False)
     if result == 0:
         # Not synced: a snapshot that a power cut tears is found out by its checksum, and batches are replayed instead.
         result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), False)
@@ -1454,7 +1481,8 @@ def housekeep(str topic, int partition, int64_t now_ms):
         pthread_mutex_lock(&p.upkeep)
         result = _housekeep(p, now_ms, &kept)
         pthread_mutex_unlock(&p.upkeep)
-    _note(led)
+    if not p.stopped:                  # a delete that came between has dropped it from the checkpoints
+        _note(led)
     if result != 0:
         _raise_os(result, p.log.folder)
     return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
@@ -1472,7 +1500,7 @@ def flush_all():
         p = led.p
         with nogil:
             pthread_mutex_lock(&p.upkeep)
-            result = EIO if p.offline else _flush(p, True, wall_ms())
+            result = EIO if p.offline else _flush(p, True, wall_ms(), False)
             pthread_mutex_unlock(&p.upkeep)
         if result != 0:
             failed = failed or OSError(result, os.strerror(result), os.fsdecode(p.log.folder))

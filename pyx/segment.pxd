@@ -92,6 +92,8 @@ cdef void segment_seal(Segment* s) noexcept nogil
 cdef void segment_last_time(Segment* s) noexcept nogil
 # Log and indexes to the disk. 0 or errno; `fatal`: an fsync failed, which must not be tried again.
 cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil
+# The same for the .log file alone: enough for the segment that is written, which recovery walks whole in any case.
+cdef int segment_flush_log(Segment* s, bint* fatal) noexcept nogil
 # Gives back memory and files of an idle segment. Under the partition's lock, and only if nobody else has a reference.
 cdef void segment_rest(Segment* s) noexcept nogil
 # Renames the files to `.deleted`, then removes them. Open ones live on until they are released.

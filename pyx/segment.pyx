@@ -224,6 +224,17 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:
     return result
 
 
+cdef int segment_flush_log(Segment* s, bint* fatal) noexcept nogil:
+    cdef int fd = segment_open(s, False)
+    fatal[0] = False
+    if fd < 0:
+        return -fd
+    if fdatasync(fd) != 0:
+        fatal[0] = True
+        return errno
+    return 0
+
+
 cdef void segment_rest(Segment* s) noexcept nogil:
     if s.touched or atomic_load32(&s.refs) != 1:
         s.touched = False

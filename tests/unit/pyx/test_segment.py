@@ -149,15 +149,28 @@ def test_deleted_files_are_gone_and_their_snapshots_too(tmp_path: Path) -> None:
     assert list(log.folder.glob("*.deleted")) == []
 
 
-def test_flush_by_count_moves_the_recovery_point(tmp_path: Path) -> None:
-    log = Log(tmp_path, flush_messages=3)
+def test_flush_by_count_comes_before_the_answer(tmp_path: Path) -> None:
+    log = Log(tmp_path / "a", flush_messages=3, segment_bytes=400)
+    recovery_points = []
+    for _ in range(6):
+        log.append(batch(2, producer=(1, 0, 2 * len(recovery_points))))
+        partition.write_checkpoints()
+        text = (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text()
+        recovery_points.append(int(text.split()[-1]))
+    assert recovery_points == [0, 4, 4, 8, 8, 12]
+    before = log.state()
+    log.kill(tmp_path / "b")
+    assert log.state() == before
+
+
+def test_flush_by_time(tmp_path: Path) -> None:
+    log = Log(tmp_path, flush_ms=1000, retention_ms=-1, segment_ms=1 << 60)
     log.append(batch(2))
-    assert not log.housekeep().flushed
-    log.append(batch(1))
-    assert log.housekeep().flushed
-    assert not log.housekeep().flushed
+    assert not log.housekeep(0).flushed
+    assert log.housekeep(1 << 50).flushed
+    assert not log.housekeep(1 << 50).flushed
     partition.write_checkpoints()
-    assert f"{log.topic} 0 3\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    assert f"{log.topic} 0 2\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
 
 def test_rolled_segments_are_flushed_in_any_case(tmp_path: Path) -> None:
