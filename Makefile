@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 APT    := build-essential python3-dev python3-venv librocksdb-dev libsnappy-dev liblz4-dev libzstd-dev \
           zlib1g-dev kcat default-jdk-headless maven
 
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
 .PHONY: build demo test check ext clean
 build: build/stamp-venv ext jars
 

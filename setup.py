@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -41,28 +42,55 @@ chosen = wanted.split(",") if wanted else list(MODULES)
 generator = ROOT / "pyx" / "wire" / "codegen.py"
 subprocess.run([sys.executable, str(generator)], check=True)
 
-setup(
-    ext_modules=cythonize(
-        [
-            Extension(
-                f"penstock.pyx.{name}",
-                [f"penstock/pyx/{name}.pyx"],
-                libraries=MODULES[name],
-                extra_compile_args=FLAGS,
-                language="c++",
+
+def cythonized() -> list[Extension]:
+    """Translate the chosen modules; any performance hint fails the build.
+
+    A hint says that a function without the GIL would take it after a call, or make a Python object: in the data
+    plane that is a fault (ARCHITECTURE.md). Cython only prints it, from processes of its own: that is read here.
+    """
+    modules = [
+        Extension(
+            f"penstock.pyx.{name}",
+            [f"penstock/pyx/{name}.pyx"],
+            libraries=MODULES[name],
+            extra_compile_args=FLAGS,
+            language="c++",
+        )
+        for name in chosen
+    ]
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            extensions = cythonize(
+                modules,
+                build_dir="build/cython",
+                nthreads=os.cpu_count() or 1,
+                compiler_directives={
+                    "language_level": 3,
+                    "boundscheck": False,
+                    "wraparound": False,
+                    "cdivision": True,
+                    "initializedcheck": False,
+                    "legacy_implicit_noexcept": False,
+                    "embedsignature": True,
+                },
             )
-            for name in chosen
-        ],
-        build_dir="build/cython",
-        nthreads=os.cpu_count() or 1,
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": False,
-            "wraparound": False,
-            "cdivision": True,
-            "initializedcheck": False,
-            "legacy_implicit_noexcept": False,
-            "embedsignature": True,
-        },
-    )
-)
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            said.seek(0)
+            text = said.read().decode(errors="replace")
+            sys.stderr.write(text)
+    hints = [line for line in text.splitlines() if line.startswith("performance hint")]
+    if hints:
+        # What was translated goes again, so that the next build says the same.
+        for name in chosen:
+            if any(f"/{name}." in hint for hint in hints):
+                (ROOT / "build" / "cython" / "penstock" / "pyx" / f"{name}.cpp").unlink(missing_ok=True)
+        sys.exit("the build fails on performance hints:\n" + "\n".join(hints))
+    return list(extensions)
+
+
+setup(ext_modules=cythonized())
