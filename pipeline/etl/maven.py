@@ -43,7 +43,7 @@ def pom(jars: Iterable[Jar]) -> str:
             f"<version>{version}</version>{exclusions}</dependency>"
         )
     return (
-        '<project><modelVersion>4.0.0</modelVersion>\n'
+        "<project><modelVersion>4.0.0</modelVersion>\n"
         "<groupId>penstock</groupId><artifactId>jars</artifactId><version>1</version><packaging>pom</packaging>\n"
         "<dependencies>\n" + "\n".join(entries) + "\n</dependencies></project>\n"
     )

@@ -22,7 +22,6 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
     "spark.sql.ansi.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -30,14 +29,16 @@ SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
 }
+# What Spark has to say goes to a file beside the plans; what ends a night is said in our words.
 LOG4J = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {folder}/spark.log
+appender.file.append = false
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
 
 
@@ -52,7 +53,7 @@ def start(config: Config, time_zone: str, folder: Path) -> Any:
         raise EtlError(str(error)) from None
     folder.mkdir(parents=True, exist_ok=True)
     quiet = folder / "log4j2.properties"
-    quiet.write_text(LOG4J, encoding="utf-8")
+    quiet.write_text(LOG4J.format(folder=folder), encoding="utf-8")
     from pyspark.sql import SparkSession  # here, since `status` and the command's help must not pay for it
 
     java_options = f"{config['spark.driver.extraJavaOptions']} -Dlog4j2.configurationFile=file:{quiet}"
