@@ -103,12 +103,14 @@ class TransactionalSender:
         self._log = log.get("transaction", transactional_id=transactional_id)
 
     async def init(self, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        """Take the identity: fences older producers of it and ends their open transaction. Sequences begin at
-        0.
+        """Take the identity: fences older producers of it and ends their open transaction. Sequences begin at 0.
 
         With the producer id and epoch that this process had before, the identity is only taken again if nobody else
         took it meanwhile (KIP-360): a worker that starts over must not fence its own successor. Raises Fenced.
         """
+        # Answers to what an earlier try left under way must not be taken for news of this one.
+        await self.close()
+        await asyncio.sleep(0)
         await self._init_producer(producer_id, producer_epoch)
         self._enter(TransactionState.READY)
         self._forget_transaction()
@@ -235,9 +237,7 @@ class TransactionalSender:
         self._expect(TransactionState.OPEN, TransactionState.MUST_ABORT)
         self._enter(TransactionState.MUST_ABORT)
         self._sender.drop_unsent(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
-        if self._adder is not None:
-            self._adder.cancel()
-            await asyncio.gather(self._adder, return_exceptions=True)
+        await self._stop_adding()
         await self._sender.drain()
         await asyncio.sleep(0)
         self._expect(TransactionState.MUST_ABORT)
@@ -255,9 +255,7 @@ class TransactionalSender:
 
     async def close(self) -> None:
         """Fail what is under way. An open transaction ends by the next `init` or the broker's timeout."""
-        if self._adder is not None:
-            self._adder.cancel()
-            await asyncio.gather(self._adder, return_exceptions=True)
+        await self._stop_adding()
         await self._sender.close(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the sender was closed"))
 
     # Coordinator
@@ -323,6 +321,17 @@ class TransactionalSender:
                         future.set_result(None)
         finally:
             self._adder = None
+
+    async def _stop_adding(self) -> None:
+        """End the adder, which may not even have begun, and fail what waits for it."""
+        if self._adder is not None:
+            self._adder.cancel()
+            await asyncio.gather(self._adder, return_exceptions=True)
+            self._adder = None
+        adding, self._adding = self._adding, {}
+        for future in adding.values():
+            future.set_exception(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
+            future.exception()
 
     def _add_request(self, adding: Iterable[TopicPartition]) -> AddPartitionsToTxnRequest:
         topics: dict[str, AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = {}

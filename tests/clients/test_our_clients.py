@@ -224,6 +224,29 @@ def test_nothing_is_sent_behind_a_commit_under_way(bootstrap: str, make_topic: C
     asyncio.run(run())
 
 
+def test_init_in_the_middle_of_a_transaction_starts_afresh(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    """A stage that starts over does not wait for what its last turn left under way."""
+    topic = make_topic(1)
+    tp = (topic, 0)
+
+    async def run() -> None:
+        async with Admin(bootstrap) as client:
+            sender = TransactionalSender(client, f"over-{topic}")
+            await sender.init()
+            for turn in range(5):
+                await sender.begin()
+                left = [sender.submit(tp, [transactional_batch(sender, tp, b"left")]) for _ in range(8)]
+                await asyncio.sleep(0.003 * turn)
+                await sender.init()
+                assert all(future.done() for future in left)
+                await sender.begin()
+                await sender.send_raw(tp, [transactional_batch(sender, tp, b"%d" % turn)])
+                await sender.commit()
+            assert await read_all(client, tp) == [b"%d" % turn for turn in range(5)]
+
+    asyncio.run(run())
+
+
 def test_abort_of_undecided_batches_starts_a_new_epoch(bootstrap: str, make_topic: Callable[..., str]) -> None:
     """A sequence that was allocated and never stored must not leave a gap in front of the next transaction."""
     topic = make_topic(1)
