@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -74,7 +74,6 @@ class Context:
     # Set by the coordinators' start(); their handlers know the types.
     groups: Any = None
     transactions: Any = None
-    counters: dict[str, int] = field(default_factory=dict)
 
     def now_ms(self) -> int:
         """The wall clock in milliseconds since 1970: for timestamps only, never for timers."""

@@ -96,8 +96,6 @@ class Dispatch:
         self._context = context
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
-        self.handled = 0
-        self.refused = 0
         self.failed = 0
         if not HANDLERS:
             HANDLERS.update(registry())
@@ -154,11 +152,9 @@ class Dispatch:
             _log.exception("api=%s version=%d failed for %s", handler.name, call.api_version, call.peer)
             self._answers.close_connection(request.token)
         else:
-            self.handled += 1
             self._answers.answer(request.token, frame)
 
     def _refuse(self, request: Request, error: Exception) -> None:
-        self.refused += 1
         _log.info(
             "closing %s: api_key=%d version=%d: %s", request.peer, request.api_key, request.api_version, error
         )

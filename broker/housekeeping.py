@@ -25,7 +25,6 @@ class Housekeeping:
         self._context = context
         self._thread = ThreadPoolExecutor(1, "housekeeping")
         self._task: asyncio.Task[None] | None = None
-        self.rounds = 0
 
     def start(self) -> None:
         """Begin; the first round comes after one interval."""
@@ -76,7 +75,6 @@ class Housekeeping:
             await loop.run_in_executor(self._thread, self._round, work, checkpoints)
             if checkpoints:
                 checkpointed_ms = context.monotonic_ms()
-            self.rounds += 1
 
     def _round(self, work: list[tuple[str, int]], checkpoints: bool) -> None:
         logs = self._context.partitions

@@ -16,20 +16,19 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from penstock.broker.coordinator import Coordinators
-from penstock.pyx.border import DataPlane
-
 from penstock import log
 from penstock.broker.config import BrokerConfig
 from penstock.broker.context import Context, Endpoint
+from penstock.broker.coordinator import Coordinators
 from penstock.broker.dispatch import Dispatch
 from penstock.broker.folder import STORE, DataFolder
 from penstock.broker.housekeeping import Housekeeping
-from penstock.broker.store.base import ANY_VERSION, Store, paths
+from penstock.broker.store.base import Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topics import Topics
 from penstock.config import ConfigError
 from penstock.pyx import partition as logs
+from penstock.pyx.border import DataPlane
 
 LISTENER = "PLAINTEXT"
 
@@ -195,7 +194,7 @@ async def _register(store: Store, node_id: int, advertised: Endpoint) -> int:
         await store.create(paths.CONTROLLER_EPOCH, b"0")
     # The epoch is a plain number in the source documents, not JSON.
     epoch = int((await store.get(paths.CONTROLLER_EPOCH))[0]) + 1
-    await store.set(paths.CONTROLLER_EPOCH, str(epoch).encode(), ANY_VERSION)
+    await store.set(paths.CONTROLLER_EPOCH, str(epoch).encode())
     return epoch
 
 
