@@ -1,0 +1,278 @@
+"""The coordinators' shell over real partition logs: loading, markers in turns, timers, refused appends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.broker import coordinator, statelog
+from penstock.broker.config import SCHEMA
+from penstock.broker.coordinator import Coordinators, GroupCoordinator, TransactionCoordinator
+from penstock.broker.groups import Commit, Heartbeat, Join, Sync
+from penstock.broker.offsets import Committed
+from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
+from penstock.broker.store.embedded import EmbeddedStore
+from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
+from penstock.broker.transactions import AddPartitions, End, Facts, Init, TransactionRecord, TransactionState
+from penstock.errors import ErrorCode
+from penstock.pyx import partition as logs
+from penstock.pyx.batch import marker_type, split
+
+_ids = itertools.count(1)
+
+
+class Topics:
+    """Topics that are led in a folder of the test; the internal ones have one partition."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made: dict[str, Any] = {}
+
+    def make(self, name: str, count: int) -> Any:
+        topic_id = next(_ids).to_bytes(16, "big")
+        for index in range(count):
+            logs.lead(name, topic_id, index, 0, str(self.folder), {})
+        self.made[name] = SimpleNamespace(name=name, partitions=[SimpleNamespace(leader_epoch=0) for _ in range(count)])
+        return self.made[name]
+
+    async def ensure_internal(self, name: str, partitions: int, configs: object) -> Any:
+        return self.made.get(name) or self.make(name, 1)
+
+    def get(self, name: str) -> Any:
+        return self.made.get(name)
+
+    def partition(self, name: str, index: int) -> Any:
+        return self.made[name].partitions[index]
+
+
+class World:
+    """A context, and coordinators that can be started again over the same logs."""
+
+    def __init__(self, folder: Path, **properties: str) -> None:
+        self.folder = folder
+        self.topics = Topics(folder)
+        given = {name.replace("_", "."): text for name, text in properties.items()}
+        self.config = SCHEMA.parse({"group.initial.rebalance.delay.ms": "0", **given})
+        self.context: Any = None
+        self.coordinators: Coordinators | None = None
+
+    async def start(self) -> None:
+        if self.coordinators is not None:
+            await self.stop()
+        self.coordinators = Coordinators()
+        self.context = SimpleNamespace(
+            config=self.config,
+            topics=self.topics,
+            partitions=logs,
+            node_id=1,
+            store=await EmbeddedStore.open(self.folder / "store.db"),
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
+        )
+        await self.coordinators.start(self.context)
+
+    async def stop(self) -> None:
+        assert self.coordinators is not None
+        await self.coordinators.stop()
+        await self.context.store.close()
+        self.coordinators = None
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        found: GroupCoordinator = self.context.groups
+        return found
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        found: TransactionCoordinator = self.context.transactions
+        return found
+
+
+Play = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Play]:
+    """Run a coroutine with a started world."""
+    world = World(tmp_path, **{"group_min_session_timeout_ms": "1"})
+
+    async def whole(what: Callable[[World], Awaitable[None]]) -> None:
+        await world.start()
+        try:
+            await what(world)
+        finally:
+            if world.coordinators is not None:
+                await world.stop()
+
+    yield lambda what: asyncio.run(whole(what))
+    for name, index in logs.partitions():
+        if name in world.topics.made:
+            logs.delete(name, index)
+
+
+def commit(offset: int, **given: Any) -> Commit:
+    return Commit(None, "", None, -1, {("t", 0): Committed(offset, -1, "", -1)}, **given)
+
+
+def join(session_ms: int = 10_000, fresh: str = "m") -> Join:
+    protocols = (("range", b""),)
+    return Join(None, "", fresh, None, False, False, "c", "/h", 60_000, session_ms, "consumer", protocols)
+
+
+def committed(world: World, group: str) -> int | None:
+    machine = world.groups.find(group)
+    value = machine.offsets.committed.get(("t", 0)) if machine is not None else None
+    return None if value is None else value.offset
+
+
+async def begin(world: World, name: str, partitions: list[tuple[str, int]]) -> tuple[int, int]:
+    result = await world.transactions.init(name, Init(None, 60_000))
+    assert not result.error
+    owner = (result.producer_id, result.producer_epoch)
+    assert not await world.transactions.ask(name, AddPartitions(None, *owner, partitions))
+    return owner
+
+
+def markers(topic: str, index: int) -> list[str]:
+    """The markers in a partition, in order."""
+    end = logs.offsets(topic, index).log_end
+    return [marker_type(raw) for raw in (split(logs.read(topic, index, 0, 1 << 20)) if end else []) if raw.is_control]
+
+
+def test_what_was_answered_is_there_after_a_restart(play: Play) -> None:
+    async def steps(world: World) -> None:
+        assert await world.groups.commit("g", commit(5)) == {("t", 0): 0}
+        await world.groups.ask("members", join())
+        await world.groups.ask("members", Sync(None, "m", None, 1, None, None, {"m": b"part"}))
+        await world.start()
+        assert committed(world, "g") == 5
+        assert await world.groups.ask("members", Heartbeat(None, "m", None, 1)) == 0
+
+    play(steps)
+
+
+def test_an_open_transactions_offsets_are_pending_after_a_restart(play: Play) -> None:
+    async def steps(world: World) -> None:
+        owner = await begin(world, "x", [(GROUP_OFFSETS, 0)])
+        await world.groups.ensure_topic()
+        event = commit(9, producer_id=owner[0], producer_epoch=owner[1])
+        assert await world.groups.commit("g", event) == {("t", 0): 0}
+        await world.start()
+        machine = world.groups.find("g")
+        assert machine is not None and machine.offsets.is_unstable(("t", 0))
+        assert not (await world.transactions.end("x", End(None, *owner, True))).error
+        assert committed(world, "g") == 9
+        await world.start()
+        assert committed(world, "g") == 9
+
+    play(steps)
+
+
+def test_a_decided_transaction_is_finished_at_the_start(play: Play) -> None:
+    async def steps(world: World) -> None:
+        world.topics.make("data", 2)
+        world.topics.make(TRANSACTION_STATE, 1)
+        decided = TransactionState.PREPARE_COMMIT
+        partitions = frozenset({("data", 0), ("data", 1), ("deleted", 0)})
+        facts = Facts(7, -1, -1, 0, -1, 60_000, decided, partitions, 1, 1, 0)
+        pair = statelog.encode_transaction_record("x", TransactionRecord(facts))
+        for batch in statelog.build_batches([pair], 1):
+            logs.append(TRANSACTION_STATE, 0, batch)
+        await world.start()
+        assert markers("data", 0) == markers("data", 1) == ["commit"]
+        machine = world.transactions.find("x")
+        assert machine is not None and machine.facts is not None
+        assert machine.facts.state is TransactionState.COMPLETE_COMMIT
+        await world.start()
+        assert markers("data", 0) == ["commit"], "once is enough when completion is stored"
+
+    play(steps)
+
+
+def test_a_transaction_over_many_partitions_takes_turns_with_others(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "MARKERS_AT_ONCE", 4)
+
+    async def steps(world: World) -> None:
+        count = coordinator.MARKERS_AT_ONCE * 2 + 5
+        world.topics.make("wide", count)
+        owner = await begin(world, "x", [("wide", n) for n in range(count)])
+        ending = asyncio.create_task(world.transactions.end("x", End(None, *owner, False)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert await world.transactions.ask("x", AddPartitions(None, *owner, [("wide", 0)])) == (
+            ErrorCode.CONCURRENT_TRANSACTIONS
+        )
+        assert not (await ending).error
+        assert all(markers("wide", n) == ["abort"] for n in range(count))
+
+    play(steps)
+
+
+def test_a_silent_member_is_noticed_by_the_loops_timer(play: Play) -> None:
+    async def steps(world: World) -> None:
+        await world.groups.ask("g", join(session_ms=30))
+        await world.groups.ask("g", Sync(None, "m", None, 1, None, None, {}))
+        await world.groups.commit("g", Commit(None, "m", None, 1, {("t", 0): Committed(1, -1, "", -1)}))
+        machine = world.groups.find("g")
+        assert machine is not None
+        deadline = time.monotonic() + 30
+        while machine.members:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        assert machine.state.value == "Empty" and machine.generation == 2
+
+    play(steps)
+
+
+def test_a_commit_that_the_log_refuses_is_an_error(play: Play) -> None:
+    async def steps(world: World) -> None:
+        await world.groups.commit("g", commit(5))
+        logs.delete(GROUP_OFFSETS, 0)
+        refused = await world.groups.commit("g", commit(6))
+        assert refused == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert committed(world, "g") == 5
+
+    play(steps)
+
+
+def test_a_deleted_topic_takes_its_offsets_and_the_internal_topic_takes_all(play: Play) -> None:
+    async def steps(world: World) -> None:
+        assert world.coordinators is not None
+        await world.groups.commit("g", commit(5))
+        world.coordinators.topic_deleted("t")
+        assert committed(world, "g") is None
+        await world.groups.ask("h", join())
+        waiting = asyncio.create_task(world.groups.ask("h", join(fresh="n")))
+        await asyncio.sleep(0)
+        del world.topics.made[GROUP_OFFSETS]
+        logs.delete(GROUP_OFFSETS, 0)
+        world.coordinators.topic_deleted(GROUP_OFFSETS)
+        assert (await waiting).error == ErrorCode.NOT_COORDINATOR
+        assert not world.groups.entries
+        assert await world.groups.commit("g", commit(6)) == {("t", 0): 0}, "the topic is made again"
+
+    play(steps)
+
+
+def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    async def steps() -> None:
+        given: list[int] = []
+        for start in range(2):
+            store = await EmbeddedStore.open(tmp_path / "store.db")
+            first, second = ProducerIds(store, 1), ProducerIds(store, 2)
+            for _ in range(BLOCK_SIZE // 2):
+                given += [await first.next(), await second.next()]
+            given += await asyncio.gather(*[first.next() for _ in range(BLOCK_SIZE)])
+            await store.close()
+            assert len(set(given)) == len(given), f"start {start}"
+
+    asyncio.run(steps())
