@@ -71,14 +71,18 @@ class Load:
 
     def finish(self) -> History:
         """Stop the load, read the whole topic, and hand out the history."""
+        self.stop()
+        self._final_read()
+        return self.history
+
+    def stop(self) -> None:
+        """Stop the load and wait for its threads; raises what one of them died of."""
         self._ended.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), f"{thread.name} hangs"
         if self.failures:
             raise self.failures[0]
-        self._final_read()
-        return self.history
 
     def idempotent(self, name: str) -> None:
         """Send value after value with an idempotent producer."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess
-from history import History, Outcome, check
+from history import History, Outcome, check, kinds
 from load import Load
 
 KILLS = 3
@@ -54,3 +55,18 @@ def test_a_clean_stop_under_load_loses_nothing(broker: BrokerProcess, new_topic:
     broker.start()
     load.wait_for(acknowledged=200)
     assert check(load.finish()) == []
+
+
+def test_the_judge_finds_what_a_cut_log_lost(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    """A broker that loses data is told from one that does not: the end of a log is cut off while it is down."""
+    topic = new_topic("cut")
+    load = Load(broker.bootstrap, topic, 1, SEED)
+    load.start(Load.idempotent)
+    load.wait_for(acknowledged=500)
+    load.stop()
+    broker.kill()
+    segment = max((broker.data / f"{topic}-0").glob("*.log"))
+    os.truncate(segment, segment.stat().st_size - 100)
+    broker.start()
+    assert "cut" in broker.log_text() and "topic=" + topic in broker.log_text()
+    assert kinds(check(load.finish())) == {"unseen"}

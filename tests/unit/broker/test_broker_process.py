@@ -154,11 +154,13 @@ def test_a_signal_stops_it_cleanly_and_topics_stay(broker: BrokerProcess, number
 def test_configs_of_a_file_and_of_set(tmp_path: Path, make_broker: Make) -> None:
     file = tmp_path / "server.properties"
     file.write_text("# comment\nnum.partitions=2\nbroker.id=7\n")
-    broker = BrokerProcess(tmp_path / "b", {"num.partitions": 5}, ["--config", str(file)])
+    told = ["--config", str(file), "--advertised", "elsewhere:19092"]
+    broker = BrokerProcess(tmp_path / "b", {"num.partitions": 5}, told)
     try:
         broker.start()
         response = metadata(broker, "auto", create=True)
         assert response.controller_id == 7 and len(response.topics[0].partitions) == 5
+        assert [(one.host, one.port) for one in response.brokers] == [("elsewhere", 19092)]
     finally:
         broker.close()
 
