@@ -29,16 +29,19 @@ def test_there_are_failpoints() -> None:
 @pytest.mark.parametrize("failpoint", DECLARED)
 def test_killed_at_a_failpoint(tmp_path: Path, clusters: dict[str, BrokerProcess], failpoint: str) -> None:
     sources = {name: clusters[name] for name in ("EWR", "JFK")}
-    with World(tmp_path, sources, clusters["target"], penstock_mirror_batch_bytes=3000) as w:
-        for passage in (1, 2):
+    quick = {"penstock_mirror_batch_bytes": 3000, "penstock_mirror_position_refresh_ms": 1000}
+    with World(tmp_path, sources, clusters["target"], **quick) as w:
+        for passage in (1, 2, 0, 1, 0):  # 0: to the end, so that the next kill is one of a copy that is well on its way
             w.fill(4)
             w.fill_transactions("ac")
-            w.mirror.start(f"{failpoint}=kill@{passage}")
-            assert w.mirror.wait() == -signal.SIGKILL, w.mirror.text()
-        w.mirror.start()
-        w.await_copied()
-        assert w.mirror.stop() == 0
-        w.check()
+            if passage:
+                w.mirror.start(f"{failpoint}=kill@{passage}")
+                assert w.mirror.wait() == -signal.SIGKILL, w.mirror.text()
+            else:
+                w.mirror.start()
+                w.await_copied()
+                assert w.mirror.stop() == 0
+                w.check()
 
 
 def test_target_killed_in_the_middle(tmp_path: Path) -> None:
