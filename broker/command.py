@@ -16,6 +16,7 @@ from penstock.broker.folder import FolderError
 from penstock.broker.server import Server, ServerError, parse_endpoint
 from penstock.broker.store.base import StoreError
 from penstock.config import ConfigError
+from penstock.errors import KafkaError
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
@@ -50,12 +51,14 @@ def command(
     folder = _data_folder(config, data)
     where = parse_endpoint(listen or config["listeners"] or DEFAULT_LISTEN, "the listen address")
     told = advertised or config["advertised.listeners"]
+    if told is None and where.host in ("0.0.0.0", "::"):
+        raise ConfigError(f"clients can't be told `{where}`: give `--advertised HOST:PORT` too")
     server = Server(config, folder, where, parse_endpoint(told, "the advertised address") if told else None)
     log.setup(log_level)
     failpoints.arm_from_environment()
     try:
         asyncio.run(_serve(server))
-    except (ServerError, FolderError, StoreError, OSError) as error:
+    except (ServerError, FolderError, StoreError, KafkaError, OSError) as error:
         click.echo(f"penstock: {error}", err=True)
         sys.exit(1)
 
