@@ -84,7 +84,7 @@ class Mirror:
                     identity,
                     source.admin,
                     self.target,
-                    len(found.partitions),
+                    found,
                     limit,
                     source.name in self.new_sources,
                 )

@@ -32,8 +32,7 @@ OFFSETS_SENT = declare("mirror.offsets_sent", "batches and position are sent, no
 COMMITTED = declare("mirror.committed", "the transaction is committed, nothing noted here yet")
 
 
-# What a source has before it was ever reached: the target knows its name, its log is still to be seen.
-REGISTERED = Position(0, b"")
+UNSEEN = b""  # the topic id of a source that was never reached: the target knows its name, its log is to be seen yet
 
 
 class Identity:
@@ -49,8 +48,8 @@ class Identity:
 class Worker:
     """Copies one partition: `take()` fences and finds the position, `start()` checks it, `turn()` copies.
 
-    `partitions` is the target topic's partition count, which the source's must equal. `new_source`: the operator
-    says that this source may begin although the target has data.
+    `into` is the target's topic; the source's must have as many partitions. `new_source`: the operator says that
+    this source may begin although the target has data.
     """
 
     def __init__(
@@ -58,13 +57,13 @@ class Worker:
         identity: Identity,
         source: Admin,
         target: Admin,
-        partitions: int,
+        into: TopicInfo,
         max_batch_bytes: int,
         new_source: bool,
     ) -> None:
         self.identity = identity
-        self.position = REGISTERED
-        self._partitions = partitions
+        self.position = Position(0, UNSEEN, into.topic_id)
+        self._into = into
         self._max_batch_bytes = max_batch_bytes
         self._new_source = new_source
         self._source = source
@@ -86,6 +85,7 @@ class Worker:
         found = (await self._target.committed(self.identity.group, [partition]))[partition]
         if found is not None:
             self.position = Position.read(*found)
+            self.position.check_target(self._into.topic_id)
             return
         end = (await self._target.list_offsets({partition: LATEST}))[partition].offset
         if end > 0 and not self._new_source:
@@ -93,7 +93,7 @@ class Worker:
                 f"the target has data (end offset {end}) but no position of source {self.identity.source}; if this "
                 f"source is new, start the mirror once with `--new-source {self.identity.source}`"
             )
-        await self._commit_position(REGISTERED)
+        await self._commit_position(Position(0, UNSEEN, self._into.topic_id))
 
     async def start(self) -> int:
         """Check the position against the source; a source that is only registered begins at its log start.
@@ -103,7 +103,7 @@ class Worker:
         topic_id = await self._topic_id()
         start, end = await self._source_ends()
         known, offset = self.position.topic_id, self.position.offset
-        if known == REGISTERED.topic_id or (self._new_source and known != topic_id):
+        if known == UNSEEN or (self._new_source and known != topic_id):
             await self._commit_position(replace(self.position, offset=start, topic_id=topic_id, leader_epoch=-1))
         elif self._new_source and offset < start:
             self._log.warning(f"goes on at {start}, as told: the offsets from {offset} on are gone at the source")
@@ -121,7 +121,7 @@ class Worker:
         Raises OperatorNeeded, KafkaError.
         """
         topic_id = await self._topic_id()
-        if self.position.topic_id != REGISTERED.topic_id:
+        if self.position.topic_id != UNSEEN:
             self.position.check_topic(topic_id)
 
     async def _topic_id(self) -> bytes:
@@ -129,12 +129,13 @@ class Worker:
         topic = self.identity.partition[0]
         theirs = await _topic(self._source, topic, f"source {self.identity.source}")
         ours = await _topic(self._target, topic, "target")
-        counts = {self._partitions, len(theirs.partitions), len(ours.partitions)}
+        self.position.check_target(ours.topic_id)
+        counts = {len(topic.partitions) for topic in (self._into, theirs, ours)}
         if len(counts) > 1:
             raise OperatorNeeded(
                 f"topic {topic} has {len(theirs.partitions)} partitions at source {self.identity.source} and "
-                f"{len(ours.partitions)} on the target ({self._partitions} when this mirror began); they must have "
-                "the same number, since an id must always meet the same dedupe worker"
+                f"{len(ours.partitions)} on the target ({len(self._into.partitions)} when this mirror began); they "
+                "must have the same number, since an id must always meet the same dedupe worker"
             )
         return theirs.topic_id
 

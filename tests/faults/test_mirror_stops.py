@@ -116,6 +116,32 @@ def test_a_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], runn
 
 
 @pytest.mark.parametrize("running", [True, False])
+def test_a_target_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
+    w.fill()
+    w.mirror.start()
+    w.await_copied()
+    if not running:
+        assert w.mirror.stop() == 0
+    kept = {(w.topic, p): position for p, position in w.positions("EWR").items() if position is not None}
+    assert len(kept) == 2
+    w.admin(clusters["target"], lambda admin: admin.delete_topics([w.topic]))
+    w.create(clusters["target"])
+    # A broker that forgets a deleted topic's positions makes it a topic that was never copied to; one that keeps
+    # them must not make us believe that the copy is still there.
+    w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), kept))
+    if not running:
+        w.mirror.start()
+    for partition in range(2):
+        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the target topic was created anew")
+    assert w.mirror.stop() == 1
+    w.admin(clusters["target"], lambda admin: admin.delete_groups([w.group("EWR")]))
+    w.mirror.start()
+    w.await_copied()
+    assert w.mirror.stop() == 0
+    w.check()
+
+
+@pytest.mark.parametrize("running", [True, False])
 def test_partition_counts_that_differ(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
     if running:
         w.mirror.start()

@@ -7,7 +7,7 @@ import pytest
 from penstock.mirror.position import Position
 from penstock.pipeline.lanes import OperatorNeeded
 
-POSITION = Position(7, bytes(range(16)), 3, 100, 2)
+POSITION = Position(7, bytes(range(16)), bytes(range(16, 32)), 3, 100, 2)
 
 
 def test_written_and_read() -> None:
@@ -25,5 +25,8 @@ def test_somebody_elses(text: str) -> None:
 
 def test_another_topic() -> None:
     POSITION.check_topic(bytes(range(16)))
-    with pytest.raises(OperatorNeeded, match="created anew"):
+    with pytest.raises(OperatorNeeded, match="source topic was created anew"):
         POSITION.check_topic(bytes(16))
+    POSITION.check_target(bytes(range(16, 32)))
+    with pytest.raises(OperatorNeeded, match="target topic was created anew"):
+        POSITION.check_target(bytes(16))
