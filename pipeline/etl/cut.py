@@ -159,13 +159,17 @@ class Cut:
         """A new, empty set of goals for a night."""
         return Goals(night.end_ms(self._zone))
 
+    def too_early(self, goals: Goals, now_ms: int) -> bool:
+        """Whether the night itself is still going on, by the wall clock."""
+        return self._clock == "wall" and now_ms < goals.night_end_ms
+
     async def missing(self, goals: Goals, now_ms: int) -> list[str]:
         """What of the night has not arrived, one sentence each; empty when it is complete. Fills in the
         goals.
 
         Raises Refused when the topics' partition counts differ.
         """
-        if self._clock == "wall" and now_ms < goals.night_end_ms:
+        if self.too_early(goals, now_ms):
             return [f"the night is not over for another {(goals.night_end_ms - now_ms) // 1000 + 1} seconds"]
         missing: list[str] = []
         for name, cluster in self._sources.items():

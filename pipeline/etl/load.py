@@ -82,7 +82,7 @@ class Load:
         self._runner.run(self._cut.close())
         self._runner.close()
         if self._owns_spark and self._spark is not None:
-            self._spark.stop()
+            session.stop(self._spark)
             self._spark = None
 
     def night(self, night: Night, *, reload: bool = False) -> Outcome:
@@ -146,10 +146,12 @@ class Load:
         pause_s = FIRST_PAUSE_S
         said = ""
         while True:
-            missing = await self._cut.missing(goals, round(time.time() * 1000))
-            if not missing or self._incomplete == "mark":
+            now_ms = round(time.time() * 1000)
+            missing = await self._cut.missing(goals, now_ms)
+            # What goes on can't be marked as done: only what should be there and is not.
+            if not missing or (self._incomplete == "mark" and not self._cut.too_early(goals, now_ms)):
                 return missing
-            if self._incomplete == "fail" or time.monotonic() + pause_s > deadline:
+            if self._incomplete != "wait" or time.monotonic() + pause_s > deadline:
                 raise Incomplete(str(night), missing)
             if missing[0] != said:
                 said = missing[0]

@@ -69,6 +69,14 @@ def start(config: Config, time_zone: str, folder: Path) -> Any:
         raise EtlError(f"Spark did not start: {error}") from None
 
 
+def stop(spark: Any) -> None:
+    """Stop a session; one whose JVM is gone already is stopped."""
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError, ConnectionError):
+        spark.stop()
+
+
 @contextlib.contextmanager
 def failures_as_words(what: str) -> Iterator[None]:
     """Turn what Spark raises inside into an EtlError with the first line of its cause, the rest to the debug log."""
@@ -84,7 +92,11 @@ def failures_as_words(what: str) -> Iterator[None]:
 
 def _cause(error: BaseException) -> str:
     """The first line of the innermost cause, which names what went wrong; outer ones say which task it stopped."""
+    from pyspark.errors import PySparkException
+
     cause = getattr(error, "java_exception", None)
+    if cause is None and not isinstance(error, PySparkException):
+        return f"its JVM is gone or did not answer ({error})"
     with contextlib.suppress(Exception):  # the JVM may be gone
         while cause is not None and cause.getCause() is not None:
             cause = cause.getCause()

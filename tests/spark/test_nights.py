@@ -211,6 +211,8 @@ def test_the_wall_clock_decides_when_a_night_is_over(world: World, run: Run) -> 
     world.arrive()
     with pytest.raises(Incomplete, match="not over for another"):
         run("9999-01-01", clock="wall")
+    with pytest.raises(Incomplete, match="not over for another"):
+        run("9999-01-01", clock="wall", incomplete="mark")
 
 
 def test_a_reload_replaces_exactly_the_rows_of_its_night(world: World, run: Run, spark: Any) -> None:
@@ -332,3 +334,20 @@ def test_a_topic_that_is_not_there_is_named(world: World, run: Run) -> None:
     world.write_config(topics="nowhere")
     with pytest.raises(EtlError, match=r"has no topic `nowhere\.deduped`"):
         run("2013-01-01", clock="wall", incomplete="mark")
+
+
+def test_the_command_says_in_a_sentence_what_is_wrong(world: World) -> None:
+    world.events("2013-01-01", 2)
+    world.arrive()
+    incomplete = world.etl("--night", "2013-01-01")
+    assert (incomplete.returncode, incomplete.stdout) == (3, "")
+    assert "Error: night 2013-01-01 is incomplete: source one: " in incomplete.stderr
+    assert "Traceback" not in incomplete.stderr
+    refused = world.etl("--night", "2013-01-01", "--reload")
+    assert refused.returncode == 1 and "not in the table" in refused.stderr
+    for arguments in (["--night", "1.1.2013"], [], ["--nights", "2013-01-02..2013-01-01"]):
+        wrong = world.etl(*arguments)
+        assert wrong.returncode == 2 and "Traceback" not in wrong.stderr
+    world.write_config(penstock_etl_schema="id STRING, offset INT")
+    wrong = world.etl("--night", "2013-01-01")
+    assert (wrong.returncode, "`offset`" in wrong.stderr) == (2, True)
