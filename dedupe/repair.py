@@ -56,9 +56,9 @@ async def repair(
     logger = log.get("dedupe", topic=output[0], partition=output[1])
     end = await stable_end(admin, output, logger)
     start = (await admin.list_offsets({output: EARLIEST}))[output].offset
-    if store.complete_to > end:
+    if store.reaches_to > end:
         raise OperatorNeeded(
-            f"the store is complete to output offset {store.complete_to}, but `{output[0]}` partition {output[1]} ends "
+            f"the store has ids up to output offset {store.reaches_to}, but `{output[0]}` partition {output[1]} ends "
             f"at {end}: the topic was cut back; remove the store's folder to rebuild it from the topic"
         )
     if 0 < store.complete_to < start:

@@ -35,9 +35,7 @@ class Sifted:
     without_id: int = 0
 
 
-def sift(
-    batches: Sequence[RawBatch], position: int, store: IdStore, source: IdSource, max_batch_bytes: int
-) -> Sifted:
+def sift(batches: Sequence[RawBatch], position: int, store: IdStore, source: IdSource, max_batch_bytes: int) -> Sifted:
     """Sift batches of one input partition; records below `position` were read before and are left out uncounted.
 
     The store is read, not written. Raises RocksError, and OperatorNeeded for a record that no output batch can hold.
@@ -66,9 +64,7 @@ def sift(
     return Sifted(going, ids, rotten, read, written, read - written, int(np.count_nonzero(ids.null)))
 
 
-def _modern(
-    batches: Sequence[RawBatch], position: int, max_batch_bytes: int, rotten: list[RawBatch]
-) -> list[RawBatch]:
+def _modern(batches: Sequence[RawBatch], position: int, max_batch_bytes: int, rotten: list[RawBatch]) -> list[RawBatch]:
     """The batches, those of magic 0 or 1 and one that begins below the position rebuilt."""
     modern: list[RawBatch] = []
     for batch in batches:

@@ -85,6 +85,7 @@ class Worker:
 
         The folder must be locked. Raises Fenced, OperatorNeeded, KafkaError, OSError.
         """
+        topic_id, output_id = await self._topic_ids()
         identity = f"penstock-dedupe.{self._settings.stage}.{self.tp[0]}-{self.tp[1]}"
         self._sender = await take_identity(self._admin, identity, self._sender)
         failpoint(FENCED)
@@ -93,11 +94,11 @@ class Worker:
             self.position = Position.parse(*found)
             await self.check()
         else:
-            await self._begin()
+            await self._begin(topic_id, output_id)
         await self._repair()
         failpoint(REPAIRED)
 
-    async def _begin(self) -> None:
+    async def _begin(self, topic_id: str, output_id: str) -> None:
         """The first position, allowed only while the output is empty."""
         end = (await self._admin.list_offsets({self.output: LATEST}))[self.output].offset
         if end > 0:
@@ -105,7 +106,6 @@ class Worker:
                 f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group "
                 f"`{self._settings.group}` has no input position; nothing is guessed: begin with an empty output topic"
             )
-        topic_id, output_id = await self._topic_ids()
         start = (await self._admin.list_offsets({self.tp: EARLIEST}))[self.tp].offset
         await self._commit(Position(start, topic_id, output_id))
 

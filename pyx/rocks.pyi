@@ -12,7 +12,11 @@ class IdStore:
     """
 
     complete_to: int
+    """Output offset below which the store lacks no id that is within the window."""
+    reaches_to: int
+    """Output offset from which on the store has no id."""
     files: int
+    """Files in the database that were written since, merged or not."""
     def __init__(self, path: str, max_bytes: int, memory_max_ids: int) -> None: ...
     def unseen(
         self, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], null: npt.NDArray[np.bool_]

@@ -4,9 +4,11 @@
     add    ──► memory ─ full ─► sorted file ─ ingest ─► FIFO column family, oldest file dropped at the size bound
 
 The database has no write-ahead log and no memtable: a file is written whole, then ingested in one atomic step. Inside it
-stand the ids (0x01 + id) and one entry 0x00 + file number (8 bytes, big-endian) -> complete_to, first_ms, last_ms, ids (8
-bytes each, big-endian). So the offset can never lead the ids, and dropping a file takes its ids and its entry together:
-ageing needs no tombstones and no scans (DED-4). After a crash what was in memory is read again from the output topic.
+stand the ids (0x01 + id) and one entry 0x00 + file number (8 bytes, big-endian) -> complete_to, reaches_to, first_ms,
+last_ms, ids (8 bytes each, big-endian). All ids of output offsets below complete_to are in this file or an earlier one,
+none of reaches_to or later is. So the offset can never lead the ids, and dropping a file takes its ids and its entry
+together: ageing needs no tombstones and no scans (DED-4). After a crash what was in memory is read again from the output
+topic.
 
 RocksDB merges neighbouring small files in age order, so that look-ups meet few of them; a file never grows past a
 twenty-fourth of the size bound, so that the window shrinks in small steps.
@@ -163,7 +165,7 @@ cdef enum:
     LOOKUP_CHUNK = 1024             # ids of one MultiGet
     FILTER_BITS = 10
     BLOCK_CACHE_BYTES = 32 << 20
-    ENTRY_BYTES = 32                # complete_to, first_ms, last_ms, ids
+    ENTRY_BYTES = 40                # complete_to, reaches_to, first_ms, last_ms, ids
     FILE_PREFIX = 0
     ID_PREFIX = 1
     RECORDS_PER_ID = 8              # a file is due after so many records for each id that memory may hold
@@ -252,6 +254,47 @@ cdef cppclass IdSet:
         return 0
 
 
+# The ids of one call, held in place while the GIL is released.
+cdef class IdColumn:
+    cdef Py_buffer data_view
+    cdef Py_buffer starts_view
+    cdef Py_buffer null_view
+    cdef const uint8_t* data
+    cdef const int64_t* starts
+    cdef const uint8_t* null
+    cdef Py_ssize_t count
+
+    def __cinit__(self, data, starts, null):
+        self.count = len(starts) - 1
+        PyObject_GetBuffer(data, &self.data_view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(starts, &self.starts_view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(null, &self.null_view, PyBUF_SIMPLE)
+        self.data = <const uint8_t*>self.data_view.buf
+        self.starts = <const int64_t*>self.starts_view.buf
+        self.null = <const uint8_t*>self.null_view.buf
+        if self.count < 0 or self.starts_view.len != 8 * (self.count + 1) or self.null_view.len != self.count:
+            raise ValueError("ids don't fit together: data, starts and null are of different lengths")
+        if not self._rises():
+            raise ValueError("ids don't fit together: starts must rise and end within data")
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.data_view)
+        PyBuffer_Release(&self.starts_view)
+        PyBuffer_Release(&self.null_view)
+
+    cdef cbool _rises(self) noexcept nogil:
+        cdef int64_t before = 0
+        cdef Py_ssize_t i
+        for i in range(self.count + 1):
+            if self.starts[i] < before:
+                return False
+            before = self.starts[i]
+        return before <= self.data_view.len
+
+    cdef size_t length(self, Py_ssize_t i) noexcept nogil:
+        return <size_t>(self.starts[i + 1] - self.starts[i])
+
+
 cdef class IdStore:
     """The ids that one dedupe worker has seen. One call at a time, others wait; the GIL is released around all work."""
     cdef object lock
@@ -266,6 +309,7 @@ cdef class IdStore:
     cdef int64_t first_ms
     cdef int64_t last_ms
     cdef readonly int64_t complete_to
+    cdef readonly int64_t reaches_to
     cdef readonly int files
     cdef int64_t ids_in_files
     cdef int64_t oldest_ms
@@ -281,7 +325,7 @@ cdef class IdStore:
         self.memory_max_bytes = max(max_bytes // FILES_AT_LEAST, 1 << 16)
         self.next_file = self.records_noted = 0
         self.first_ms = self.last_ms = 0
-        self.complete_to = 0
+        self.complete_to = self.reaches_to = 0
         self._configure(max_bytes)
         self._open()
 
@@ -352,9 +396,10 @@ cdef class IdStore:
                     raise RocksError(f"`{self.path}`: a file's own entry is damaged")
                 value = <const uint8_t*>entries.value().data()
                 if found == 0:
-                    self.oldest_ms = load_i64(value + 8)
+                    self.oldest_ms = load_i64(value + 16)
                 self.complete_to = max(self.complete_to, load_i64(value))
-                self.ids_in_files += load_i64(value + 24)
+                self.reaches_to = max(self.reaches_to, load_i64(value + 8))
+                self.ids_in_files += load_i64(value + 32)
                 self.next_file = load_i64(<const uint8_t*>entries.key().data() + 1) + 1
                 found += 1
                 entries.Next()
@@ -368,35 +413,23 @@ cdef class IdStore:
         """Which records carry an id that was never added: True for the first of its kind in this call."""
         with self.lock:
             self._expect_open()
-            return self._mask(data, starts, null)
+            return self._mask(IdColumn(data, starts, null))
 
-    cdef object _mask(self, data, starts, null):
-        cdef Py_buffer data_view, starts_view, null_view, mask_view
-        cdef Py_ssize_t n = len(starts) - 1
-        mask = np.zeros(n, dtype=np.bool_)
+    cdef object _mask(self, IdColumn ids):
+        mask = np.zeros(ids.count, dtype=np.bool_)
+        cdef Py_buffer view
         cdef Status status
-        PyObject_GetBuffer(data, &data_view, PyBUF_SIMPLE)
-        PyObject_GetBuffer(starts, &starts_view, PyBUF_SIMPLE)
-        PyObject_GetBuffer(null, &null_view, PyBUF_SIMPLE)
-        PyObject_GetBuffer(mask, &mask_view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(mask, &view, PyBUF_SIMPLE)
         try:
-            if starts_view.len != 8 * (n + 1) or null_view.len != n or (n and starts[n] > data_view.len):
-                raise ValueError("ids don't fit together: data, starts and null are of different lengths")
             with nogil:
-                self._unseen(<const uint8_t*>data_view.buf, <const int64_t*>starts_view.buf,
-                             <const uint8_t*>null_view.buf, <uint8_t*>mask_view.buf, n, &status)
+                self._unseen(ids, <uint8_t*>view.buf, &status)
         finally:
-            PyBuffer_Release(&data_view)
-            PyBuffer_Release(&starts_view)
-            PyBuffer_Release(&null_view)
-            PyBuffer_Release(&mask_view)
+            PyBuffer_Release(&view)
         self._check(status)
         return mask
 
     # First what memory and this very call know, then one sorted MultiGet a chunk for the rest.
-    cdef int _unseen(
-        self, const uint8_t* data, const int64_t* starts, const uint8_t* null, uint8_t* mask, Py_ssize_t n, Status* status
-    ) except -1 nogil:
+    cdef int _unseen(self, IdColumn ids, uint8_t* mask, Status* status) except -1 nogil:
         cdef IdSet here
         cdef vector[IdSlot] asked
         cdef Py_ssize_t i
@@ -404,12 +437,12 @@ cdef class IdStore:
         cdef size_t length
         cdef uint64_t hash
         cdef IdSlot slot
-        for i in range(n):
-            if null[i]:
+        for i in range(ids.count):
+            if ids.null[i]:
                 mask[i] = 1
                 continue
-            p = data + starts[i]
-            length = <size_t>(starts[i + 1] - starts[i])
+            p = ids.data + ids.starts[i]
+            length = ids.length(i)
             hash = id_hash(p, length)
             if self.memory.has(p, length, hash) or here.has(p, length, hash):
                 continue
@@ -455,54 +488,38 @@ cdef class IdStore:
         """Add ids from record `first` on until memory is full; the record to go on with after a spill."""
         with self.lock:
             self._expect_open()
-            return self._add_from(data, starts, null, complete_to, now_ms, first)
+            return self._add_from(IdColumn(data, starts, null), complete_to, now_ms, first)
 
-    cdef Py_ssize_t _add_from(
-        self, data, starts, null, int64_t complete_to, int64_t now_ms, Py_ssize_t first
-    ) except -1:
-        cdef Py_buffer data_view, starts_view, null_view
-        cdef Py_ssize_t n = len(starts) - 1
+    cdef Py_ssize_t _add_from(self, IdColumn ids, int64_t complete_to, int64_t now_ms, Py_ssize_t first) except -1:
         cdef Py_ssize_t end
-        PyObject_GetBuffer(data, &data_view, PyBUF_SIMPLE)
-        PyObject_GetBuffer(starts, &starts_view, PyBUF_SIMPLE)
-        PyObject_GetBuffer(null, &null_view, PyBUF_SIMPLE)
-        try:
-            if starts_view.len != 8 * (n + 1) or null_view.len != n or (n and starts[n] > data_view.len):
-                raise ValueError("ids don't fit together: data, starts and null are of different lengths")
-            if not 0 <= first <= n:
-                raise ValueError(f"no record {first} among {n}")
-            with nogil:
-                end = self._add(<const uint8_t*>data_view.buf, <const int64_t*>starts_view.buf,
-                                <const uint8_t*>null_view.buf, first, n)
-        finally:
-            PyBuffer_Release(&data_view)
-            PyBuffer_Release(&starts_view)
-            PyBuffer_Release(&null_view)
-        if end == n:
+        if not 0 <= first <= ids.count:
+            raise ValueError(f"no record {first} among {ids.count}")
+        with nogil:
+            end = self._add(ids, first)
+        if end == ids.count:
             self.complete_to = max(self.complete_to, complete_to)
+        self.reaches_to = max(self.reaches_to, complete_to)
         self.records_noted += end - first
         self.first_ms = self.first_ms or now_ms
         self.last_ms = now_ms
         return end
 
-    cdef Py_ssize_t _add(
-        self, const uint8_t* data, const int64_t* starts, const uint8_t* null, Py_ssize_t first, Py_ssize_t n
-    ) except -1 nogil:
+    cdef Py_ssize_t _add(self, IdColumn ids, Py_ssize_t first) except -1 nogil:
         cdef Py_ssize_t i
         cdef const uint8_t* p
         cdef size_t length
         cdef uint64_t hash
-        for i in range(first, n):
-            if null[i]:
+        for i in range(first, ids.count):
+            if ids.null[i]:
                 continue
             if self._memory_is_full():
                 return i
-            p = data + starts[i]
-            length = <size_t>(starts[i + 1] - starts[i])
+            p = ids.data + ids.starts[i]
+            length = ids.length(i)
             hash = id_hash(p, length)
             if not self.memory.has(p, length, hash):
                 self.memory.put(p, length, hash)
-        return n
+        return ids.count
 
     cdef cbool _memory_is_full(self) noexcept nogil:
         return self.memory.count >= self.memory_max_ids or self.memory.arena.size() >= self.memory_max_bytes
@@ -527,9 +544,10 @@ cdef class IdStore:
         key[0] = FILE_PREFIX
         store_i64(key + 1, self.next_file)
         store_i64(value, self.complete_to)
-        store_i64(value + 8, self.first_ms)
-        store_i64(value + 16, self.last_ms)
-        store_i64(value + 24, <int64_t>self.memory.count)
+        store_i64(value + 8, self.reaches_to)
+        store_i64(value + 16, self.first_ms)
+        store_i64(value + 24, self.last_ms)
+        store_i64(value + 32, <int64_t>self.memory.count)
         with nogil:
             self._write_sorted(name, Slice(<const char*>key, 9), Slice(<const char*>value, ENTRY_BYTES), &status)
         self._check(status)

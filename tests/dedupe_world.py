@@ -145,7 +145,7 @@ class World:
         """The committed input offset and what is beside it; -1 while there is none."""
         tp = self.topic, partition
         group = f"penstock-dedupe.{self.topic}"
-        found = self.admin(lambda admin: admin.committed(group, [tp]))[tp]
+        found = self.admin(lambda admin: admin.committed(group, [tp], require_stable=False))[tp]
         return (-1, {}) if found is None else (found[0], json.loads(found[1]))
 
     def end(self, topic: str, partition: int = 0) -> int:

@@ -1,0 +1,22 @@
+"""Batches that are right by header and checksum and rotten inside, as a broker that doesn't inflate stores them."""
+
+from __future__ import annotations
+
+import struct
+
+from dedupe_world import World
+
+from penstock.pyx.crc import crc32c
+
+PAYLOAD_AT = 61
+CRC_AT = 17
+CRC_FROM = 21  # the checksum covers what follows it
+
+
+def rotten(world: World, partition: int = 0, count: int = 3, codec: int = 4) -> bytes:
+    """A batch of `count` records whose compressed payload is broken, with the right checksum; not in the ledger."""
+    data = bytearray(world.batch(partition, [f"rotten-{i}" for i in range(count)], codec, note=False))
+    for at in range(PAYLOAD_AT, len(data)):
+        data[at] ^= 0x5A
+    struct.pack_into(">I", data, CRC_AT, crc32c(bytes(data[CRC_FROM:])))
+    return bytes(data)

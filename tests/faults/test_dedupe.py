@@ -1,0 +1,146 @@
+"""The dedupe stage as a process: repeats dropped once and for all, positions and counters that agree with the logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import confluent_kafka
+from dedupe_world import CODECS, World
+from harness import BrokerProcess
+
+from penstock.pyx.batch import BatchBuilder
+
+
+def test_repeats_within_and_across_batches_and_restarts(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_memory_max_ids=1000) as w:
+        for _ in range(3):
+            w.fill(batches=10)
+            w.stage.start()
+            w.await_done()
+            w.fill(batches=5, count=300)  # all codecs again, while it runs
+            w.await_done()
+            assert w.stage.stop() == 0, w.stage.text()
+            w.check()
+        assert list((w.database / "ids").glob("*.sst")), "files of ids were not written"
+
+
+def test_a_batch_without_repeats_goes_on_untouched(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        for codec in CODECS:
+            w.send(0, [w.batch(0, w.some_ids(0, 50, repeats=0), codec) for _ in range(3)])
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        given, gone_on = w.batches(w.topic), w.batches(w.output)
+        assert [bytes(batch.payload) for batch in gone_on] == [bytes(batch.payload) for batch in given]
+        assert [batch.max_timestamp for batch in gone_on] == [batch.max_timestamp for batch in given]
+        assert {batch.codec for batch in gone_on} == set(CODECS)
+        w.check()
+
+
+def test_a_batch_with_a_repeat_keeps_its_codec_keys_and_timestamps(
+    tmp_path: Path, shared_broker: BrokerProcess
+) -> None:
+    with World(tmp_path, shared_broker) as w:
+        for codec in CODECS:
+            w.send(0, [w.batch(0, ["twice", f"other-{codec}", "twice"], codec)])
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert [batch.codec for batch in w.batches(w.output)] == list(CODECS)
+        assert [record.key for record in w.records()] == [b"twice"] + [b"other-%d" % codec for codec in CODECS]
+        w.check()
+
+
+def test_stock_consumers_read_the_output(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill(batches=10)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": shared_broker.bootstrap, "group.id": w.topic, "check.crcs": True}
+        )
+        consumer.assign([confluent_kafka.TopicPartition(w.output, 0, 0)])
+        wanted = w.expected()
+        values: list[int] = []
+        while len(values) < len(wanted):
+            message = consumer.poll(30)
+            assert message is not None and message.error() is None
+            values.append(int(message.value()))
+        consumer.close()
+        assert values == wanted
+
+
+def test_records_without_id_pass_and_are_counted(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.send(0, [w.batch(0, [None, "a", None, "a", ""], 3), w.batch(0, [None, None], 0), w.batch(0, ["", "b"], 4)])
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+        counters = w.position()[1]
+        assert (counters["without_id"], counters["dropped"]) == (4, 2)
+
+
+def test_ids_in_a_header(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, penstock_dedupe_id="header:message-id") as w:
+        for codec in CODECS:
+            w.send(0, [w.batch(0, ["a", None, f"b{codec}", "a"], codec, header="message-id")])
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+        assert dict(w.records()[0].headers) == {"message-id": b"a"}
+        # The ids in the folder are those of a header: it is refused for others.
+        keys = w.other("keys", penstock_dedupe_id="key")
+        keys.start(await_started=False)
+        keys.wait_for("is STOPPED")
+        assert "has the ids of" in keys.text()
+        assert keys.stop() == 1
+
+
+def test_other_transactions_of_the_input(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """Aborted input is nothing, and a marker at the end moves the position too."""
+    with World(tmp_path, shared_broker) as w:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": shared_broker.bootstrap, "transactional.id": w.topic, "linger.ms": 0}
+        )
+        producer.init_transactions()
+        for number, commit in enumerate((True, False, True)):
+            producer.begin_transaction()
+            for word in ("a", f"b{number}"):
+                producer.produce(w.topic, b"%d" % number, word.encode(), partition=0)
+            if commit:
+                w.sent[0] += [("a", number), (f"b{number}", number)]
+                producer.commit_transaction()
+            else:
+                producer.abort_transaction()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+
+
+def test_a_batch_larger_than_the_output_takes_is_split(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.admin(lambda admin: admin.create_topics({w.output: 1}, configs={"max.message.bytes": "5000"}))
+        w.send(0, [w.batch(0, w.some_ids(0, 2000), 0), w.batch(0, w.some_ids(0, 50), 0)])
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert all(batch.size_in_bytes <= 5000 for batch in w.batches(w.output))
+        w.check()
+
+
+def test_batches_that_inflate_to_a_lot(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """A few kilobytes that are hundreds of megabytes inside: opened one after the other."""
+    with World(tmp_path, shared_broker) as w:
+        builder = BatchBuilder(4, max_bytes=1 << 30)
+        assert builder.append(b"large", bytes(130 << 20), 1)
+        w.send(0, [builder.build(), w.batch(0, ["a", "a"], 0), builder.build()])
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert [record.key for record in w.records()] == [b"large", b"a"]
+        assert w.position()[1]["dropped"] == 2

@@ -1,0 +1,309 @@
+"""What the dedupe stage must not decide by itself: it stops that partition, or itself, with words."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from dedupe_rot import rotten
+from dedupe_world import LIMIT_S, World
+from harness import BrokerProcess
+from stages import StageProcess
+
+from penstock.pyx.batch import split
+
+
+def one_sentence(stage: StageProcess) -> str:
+    """The error that a stage ended with: one line, no traceback."""
+    text = stage.text()
+    assert "Traceback" not in text, text
+    (line,) = (line for line in text.splitlines() if line.startswith(("Error: ", "penstock: ")))
+    return line
+
+
+def await_stopped(stage: StageProcess, why: str) -> None:
+    """Wait until a partition stopped for that reason, then end the stage, which must say so by its exit code."""
+    stage.wait_for("is STOPPED")
+    assert stage.stop() == 1
+    assert why in one_sentence(stage), stage.text()
+
+
+def await_gone_on(w: World, stage: StageProcess, partition: int) -> None:
+    """Wait for one partition while the other one is stopped."""
+    w.await_done([partition], stage)
+    w.check([partition])
+
+
+# Repair
+
+
+def test_a_deleted_database_is_rebuilt(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, penstock_dedupe_memory_max_ids=1000) as w:
+        for _ in range(2):
+            w.fill(batches=10, count=300)
+            w.stage.start()
+            w.await_done()
+            assert w.stage.stop() == 0
+            shutil.rmtree(w.database)
+        w.fill(batches=3, repeats=0.9)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+
+
+def test_a_database_older_than_the_output_is_repaired(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, penstock_dedupe_memory_max_ids=1000) as w:
+        w.fill(batches=10, count=300)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        shutil.copytree(w.database, tmp_path / "old")
+        w.fill(batches=10, count=300)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        shutil.rmtree(w.database)
+        (tmp_path / "old").rename(w.database)
+        w.fill(batches=3, repeats=0.9)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+
+
+def test_a_damaged_database_stops_its_partition(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_memory_max_ids=1000) as w:
+        w.fill(batches=10, count=300)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        for path in (w.database / "ids").glob("*.sst"):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        w.fill(batches=1)
+        w.stage.start()
+        await_gone_on(w, w.stage, 1)
+        await_stopped(w.stage, f"remove `{w.database}`")
+        shutil.rmtree(w.database)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+
+
+def test_an_output_created_anew_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.admin(lambda admin: admin.delete_topics([w.output]))
+        w.stage.start()
+        await_stopped(w.stage, "the output topic was created anew")
+
+
+def test_an_output_that_ends_before_the_store_stops(tmp_path: Path, make_broker: type[BrokerProcess]) -> None:
+    """A broker that lost the end of its log (here: an old copy of its data folder)."""
+    broker = make_broker()
+    with World(tmp_path / "w", broker, penstock_dedupe_memory_max_ids=1000) as w:
+        w.fill(batches=2)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert broker.stop() == 0
+        shutil.copytree(broker.data, tmp_path / "old")
+        broker.start()
+        w.fill(batches=10, count=300)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert broker.stop() == 0
+        shutil.rmtree(broker.data)
+        (tmp_path / "old").rename(broker.data)
+        broker.start()
+        w.stage.start()
+        await_stopped(w.stage, "the topic was cut back")
+
+
+# Two at once
+
+
+def test_a_paused_worker_that_was_replaced_has_no_effect(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        w.stage.signal(signal.SIGSTOP)
+        w.fill()
+        newer = w.other("newer", penstock_dedupe_data=tmp_path / "elsewhere")
+        try:
+            newer.start()
+            w.await_done(stage=newer)
+            w.fill()
+            w.stage.signal(signal.SIGCONT)
+            assert w.stage.wait() == 1
+            assert "a newer dedupe worker" in one_sentence(w.stage)
+            w.await_done(stage=newer)
+            assert newer.stop() == 0
+        finally:
+            newer.kill()
+        w.check()
+
+
+def test_paused_inside_a_transaction_and_replaced(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start("dedupe.published=stop@1")
+        status = Path(f"/proc/{w.stage._process.pid}/stat")  # type: ignore[union-attr]  # it was started
+        deadline = time.monotonic() + LIMIT_S
+        while status.read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline, w.stage.text()
+            time.sleep(0.02)
+        newer = w.other("newer", penstock_dedupe_data=tmp_path / "elsewhere")
+        try:
+            newer.start()
+            w.await_done(stage=newer)
+            w.stage.signal(signal.SIGCONT)
+            assert w.stage.wait() == 1
+            assert "a newer dedupe worker" in one_sentence(w.stage)
+            w.fill()
+            w.await_done(stage=newer)
+            assert newer.stop() == 0
+        finally:
+            newer.kill()
+        w.check()
+
+
+def test_the_same_folder_twice_is_refused_and_harms_nobody(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.stage.start()
+        second = w.other("second")
+        second.start(await_started=False)
+        assert second.wait() == 1
+        assert "is in use by another worker" in one_sentence(second)
+        w.fill()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    (tmp_path / "file").write_text("")
+    with World(tmp_path, shared_broker, penstock_dedupe_data=tmp_path / "file" / "data") as w:
+        w.stage.start(await_started=False)
+        assert w.stage.wait() == 1
+        assert "can't be used" in one_sentence(w.stage)
+
+
+def test_stopped_at_any_moment_without_a_crash(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, penstock_dedupe_memory_max_ids=1000, penstock_dedupe_batch_bytes=4000) as w:
+        for pause_s in (0, 0.05, 0.15):
+            w.fill(batches=20, count=500)
+            w.stage.start()
+            time.sleep(pause_s)
+            assert w.stage.stop() == 0, w.stage.text()
+        for pause_s in (0.4, 0.6):  # before it has said that it is started
+            w.stage.start(await_started=False)
+            time.sleep(pause_s)
+            w.stage.signal(signal.SIGTERM)
+            assert w.stage.wait() in (0, -signal.SIGTERM), w.stage.text()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+
+
+# Bad input
+
+
+def test_a_rotten_batch_is_kept_aside_and_counted(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        bad = rotten(w, count=7)
+        w.send(0, [w.batch(0, ["a", "b"], 4), bad, w.batch(0, ["b", "c"], 4), rotten(w, codec=1)])
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+        assert w.position()[1]["quarantined"] == 10
+        first, _ = sorted((tmp_path / "data" / "quarantine").glob("*.batch"))
+        (kept,) = split(first.read_bytes())
+        assert (kept.base_offset, bytes(kept.payload)) == (2, bad[61:])
+
+
+def test_an_input_created_anew_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        written = len(w.records())
+        tp, group = (w.topic, 0), f"penstock-dedupe.{w.topic}"
+        position = w.admin(lambda admin: admin.committed(group, [tp]))[tp]
+        assert position is not None
+        w.admin(lambda admin: admin.delete_topics([w.topic]))
+        w.admin(lambda admin: admin.create_topics({w.topic: 1}))
+        w.send(0, [w.batch(0, ["new"], 0)])
+        # With its topic a committed position goes too, unless the coordinator is late.
+        w.stage.wait_for("is STOPPED")
+        assert w.stage.stop() == 1
+        w.admin(lambda admin: admin.commit(group, {tp: position}))
+        w.stage.start()
+        await_stopped(w.stage, "the input topic was created anew")
+        assert len(w.records()) == written
+
+
+def test_partition_counts_that_differ_stop(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        w.admin(lambda admin: admin.create_partitions({w.topic: 2}))
+        await_stopped(w.stage, "the same number")
+        w.stage.start()
+        await_stopped(w.stage, "the same number")
+
+
+def test_an_output_without_a_position_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        written = len(w.records())
+        w.admin(lambda admin: admin.delete_groups([f"penstock-dedupe.{w.topic}"]))
+        w.stage.start()
+        await_stopped(w.stage, "no input position")
+        assert len(w.records()) == written
+
+
+def test_an_expired_input_stops_its_partition_alone(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, partitions=2) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.fill()
+        w.admin(lambda admin: admin.delete_records({(w.topic, 0): 700}))
+        w.stage.start()
+        await_gone_on(w, w.stage, 1)
+        w.fill()
+        await_gone_on(w, w.stage, 1)
+        assert w.position(0)[0] == 500
+        await_stopped(w.stage, "is outside the input's log")
+
+
+def test_a_partition_that_the_input_does_not_have(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, penstock_dedupe_partitions="0,7") as w:
+        w.stage.start(await_started=False)
+        assert w.stage.wait() != 0
+        assert "has no partition 7" in one_sentence(w.stage)
+
+
+def test_an_input_that_is_not_there_is_waited_for_or_refused(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        nowhere = w.other("nowhere", topics=f"{w.topic}-not-there")
+        nowhere.start(await_started=False)
+        nowhere.wait_for("waits to find the input topic")
+        assert nowhere.stop() == 0
