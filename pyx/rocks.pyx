@@ -3,12 +3,12 @@
     unseen ──► memory (hash table over one arena) ──► RocksDB (one MultiGet for what memory does not know)
     add    ──► memory ─ full ─► sorted file ─ ingest ─► FIFO column family, oldest file dropped at the size bound
 
-The database has no write-ahead log and no memtable: a file is written whole, then ingested in one atomic step. Inside it
-stand the ids (0x01 + id) and one entry 0x00 + file number (8 bytes, big-endian) -> complete_to, reaches_to, first_ms,
+The database has no write-ahead log and no memtable: a file is written whole, then ingested in one atomic step. Inside
+it are the ids (0x01 + id) and one entry 0x00 + file number (8 bytes, big-endian) -> complete_to, reaches_to, first_ms,
 last_ms, ids (8 bytes each, big-endian). All ids of output offsets below complete_to are in this file or an earlier one,
 none of reaches_to or later is. So the offset can never lead the ids, and dropping a file takes its ids and its entry
-together: ageing needs no tombstones and no scans (DED-4). After a crash what was in memory is read again from the output
-topic.
+together: ageing needs no tombstones and no scans (DED-4). After a crash what was in memory is read again from the
+output topic.
 
 RocksDB merges neighbouring small files in age order, so that look-ups meet few of them; a file never grows past a
 twenty-fourth of the size bound, so that the window shrinks in small steps.
@@ -21,10 +21,9 @@ import numpy as np
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy
 from libcpp cimport bool as cbool
-from libcpp.memory cimport make_shared, shared_ptr, unique_ptr
+from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
@@ -42,8 +41,21 @@ cdef extern from * nogil:
 
     struct IdSlot { uint64_t hash; uint64_t at; uint32_t length; uint32_t used; };
 
-    static inline void id_sort(std::vector<IdSlot>& slots, const uint8_t* arena) {
-        std::sort(slots.begin(), slots.end(), [arena](const IdSlot& a, const IdSlot& b) {
+    // An id to be sorted: its first eight bytes as a number decide nearly always, without a look at the id itself.
+    struct IdPlace { uint64_t prefix; uint64_t at; uint32_t length; uint32_t number; };
+
+    // `at` is where the id stands in the arena, `length` its length, both with its prefix byte.
+    static inline IdPlace id_place(const uint8_t* arena, uint64_t at, uint32_t length, uint32_t number) {
+        uint64_t prefix = 0;
+        for (uint32_t i = 1; i < 9; i++)
+            prefix = prefix << 8 | (i < length ? arena[at + i] : 0);
+        return IdPlace{prefix, at, length, number};
+    }
+
+    static inline void id_sort(std::vector<IdPlace>& places, const uint8_t* arena) {
+        std::sort(places.begin(), places.end(), [arena](const IdPlace& a, const IdPlace& b) {
+            if (a.prefix != b.prefix)
+                return a.prefix < b.prefix;
             return std::string_view((const char*)arena + a.at, a.length)
                  < std::string_view((const char*)arena + b.at, b.length);
         });
@@ -54,8 +66,14 @@ cdef extern from * nogil:
         uint64_t at
         uint32_t length
         uint32_t used
+    cdef struct IdPlace:
+        uint64_t prefix
+        uint64_t at
+        uint32_t length
+        uint32_t number
     uint64_t id_hash(const uint8_t* p, size_t n) noexcept
-    void id_sort(vector[IdSlot]& slots, const uint8_t* arena) except +
+    IdPlace id_place(const uint8_t* arena, uint64_t at, uint32_t length, uint32_t number) noexcept
+    void id_sort(vector[IdPlace]& places, const uint8_t* arena) except +
 
 cdef extern from "rocksdb/slice.h" namespace "rocksdb" nogil:
     cdef cppclass Slice:
@@ -431,12 +449,11 @@ cdef class IdStore:
     # First what memory and this very call know, then one sorted MultiGet a chunk for the rest.
     cdef int _unseen(self, IdColumn ids, uint8_t* mask, Status* status) except -1 nogil:
         cdef IdSet here
-        cdef vector[IdSlot] asked
+        cdef vector[IdPlace] asked
         cdef Py_ssize_t i
         cdef const uint8_t* p
         cdef size_t length
-        cdef uint64_t hash
-        cdef IdSlot slot
+        cdef uint64_t hash, at
         for i in range(ids.count):
             if ids.null[i]:
                 mask[i] = 1
@@ -446,20 +463,18 @@ cdef class IdStore:
             hash = id_hash(p, length)
             if self.memory.has(p, length, hash) or here.has(p, length, hash):
                 continue
-            slot.at = here.arena.size()
+            at = here.arena.size()
             here.put(p, length, hash)
             mask[i] = 1
-            slot.hash = <uint64_t>i                     # whose mask to clear when the database knows it
-            slot.length = <uint32_t>(length + 1)
-            slot.used = 1
-            asked.push_back(slot)
+            # Its number says whose mask to clear when the database knows it.
+            asked.push_back(id_place(here.arena.data(), at, <uint32_t>(length + 1), <uint32_t>i))
         if self.files == 0 or asked.empty():
             return 0
         id_sort(asked, here.arena.data())
         return self._look_up(asked, here.arena.data(), mask, status)
 
     cdef int _look_up(
-        self, vector[IdSlot]& asked, const uint8_t* arena, uint8_t* mask, Status* status
+        self, vector[IdPlace]& asked, const uint8_t* arena, uint8_t* mask, Status* status
     ) except -1 nogil:
         cdef ReadOptions reading
         cdef vector[Slice] keys
@@ -477,7 +492,7 @@ cdef class IdStore:
             for i in range(count):
                 values[i].Reset()
                 if found[i].ok():
-                    mask[asked[start + i].hash] = 0
+                    mask[asked[start + i].number] = 0
                 elif not found[i].IsNotFound():
                     status[0] = found[i]
                     return 0
@@ -530,7 +545,7 @@ cdef class IdStore:
         return self._memory_is_full() or self.records_noted >= RECORDS_PER_ID * <int64_t>self.memory_max_ids
 
     def write_file(self):
-        """Write the ids in memory, sorted, with the offset that they are complete to, into a file beside the database."""
+        """Write the ids in memory, sorted, with the offset that they are complete to, into a file of its own."""
         with self.lock:
             self._expect_open()
             self._write_file()
@@ -556,13 +571,15 @@ cdef class IdStore:
     cdef int _write_sorted(self, const string& name, Slice key, Slice value, Status* status) except -1 nogil:
         cdef EnvOptions environment
         cdef unique_ptr[SstFileWriter] writer
-        cdef vector[IdSlot] sorted_ids
+        cdef vector[IdPlace] sorted_ids
+        cdef IdSlot* slot
         cdef Slice nothing
         cdef size_t i
         writer.reset(new SstFileWriter(environment, self.options))
         for i in range(self.memory.slots.size()):
-            if self.memory.slots[i].used:
-                sorted_ids.push_back(self.memory.slots[i])
+            slot = &self.memory.slots[i]
+            if slot.used:
+                sorted_ids.push_back(id_place(self.memory.arena.data(), slot.at, slot.length, 0))
         id_sort(sorted_ids, self.memory.arena.data())
         status[0] = writer.get().Open(name)
         if status[0].ok():
