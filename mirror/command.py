@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from penstock import log
+from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
 from penstock.mirror.service import Mirror
 from penstock.pipeline import job
@@ -44,6 +45,8 @@ def command(path: Path, overrides: tuple[str, ...], new_sources: tuple[str, ...]
             f"a newer mirror named `{mirror.name}` took over ({error}); only one may run: stop one, or give "
             "it another `penstock.mirror.name`"
         ) from None
+    except KafkaError as error:
+        raise click.ClickException(str(error)) from None
     stopped = mirror.stopped()
     if stopped:
         raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))

@@ -55,16 +55,17 @@ class Mirror:
         for topic in self.config["topics"]:
             await self._add_workers(topic)
         for source in self.sources:
+            turn_bytes = self.config["penstock.mirror.batch.bytes"]
             fetcher = Fetcher(
                 source.admin,
                 isolation="read_committed",
                 check_crcs=self.config["penstock.check.crcs"],
-                partition_max_bytes=self.config["penstock.mirror.batch.bytes"],
+                partition_max_bytes=turn_bytes,
                 max_wait_ms=FETCH_WAIT_MS,
             )
             refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
             watch_ms = self.config["penstock.watch.ms"]
-            source.lanes = Lanes(fetcher, source.workers, source.log, refresh_ms, watch_ms)
+            source.lanes = Lanes(fetcher, source.workers, source.log, refresh_ms, watch_ms, turn_bytes)
             await source.lanes.take()
 
     async def _add_workers(self, topic: str) -> None:

@@ -181,7 +181,7 @@ class Lane:
     def put(self, fetched: Fetched) -> None:
         """Hand over what was fetched."""
         self._waiting.append(fetched)
-        self._bytes += sum(batch.size_in_bytes for batch in fetched.batches)
+        self._bytes += _bytes(fetched)
         self._wake.set()
 
     def stop(self, reason: OperatorNeeded) -> None:
@@ -198,24 +198,38 @@ class Lane:
         self._waiting, self._bytes, self._reason = [], 0, None
         self._wake.clear()
 
-    async def next(self) -> list[Fetched]:
-        """All that waits, at least one piece. Raises what was handed over; good batches before an error come first."""
+    async def next(self, most_bytes: int) -> list[Fetched]:
+        """What waits, at least one piece and no more of them once they have so many bytes.
+
+        Raises what was handed over; good batches before an error come first.
+        """
         await self._wake.wait()
         if self._reason is not None:
             raise self._reason
-        pieces = self._waiting
-        error = pieces[-1].error
-        if error is not None and len(pieces) == 1 and not pieces[0].batches:
+        error = self._waiting[0].error
+        if error is not None and not self._waiting[0].batches:
             raise error
-        self.clear()
+        pieces: list[Fetched] = []
+        taken = 0
+        while self._waiting and taken < most_bytes and (self._waiting[0].batches or not self._waiting[0].error):
+            pieces.append(self._waiting.pop(0))
+            taken += _bytes(pieces[-1])
+        self._bytes -= taken
+        if not self._waiting:
+            self._wake.clear()
         return pieces
+
+
+def _bytes(fetched: Fetched) -> int:
+    return sum(batch.size_in_bytes for batch in fetched.batches)
 
 
 class Lanes:
     """All lanes of one input cluster, fed by one fetcher.
 
     `refresh_ms`: idle positions are committed again this often. `watch_ms`: how often the input is looked at for
-    growth or a new topic of the same name, besides what fetching shows.
+    growth or a new topic of the same name, besides what fetching shows. `turn_bytes`: a turn takes what waits, but
+    no more once it has so much.
     """
 
     def __init__(
@@ -225,12 +239,14 @@ class Lanes:
         logger: log.Fields,
         refresh_ms: int,
         watch_ms: int = 30_000,
+        turn_bytes: int = 4 << 20,
     ) -> None:
         self.lanes = {tp: Lane(tp, worker) for tp, worker in workers.items()}
         self._fetcher = fetcher
         self._log = logger
         self._refresh_s = refresh_ms / 1000
         self._watch_s = watch_ms / 1000
+        self._turn_bytes = turn_bytes
         self._lane_bytes = max(LANE_BYTES_MIN, HELD_BYTES // max(1, len(workers)))
         self._full: set[TopicPartition] = set()
         self._reaching: dict[str, asyncio.Lock] = {}  # by topic
@@ -346,12 +362,13 @@ class Lanes:
         while True:
             try:
                 async with asyncio.timeout(self._refresh_s):
-                    pieces = await lane.next()
+                    pieces = await lane.next(self._turn_bytes)
             except TimeoutError:
                 await lane.worker.refresh()
                 continue
             # An error behind good batches comes again with the next fetch, which has nothing before it.
-            if lane.tp in self._full or pieces[-1].error is not None:
+            emptied = lane.tp in self._full and not lane.is_full(self._lane_bytes)
+            if emptied or pieces[-1].error is not None:
                 self._full.discard(lane.tp)
                 self._fetcher.resume(lane.tp)
             await _to_its_end(lane.worker.turn(pieces))

@@ -179,6 +179,14 @@ def test_what_waits_is_bounded_and_taken_at_once() -> None:
     assert max(worker.turns) == LANE_PIECES
 
 
+def test_a_turn_takes_no_more_once_it_has_enough() -> None:
+    worker = Worker({("turn", n): lambda: asyncio.sleep(0.05) for n in range(1, 10)})
+    stage = Stage(worker)
+    stage.lanes._turn_bytes = len(batch()) + 1
+    asyncio.run(stage.run(lambda: worker.ended >= 6))
+    assert max(worker.turns) == 2
+
+
 def test_good_batches_before_an_error_are_not_lost() -> None:
     worker = Worker()
     stage = Stage(worker)
