@@ -6,7 +6,8 @@ topic's own config. `TOPIC_CONFIGS` says for each topic config which broker prop
 not ignored; those that only take one value say so when another is given.
 
 Accepted and kept, but without effect yet: `cleanup.policy=compact` and the settings of compaction (nothing is
-compacted, nothing is lost), `min.insync.replicas` and `unclean.leader.election.enable` (one node has one copy).
+compacted, nothing is lost), `file.delete.delay.ms` (files go at once, open readers keep theirs),
+`min.insync.replicas` and `unclean.leader.election.enable` (one node has one copy).
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ SCHEMA = Schema(
         Property("log.cleaner.min.compaction.lag.ms", _LONG, 0, "Least age of what is compacted."),
         Property("log.cleaner.max.compaction.lag.ms", _POSITIVE, LONG_MAX, "Most age of what is not."),
         Property("log.cleaner.min.cleanable.ratio", parse_ratio, 0.5, "Dirty part that starts a compaction."),
+        Property("log.segment.delete.delay.ms", _LONG, 60_000, "Kept only: deleted files go at once."),
+        Property("log.preallocate", parse_choice("false"), "false", "Only `false`."),
         Property("log.flush.interval.messages", _POSITIVE, LONG_MAX, "Records after which a log is flushed."),
         Property("log.flush.interval.ms", _LONG, None, "Time after which a log is flushed."),
         Property("log.message.timestamp.type", _TIMESTAMP_TYPE, "CreateTime", "Whose clock stamps records."),
@@ -194,6 +197,12 @@ _TOPIC_CONFIGS: tuple[tuple[str, ConfigType, str, str], ...] = (
         "How long compaction keeps tombstones.",
     ),
     (
+        "file.delete.delay.ms",
+        ConfigType.LONG,
+        "log.segment.delete.delay.ms",
+        "Kept only: deleted files go at once.",
+    ),
+    (
         "flush.messages",
         ConfigType.LONG,
         "log.flush.interval.messages",
@@ -244,6 +253,7 @@ _TOPIC_CONFIGS: tuple[tuple[str, ConfigType, str, str], ...] = (
         "Least age of what is compacted.",
     ),
     ("min.insync.replicas", ConfigType.INT, "min.insync.replicas", "Copies that `acks=all` waits for."),
+    ("preallocate", ConfigType.BOOLEAN, "log.preallocate", "Only `false`."),
     (
         "retention.bytes",
         ConfigType.LONG,
