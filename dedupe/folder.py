@@ -54,7 +54,8 @@ class StoreFolder:
             self._write(path, owner)
         found = path.read_text(encoding="utf-8")
         if found != owner:
-            raise OperatorNeeded(f"`{self.path}` has the ids of {found}, this worker's are those of {owner}; {REMEDY}")
+            texts = found.strip(), owner.strip()
+            raise OperatorNeeded("`{}` has the ids of {}, not those of {}; {}".format(self.path, *texts, REMEDY))
 
     def _write(self, path: Path, text: str) -> None:
         temporary = path.with_suffix(".tmp")

@@ -38,7 +38,10 @@ class Position:
     def parse(cls, offset: int, metadata: str) -> Position:
         """A position as it was committed. Raises OperatorNeeded when somebody else wrote it."""
         try:
-            return cls(offset, **json.loads(metadata))
+            position = cls(offset, **json.loads(metadata))
+            if {type(value) for value in asdict(position).values()} != {int, str}:
+                raise TypeError
+            return position
         except (ValueError, TypeError):
             raise OperatorNeeded(
                 f"the committed position {offset} has metadata {metadata!r}, which no dedupe worker wrote; "

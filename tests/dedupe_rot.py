@@ -15,6 +15,7 @@ CRC_FROM = 21  # the checksum covers what follows it
 
 def rotten(world: World, partition: int = 0, count: int = 3, codec: int = 4) -> bytes:
     """A batch of `count` records whose compressed payload is broken, with the right checksum; not in the ledger."""
+    world.rotten[partition] += count
     data = bytearray(world.batch(partition, [f"rotten-{i}" for i in range(count)], codec, note=False))
     for at in range(PAYLOAD_AT, len(data)):
         data[at] ^= 0x5A

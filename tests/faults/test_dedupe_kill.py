@@ -55,7 +55,7 @@ def test_killed_again_and_again_with_two_partitions(tmp_path: Path, shared_broke
             w.stage.start(f"{failpoint}=kill@{1 + passage % 3}", await_started=False)
             w.fill(batches=4, count=300)
             if failpoint == "dedupe.kept_aside":
-                w.send(1, [rotten(w, count=3)])
+                w.send(1, [rotten(w, 1)])
             try:
                 w.await_done()
             except AssertionError:

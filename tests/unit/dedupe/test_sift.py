@@ -1,0 +1,165 @@
+"""Which records of some batches go on."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from id_columns import add
+
+from penstock.config import ConfigError
+from penstock.dedupe import opening
+from penstock.dedupe.ids import IdSource
+from penstock.dedupe.opening import join, open_batches
+from penstock.dedupe.sift import Sifted, sift
+from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pyx.batch import BatchBuilder, RawBatch, records
+from penstock.pyx.columns import decode
+from penstock.pyx.crc import crc32c
+from penstock.pyx.rocks import IdStore
+
+LIMIT = 1 << 20
+LAST_OFFSET_DELTA_AT = 23
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[IdStore]:
+    made = IdStore(str(tmp_path / "ids"), 64 << 20, 1000)
+    yield made
+    made.close()
+
+
+def batch(
+    ids: Sequence[bytes | None], base_offset: int = 0, codec: int = 4, hole: int = 0, rot: bool = False
+) -> RawBatch:
+    """A batch as a log has it; `hole` records were compacted away behind its last one."""
+    builder = BatchBuilder(codec)
+    for i, word in enumerate(ids):
+        builder.append(word, b"value %d" % (base_offset + i), 1000 + base_offset + i)
+    data = bytearray(builder.build())
+    struct.pack_into(">q", data, 0, base_offset)
+    struct.pack_into(">i", data, LAST_OFFSET_DELTA_AT, len(ids) - 1 + hole)
+    if rot:
+        data[61:] = bytes(byte ^ 0x55 for byte in data[61:])
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return RawBatch(bytes(data))
+
+
+def message_set(key: bytes, base_offset: int) -> RawBatch:
+    """One message of magic 1, as producers before KIP-98 sent it."""
+    body = struct.pack(">bbqi", 1, 0, 77, len(key)) + key + struct.pack(">i", 3) + b"old"
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    return RawBatch(struct.pack(">qi", base_offset, len(message)) + message)
+
+
+def sifted(batches: Sequence[RawBatch], store: IdStore, position: int = 0, limit: int = LIMIT) -> Sifted:
+    found = sift(batches, position, store, IdSource("key"), limit)
+    assert found.read == found.written + found.dropped
+    assert found.written == sum(one.record_count for one in found.batches)
+    return found
+
+
+def keys(batches: Sequence[RawBatch]) -> list[bytes | None]:
+    return [record.key for one in batches for record in records(one)]
+
+
+def test_repeats_within_a_batch_across_batches_and_in_the_store(store: IdStore) -> None:
+    add(store, [b"known"], 1)
+    found = sifted([batch([b"a", b"known", b"a"]), batch([b"a", b"b", None], 3), batch([b"known", b"b"], 6)], store)
+    assert keys(found.batches) == [b"a", b"b", None]
+    assert (found.read, found.dropped, found.without_id) == (8, 5, 1)
+    assert len(found.batches) == 2  # nothing is left of the third
+
+
+def test_a_batch_without_repeats_is_the_very_same(store: IdStore) -> None:
+    given = [batch([b"a", None]), batch([b"b"], 2)]
+    found = sifted(given, store)
+    assert all(went is came for went, came in zip(found.batches, given, strict=True))
+
+
+def test_ids_meet_across_groups(store: IdStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "GROUP_BYTES", 1)  # each batch is opened alone
+    found = sifted([batch([b"a", b"b"]), batch([b"b", b"a", b"c"], 2)], store)
+    assert keys(found.batches) == [b"a", b"b", b"c"]
+
+
+def test_rotten_batches_are_set_aside_the_others_go_on(store: IdStore) -> None:
+    given = [
+        batch([b"a"]),
+        batch([b"x", b"y"], 1, rot=True),
+        batch([b"a", b"b"], 3),
+        batch([b"z"], 5, codec=1, rot=True),
+    ]
+    found = sifted(given, store)
+    assert keys(found.batches) == [b"a", b"b"]
+    assert [one.base_offset for one in found.rotten] == [1, 5]
+    assert found.read == 3
+
+
+def test_records_below_the_position_were_read_before(store: IdStore) -> None:
+    found = sifted([batch([b"a", b"b", b"c"], 10), batch([b"a"], 13)], store, position=12)
+    assert keys(found.batches) == [b"c", b"a"]
+    assert found.read == 2
+
+
+def test_a_rotten_batch_below_the_position(store: IdStore) -> None:
+    found = sifted([batch([b"a", b"b"], 10, rot=True), batch([b"c"], 12)], store, position=11)
+    assert (keys(found.batches), len(found.rotten)) == ([b"c"], 1)
+
+
+def test_batches_with_holes_go_on_without_them(store: IdStore) -> None:
+    (one,) = sifted([batch([b"a", b"b"], 5, hole=3)], store).batches
+    assert (one.record_count, one.last_offset_delta) == (2, 1)
+
+
+def test_old_messages_are_rebuilt(store: IdStore) -> None:
+    found = sifted([message_set(b"old", 0), message_set(b"old", 1), batch([b"old", b"new"], 2)], store)
+    assert keys(found.batches) == [b"old", b"new"]
+    assert {one.magic for one in found.batches} == {2}
+    assert found.dropped == 2
+
+
+def test_what_the_output_cannot_take(store: IdStore) -> None:
+    found = sifted([batch([b"%d" % i for i in range(100)], codec=0)], store, limit=500)
+    assert len(found.batches) > 1
+    assert max(one.size_in_bytes for one in found.batches) <= 500
+    with pytest.raises(OperatorNeeded, match=r"max\.message\.bytes"):
+        sifted([batch([b"x" * 600], codec=0)], store, limit=500)
+
+
+def test_nothing_at_all(store: IdStore) -> None:
+    found = sifted([], store)
+    assert (found.batches, found.read, len(found.ids.null)) == ([], 0, 0)
+
+
+def test_groups_keep_their_order_and_join_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "GROUP_BYTES", 200)
+    given = [batch([b"%d" % i, None, b""], 3 * i) for i in range(10)]
+    rotten: list[RawBatch] = []
+    groups = list(open_batches(given, rotten))
+    assert len(groups) > 1 and not rotten
+    assert [one for group, _ in groups for one in group] == given
+    source = IdSource("key")
+    joined, whole = join([source.column(columns) for _, columns in groups]), source.column(decode(given))
+    assert joined.data.tobytes() == whole.data.tobytes()
+    assert joined.starts.tolist() == whole.starts.tolist()
+    assert joined.null.tolist() == whole.null.tolist()
+
+
+def test_where_the_id_is() -> None:
+    builder = BatchBuilder()
+    builder.append(b"key", b"", 1, [("id", b"first"), ("id", b"last")])
+    builder.append(None, b"", 1, [("id", None)])
+    columns = decode([RawBatch(builder.build())])
+    data, starts, null = IdSource("header:id").column(columns)
+    assert (data.tobytes(), starts.tolist(), null.tolist()) == (b"last", [0, 4, 4], [False, True])
+    assert IdSource("key").column(columns).null.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("text", ["", "value", "header", "header:", "key:x", "KEY"])
+def test_where_no_id_can_be(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"penstock\.dedupe\.id"):
+        IdSource(text)
