@@ -43,7 +43,7 @@ SCHEMA = Schema(
         Property("penstock.dedupe.size.max.bytes", parse_int(1 << 20), 8 << 30,
                  "Bound of one partition's database; the oldest ids go first."),
         Property("penstock.dedupe.memory.max.ids", parse_int(1000), 1_000_000,
-                 "Ids held in memory before they become a sorted file."),
+                 "Ids of a partition held in memory, some 100 bytes each, before they become a sorted file."),
         Property("penstock.dedupe.batch.bytes", parse_int(1), 4 << 20,
                  "Bytes that dedupe fetches of a partition at once."),
         Property("penstock.dedupe.id", parse_str, "key", "Where the id is: `key` or `header:NAME`."),
