@@ -54,7 +54,8 @@ class Dedupe:
             max_wait_ms=FETCH_WAIT_MS,
         )
         refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
-        self.lanes = Lanes(fetcher, self.workers, self._log, refresh_ms, self.config["penstock.watch.ms"])
+        watch_ms = self.config["penstock.watch.ms"]
+        self.lanes = Lanes(fetcher, self.workers, self._log, refresh_ms, watch_ms, turn_bytes)
         await self.lanes.take()
 
     async def _output(self, topic: str, partitions: int) -> int:

@@ -92,7 +92,7 @@ class Worker:
         found = (await self._admin.committed(self._settings.group, [self.tp]))[self.tp]
         if found is not None:
             self.position = Position.parse(*found)
-            await self.check()
+            self._check_ids(topic_id, output_id)
         else:
             await self._begin(topic_id, output_id)
         await self._repair()
@@ -146,7 +146,9 @@ class Worker:
 
     async def check(self) -> None:
         """Look whether input and output are still the topics that they were. Raises OperatorNeeded, KafkaError."""
-        topic_id, output_id = await self._topic_ids()
+        self._check_ids(*await self._topic_ids())
+
+    def _check_ids(self, topic_id: str, output_id: str) -> None:
         self._check_input(topic_id)
         if output_id != self.position.output_id:
             raise OperatorNeeded(

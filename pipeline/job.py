@@ -45,7 +45,7 @@ SCHEMA = Schema(
         Property("penstock.dedupe.memory.max.ids", parse_int(1000), 1_000_000,
                  "Ids of a partition held in memory, some 100 bytes each, before they become a sorted file."),
         Property("penstock.dedupe.batch.bytes", parse_int(1), 4 << 20,
-                 "Bytes that dedupe fetches of a partition at once."),
+                 "Bytes of one dedupe transaction, about, as they came in."),
         Property("penstock.dedupe.id", parse_str, "key", "Where the id is: `key` or `header:NAME`."),
         Property("penstock.etl.topic", parse_str, None, "What is loaded; default dedupe's output topic."),
         Property("penstock.etl.table", parse_str, REQUIRED, "Folder of the Delta table."),
