@@ -22,9 +22,7 @@ def world(folder: Path, clusters: dict[str, BrokerProcess], *sources: str, **mor
     return World(folder, {name: clusters[name] for name in sources}, clusters["target"], **more)  # type: ignore[arg-type]  # all keywords
 
 
-def test_three_sources_all_codecs_aborted_left_out(
-    tmp_path: Path, clusters: dict[str, BrokerProcess]
-) -> None:
+def test_three_sources_all_codecs_aborted_left_out(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     with world(tmp_path, clusters, "EWR", "JFK", "LGA", penstock_mirror_batch_bytes=4000) as w:
         for codec in CODECS:
             w.fill(3, codec)
