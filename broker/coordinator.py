@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import uuid
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -121,7 +122,7 @@ class Timers(Generic[M]):
         self._heap.clear()
 
 
-class Coordinator(Generic[M]):
+class Coordinator(ABC, Generic[M]):
     """What both coordinators do: keep machines, feed them, append, wake them, forget them."""
 
     topic: str
@@ -135,24 +136,24 @@ class Coordinator(Generic[M]):
         self._stopped = False
 
     # What the two differ in.
-    def _new(self, name: str) -> M:
-        raise NotImplementedError
+    @abstractmethod
+    def _new(self, name: str) -> M: ...
 
-    def _step(self, machine: M, event: object, now: Now) -> Sequence[object]:
-        raise NotImplementedError
+    @abstractmethod
+    def _step(self, machine: M, event: object, now: Now) -> Sequence[object]: ...
 
-    def _disposable(self, machine: M) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _disposable(self, machine: M) -> bool: ...
 
-    def _resign(self, machine: M) -> Sequence[object]:
-        raise NotImplementedError
+    @abstractmethod
+    def _resign(self, machine: M) -> Sequence[object]: ...
 
-    def _encode(self, name: str, record: object) -> statelog.KeyValue:
-        raise NotImplementedError
+    @abstractmethod
+    def _encode(self, name: str, record: object) -> statelog.KeyValue: ...
 
+    @abstractmethod
     def _act(self, entry: Entry[M], action: object) -> object | None:
         """Carry out an action that only one of them has; the event that follows at once, if any."""
-        raise NotImplementedError
 
     def now(self) -> Now:
         """This moment."""
@@ -285,11 +286,11 @@ class Coordinator(Generic[M]):
         if self.entries:
             _log.info("loaded %d machines from topic=%s", len(self.entries), self.topic)
 
-    def _load_batch(self, partition: int, raw: RawBatch) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _load_batch(self, partition: int, raw: RawBatch) -> None: ...
 
-    def _loaded(self, entry: Entry[M]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _loaded(self, entry: Entry[M]) -> None: ...
 
     async def stop(self) -> None:
         """End timers and tasks. Requests that still wait stay unanswered: their connections are closing."""
@@ -368,9 +369,7 @@ class GroupCoordinator(Coordinator[Group]):
             self._load_marker(partition, raw)
             return
         producer_id = raw.producer_id if raw.is_transactional else -1
-        for name, record, offset in statelog.read_records(
-            raw, statelog.decode_group_record, self.topic, partition
-        ):
+        for name, record, offset in statelog.read_records(raw, statelog.decode_group_record, self.topic, partition):
             assert isinstance(record, OffsetRecord | GroupRecord)
             entry = self.entries.get(name)
             if entry is None:
@@ -405,9 +404,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def _new(self, name: str) -> Transaction:
         config = self._context.config
-        return Transaction(
-            name, config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"]
-        )
+        return Transaction(name, config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
 
     def _step(self, machine: Transaction, event: object, now: Now) -> Sequence[object]:
         return transactions.step(machine, event, now)[1]
@@ -466,9 +463,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         failpoint(AFTER_MARKERS)
         return transactions.MarkersWritten(all_written)
 
-    def _write(
-        self, entry: Entry[Transaction], action: WriteMarkers, partitions: Sequence[TopicPartition]
-    ) -> bool:
+    def _write(self, entry: Entry[Transaction], action: WriteMarkers, partitions: Sequence[TopicPartition]) -> bool:
         epoch = self._context.topics.partition(self.topic, entry.partition).leader_epoch
         errors = [
             self.write_marker(partition, action.producer_id, action.producer_epoch, action.commit, epoch)
@@ -510,9 +505,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
     def _load_batch(self, partition: int, raw: RawBatch) -> None:
         if raw.is_control:
             return
-        for name, record, _ in statelog.read_records(
-            raw, statelog.decode_transaction_record, self.topic, partition
-        ):
+        for name, record, _ in statelog.read_records(raw, statelog.decode_transaction_record, self.topic, partition):
             assert isinstance(record, TransactionRecord)
             entry = self.entries.get(name)
             if entry is None:
@@ -547,9 +540,7 @@ class Coordinators:
         await self._groups.load()
         await self._transactions.load()
         config = context.config
-        self._groups.spawn(
-            self._groups.sweep_for_ever(config["offsets.retention.check.interval.ms"], groups.Expire)
-        )
+        self._groups.spawn(self._groups.sweep_for_ever(config["offsets.retention.check.interval.ms"], groups.Expire))
         every_ms = config["transaction.remove.expired.transaction.cleanup.interval.ms"]
         self._transactions.spawn(self._transactions.sweep_for_ever(every_ms, transactions.Expire))
 

@@ -7,7 +7,7 @@ lengths are unsigned varints plus one, and every struct ends in tagged fields.
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 Bytes = bytes | memoryview
 """Contents of `bytes` and `records` fields: a decoded message holds slices of its input, not copies."""
@@ -263,12 +263,12 @@ class Struct:
 
     __slots__: tuple[str, ...] = ()
 
-    @classmethod
-    def _read(cls, r: Reader, version: int) -> Self:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # the generator writes both into every class
 
-    def _write(self, w: Writer, version: int) -> None:
-        raise NotImplementedError
+        @classmethod
+        def _read(cls, r: Reader, version: int) -> Self: ...
+
+        def _write(self, w: Writer, version: int) -> None: ...
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
