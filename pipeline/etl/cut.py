@@ -1,8 +1,8 @@
 """Where a night ends: at each partition's last stable offset, once all that the night holds has come through.
 
 A source partition's records of the night are followed hop by hop: the source's offset at the night's end, the
-mirror's position in the source, the aggregate input's end after that, dedupe's position in the input. A
-goal, once known, stays fixed for the call, so that new records don't move it away while the stages catch up.
+mirror's position in the source, the aggregate input's end after that, dedupe's position in the input, the output's end
+after that. A goal, once known, stays fixed for the call, so that new records don't move it away while the stages catch up.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ Offsets = dict[TopicPartition, int]
 ANSWER_LIMIT_MS = 5000
 # Positions stop before trailing control records, of which each takes one offset: a short gap is looked into.
 GAP_LOOKED_INTO = 10_000
+# Brokers take record timestamps up to an hour ahead of their own clock (`message.timestamp.after.max.ms`), so a record
+# that is dated an hour after the night's end arrived after it, and so did all behind it.
+CLOCKS_APART_MS = 3_600_000
 # Enough to see a batch's header or a few, far less than a fetch that is after the records.
 PEEK_BYTES = 64 << 10
 
@@ -71,11 +74,11 @@ class ClusterView:
             raise Unreachable(f"{self.name} has no topic `{topic}`")
         return [(topic, number) for number in sorted(cluster.topics[topic].partitions)]
 
-    async def offsets(self, tps: Iterable[TopicPartition], at: int) -> Offsets:
-        """Per partition the first offset at or after a timestamp (-1 if there is none), EARLIEST, or the
-        last stable one (LATEST). Raises Unreachable."""
+    async def offsets(self, tps: Iterable[TopicPartition], at: int, *, stable: bool = True) -> Offsets:
+        """Per partition the first offset at or after a timestamp (-1 if there is none), EARLIEST, or with LATEST
+        the last stable offset, unless `stable` the end. Raises Unreachable."""
         isolation: Literal["read_committed", "read_uncommitted"] = (
-            "read_committed" if at == LATEST else "read_uncommitted"
+            "read_committed" if at == LATEST and stable else "read_uncommitted"
         )
         try:
             found = await (await self._connected()).list_offsets(dict.fromkeys(tps, at), isolation)
@@ -121,7 +124,9 @@ class ClusterView:
         return confirmed
 
     async def holds_records(self, tp: TopicPartition, start: int, end: int) -> bool:
-        """Whether a committed data record stands in [start, end). Raises Unreachable."""
+        """Whether a committed data record stands in [start, end), or may yet: what is behind the last stable offset
+        can't be read before a transaction ends. Raises Unreachable."""
+        stable = (await self.offsets([tp], LATEST))[tp]
         fetcher = Fetcher(await self._connected(), isolation="read_committed", max_wait_ms=1000)
         fetcher.assign({tp: start})
         try:
@@ -131,8 +136,8 @@ class ClusterView:
                         raise Unreachable(f"{self.name} can't be read at {tp[0]}-{tp[1]}: {fetched.error}")
                     if fetched.batches:
                         return bool(fetched.batches[0].base_offset < end)
-                if fetcher.position(tp) >= end:
-                    return False
+                if fetcher.position(tp) >= min(end, stable):
+                    return stable < end
         finally:
             await fetcher.close()
 
@@ -189,12 +194,14 @@ class Cut:
         self._check_count(cluster, self._input, tps, await self._target.partitions(self._input))
         known = goals.sources.setdefault(name, {})
         open_partitions = [tp for tp in tps if tp not in known]
-        ends = await cluster.offsets(open_partitions, goals.night_end_ms) if open_partitions else {}
-        if self._clock == "records":
-            ends = await cluster.records_at_or_after(ends, goals.night_end_ms)
-        elif -1 in ends.values():
-            stable = await cluster.offsets([tp for tp, end in ends.items() if end == -1], LATEST)
-            ends.update(stable)
+        ends: Offsets = {}
+        if open_partitions and self._clock == "records":
+            found = await cluster.offsets(open_partitions, goals.night_end_ms)
+            ends = await cluster.records_at_or_after(found, goals.night_end_ms)
+        elif open_partitions:
+            ends = await cluster.offsets(open_partitions, goals.night_end_ms + CLOCKS_APART_MS)
+            undated = [tp for tp, end in ends.items() if end == -1]
+            ends.update(await cluster.offsets(undated, LATEST, stable=False) if undated else {})
         known.update({tp: end for tp, end in ends.items() if end != -1})
         missing = [
             f"{cluster.name}: {tp[0]}-{tp[1]} holds no record of after the night yet"
@@ -208,11 +215,19 @@ class Cut:
     async def _not_deduplicated(self, goals: Goals) -> list[str]:
         tps = await self._target.partitions(self._input)
         self._check_count(self._target, self._topic, await self._target.partitions(self._topic), tps)
+        # Ends, not last stable offsets: a position may be seen before the markers of its own transaction's data are.
         if not goals.input:
-            goals.input = await self._target.offsets(tps, LATEST)
+            goals.input = await self._target.offsets(tps, LATEST, stable=False)
         positions = await self._target.committed(job.dedupe_group(self._config), tps)
         behind = await self._behind(self._target, goals.input, positions)
-        return [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}" for tp, at, end in behind]
+        if behind:
+            return [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}" for tp, at, end in behind]
+        outputs = await self._target.partitions(self._topic)
+        if not goals.output:
+            goals.output = await self._target.offsets(outputs, LATEST, stable=False)
+        stable = await self._target.offsets(outputs, LATEST)
+        short = [(tp, stable[tp], end) for tp, end in goals.output.items() if stable[tp] < end]
+        return [f"{self._target.name}: {tp[0]}-{tp[1]} is not stable up to {end} but {at}" for tp, at, end in short]
 
     async def _behind(
         self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, int | None]
@@ -284,6 +299,7 @@ class Goals:
         self.night_end_ms = night_end_ms
         self.sources: dict[str, Offsets] = {}
         self.input: Offsets = {}
+        self.output: Offsets = {}
 
 
 def check_range(tp: TopicPartition, offset: int, earliest: int, stable: int) -> None:

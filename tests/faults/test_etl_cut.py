@@ -1,0 +1,115 @@
+"""When a night is complete: no record that had arrived by its end may be left to the next one, and no look waits for ever.
+
+One broker plays source and aggregate (see etl_world); Spark is not needed for the cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from confluent_kafka import Producer
+from etl_world import World, day_ms
+from harness import BrokerProcess
+
+from penstock.pipeline import job
+from penstock.pipeline.etl.cut import Cut
+from penstock.pipeline.etl.night import parse_night
+
+NIGHT = "2013-01-01"
+LOOK_LIMIT_S = 30.0  # a look that takes so long waits for something
+
+
+@pytest.fixture
+def world(shared_broker: BrokerProcess, tmp_path: Path) -> World:
+    return World(shared_broker.bootstrap, tmp_path)
+
+
+@pytest.fixture
+def open_transaction(shared_broker: BrokerProcess) -> Callable[[str, str], Producer]:
+    """A function that leaves a transaction with a record in each partition of a topic open."""
+
+    def begin(topic: str, day: str) -> Producer:
+        producer = Producer({"bootstrap.servers": shared_broker.bootstrap, "transactional.id": f"open-{topic}"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.produce(topic, b"open", partition=partition, timestamp=day_ms(day))
+        assert producer.flush(30) == 0
+        return producer
+
+    return begin
+
+
+def missing(world: World) -> list[str]:
+    """What a look at the night says."""
+
+    async def look() -> list[str]:
+        cut = Cut(job.load(world.config), "wall", ZoneInfo("UTC"))
+        goals = cut.goals(parse_night(NIGHT))
+        found: Any = None
+        try:
+            async with asyncio.timeout(LOOK_LIMIT_S):
+                found = await cut.missing(goals, day_ms("2013-01-03"))
+        finally:
+            await cut.close()
+        assert isinstance(found, list)
+        return found
+
+    return asyncio.run(look())
+
+
+def send(world: World, topic: str, stamp_ms: int, count: int = 1) -> None:
+    """Send records of that time to each partition, without transactions: their markers would bear today's time."""
+    producer = Producer({"bootstrap.servers": world.bootstrap})
+    for _ in range(count):
+        for partition in (0, 1):
+            producer.produce(topic, b"record", partition=partition, timestamp=stamp_ms)
+    assert producer.flush(30) == 0
+
+
+def test_a_night_that_has_arrived_is_complete(world: World) -> None:
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+    assert missing(world) == []
+
+
+def test_an_open_transaction_at_a_source_is_waited_for_with_words(
+    world: World, open_transaction: Callable[[str, str], Producer]
+) -> None:
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+    producer = open_transaction(world.topic, NIGHT)
+    send(world, world.topic, day_ms("2013-01-02"))  # the next day begins behind what nobody may read yet
+    found = missing(world)
+    assert found and all("is mirrored up to 10 of 11" in words for words in found)
+    producer.abort_transaction(30)
+    world.arrive()
+    assert missing(world) == []
+
+
+def test_a_record_with_a_fast_clock_does_not_end_the_night_before_its_time(world: World) -> None:
+    night_end_ms = day_ms("2013-01-02") - 12 * 3_600_000
+    send(world, world.topic, night_end_ms + 1_800_000)
+    world.arrive()
+    send(world, world.topic, day_ms(NIGHT))
+    found = missing(world)
+    assert found and all("is mirrored up to 1 of 2" in words for words in found)
+
+
+def test_output_whose_marker_is_on_its_way_is_waited_for(
+    world: World, open_transaction: Callable[[str, str], Producer]
+) -> None:
+    """A coordinator writes a position's marker and those of the data one after the other, in any order."""
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+    producer = open_transaction(f"{world.topic}.deduped", NIGHT)
+    found = missing(world)
+    assert found and all("not stable" in words for words in found)
+    producer.commit_transaction(30)
+    world.ends(f"{world.topic}.deduped")
+    assert missing(world) == []
