@@ -111,6 +111,7 @@ class Worker:
         self.position.check_topic(topic_id)
         self._check_range(start, end)
         await self._check_epoch(self.position.leader_epoch, self.position.offset)
+        self._new_source = False  # said once, it holds for this beginning and not for whatever happens later
         failpoint(POSITIONED)
         self._log.info(f"copies from offset {self.position.offset}")
         return self.position.offset

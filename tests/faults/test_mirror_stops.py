@@ -115,6 +115,19 @@ def test_a_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], runn
     w.check()
 
 
+def test_new_source_is_said_once(w: World, clusters: dict[str, BrokerProcess]) -> None:
+    """A mirror that was told so when it started still stops for a topic that is created anew weeks later."""
+    w.fill()
+    w.mirror.start(arguments=["--new-source", "EWR"])
+    w.await_copied()
+    w.admin(clusters["EWR"], lambda admin: admin.delete_topics([w.topic]))
+    w.create(clusters["EWR"])
+    w.fill(sources=["EWR"])
+    for partition in range(2):
+        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source topic was created anew")
+    assert w.mirror.stop() == 1
+
+
 @pytest.mark.parametrize("running", [True, False])
 def test_a_target_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
     w.fill()
