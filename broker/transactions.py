@@ -277,9 +277,13 @@ def _on_init(transaction: Transaction, event: Init, now: Now, out: Out) -> None:
     if facts is None:
         _init_as(transaction, event, _new_facts(event), now, out)
         return
-    if not _is_expected(facts, event):
+    # A transaction is ended for a newcomer or for its own producer; one that was replaced must not end it (Apache
+    # Kafka lets it).
+    replaced = event.expected_epoch not in (NO_PRODUCER_EPOCH, facts.producer_epoch)
+    ongoing = facts.state is TransactionState.ONGOING
+    if not _is_expected(facts, event) or (ongoing and replaced):
         out.append(Reply(event.token, ProducerResult(ErrorCode.PRODUCER_FENCED)))
-    elif facts.state is TransactionState.ONGOING:
+    elif ongoing:
         # The epoch that fences is never given to anybody; the client asks again and gets the one after it.
         _fence(transaction, facts, now, out, event.token, ProducerResult(ErrorCode.CONCURRENT_TRANSACTIONS))
     else:

@@ -192,6 +192,17 @@ def test_strangers_and_zombies() -> None:
     assert bench.end(True, producer=(5, 0)) == E.INVALID_PRODUCER_ID_MAPPING
 
 
+def test_a_replaced_producer_that_asks_on_does_not_end_its_successors_transaction() -> None:
+    bench = Bench()
+    assert bench.init() == (E.NONE, 100, 0)
+    assert bench.init() == (E.NONE, 100, 1)
+    assert bench.add(PART, producer=(100, 1)) == E.NONE
+    stored = len(bench.log)
+    assert bench.init(100, 0)[0] == E.PRODUCER_FENCED
+    assert (bench.state, len(bench.log), bench.markers) == ("Ongoing", stored, [])
+    assert bench.end(True, producer=(100, 1)) == E.NONE
+
+
 def test_nothing_to_end() -> None:
     bench = Bench()
     bench.init()
