@@ -14,7 +14,8 @@ from penstock.pipeline.lanes import OperatorNeeded
 @dataclass(frozen=True)
 class Position:
     """The next input offset, the ids of input and output topic (hexadecimal), and records read, written, dropped as
-    duplicates, quarantined (in rotten batches) and without an id (passed on) since the stage began.
+    duplicates, quarantined (in rotten batches) and without an id (passed on) since the stage began; `partitions` is how
+    many both topics had then (0: not noted).
 
     read = written + dropped + quarantined; `without_id` of the written ones have none.
     """
@@ -27,6 +28,7 @@ class Position:
     dropped: int = 0
     quarantined: int = 0
     without_id: int = 0
+    partitions: int = 0
 
     def metadata(self) -> str:
         """The text committed beside the offset."""

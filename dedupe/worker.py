@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from penstock import log
 from penstock.dedupe.folder import StoreFolder
@@ -63,6 +63,14 @@ class Settings:
     max_batch_bytes: int
 
 
+class Topics(NamedTuple):
+    """Input and output topic as the cluster has them: their ids (hexadecimal) and how many partitions both have."""
+
+    input_id: str
+    output_id: str
+    partitions: int
+
+
 class Worker:
     """Dedupes one partition: `take()` fences and repairs, `start()` gives the position, `turn()` is one transaction."""
 
@@ -85,29 +93,32 @@ class Worker:
 
         The folder must be locked. Raises Fenced, OperatorNeeded, KafkaError, OSError.
         """
-        topic_id, output_id = await self._topic_ids()
+        topics = await self._topics()
         identity = f"penstock-dedupe.{self._settings.stage}.{self.tp[0]}-{self.tp[1]}"
         self._sender = await take_identity(self._admin, identity, self._sender)
         failpoint(FENCED)
         found = (await self._admin.committed(self._settings.group, [self.tp]))[self.tp]
         if found is not None:
             self.position = Position.parse(*found)
-            self._check_ids(topic_id, output_id)
+            self._check_topics(topics)
         else:
-            await self._begin(topic_id, output_id)
+            await self._begin(topics)
         await self._repair()
         failpoint(REPAIRED)
 
-    async def _begin(self, topic_id: str, output_id: str) -> None:
-        """The first position, allowed only while the output is empty."""
+    async def _begin(self, topics: Topics) -> None:
+        """The first position, allowed only while the output is empty and with as many partitions as the others began."""
         end = (await self._admin.list_offsets({self.output: LATEST}))[self.output].offset
         if end > 0:
             raise OperatorNeeded(
                 f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group "
                 f"`{self._settings.group}` has no input position; nothing is guessed: begin with an empty output topic"
             )
+        for (topic, _), found in (await self._admin.all_committed(self._settings.group)).items():
+            if topic == self.tp[0]:
+                self._check_count(Position.parse(*found).partitions, topics.partitions)
         start = (await self._admin.list_offsets({self.tp: EARLIEST}))[self.tp].offset
-        await self._commit(Position(start, topic_id, output_id))
+        await self._commit(Position(start, topics.input_id, topics.output_id, partitions=topics.partitions))
 
     async def _repair(self) -> None:
         """A store that this process has already open may have ids beyond what was committed, so it is opened anew."""
@@ -146,14 +157,24 @@ class Worker:
 
     async def check(self) -> None:
         """Look whether input and output are still the topics that they were. Raises OperatorNeeded, KafkaError."""
-        self._check_ids(*await self._topic_ids())
+        self._check_topics(await self._topics())
 
-    def _check_ids(self, topic_id: str, output_id: str) -> None:
-        self._check_input(topic_id)
-        if output_id != self.position.output_id:
+    def _check_topics(self, topics: Topics) -> None:
+        self._check_input(topics.input_id)
+        if topics.output_id != self.position.output_id:
             raise OperatorNeeded(
-                f"the output topic was created anew (its id is {output_id}, {self.position.output_id} was written so "
-                f"far), so what was written is gone; delete group `{self._settings.group}` to dedupe the input again"
+                f"the output topic was created anew (its id is {topics.output_id}, {self.position.output_id} was "
+                f"written so far), so what was written is gone; delete group `{self._settings.group}` to dedupe the "
+                "input again"
+            )
+        self._check_count(self.position.partitions, topics.partitions)
+
+    def _check_count(self, began_with: int, partitions: int) -> None:
+        if began_with not in (0, partitions):
+            raise OperatorNeeded(
+                f"`{self.tp[0]}` and `{self.output[0]}` had {began_with} partitions when the stage began and have "
+                f"{partitions} now, so that ids meet other workers than before; begin with an empty output topic and a "
+                "new `penstock.dedupe.name`"
             )
 
     def _check_input(self, topic_id: str) -> None:
@@ -163,8 +184,8 @@ class Worker:
                 "begin with an empty output topic and a new `penstock.dedupe.name`"
             )
 
-    async def _topic_ids(self) -> tuple[str, str]:
-        """The ids of input and output topic. Raises OperatorNeeded when they differ in their partitions."""
+    async def _topics(self) -> Topics:
+        """Input and output topic as they are. Raises OperatorNeeded when they differ in their partitions, KafkaError."""
         cluster = await self._admin.metadata([self.tp[0], self.output[0]], refresh=True)
         for topic in (self.tp[0], self.output[0]):
             if topic not in cluster.topics:
@@ -176,7 +197,7 @@ class Worker:
                 f"{len(written.partitions)}; they must have the same number, since an id must always meet the same "
                 "worker"
             )
-        return read.topic_id.hex(), written.topic_id.hex()
+        return Topics(read.topic_id.hex(), written.topic_id.hex(), len(read.partitions))
 
     async def refresh(self) -> None:
         """Commit the position again, so that an idle one doesn't expire."""
@@ -230,6 +251,7 @@ class Worker:
             before.dropped + sifted.dropped,
             before.quarantined + rotten,
             before.without_id + sifted.without_id,
+            before.partitions,
         )
         await sender.begin()
         complete_to = await send(sender, self.output, sifted.batches)

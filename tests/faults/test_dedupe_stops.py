@@ -265,6 +265,23 @@ def test_partition_counts_that_differ_stop(tmp_path: Path, shared_broker: Broker
         await_stopped(w.stage, "the same number")
 
 
+def test_topics_that_grew_together_stop(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """An id would meet another worker than before, which doesn't know it."""
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        w.admin(lambda admin: admin.create_partitions({w.output: 2, w.topic: 2}))
+        w.stage.wait_for("is STOPPED")
+        assert w.stage.stop() == 1
+        w.send(1, [w.batch(1, ["another"], 0)])
+        w.stage.start()
+        for partition in (0, 1):
+            w.stage.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: `{w.topic}` and `{w.output}` had 1")
+        assert w.stage.stop() == 1
+        assert w.records(1) == []
+
+
 def test_an_output_without_a_position_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill()

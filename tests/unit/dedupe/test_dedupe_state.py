@@ -14,9 +14,9 @@ from penstock.pyx.batch import BatchBuilder, RawBatch
 
 
 def test_a_position_survives_its_metadata() -> None:
-    position = Position(7, "00ff", "aa11", 10, 8, 1, 1, 3)
+    position = Position(7, "00ff", "aa11", 10, 8, 1, 1, 3, 5)
     assert Position.parse(7, position.metadata()) == position
-    largest = Position(1 << 62, "f" * 32, "f" * 32, *[1 << 62] * 5)
+    largest = Position(1 << 62, "f" * 32, "f" * 32, *[1 << 62] * 6)
     assert len(largest.metadata()) < 4096  # Kafka's limit
 
 
