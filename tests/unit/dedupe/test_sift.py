@@ -159,7 +159,40 @@ def test_where_the_id_is() -> None:
     assert IdSource("key").column(columns).null.tolist() == [False, True]
 
 
-@pytest.mark.parametrize("text", ["", "value", "header", "header:", "key:x", "KEY"])
+JSON_IDS: dict[bytes | None, bytes | None] = {
+    b'{"id": "a"}': b"a",
+    b' {"x": {"id": 1}, "id": "\\u00fc"}\n': "\u00fc".encode(),
+    b'{"id": ""}': b"",
+    b'{"id": 17}': b"17",
+    b'{"id": 1.50}': b"1.5",
+    b'{"id": true}': b"true",
+    b'{"id": "\\ud800"}': b"\xed\xa0\x80",
+    b'{"id": null}': None,
+    b'{"id": ["a"]}': None,
+    b'{"ID": "a"}': None,
+    b'["id"]': None,
+    b'{"id": "a"': None,
+    b'{"id": "\xff"}': None,
+    b'{"id": ' + b"9" * 5000 + b"}": None,
+    b"[" * 100_000: None,
+    b"": None,
+    None: None,
+}
+
+
+def test_an_id_in_a_field() -> None:
+    builder = BatchBuilder(max_bytes=1 << 20)
+    for value in JSON_IDS:
+        assert builder.append(b"key", value, 1)
+    raw = RawBatch(builder.build())
+    data, starts, null = join([IdSource("json:id").column(decode([raw]))])
+    found = [None if null[i] else data[starts[i] : starts[i + 1]].tobytes() for i in range(len(JSON_IDS))]
+    assert found == list(JSON_IDS.values())
+    data, starts, null = IdSource("json:id").column(decode([]))
+    assert (len(data), starts.tolist(), len(null)) == (0, [0], 0)
+
+
+@pytest.mark.parametrize("text", ["", "value", "header", "header:", "json", "json:", "key:x", "KEY"])
 def test_where_no_id_can_be(text: str) -> None:
     with pytest.raises(ConfigError, match=r"penstock\.dedupe\.id"):
         IdSource(text)
