@@ -349,29 +349,6 @@ cdef int _make_segments(LogState* log, vector[int64_t]& bases, int64_t now_ms) n
     return 0
 
 
-# Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
-# headers.
-cdef int _believe(LogState* log, size_t count, int64_t now_ms, RecoveryReport* report) noexcept nogil:
-    cdef size_t i
-    cdef Segment* s
-    cdef int64_t good = 0
-    cdef int64_t end
-    cdef int result
-    for i in range(count):
-        s = log.segments[i]
-        if _believe_indexes(s):
-            continue
-        end = s.size
-        segment_reset_indexes(s)
-        result = _walk(log, s, 0, end, 0, WALK_INDEXES, now_ms, &good, report)
-        s.size = end
-        s.next_offset = log.segments[i + 1].base_offset if i + 1 < log.segments.size() else s.next_offset
-        if result != 0:
-            return result
-        segment_seal(s)
-    return 0
-
-
 # Replays by headers what lies between the snapshot and the first segment that is walked whole.
 cdef int _replay_between(
     LogState* log, int64_t from_offset, size_t count, int64_t now_ms, RecoveryReport* report
@@ -390,6 +367,35 @@ cdef int _replay_between(
         s.next_offset = next_offset
         if result != 0:
             return result
+    return 0
+
+
+# Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
+# headers. Which transactions it aborted follows from the producer states at its start, so these come first.
+cdef int _believe(
+    LogState* log, vector[int64_t]& snapshots, size_t count, int64_t now_ms, RecoveryReport* report
+) noexcept nogil:
+    cdef size_t i
+    cdef Segment* s
+    cdef int64_t good = 0
+    cdef int64_t end, from_offset
+    cdef int result
+    for i in range(count):
+        s = log.segments[i]
+        if _believe_indexes(s):
+            continue
+        from_offset = _load_snapshot(log, snapshots, s.base_offset, now_ms)
+        result = _replay_between(log, from_offset, i, now_ms, report)
+        if result != 0:
+            return result
+        end = s.size
+        segment_reset_indexes(s)
+        result = _walk(log, s, 0, end, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, &good, report)
+        s.size = end
+        s.next_offset = log.segments[i + 1].base_offset if i + 1 < log.segments.size() else s.next_offset
+        if result != 0:
+            return result
+        segment_seal(s)
     return 0
 
 
@@ -490,7 +496,9 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
         # Believing ends where the last segment isn't what its own indexes say: that one is then walked all the same.
         if not _believe_indexes(log.segments.back()) or not _find_end(log.segments.back()):
             first -= 1
-    result = _believe(log, first - 1 if first > 0 and first == log.segments.size() else first, now_ms, report)
+    result = _believe(
+        log, snapshots, first - 1 if first > 0 and first == log.segments.size() else first, now_ms, report
+    )
     if result != 0:
         return result
     if first < log.segments.size():

@@ -91,6 +91,43 @@ def test_a_damaged_index_is_rebuilt_or_harmless(tmp_path: Path, suffix: str, dam
         assert {path: path.read_bytes() for path in good} == good
 
 
+def aborting(root: Path) -> Log:
+    """Several segments, each with aborted transactions, some of which began in the one before."""
+    log = Log(root, segment_bytes=1000, index_interval_bytes=200)
+    for i in range(12):
+        log.append(batch(1, producer=(1, 0, 2 * i), transactional=True))
+        log.append(batch(4))
+        log.append(batch(1, producer=(1, 0, 2 * i + 1), transactional=True))
+        log.mark(marker(i % 2 == 0, 1, 0, 0, NOW_MS))
+    assert len(log.state().aborted) == 6 and len(log.files(".log")) > 3
+    return log
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("missing", [[".index"], [".timeindex"], [".index", ".snapshot", ".sequences"]])
+def test_a_rebuilt_index_lists_the_aborted_transactions(tmp_path: Path, missing: list[str], clean: bool) -> None:
+    log = aborting(tmp_path)
+    before = log.state()
+    log.stop()
+    for suffix in missing:
+        for path in log.files(suffix)[:-1]:
+            path.unlink()
+    log.lead(clean=clean)
+    assert log.state() == before
+
+
+def test_a_torn_transaction_index_is_rebuilt(tmp_path: Path) -> None:
+    log = aborting(tmp_path)
+    before = log.state()
+    log.stop()
+    for path in log.files(".txnindex"):
+        path.write_bytes(path.read_bytes()[:-3])
+    log.lead(clean=True)
+    assert log.state() == before
+    log.restart()
+    assert log.state() == before
+
+
 def test_an_index_after_a_kill_equals_the_one_of_a_clean_stop(tmp_path: Path) -> None:
     log = filled(tmp_path / "a")
     copy = log.snapshot(tmp_path / "b")
