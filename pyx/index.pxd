@@ -20,7 +20,7 @@ from penstock.pyx.endian cimport get_i32, put_i32
 from penstock.pyx.files cimport FILE_MODE, read_whole, write_at
 from penstock.pyx.posix cimport (
     ENOENT, MAP_FAILED, MAP_SHARED, O_CLOEXEC, O_CREAT, O_RDONLY, O_WRONLY, PROT_READ, close, errno, fdatasync, fstat,
-    ftruncate, memcpy, mmap, munmap, open, stat,
+    ftruncate, memcpy, mmap, munmap, open, stat, unlink,
 )
 
 cdef enum:
@@ -94,11 +94,13 @@ cdef inline int index_view(IndexFile* f, const char* path, const uint8_t** entri
     return 0
 
 # Write what isn't in the file yet, cut the file to it. 0 or errno. An empty index has an empty file, unless `optional`
-# (the transaction index): then it has none.
+# (the transaction index): then it has none, and one that is left of a log that was cut goes.
 cdef inline int index_write(IndexFile* f, const char* path, bint optional, bint sync) noexcept nogil:
     cdef int fd, result = 0
-    if not f.held or (optional and f.bytes.size() == 0):
+    if not f.held:
         return 0
+    if optional and f.bytes.size() == 0:
+        return 0 if unlink(path) == 0 or errno == ENOENT else errno
     fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, FILE_MODE)
     if fd < 0:
         return errno

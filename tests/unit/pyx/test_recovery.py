@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -163,6 +164,24 @@ def test_damage_in_the_middle_takes_the_later_segments_along(tmp_path: Path) -> 
     assert int(count) == len(kept)
     assert cut == sum(map(len, before.batches)) - sum(map(len, kept))
     assert [int(path.stem) for path in log.files(".log")][-1] == int(middle.stem)
+
+
+def test_a_cut_takes_the_aborted_transactions_along(tmp_path: Path) -> None:
+    """A power cut has taken an abort's marker, but not the index that lists it; the transaction is then committed."""
+    log = Log(tmp_path / "a", flush_ms=0, retention_ms=-1)
+    log.append(batch(1, producer=(2, 0, 0), transactional=True))
+    end = log.files(".log")[0].stat().st_size
+    log.mark(marker(False, 2, 0, 0, NOW_MS))
+    assert log.housekeep(int(time.time() * 1000) + 1000).flushed and log.files(".txnindex")
+    copy = log.snapshot(tmp_path / "b")
+    os.truncate(copy.folder / log.files(".log")[0].name, end)
+    killed = copy.open()
+    killed.mark(marker(True, 2, 0, 0, NOW_MS))
+    before = killed.state()
+    assert before.aborted == []
+    for _ in range(2):
+        killed.restart()
+        assert killed.state() == before
 
 
 def test_leftovers_and_strangers_in_the_folder(tmp_path: Path) -> None:
