@@ -411,6 +411,8 @@ cdef int _walk_rest(
         s = log.segments[i]
         if was_cut or (i > 0 and s.base_offset < log.segments[i - 1].next_offset):
             return _drop_from(log, i, report)
+        if i > 0:
+            log.segments[i - 1].next_offset = s.base_offset    # reads go on here, should records be missing between
         result = _rebuild(log, s, from_offset, now_ms, &was_cut, report)
         if result != 0:
             return result

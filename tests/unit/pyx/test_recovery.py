@@ -184,6 +184,22 @@ def test_a_cut_takes_the_aborted_transactions_along(tmp_path: Path) -> None:
         assert killed.state() == before
 
 
+def test_records_that_are_missing_between_segments_are_read_over(tmp_path: Path) -> None:
+    """A power cut has taken whole batches off the end of a segment, but nothing of the next one."""
+    log = Log(tmp_path / "a", segment_bytes=300)
+    for _ in range(8):
+        log.append(batch(2))
+    copy = log.snapshot(tmp_path / "b")
+    first = sorted(copy.folder.glob("*.log"))[0]
+    lost = split(first.read_bytes())[-1]
+    first.write_bytes(first.read_bytes()[: -lost.size_in_bytes])
+    killed = copy.open()
+    assert killed.recovered.log_end == 16
+    (raw, *_) = split(partition.read(killed.topic, 0, lost.base_offset, 1000))
+    assert raw.base_offset == lost.next_offset
+    assert len(killed.state().batches) == 7
+
+
 def test_leftovers_and_strangers_in_the_folder(tmp_path: Path) -> None:
     log = busy(tmp_path)
     before = log.state()
