@@ -768,7 +768,7 @@ cdef int16_t partition_aborted(
 cdef int _flush(Partition* p, bint all, int64_t now_ms, bint log_only) noexcept nogil:
     cdef vector[Segment*] wanted
     cdef size_t i
-    cdef int64_t end
+    cdef int64_t end, believed
     cdef int result = 0
     cdef uint64_t wake = 0
     cdef bint fatal = False
@@ -777,7 +777,12 @@ cdef int _flush(Partition* p, bint all, int64_t now_ms, bint log_only) noexcept 
         if p.log.segments[i].unflushed and (all or i + 1 < p.log.segments.size()):
             segment_retain(p.log.segments[i])
             wanted.push_back(p.log.segments[i])
-    end = p.log.log_end if all else p.log.segments.back().base_offset
+    believed = p.log.segments.back().base_offset
+    end = p.log.log_end if all else believed
+    # Recovery believes the indexes of segments that end at or below the recovery point. The active one's are complete
+    # on disk only once it is sealed and flushed again: until then the recovery point stays inside of it.
+    if end > believed:
+        believed = end - 1
     pthread_mutex_unlock(&p.lock)
     for i in range(wanted.size()):
         if result == 0 and log_only and not wanted[i].sealed:
@@ -792,8 +797,8 @@ cdef int _flush(Partition* p, bint all, int64_t now_ms, bint log_only) noexcept 
         fatal = result != 0
     pthread_mutex_lock(&p.lock)
     if result == 0:
-        if end > p.log.recovery_point:
-            p.log.recovery_point = end
+        if believed > p.log.recovery_point:
+            p.log.recovery_point = believed
         if all:
             p.flushed_ms = now_ms
             p.log_end_flushed = end

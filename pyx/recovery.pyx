@@ -456,8 +456,10 @@ cdef int _settle(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
     log.log_end = s.next_offset
     if log.log_start < log.segments.front().base_offset:
         log.log_start = log.segments.front().base_offset
-    if believed or log.recovery_point > log.log_end:
+    if believed:
         log.recovery_point = log.log_end
+    elif log.recovery_point > s.base_offset:
+        log.recovery_point = s.base_offset     # what was rebuilt of it isn't on disk yet
     _first_timestamp(s)
     return 0
 

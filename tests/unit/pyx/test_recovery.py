@@ -184,6 +184,23 @@ def test_a_cut_takes_the_aborted_transactions_along(tmp_path: Path) -> None:
         assert killed.state() == before
 
 
+def test_a_segment_that_ends_where_the_last_flush_did(tmp_path: Path) -> None:
+    """Its records were flushed, the last entries of its indexes weren't."""
+    log = Log(tmp_path / "a", segment_bytes=600, index_interval_bytes=50, flush_messages=8)
+    for sequence in range(2):
+        log.append(batch(1, producer=(2, 0, sequence), transactional=True))
+        log.mark(marker(False, 2, 0, 0, NOW_MS))
+        if sequence == 0:
+            partition.flush_all()
+    log.append(batch(6))  # flushed before the answer
+    log.append(batch(6))  # in a segment of its own
+    assert len(log.files(".log")) == 2
+    partition.write_checkpoints()
+    before = log.state()
+    log.kill(tmp_path / "b")
+    assert log.state() == before
+
+
 def test_records_that_are_missing_between_segments_are_read_over(tmp_path: Path) -> None:
     """A power cut has taken whole batches off the end of a segment, but nothing of the next one."""
     log = Log(tmp_path / "a", segment_bytes=300)
