@@ -513,6 +513,8 @@ cdef int16_t _append_locked(
         return 0
     if not _assign(p, records, batches, first, origin, &end, &newest):
         return CORRUPT_MESSAGE
+    if end - 1 - p.log.log_end > RELATIVE_MAX:
+        return INVALID_RECORD              # counts that lie: an index couldn't hold the offsets
     if origin == ORIGIN_REPLICA:
         out.base_offset = batches[0].base_offset
     result = segment_hold_indexes(p.log.segments.back())

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from logs import NOW_MS, Log, batch
 
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx import partition
 from penstock.pyx.batch import marker, split
+from penstock.pyx.crc import crc32c
 
 
 def busy(root: Path, **config: int) -> Log:
@@ -196,6 +198,27 @@ def test_a_segment_that_ends_where_the_last_flush_did(tmp_path: Path) -> None:
     log.append(batch(6))  # in a segment of its own
     assert len(log.files(".log")) == 2
     partition.write_checkpoints()
+    before = log.state()
+    log.kill(tmp_path / "b")
+    assert log.state() == before
+
+
+def test_counts_that_lie_cant_make_a_segment_that_recovery_cuts(tmp_path: Path) -> None:
+    def lying(count: int) -> bytes:
+        raw = bytearray(batch(1, codec=1))
+        struct.pack_into(">i", raw, 23, count - 1)
+        struct.pack_into(">i", raw, 57, count)
+        struct.pack_into(">I", raw, 17, crc32c(bytes(raw[21:])))
+        return bytes(raw)
+
+    log = Log(tmp_path / "a")
+    most = (1 << 31) - 1
+    log.append(batch(1))
+    with pytest.raises(KafkaError) as caught:
+        log.append(lying(most) + lying(most))
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+    for records in (lying(most), batch(3), batch(3)):
+        log.append(records)
     before = log.state()
     log.kill(tmp_path / "b")
     assert log.state() == before
