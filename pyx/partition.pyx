@@ -1369,7 +1369,9 @@ cdef int _find_time(Partition* p, int64_t timestamp_ms, int64_t* offset, int64_t
             return result
 
 
-cdef object _answer_time(Partition* p, int64_t timestamp_ms):
+# By its holder: it keeps the partition alive while the GIL is released.
+cdef object _answer_time(_Led led, int64_t timestamp_ms):
+    cdef Partition* p = led.p
     cdef int64_t offset = -1, timestamp = -1
     cdef int result
     with nogil:
@@ -1383,12 +1385,13 @@ cdef object _answer_time(Partition* p, int64_t timestamp_ms):
 
 def offset_for_timestamp(str topic, int partition, int64_t timestamp_ms):
     """The first record at or after a time; see partition.pyi."""
-    return _answer_time(_find(topic, partition).p, timestamp_ms)
+    return _answer_time(_find(topic, partition), timestamp_ms)
 
 
 def max_timestamp(str topic, int partition):
     """The record with the largest timestamp; see partition.pyi."""
-    cdef Partition* p = _find(topic, partition).p
+    cdef _Led led = _find(topic, partition)
+    cdef Partition* p = led.p
     cdef int64_t newest = -1
     cdef size_t i
     pthread_mutex_lock(&p.lock)
@@ -1396,7 +1399,7 @@ def max_timestamp(str topic, int partition):
         if p.log.segments[i].next_offset > p.log.log_start and p.log.segments[i].max_timestamp > newest:
             newest = p.log.segments[i].max_timestamp
     pthread_mutex_unlock(&p.lock)
-    return None if newest < 0 else _answer_time(p, newest)
+    return None if newest < 0 else _answer_time(led, newest)
 
 
 def offset_for_epoch(str topic, int partition, int epoch):
