@@ -1084,8 +1084,10 @@ def _checkpoints_of(str folder):
 
 
 def _prepare_folder(folder, topic_id):
-    """Make the partition's folder; its `partition.metadata` says the topic id, and another one is refused."""
-    if not folder.is_dir():
+    """Make the partition's folder; its `partition.metadata` says the topic id, and another one is refused. Answers
+    whether the folder is new."""
+    fresh = not folder.is_dir()
+    if fresh:
         folder.mkdir()
         above = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -1102,6 +1104,7 @@ def _prepare_folder(folder, topic_id):
         beside = folder / "partition.metadata.tmp"
         beside.write_text(f"version: 0\ntopic_id: {text}\n", encoding="ascii")
         beside.replace(metadata)
+    return fresh
 
 
 def _raise_led_epoch(_Led led, int leader_epoch):
@@ -1136,11 +1139,13 @@ def lead(str topic, bytes topic_id, int partition, int leader_epoch, str folder,
         _opening.add(key)
     try:
         path = Path(folder, f"{topic}-{partition}")
-        _prepare_folder(path, topic_id)
+        fresh = _prepare_folder(path, topic_id)
         led = _Led()
         led.key = key
         led.config = merged
         led.checkpoints = _checkpoints_of(folder)
+        if fresh:
+            led.checkpoints.drop(key)  # a deleted topic's, if the broker died before they were written
         p = led.p = made[Partition]()
         p.refs = 1
         pthread_mutex_init(&p.lock, NULL)
@@ -1169,7 +1174,14 @@ def lead(str topic, bytes topic_id, int partition, int leader_epoch, str folder,
 
 
 cdef object _note(_Led led):
-    """Give a partition's offsets to its folder's checkpoints (in memory)."""
+    """Give a partition's offsets to its folder's checkpoints (in memory), unless it isn't led any more: what a delete
+    has dropped must not come back, a later topic of the name would begin with it."""
+    with _lock:
+        if _led.get(led.key) is led:
+            _put(led)
+
+
+cdef object _put(_Led led):
     cdef int64_t recovery_point, log_start, first_segment
     pthread_mutex_lock(&led.p.lock)
     recovery_point = led.p.log.recovery_point
@@ -1213,7 +1225,7 @@ def stop(str topic, int partition):
         pthread_mutex_unlock(&p.upkeep)
     if result != 0:
         _raise_os(result, p.log.folder)
-    _note(led)
+    _put(led)
     led.checkpoints.write()
 
 
@@ -1415,19 +1427,22 @@ def delete_records_before(str topic, int partition, int64_t offset):
     cdef _Led led = _find(topic, partition)
     cdef Partition* p = led.p
     cdef int64_t log_start
-    cdef bint out_of_range
+    cdef bint stopped, out_of_range
     with nogil:
         pthread_mutex_lock(&p.lock)
+        stopped = p.stopped
         if offset == -1:
             offset = p.high_watermark
         out_of_range = offset > p.high_watermark or offset < 0
-        if not out_of_range and offset > p.log.log_start:
+        if not stopped and not out_of_range and offset > p.log.log_start:
             p.log.log_start = offset
             _settle_stable(p)
             if epochs_cut_start(&p.log.epochs, offset):
                 _write_epochs(p, False)
         log_start = p.log.log_start
         pthread_mutex_unlock(&p.lock)
+    if stopped:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} was stopped")
     if out_of_range:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"delete of records before {offset} in {topic}-{partition}")
     _note(led)
@@ -1491,8 +1506,7 @@ def housekeep(str topic, int partition, int64_t now_ms):
         pthread_mutex_lock(&p.upkeep)
         result = _housekeep(p, now_ms, &kept)
         pthread_mutex_unlock(&p.upkeep)
-    if not p.stopped:                  # a delete that came between has dropped it from the checkpoints
-        _note(led)
+    _note(led)
     if result != 0:
         _raise_os(result, p.log.folder)
     return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
@@ -1510,7 +1524,10 @@ def flush_all():
         p = led.p
         with nogil:
             pthread_mutex_lock(&p.upkeep)
-            result = EIO if p.offline else _flush(p, True, wall_ms(), False)
+            if p.stopped:              # flushed by its stop, or deleted: its paths may be another log's by now
+                result = 0
+            else:
+                result = EIO if p.offline else _flush(p, True, wall_ms(), False)
             pthread_mutex_unlock(&p.upkeep)
         if result != 0:
             failed = failed or OSError(result, os.strerror(result), os.fsdecode(p.log.folder))

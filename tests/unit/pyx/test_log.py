@@ -237,6 +237,45 @@ def test_delete_removes_the_folder_and_leftovers_are_removed_later(log: Log) -> 
     assert not left.exists() and other.exists()
 
 
+def test_what_a_deletion_drops_does_not_come_back(tmp_path: Path) -> None:
+    """Deletions of records and look-ups go on in other threads while their partition is deleted."""
+    log = Log(tmp_path, segment_bytes=300)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def trim() -> None:
+        while True:
+            try:
+                partition.max_timestamp(log.topic, 0)
+                partition.delete_records_before(log.topic, 0, -1)
+            except KafkaError:
+                return
+
+    try:
+        for _ in range(60):
+            for _ in range(3):
+                log.append(batch(3))
+            threads = [threading.Thread(target=trim) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            log.drop()
+            for thread in threads:
+                thread.join()
+            partition.write_checkpoints()
+            assert log.topic not in (tmp_path / "log-start-offset-checkpoint").read_text()
+            assert log.lead(clean=False)[:2] == (0, 0)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_new_folder_forgets_an_older_topic_of_its_name(tmp_path: Path) -> None:
+    """The broker died between the removal of the older one's folder and the writing of the checkpoints."""
+    for name in ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint"):
+        (tmp_path / name).write_text("0\n1\nagain 0 1000\n")
+    assert partition.lead("again", TOPIC_ID, 0, 0, str(tmp_path), {})[:2] == (0, 0)
+    partition.stop("again", 0)
+
+
 def test_a_folder_of_another_topic_id_is_refused(log: Log) -> None:
     log.stop()
     with pytest.raises(ValueError, match="belongs to a topic"):
