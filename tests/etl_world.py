@@ -11,11 +11,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from penstock.pipeline import job
@@ -94,8 +95,16 @@ class World:
 
     def _ends(self, topic: str, isolation: IsolationLevel) -> list[int]:
         asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
-        futures = self.admin.list_offsets(asked, isolation_level=isolation).values()
-        return [future.result(30).offset for future in futures]
+        deadline = time.monotonic() + 30
+        while True:
+            futures = self.admin.list_offsets(asked, isolation_level=isolation).values()
+            try:
+                return [future.result(30).offset for future in futures]
+            except KafkaException as error:
+                # Apache Kafka answers that a topic is created before its leaders lead.
+                if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def ends(self, topic: str) -> list[int]:
         """The end offset of each partition, once it is stable (a commit is answered before its markers are)."""

@@ -18,8 +18,11 @@ from penstock.pipeline import job
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.night import Night
+from penstock.pipeline.etl.plan import Rotten
 from penstock.pipeline.etl.table import Status, TopicPartition
 from penstock.pipeline.fetcher import Fetcher
+from penstock.pyx.batch import BatchError, RawBatch, records
+from penstock.pyx.columns import decode
 
 Clock = Literal["wall", "records"]
 Offsets = dict[TopicPartition, int]
@@ -141,6 +144,63 @@ class ClusterView:
         finally:
             await fetcher.close()
 
+    async def rotten(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Rotten]:
+        """The committed batches in some ranges that can't be opened. Raises Unreachable."""
+        found: list[Rotten] = []
+        behind = {tp: start for tp, (start, _) in ranges.items()}  # the last record that can be read
+        fetcher = Fetcher(await self._connected(), isolation="read_committed")
+        fetcher.assign({tp: start for tp, (start, end) in ranges.items() if start < end})
+        try:
+            while fetcher.assigned():
+                for fetched in await fetcher.fetch(ahead=False):
+                    tp, batches = fetched.tp, list(fetched.batches)
+                    if fetched.rotten is not None:
+                        batches.append(fetched.rotten)
+                        fetcher.seek(tp, fetched.rotten.last_offset + 1)
+                    elif fetched.error is not None:
+                        raise Unreachable(f"{self.name} can't be read at {tp[0]}-{tp[1]}: {fetched.error}")
+                    for batch in batches:
+                        last = None if batch is fetched.rotten else _last_record(batch)
+                        if last is not None:
+                            behind[tp] = max(behind[tp], last + 1)
+                        elif batch.base_offset < ranges[tp][1]:
+                            found.append(_rotten(tp, ranges[tp][0], batch, behind[tp]))
+                fetcher.assign({tp: at for tp, at in fetcher.assigned().items() if at < ranges[tp][1]})
+        finally:
+            await fetcher.close()
+        return found
+
+    async def raw_bytes(self, batch: Rotten) -> bytes:
+        """A rotten batch as the log has it. Raises Unreachable."""
+        tp = (batch.topic, batch.partition)
+        fetcher = Fetcher(await self._connected(), isolation="read_uncommitted", check_crcs=False)
+        fetcher.assign({tp: batch.start})
+        try:
+            while True:
+                for fetched in await fetcher.fetch():
+                    if not fetched.batches or fetched.batches[0].last_offset + 1 != batch.end:
+                        raise Unreachable(
+                            f"{self.name} no longer has the batch at {tp[0]}-{tp[1]} offset {batch.start}"
+                        )
+                    return bytes(fetched.batches[0])
+        finally:
+            await fetcher.close()
+
+
+def _rotten(tp: TopicPartition, start: int, batch: RawBatch, behind: int) -> Rotten:
+    """What of a rotten batch lies in a range from `start` on; a header may claim more records than there are offsets."""
+    first, end = max(start, batch.base_offset), batch.last_offset + 1
+    return Rotten(*tp, behind, first, end, min(batch.record_count, end - first))
+
+
+def _last_record(batch: RawBatch) -> int | None:
+    """The offset of a batch's last record, -1 if it has none (compaction leaves such); None when it can't be opened."""
+    try:
+        offsets = decode([batch]).offsets.tolist() if batch.magic == 2 else [record.offset for record in records(batch)]
+    except BatchError:
+        return None
+    return max(offsets, default=-1)
+
 
 class Cut:
     """Resolves the ends of nights. One object serves many nights and keeps its connections."""
@@ -168,10 +228,11 @@ class Cut:
         """Whether the night itself is still going on, by the wall clock."""
         return self._clock == "wall" and now_ms < goals.night_end_ms
 
-    async def missing(self, goals: Goals, now_ms: int) -> list[str]:
+    async def missing(self, goals: Goals, now_ms: int, *, everywhere: bool = False) -> list[str]:
         """What of the night has not arrived, one sentence each; empty when it is complete. Fills in the
         goals.
 
+        With `everywhere` dedupe is looked at too while a source is behind: a night that is marked says all.
         Raises Refused when the topics' partition counts differ.
         """
         if self.too_early(goals, now_ms):
@@ -182,12 +243,14 @@ class Cut:
                 missing += await self._not_mirrored(name, cluster, goals)
             except Unreachable as error:
                 missing.append(str(error))
-        if missing:
+        if missing and not everywhere:
             return missing
         try:
-            return await self._not_deduplicated(goals)
+            # What has come of an incomplete night is no goal to keep: more of it is on its way.
+            missing += await self._not_deduplicated(Goals(goals.night_end_ms) if missing else goals)
         except Unreachable as error:
-            return [str(error)]
+            missing.append(str(error))
+        return missing
 
     async def _not_mirrored(self, name: str, cluster: ClusterView, goals: Goals) -> list[str]:
         tps = await cluster.partitions(self._input)
@@ -274,6 +337,25 @@ class Cut:
         for tp in tps:
             check_range(tp, starts[tp], earliest[tp], stable[tp])
         return {tp: (starts[tp], stable[tp]) for tp in tps}
+
+    async def rotten(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> tuple[Rotten, ...]:
+        """The batches in these ranges of the deduplicated topic that can't be opened. Raises EtlError."""
+        try:
+            return tuple(await self._target.rotten(ranges))
+        except Unreachable as error:
+            raise EtlError(str(error)) from None
+
+    async def raw_bytes(self, batches: Iterable[Rotten], limit: int) -> list[bytes | None]:
+        """The bytes of rotten batches; None once they would be more than `limit` together. Raises EtlError."""
+        found: list[bytes | None] = []
+        try:
+            for batch in batches:
+                data = await self._target.raw_bytes(batch) if limit > 0 else None
+                limit -= len(data or b"")
+                found.append(data if limit >= 0 else None)
+        except Unreachable as error:
+            raise EtlError(str(error)) from None
+        return found
 
     async def check_still_there(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """See that the topic still holds the ranges. Raises Refused when it doesn't, EtlError when it can't

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, Column, Declared
 
 if TYPE_CHECKING:
     from penstock.pipeline.etl.plan import Plan
+    from penstock.pipeline.etl.table import TopicPartition
 
 BAD = "_bad"
 GOOD = "_good"
@@ -31,18 +33,29 @@ OPTIONS = "map(" + ", ".join(f"'{name}', '{value}'" for name, value in PARSER.it
 
 def read(spark: Any, bootstrap: str, plan: Plan) -> Any:
     """The records of a plan's ranges, reading committed, as Spark's Kafka source gives them."""
-    return _read(spark, bootstrap, plan) if plan.offsets else spark.createDataFrame([], RECORDS)
+    return _read(spark, bootstrap, plan) if plan.readable else spark.createDataFrame([], RECORDS)
 
 
 def _read(spark: Any, bootstrap: str, plan: Plan) -> Any:
+    pieces = {tp: plan.pieces(tp) for tp in plan.ranges}
+    layers = max(map(len, pieces.values()))
+    # The source takes one range a partition: around rotten batches it takes several sources.
+    read = [_source(spark, bootstrap, {tp: of[i] for tp, of in pieces.items() if i < len(of)}) for i in range(layers)]
+    records = reduce(lambda left, right: left.unionAll(right), read)
+    if plan.offsets <= TASK_RECORDS_FEW:
+        return records.coalesce(1)
+    return records.coalesce(max(spark.sparkContext.defaultParallelism, -(-plan.offsets // TASK_RECORDS_MAX)))
+
+
+def _source(spark: Any, bootstrap: str, ranges: dict[TopicPartition, tuple[int, int]]) -> Any:
+    """Spark's Kafka source for a range a partition."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
-    for (topic, partition), (start, end) in plan.ranges.items():
-        if start < end:
-            assigned.setdefault(topic, []).append(partition)
-            starts.setdefault(topic, {})[str(partition)] = start
-            ends.setdefault(topic, {})[str(partition)] = end
+    for (topic, partition), (start, end) in ranges.items():
+        assigned.setdefault(topic, []).append(partition)
+        starts.setdefault(topic, {})[str(partition)] = start
+        ends.setdefault(topic, {})[str(partition)] = end
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "assign": json.dumps(assigned),
@@ -56,12 +69,9 @@ def _read(spark: Any, bootstrap: str, plan: Plan) -> Any:
         "kafka.max.partition.fetch.bytes": str(8 << 20),
         "kafka.fetch.max.wait.ms": "10",
     }
-    if plan.offsets > TASK_RECORDS_MAX:
+    if sum(end - start for start, end in ranges.values()) > TASK_RECORDS_MAX:
         options["maxRecordsPerPartition"] = str(TASK_RECORDS_MAX)
-    records = spark.read.format("kafka").options(**options).load()
-    if plan.offsets <= TASK_RECORDS_FEW:
-        return records.coalesce(1)
-    return records.coalesce(max(spark.sparkContext.defaultParallelism, -(-plan.offsets // TASK_RECORDS_MAX)))
+    return spark.read.format("kafka").options(**options).load()
 
 
 def parse(records: Any, declared: Declared) -> Any:

@@ -13,7 +13,7 @@ import contextlib
 import fcntl
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +30,9 @@ REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are com
 BEFORE_COMMIT = failpoints.declare("etl.before_commit", "everything but the commit is done")
 AFTER_COMMIT = failpoints.declare("etl.after_commit", "the night is committed, nobody was told")
 REJECTS_CLEANED = failpoints.declare("etl.rejects_cleaned", "rejects of runs that don't count are removed")
+
+# What the rejects' table takes of a night's batches that can't be opened; the others are there without their bytes.
+ROTTEN_BYTES_KEPT = 64 << 20
 
 WhenIncomplete = Literal["wait", "fail", "mark"]
 FIRST_PAUSE_S = 0.1
@@ -100,8 +103,7 @@ class Load:
                 self._finish(commit, table.status(self._table))
                 return Outcome(commit, "already", time.monotonic() - began)
             made = self._plan(night, status, pending, reload)
-            with session.failures_as_words(f"night {night}"):
-                commit = self._run(made)
+            commit = self._run_around_rot(made)
             self._finish(commit, table.status(self._table))
             return Outcome(commit, "reloaded" if made.reload else "loaded", time.monotonic() - began)
 
@@ -147,7 +149,7 @@ class Load:
         said = ""
         while True:
             now_ms = round(time.time() * 1000)
-            missing = await self._cut.missing(goals, now_ms)
+            missing = await self._cut.missing(goals, now_ms, everywhere=self._incomplete == "mark")
             # What goes on can't be marked as done: only what should be there and is not.
             if not missing or (self._incomplete == "mark" and not self._cut.too_early(goals, now_ms)):
                 return missing
@@ -169,6 +171,28 @@ class Load:
             folder = durable.side_folder(self._table) / "spark"
             self._spark = session.start(self._config, str(self._zone), folder)
         return self._spark
+
+    def _run_around_rot(self, made: plan.Plan) -> table.NightCommit:
+        """Load a persisted plan. Batches that Spark's client can't open are found and left out, for the rejects."""
+        try:
+            with session.failures_as_words(f"night {made.night}"):
+                return self._run(made)
+        except EtlError as error:
+            if not session.came_from_kafka(error):
+                raise
+            self._on_step(f"{made.night} looks for batches that can't be opened")
+            found = self._runner.run(self._cut.rotten(made.ranges))
+            if set(found) <= set(made.rotten):
+                raise
+        for batch in found:
+            self._log.error(
+                f"the batch at offset {batch.start} of {batch.topic}-{batch.partition} can't be opened: its "
+                f"{batch.records} records are rejected"
+            )
+        made = replace(made, rotten=found)
+        plan.persist(self._table, made)
+        with session.failures_as_words(f"night {made.night}"):
+            return self._run(made)
 
     def _run(self, made: plan.Plan) -> table.NightCommit:
         """Load a persisted plan."""
@@ -197,7 +221,7 @@ class Load:
         counted, counts = events.observe(self._parsed(made), made)
         good = counted.where(events.GOOD).select(*events.row_columns(self._declared))
         written = transaction.write_rows(good)
-        commit = _commit_of(made, events.collect(counts, made) if made.offsets else {})
+        commit = _commit_of(made, events.collect(counts, made) if made.readable else {})
         if written != commit.rows and not made.reload:
             raise EtlError(f"night {made.night}: {commit.rows} good records were read, but {written} rows written")
         return commit
@@ -205,12 +229,17 @@ class Load:
     def _write_rejects(self, made: plan.Plan, commit: table.NightCommit) -> None:
         """A second reading of the ranges, for nights that have rejects: their reasons are costly to find."""
         self._on_step(f"{made.night} keeps {commit.rejects:,} rejects")
-        rejected = events.with_reason(self._parsed(made), self._declared)
+        rejected = events.with_reason(self._parsed(made), self._declared).select(*rejects.FOUND)
+        expected = commit.rejects
+        if made.rotten:
+            data = self._runner.run(self._cut.raw_bytes(made.rotten, ROTTEN_BYTES_KEPT))
+            rejected = rejected.unionByName(rejects.of_batches(self._spark, zip(made.rotten, data, strict=True)))
+            expected += len(made.rotten) - sum(batch.records for batch in made.rotten)
         rejects.write(self._spark, self._rejects, made.night, made.run, rejected)
         failpoints.failpoint(REJECTS_WRITTEN)
         kept = rejects.count(self._spark, self._rejects, made.run)
-        if kept != commit.rejects:
-            raise EtlError(f"night {made.night}: {commit.rejects} records were no rows, but {kept} rejects kept")
+        if kept != expected:
+            raise EtlError(f"night {made.night}: {expected} rejects were found, but {kept} kept")
 
     def _finish(self, commit: table.NightCommit, status: table.Status) -> None:
         """What follows a commit and is done again by every later call: clean rejects, the ready marker."""
@@ -225,6 +254,7 @@ def _commit_of(made: plan.Plan, counts: dict[table.TopicPartition, tuple[int, in
     partitions = {}
     for tp, (start, end) in made.ranges.items():
         records, rows = counts.get(tp, (0, 0))
+        records += sum(batch.records for batch in made.rotten if (batch.topic, batch.partition) == tp)
         partitions[tp] = table.Range(start, end, records, rows, records - rows)
     return table.NightCommit(made.night, made.run, partitions, made.missing)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,27 @@ AFTER_PLAN = failpoints.declare("etl.after_plan", "the plan is persisted, nothin
 
 
 @dataclass(frozen=True)
+class Rotten:
+    """A batch that can't be opened: its offsets from start up to (not with) end, and the records that its header claims.
+
+    `behind` is the offset behind the last record before it: a client that is asked for what lies between the two (control
+    records, perhaps) meets the batch.
+    """
+
+    topic: str
+    partition: int
+    behind: int
+    start: int
+    end: int
+    records: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a run will load: per partition from start up to (not with) end.
 
     `run` is the number that the commit will have, one above the table's when the plan was made: a plan is
-    pending exactly until the table's run number reaches it.
+    pending exactly until the table's run number reaches it. `rotten` batches are left out and go to the rejects.
     """
 
     night: str
@@ -30,11 +46,27 @@ class Plan:
     ranges: dict[TopicPartition, tuple[int, int]]
     reload: bool = False
     missing: tuple[str, ...] = field(default=())
+    rotten: tuple[Rotten, ...] = field(default=())
+
+    def pieces(self, tp: TopicPartition) -> list[tuple[int, int]]:
+        """What of a partition can be read: its range without the rotten batches, in order."""
+        start, end = self.ranges[tp]
+        rotten = sorted((batch.behind, batch.end) for batch in self.rotten if (batch.topic, batch.partition) == tp)
+        pieces = []
+        for low, high in rotten:
+            pieces.append((start, low))
+            start = min(high, end)
+        return [(low, high) for low, high in [*pieces, (start, end)] if low < high]
 
     @property
     def offsets(self) -> int:
         """Offsets spanned; the records in them are fewer where there are control or aborted records."""
         return sum(end - start for start, end in self.ranges.values())
+
+    @property
+    def readable(self) -> int:
+        """Offsets that are not of rotten batches."""
+        return sum(end - start for tp in self.ranges for start, end in self.pieces(tp))
 
     def document(self) -> dict[str, Any]:
         """The plan as it stands in its file."""
@@ -45,6 +77,7 @@ class Plan:
             "reload": self.reload,
             "ranges": ranges,
             "missing": list(self.missing),
+            "rotten": [list(astuple(batch)) for batch in self.rotten],
         }
 
 
@@ -75,7 +108,8 @@ def load(table_path: str, run: int) -> Plan | None:
         document = json.loads(text)
         ranges = {(str(topic), int(part)): (int(start), int(end)) for topic, part, start, end in document["ranges"]}
         missing = tuple(map(str, document["missing"]))
-        plan = Plan(str(document["night"]), int(document["run"]), ranges, bool(document["reload"]), missing)
+        rotten = tuple(Rotten(str(topic), *map(int, rest)) for topic, *rest in document.get("rotten", ()))
+        plan = Plan(str(document["night"]), int(document["run"]), ranges, bool(document["reload"]), missing, rotten)
     except (ValueError, KeyError, TypeError) as error:
         raise EtlError(f"the plan `{path}` can't be read ({error!r}); remove it to plan the night again") from None
     if plan.run != run:

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from penstock.pipeline.etl.plan import Rotten
 from penstock.pipeline.etl.table import reject_runs
 
 COLUMNS = ("night", "run", "topic", "partition", "offset", "timestamp", "reason", "key", "value")
+FOUND = COLUMNS[2:]  # what is known of a reject before it is stamped with its night and run
 SCHEMA = (
     "night STRING, run BIGINT, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, reason STRING,"
     " key BINARY, value BINARY"
@@ -25,6 +27,19 @@ def write(spark: Any, path: str, night: str, run: int, rejected: Any) -> None:
 
     stamped = rejected.withColumns({"night": F.lit(night), "run": F.lit(run).cast("BIGINT")}).select(*COLUMNS)
     _overwrite(stamped, path, [run])
+
+
+def of_batches(spark: Any, batches: Iterable[tuple[Rotten, bytes | None]]) -> Any:
+    """A reject for each batch that can't be opened, at its first offset, with the batch's bytes as the value."""
+    rows = [
+        (batch.topic, batch.partition, batch.start, f"a batch of {batch.records} records that can't be opened", data)
+        for batch, data in batches
+    ]
+    columns = "topic STRING, partition INT, offset BIGINT, reason STRING, value BINARY"
+    return spark.createDataFrame(rows, columns).selectExpr(
+        "topic", "partition", "offset", "cast(NULL AS TIMESTAMP) AS timestamp", "reason", "cast(NULL AS BINARY) AS key",
+        "value",
+    )  # fmt: skip
 
 
 def count(spark: Any, path: str, run: int) -> int:

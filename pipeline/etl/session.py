@@ -90,6 +90,11 @@ def failures_as_words(what: str) -> Iterator[None]:
         raise EtlError(f"{what}: Spark failed: {_cause(error)}") from error
 
 
+def came_from_kafka(error: EtlError) -> bool:
+    """Whether Spark's Kafka client is what failed, by the chain of causes."""
+    return "org.apache.kafka.common." in str(error.__cause__)
+
+
 def _cause(error: BaseException) -> str:
     """The first line of the innermost cause, which names what went wrong; outer ones say which task it stopped."""
     from pyspark.errors import PySparkException

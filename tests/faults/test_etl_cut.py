@@ -45,7 +45,7 @@ def open_transaction(shared_broker: BrokerProcess) -> Callable[[str, str], Produ
     return begin
 
 
-def missing(world: World) -> list[str]:
+def missing(world: World, everywhere: bool = False) -> list[str]:
     """What a look at the night says."""
 
     async def look() -> list[str]:
@@ -54,7 +54,7 @@ def missing(world: World) -> list[str]:
         found: Any = None
         try:
             async with asyncio.timeout(LOOK_LIMIT_S):
-                found = await cut.missing(goals, day_ms("2013-01-03"))
+                found = await cut.missing(goals, day_ms("2013-01-03"), everywhere=everywhere)
         finally:
             await cut.close()
         assert isinstance(found, list)
@@ -113,3 +113,14 @@ def test_output_whose_marker_is_on_its_way_is_waited_for(
     producer.commit_transaction(30)
     world.ends(f"{world.topic}.deduped")
     assert missing(world) == []
+
+
+def test_a_night_that_is_marked_says_all_that_is_missing(world: World) -> None:
+    world.write_config(source_two_bootstrap_servers="127.0.0.1:1")
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+    world.commit("penstock-dedupe.dedupe", [7, 10])
+    first, *others = missing(world, everywhere=True)
+    assert "source two can't be asked" in first
+    assert others == [f"dedupe: {world.topic}-0 is done up to 7 of 10"]
+    assert missing(world) == [first]

@@ -12,16 +12,21 @@ from typing import Any
 
 import deltalake
 import pytest
-from etl_world import World
+from etl_world import World, day_ms
+from harness import BrokerProcess
 from kafka_jars import ApacheKafka
 
 from penstock import failpoints
 from penstock.pipeline import job
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.etl import delta, plan, ready, session, table
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.load import Load, Outcome
 from penstock.pipeline.etl.night import parse_night
+from penstock.pipeline.sender import Sender
+from penstock.pyx.batch import BatchBuilder
+from penstock.pyx.crc import crc32c
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -172,6 +177,53 @@ def test_what_is_no_row_is_kept_with_its_reason_and_bytes(world: World, run: Run
     positions = {(reject["partition"], reject["offset"]): reject["value"] for reject in kept}
     assert positions == {(number % 2, number // 2): value for number, value in enumerate(BAD_VALUES)}
     assert sorted(row["id"] for row in rows(world)) == ["5", "g1", "g3", "g4"]
+
+
+def rotten_batch(day: str, records: int) -> bytes:
+    """A batch that is right by header and checksum and can't be inflated."""
+    builder = BatchBuilder(4)
+    for number in range(records):
+        assert builder.append(b"k", b'{"id": "%d"}' % number, day_ms(day))
+    data = bytearray(builder.build())
+    data[61:] = bytes(byte ^ 0x5A for byte in data[61:])
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+def test_batches_that_cannot_be_opened_are_rejected_and_the_night_goes_on(
+    make_broker: Callable[..., BrokerProcess], tmp_path: Path, spark: Any
+) -> None:
+    broker = make_broker(**{"log.retention.ms": -1})  # one that doesn't inflate, with events of 2013
+    world = World(broker.bootstrap, tmp_path)
+    rot, output = [rotten_batch("2013-01-01", 3), rotten_batch("2013-01-01", 5)], f"{world.topic}.deduped"
+
+    async def send(batch: bytes) -> None:
+        async with Admin(broker.bootstrap) as admin:
+            await Sender(admin, idempotent=False).submit((output, 0), [batch])
+
+    world.events("2013-01-01", 20)
+    for batch in rot:
+        asyncio.run(send(batch))
+        world.events("2013-01-01", 20, start=20)
+    world.send("2013-01-01", [b"bad"])
+    world.arrive()
+    one = Load(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark)
+    commit = one.night(parse_night("2013-01-01")).commit
+    assert (commit.records, commit.rows, commit.rejects) == (60 + 8 + 1, 60, 8 + 1)
+    assert asyncio.run(count_topic(world.bootstrap, output)).total == commit.records
+    # The first sixteen bytes, with base offset and leader epoch, are the broker's.
+    kept = {reject["reason"]: reject["value"][16:] for reject in rejects(world) if reject["value"] != b"bad"}
+    assert kept == {
+        f"a batch of {count} records that can't be opened": data[16:] for count, data in zip((3, 5), rot, strict=True)
+    }
+    again = one.night(parse_night("2013-01-01"), reload=True).commit
+    assert (again.records, again.rows, again.rejects, len(rows(world))) == (69, 60, 9, 60)
+    assert len(rejects(world)) == 3
+    # Nothing but rot.
+    asyncio.run(send(rot[0]))
+    world.arrive()
+    assert one.night(parse_night("2013-01-02")).commit.rejects == 3
+    one.close()
 
 
 def test_an_incomplete_night_waits_fails_or_is_marked(world: World, run: Run) -> None:

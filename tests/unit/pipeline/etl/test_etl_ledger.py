@@ -164,3 +164,18 @@ def test_the_ready_marker_tells_the_counts_and_is_written_once(tmp_path: Path) -
     assert ready.mark_ready(str(tmp_path), commit)
     assert ready.mark_ready(str(tmp_path), night("2013-01-01", 2, 0, 5))
     assert durable.side_folder(str(tmp_path)) in marker.parents
+
+
+def test_a_plan_reads_around_rotten_batches(tmp_path: Path) -> None:
+    rotten = (
+        plan.Rotten(*TP, 10, 11, 14, 3),  # behind a control record at 10
+        plan.Rotten(*TP, 10, 14, 16, 2),
+        plan.Rotten(*TP, 20, 20, 25, 5),  # to the end and beyond
+        plan.Rotten("events", 1, 0, 0, 4, 4),
+    )
+    made = plan.Plan("2013-01-01", 1, {TP: (2, 24), ("events", 1): (0, 4)}, rotten=rotten)
+    assert made.pieces(TP) == [(2, 10), (16, 20)]
+    assert made.pieces(("events", 1)) == []
+    assert (made.offsets, made.readable) == (26, 12)
+    plan.persist(str(tmp_path), made)
+    assert plan.load(str(tmp_path), 1) == made
