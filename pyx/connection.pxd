@@ -12,3 +12,4 @@ cdef void connection_unstall(Reactor* r, Connection* c) noexcept nogil
 cdef void input_free(Reactor* r, Connection* c) noexcept nogil             # only while nothing is in it, or to close
 # Bytes of answers that wait for the peer, without pieces.
 cdef int64_t output_left(const Connection* c) noexcept nogil
+cdef bint slots_full(Connection* c) noexcept nogil                        # no further request is read

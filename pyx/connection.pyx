@@ -54,6 +54,7 @@ from penstock.pyx.plane cimport (
     SERVE_CLOSE,
     SERVE_STALLED,
     SLOTS,
+    SLOTS_BYTES_MAX,
     SLOT_CLOSE,
     SLOT_CONTROL,
     SLOT_DONE,
@@ -211,6 +212,22 @@ cdef int64_t output_left(const Connection* c) noexcept nogil:
 
 cdef bint output_full(const Connection* c) noexcept nogil:
     return output_left(c) > OUTPUT_BYTES_MAX or c.pieces.first < c.pieces.n
+
+
+cdef bint slots_full(Connection* c) noexcept nogil:
+    """Whether no further request may be taken, by number (one slot is kept for a SLOT_CLOSE) or by what waits."""
+    cdef uint32_t number = c.head
+    cdef int64_t held = 0
+    cdef const Slot* slot
+    if c.tail - c.head >= SLOTS - 1:
+        return True
+    while number != c.tail and held <= SLOTS_BYTES_MAX:
+        slot = slot_at(c, number)
+        held += <int64_t>slot.answer.capacity
+        if slot.fetch != NULL:
+            held += slot.fetch.held_bytes
+        number += 1
+    return held > SLOTS_BYTES_MAX
 
 
 cdef Slot* slot_push(Connection* c, SlotState state) noexcept nogil:
@@ -458,7 +475,7 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
     cdef Cut cut
     cdef Served served
     cdef Taken taken
-    while not c.refusing and not output_full(c) and c.tail - c.head < SLOTS - 1 and not r.draining:
+    while not c.refusing and not output_full(c) and not slots_full(c) and not r.draining:
         cut = CUT_MORE
         if c.end > c.start:
             cut = frame_cut(c.input + c.start, c.end - c.start, r.plane.request_bytes_max, &size)
@@ -676,7 +693,7 @@ cdef void connection_run(Reactor* r, Connection* c) noexcept nogil:
             return
     # The pump may have made room for frames that are here already, or that the socket has.
     if (c.readable or c.end - c.start >= SIZE_BYTES) and not c.stalled and not c.refusing and not output_full(c):
-        if c.tail - c.head < SLOTS - 1 and runnable(r, c):
+        if not slots_full(c) and runnable(r, c):
             connection_ready(r, c)
 
 

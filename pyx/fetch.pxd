@@ -79,6 +79,7 @@ cdef struct FetchJob:
     int32_t partition_count
     int32_t partition_capacity
     uint8_t* names                    # a copy of the request's body: the slices point into it
+    int64_t held_bytes                # of all these
     # The reactor's own fields.
     void* connection
     int64_t deadline_ms

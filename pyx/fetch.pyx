@@ -243,6 +243,11 @@ cdef FetchParse fetch_parse(
     if result != FETCH_PARSED:
         fetch_free(job)
         return result
+    job.held_bytes = (
+        <int64_t>n
+        + job.topic_capacity * <int64_t>sizeof(FetchTopic)
+        + job.partition_capacity * <int64_t>sizeof(FetchPartition)
+    )
     out[0] = job
     return FETCH_PARSED
 

@@ -25,6 +25,7 @@ cdef enum:
     REACTORS_MAX = 64                 # bits of a partition's wake mask
     LISTENERS_MAX = 16
     SLOTS = 64                        # requests of a connection that wait for their answer
+    SLOTS_BYTES_MAX = 16777216        # more than this held by them: no further request is read
     PEER_BYTES = 56                   # "[v6 address]:port" and its end
     PLACES_MAX = 1 << 22              # connections of a reactor (a token's bits)
 

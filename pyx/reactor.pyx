@@ -12,6 +12,7 @@ from penstock.pyx.connection cimport (
     connection_run,
     input_free,
     output_left,
+    slots_full,
     connection_unstall,
 )
 from penstock.pyx.control cimport queue_clear, queue_open, queue_take
@@ -39,7 +40,6 @@ from penstock.pyx.plane cimport (
     REQUEST_MASK,
     Reactor,
     SCRATCH_BYTES,
-    SLOTS,
     SLOT_CLOSE,
     SLOT_CONTROL,
     SLOT_DONE,
@@ -262,7 +262,7 @@ cdef void on_event(Reactor* r, const epoll_event* event) noexcept nogil:
         c.readable = True
     if event.events & (<uint32_t>EPOLLRDHUP | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
         c.hung_up = True
-        if c.tail - c.head >= SLOTS - 1 or c.refusing or c.stalled:
+        if slots_full(c) or c.refusing or c.stalled:
             c.readable = False                        # it isn't being read: the end is all there is to see
     if event.events & (<uint32_t>EPOLLOUT | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
         c.writable = True

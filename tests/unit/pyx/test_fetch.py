@@ -363,6 +363,20 @@ def test_requests_behind_a_waiting_fetch_keep_their_order(served: Broker, topic:
         assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(4)] == [1, 2, 3, 4]
 
 
+def test_what_waiting_fetches_hold_is_bounded(served: Broker, topic: str) -> None:
+    """A request of 1.6 MB makes a job of ten times as much: behind such ones nothing is read until they are answered."""
+    one = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    many = FetchRequest(max_wait_ms=10 * LONG_MS, min_bytes=1, topics=[fetch_topic(topic, 4, [one] * 100_000)])
+    with served.connect() as peer:
+        before = served.plane.counters()["requests_control"]
+        peer.send(encode_request(many, 4, 1, "test"))
+        peer.send(api_versions(2))
+        assert peer.is_silent()
+        assert served.plane.counters()["requests_control"] == before
+        partition.append(topic, 0, batch([b"x"]))
+        assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(2)] == [1, 2]
+
+
 def test_a_waiting_fetch_whose_client_went_is_forgotten(served: Broker, topic: str) -> None:
     before = served.plane.counters()["connections"]
     with served.connect() as peer:
