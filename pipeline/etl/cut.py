@@ -7,8 +7,9 @@ after that. A goal, once known, stays fixed for the call, so that new records do
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from penstock import log
@@ -21,6 +22,7 @@ from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import Rotten
 from penstock.pipeline.etl.table import Status, TopicPartition
 from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.metadata import TopicInfo
 from penstock.pyx.batch import BatchError, RawBatch, records
 from penstock.pyx.columns import decode
 
@@ -40,6 +42,22 @@ PEEK_BYTES = 64 << 10
 
 class Unreachable(Exception):
     """A cluster or topic that can't be asked now; the text says which and why."""
+
+
+class Position(NamedTuple):
+    """A stage's committed position and the id (hexadecimal) of the topic that it is in; empty where none is noted."""
+
+    offset: int
+    topic_id: str
+
+
+def _noted_topic(metadata: str) -> str:
+    """The topic id that mirror and dedupe commit beside an offset."""
+    try:
+        noted = json.loads(metadata)["topic_id"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return noted if isinstance(noted, str) else ""
 
 
 class ClusterView:
@@ -67,15 +85,19 @@ class ClusterView:
             await self._admin.close()
             self._admin = None
 
-    async def partitions(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions. Raises Unreachable."""
+    async def topic(self, topic: str) -> TopicInfo:
+        """The topic as it is now. Raises Unreachable."""
         try:
-            cluster = await (await self._connected()).metadata([topic])
+            cluster = await (await self._connected()).metadata([topic], refresh=True)
         except (KafkaError, OSError) as error:
             raise Unreachable(f"{self.name} can't be asked: {error}") from None
         if topic not in cluster.topics:
             raise Unreachable(f"{self.name} has no topic `{topic}`")
-        return [(topic, number) for number in sorted(cluster.topics[topic].partitions)]
+        return cluster.topics[topic]
+
+    async def partitions(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions. Raises Unreachable."""
+        return [(topic, number) for number in sorted((await self.topic(topic)).partitions)]
 
     async def offsets(self, tps: Iterable[TopicPartition], at: int, *, stable: bool = True) -> Offsets:
         """Per partition the first offset at or after a timestamp (-1 if there is none), EARLIEST, or with LATEST
@@ -89,13 +111,13 @@ class ClusterView:
             raise Unreachable(f"{self.name} can't be asked for offsets: {error}") from None
         return {tp: answer.offset for tp, answer in found.items()}
 
-    async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """A group's positions. Raises Unreachable."""
+    async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """A group's positions, of those partitions that have one. Raises Unreachable."""
         try:
             found = await (await self._connected()).committed(group, tps)
         except (KafkaError, OSError) as error:
             raise Unreachable(f"{self.name} can't be asked for the positions of `{group}`: {error}") from None
-        return {tp: None if answer is None else answer[0] for tp, answer in found.items()}
+        return {tp: Position(answer[0], _noted_topic(answer[1])) for tp, answer in found.items() if answer is not None}
 
     async def records_at_or_after(self, found: Offsets, timestamp_ms: int) -> Offsets:
         """Correct what was found by timestamp for control records, which bear the wall clock's time.
@@ -272,6 +294,7 @@ class Cut:
             if end == -1
         ]
         positions = await self._target.committed(job.mirror_group(self._config, name), tps)
+        missing += await self._elsewhere(cluster, positions)
         behind = await self._behind(cluster, known, positions)
         return missing + [f"{cluster.name}: {tp[0]}-{tp[1]} is mirrored up to {at} of {end}" for tp, at, end in behind]
 
@@ -282,9 +305,10 @@ class Cut:
         if not goals.input:
             goals.input = await self._target.offsets(tps, LATEST, stable=False)
         positions = await self._target.committed(job.dedupe_group(self._config), tps)
+        elsewhere = await self._elsewhere(self._target, positions)
         behind = await self._behind(self._target, goals.input, positions)
-        if behind:
-            return [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}" for tp, at, end in behind]
+        if behind or elsewhere:
+            return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}" for tp, at, end in behind]
         outputs = await self._target.partitions(self._topic)
         if not goals.output:
             goals.output = await self._target.offsets(outputs, LATEST, stable=False)
@@ -292,18 +316,28 @@ class Cut:
         short = [(tp, stable[tp], end) for tp, end in goals.output.items() if stable[tp] < end]
         return [f"{self._target.name}: {tp[0]}-{tp[1]} is not stable up to {end} but {at}" for tp, at, end in short]
 
+    async def _elsewhere(self, cluster: ClusterView, positions: Mapping[TopicPartition, Position]) -> list[str]:
+        """The positions that are not in the log as it is now, one sentence each: they say nothing of what it holds."""
+        topic_id = (await cluster.topic(self._input)).topic_id.hex()
+        ends = await cluster.offsets(positions, LATEST, stable=False) if positions else {}
+        anew = [tp for tp, position in positions.items() if position.topic_id not in ("", topic_id)]
+        cut = [tp for tp, position in positions.items() if tp not in anew and position.offset > ends[tp]]
+        return [f"{cluster.name}: {tp[0]}-{tp[1]} was created anew since it was read last" for tp in anew] + [
+            f"{cluster.name}: {tp[0]}-{tp[1]} was read up to {positions[tp].offset}, but ends at {ends[tp]}: it was cut back"
+            for tp in cut
+        ]
+
     async def _behind(
-        self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, int | None]
+        self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, Position]
     ) -> list[tuple[TopicPartition, int, int]]:
         """The partitions whose position has records before its goal: (partition, position, goal)."""
-        short = {tp: goal for tp, goal in goals.items() if (positions.get(tp) or 0) < goal}
+        short = {tp: goal for tp, goal in goals.items() if tp not in positions or positions[tp].offset < goal}
         if not short:
             return []
         starts = await cluster.offsets(short, EARLIEST)
         behind = []
         for tp, goal in short.items():
-            position = positions.get(tp)
-            at = starts[tp] if position is None else position
+            at = positions[tp].offset if tp in positions else starts[tp]
             if at < goal and (
                 goal - at > GAP_LOOKED_INTO or await cluster.holds_records(tp, max(at, starts[tp]), goal)
             ):

@@ -6,6 +6,7 @@ One broker plays source and aggregate (see etl_world); Spark is not needed for t
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from etl_world import World, day_ms
 from harness import BrokerProcess
 
 from penstock.pipeline import job
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.etl.cut import Cut
 from penstock.pipeline.etl.night import parse_night
 
@@ -124,3 +126,28 @@ def test_a_night_that_is_marked_says_all_that_is_missing(world: World) -> None:
     assert "source two can't be asked" in first
     assert others == [f"dedupe: {world.topic}-0 is done up to 7 of 10"]
     assert missing(world) == [first]
+
+
+@pytest.mark.parametrize("group", ["penstock-mirror.mirror.one", "penstock-dedupe.dedupe"])
+def test_a_position_in_another_log_does_not_count(world: World, group: str) -> None:
+    """A stage stops for a topic that was created anew or cut back; its old position says nothing of what came since."""
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+
+    async def commit(offset: int, topic_id: str) -> None:
+        async with Admin(world.bootstrap) as admin:
+            metadata = json.dumps({"topic_id": topic_id})
+            await admin.commit(group, {(world.topic, 0): (offset, metadata)})
+
+    async def topic_id() -> str:
+        async with Admin(world.bootstrap) as admin:
+            return (await admin.metadata([world.topic])).topics[world.topic].topic_id.hex()
+
+    asyncio.run(commit(1000, "f" * 32))
+    (words,) = missing(world)
+    assert f"{world.topic}-0 was created anew" in words
+    asyncio.run(commit(1000, asyncio.run(topic_id())))
+    (words,) = missing(world)
+    assert f"{world.topic}-0 was read up to 1000, but ends at 10" in words
+    asyncio.run(commit(10, asyncio.run(topic_id())))
+    assert missing(world) == []
