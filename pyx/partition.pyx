@@ -641,9 +641,9 @@ cdef int _locate(Reach* reach, int64_t offset, BatchHeader* header, int64_t* pos
     cdef int result
     if reach.limit < 0:
         result = segment_find(reach.segment, reach.end, reach.size, header, position)
-        if result != WALK_BATCH:
-            return result if result != WALK_END else -EIO
-        reach.limit = position[0]
+        if result != WALK_BATCH and result != WALK_END:
+            return result
+        reach.limit = position[0]          # the end of the segment, if what lay at `end` is missing
     if offset == reach.tail_offset and reach.tail_position + reach.tail_size <= reach.limit:
         header.base_offset = reach.tail_offset
         header.size = reach.tail_size

@@ -240,6 +240,25 @@ def test_records_that_are_missing_between_segments_are_read_over(tmp_path: Path)
     assert len(killed.state().batches) == 7
 
 
+def test_what_lies_before_a_missing_transaction_is_still_read(tmp_path: Path) -> None:
+    """The batch that the last stable offset names is gone, as a bad disk may have it; the transaction is still open."""
+    log = Log(tmp_path / "a", segment_bytes=200)
+    log.append(batch(1))
+    log.append(batch(1, producer=(2, 0, 0), transactional=True))
+    log.append(batch(1))
+    log.housekeep()
+    partition.write_checkpoints()
+    copy = log.snapshot(tmp_path / "b")
+    first = copy.folder / log.files(".log")[0].name
+    kept, lost = split(first.read_bytes())
+    os.truncate(first, kept.size_in_bytes)
+    killed = copy.open()
+    assert killed.offsets().last_stable == lost.base_offset == 1
+    assert [raw.base_offset for raw in killed.read_all(isolation=1)] == [0]
+    killed.mark(marker(True, 2, 0, 0, NOW_MS))
+    assert [raw.base_offset for raw in killed.read_all(isolation=1)] == [0, 2, 3]
+
+
 def test_leftovers_and_strangers_in_the_folder(tmp_path: Path) -> None:
     log = busy(tmp_path)
     before = log.state()
