@@ -353,12 +353,14 @@ class Cut:
                 f" {len(others)}: they have to be as many everywhere, since an id must always meet the same worker"
             )
 
-    async def ranges(self, status: Status) -> dict[TopicPartition, tuple[int, int]]:
-        """Per partition of the deduplicated topic from where the table ends to the last stable offset now.
+    async def ranges(self, status: Status) -> tuple[dict[TopicPartition, tuple[int, int]], str]:
+        """Per partition of the deduplicated topic from where the table ends to the last stable offset now; and that
+        topic's id.
 
         Raises Refused when the table can't be continued from the topic, EtlError when it can't be asked.
         """
         try:
+            topic = await self._target.topic(self._topic)
             tps = await self._target.partitions(self._topic)
             earliest = await self._target.offsets(tps, EARLIEST)
             stable = await self._target.offsets(tps, LATEST)
@@ -367,10 +369,20 @@ class Cut:
         ends = status.ends
         if ends and set(ends) != set(tps):
             raise Refused(f"the table was loaded from {_names(ends)}, but the topic has {_names(tps)}")
+        self._check_id(topic, status.topic_id)
         starts = ends or earliest
         for tp in tps:
             check_range(tp, starts[tp], earliest[tp], stable[tp])
-        return {tp: (starts[tp], stable[tp]) for tp in tps}
+        return {tp: (starts[tp], stable[tp]) for tp in tps}, topic.topic_id.hex()
+
+    def _check_id(self, topic: TopicInfo, noted: str) -> None:
+        """See that the deduplicated topic is the one that was noted. Raises Refused."""
+        found = topic.topic_id.hex()
+        if noted not in ("", found):
+            raise Refused(
+                f"`{self._topic}` was created anew (its id is {found}, the table was loaded from {noted}): its offsets"
+                " are other records' now; load it into another table"
+            )
 
     async def rotten(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> tuple[Rotten, ...]:
         """The batches in these ranges of the deduplicated topic that can't be opened. Raises EtlError."""
@@ -391,10 +403,11 @@ class Cut:
             raise EtlError(str(error)) from None
         return found
 
-    async def check_still_there(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """See that the topic still holds the ranges. Raises Refused when it doesn't, EtlError when it can't
-        be asked."""
+    async def check_still_there(self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_id: str) -> None:
+        """See that the topic is still that one and holds the ranges. Raises Refused when it doesn't, EtlError when it
+        can't be asked."""
         try:
+            topic = await self._target.topic(self._topic)
             known = set(await self._target.partitions(self._topic))
             if not set(ranges) <= known:
                 raise Refused(f"the plan reads {_names(ranges)}, but the topic has {_names(known)}")
@@ -402,6 +415,7 @@ class Cut:
             stable = await self._target.offsets(ranges, LATEST)
         except Unreachable as error:
             raise EtlError(str(error)) from None
+        self._check_id(topic, topic_id)
         for tp, (start, end) in ranges.items():
             if start < end:
                 check_range(tp, start, earliest[tp], stable[tp])

@@ -116,7 +116,7 @@ class Load:
                 raise Refused(
                     f"night {pending.night} was begun (run {pending.run}) and not finished: load it first{how}"
                 )
-            self._runner.run(self._cut.check_still_there(pending.ranges))
+            self._runner.run(self._cut.check_still_there(pending.ranges, pending.topic_id))
             return pending
         made = self._reload_plan(night, status) if reload else self._next_plan(night, status)
         plan.persist(self._table, made)
@@ -127,8 +127,10 @@ class Load:
         if commit is None:
             raise Refused(f"night {night} is not in the table, so there is nothing to reload")
         ranges = {tp: (part.start, part.end) for tp, part in commit.partitions.items()}
-        self._runner.run(self._cut.check_still_there(ranges))
-        return plan.Plan(str(night), status.run + 1, ranges, reload=True, missing=commit.missing)
+        self._runner.run(self._cut.check_still_there(ranges, commit.topic_id))
+        return plan.Plan(
+            str(night), status.run + 1, ranges, reload=True, missing=commit.missing, topic_id=commit.topic_id
+        )
 
     def _next_plan(self, night: Night, status: table.Status) -> plan.Plan:
         last = status.nights[-1].night if status.nights else ""
@@ -138,8 +140,8 @@ class Load:
                 " night"
             )
         missing = self._runner.run(self._until_complete(night))
-        ranges = self._runner.run(self._cut.ranges(status))
-        return plan.Plan(str(night), status.run + 1, ranges, missing=tuple(missing))
+        ranges, topic_id = self._runner.run(self._cut.ranges(status))
+        return plan.Plan(str(night), status.run + 1, ranges, missing=tuple(missing), topic_id=topic_id)
 
     async def _until_complete(self, night: Night) -> list[str]:
         """Wait as configured until the night has arrived; what is missing all the same (only with `mark`)."""
@@ -256,7 +258,7 @@ def _commit_of(made: plan.Plan, counts: dict[table.TopicPartition, tuple[int, in
         records, rows = counts.get(tp, (0, 0))
         records += sum(batch.records for batch in made.rotten if (batch.topic, batch.partition) == tp)
         partitions[tp] = table.Range(start, end, records, rows, records - rows)
-    return table.NightCommit(made.night, made.run, partitions, made.missing)
+    return table.NightCommit(made.night, made.run, partitions, made.missing, made.topic_id)
 
 
 @contextlib.contextmanager

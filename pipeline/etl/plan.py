@@ -39,6 +39,7 @@ class Plan:
 
     `run` is the number that the commit will have, one above the table's when the plan was made: a plan is
     pending exactly until the table's run number reaches it. `rotten` batches are left out and go to the rejects.
+    `topic_id` (hexadecimal) says which topic of that name the ranges are of.
     """
 
     night: str
@@ -47,6 +48,7 @@ class Plan:
     reload: bool = False
     missing: tuple[str, ...] = field(default=())
     rotten: tuple[Rotten, ...] = field(default=())
+    topic_id: str = ""
 
     def pieces(self, tp: TopicPartition) -> list[tuple[int, int]]:
         """What of a partition can be read: its range without the rotten batches, in order."""
@@ -78,6 +80,7 @@ class Plan:
             "ranges": ranges,
             "missing": list(self.missing),
             "rotten": [list(astuple(batch)) for batch in self.rotten],
+            "topic_id": self.topic_id,
         }
 
 
@@ -109,7 +112,8 @@ def load(table_path: str, run: int) -> Plan | None:
         ranges = {(str(topic), int(part)): (int(start), int(end)) for topic, part, start, end in document["ranges"]}
         missing = tuple(map(str, document["missing"]))
         rotten = tuple(Rotten(str(topic), *map(int, rest)) for topic, *rest in document.get("rotten", ()))
-        plan = Plan(str(document["night"]), int(document["run"]), ranges, bool(document["reload"]), missing, rotten)
+        night, run_of_it, topic_id = str(document["night"]), int(document["run"]), str(document.get("topic_id", ""))
+        plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, rotten, topic_id)
     except (ValueError, KeyError, TypeError) as error:
         raise EtlError(f"the plan `{path}` can't be read ({error!r}); remove it to plan the night again") from None
     if plan.run != run:

@@ -40,12 +40,14 @@ class Range:
 
 @dataclass(frozen=True)
 class NightCommit:
-    """A committed night. `missing` says what had not arrived when it was loaded with `--incomplete mark`."""
+    """A committed night. `missing` says what had not arrived when it was loaded with `--incomplete mark`, `topic_id`
+    (hexadecimal) which topic of that name it is of; empty where that is not noted."""
 
     night: str
     run: int
     partitions: dict[TopicPartition, Range]
     missing: tuple[str, ...] = field(default=())
+    topic_id: str = ""
 
     @property
     def records(self) -> int:
@@ -74,6 +76,7 @@ class NightCommit:
             "run": self.run,
             "ranges": ranges,
             "missing": list(self.missing),
+            "topic_id": self.topic_id,
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -87,7 +90,8 @@ class NightCommit:
             partitions = {
                 (str(topic), int(partition)): Range(*map(int, rest)) for topic, partition, *rest in document["ranges"]
             }
-            return cls(str(document["night"]), int(document["run"]), partitions, tuple(document["missing"]))
+            topic_id = str(document.get("topic_id", ""))
+            return cls(str(document["night"]), int(document["run"]), partitions, tuple(document["missing"]), topic_id)
         except (ValueError, KeyError, TypeError) as error:
             raise EtlError(f"the table's ledger can't be read ({error!r}): {text[:200]}") from None
 
@@ -111,6 +115,11 @@ class Status:
             for partition, part in commit.partitions.items():
                 ends[partition] = max(ends.get(partition, 0), part.end)
         return ends
+
+    @property
+    def topic_id(self) -> str:
+        """Which topic the table is loaded from; empty where that is not noted."""
+        return next((commit.topic_id for commit in reversed(self.nights) if commit.topic_id), "")
 
 
 def status(table_path: str) -> Status:

@@ -20,7 +20,9 @@ from harness import BrokerProcess
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.etl.cut import Cut
+from penstock.pipeline.etl.errors import Refused
 from penstock.pipeline.etl.night import parse_night
+from penstock.pipeline.etl.table import NightCommit, Range, Status
 
 NIGHT = "2013-01-01"
 LOOK_LIMIT_S = 30.0  # a look that takes so long waits for something
@@ -151,3 +153,24 @@ def test_a_position_in_another_log_does_not_count(world: World, group: str) -> N
     assert f"{world.topic}-0 was read up to 1000, but ends at 10" in words
     asyncio.run(commit(10, asyncio.run(topic_id())))
     assert missing(world) == []
+
+
+def test_a_table_is_not_continued_from_a_topic_created_anew(world: World) -> None:
+    """By its offsets alone a topic that has grown past them again would do."""
+    topic = f"{world.topic}.deduped"
+    send(world, topic, day_ms(NIGHT), 10)
+    ranges = {(topic, partition): Range(0, 5, 5, 5, 0) for partition in (0, 1)}
+
+    async def ask(topic_id: str) -> tuple[dict[tuple[str, int], tuple[int, int]], str]:
+        cut = Cut(job.load(world.config), "wall", ZoneInfo("UTC"))
+        try:
+            await cut.check_still_there({tp: (part.start, part.end) for tp, part in ranges.items()}, topic_id)
+            return await cut.ranges(Status([NightCommit(NIGHT, 1, ranges, topic_id=topic_id)], 1))
+        finally:
+            await cut.close()
+
+    found, topic_id = asyncio.run(ask(""))
+    assert found == {(topic, 0): (5, 10), (topic, 1): (5, 10)}
+    assert asyncio.run(ask(topic_id)) == (found, topic_id)
+    with pytest.raises(Refused, match="was created anew"):
+        asyncio.run(ask("f" * 32))

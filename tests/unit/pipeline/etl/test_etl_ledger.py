@@ -48,7 +48,7 @@ def write_checkpoint(folder: Path, name: str, commits: list[NightCommit]) -> Non
 
 def test_a_commit_is_read_as_it_was_written() -> None:
     commit = NightCommit(
-        "2013-01-01", 3, {("b", 1): Range(5, 9, 4, 3, 1), ("a", 0): Range(0, 0, 0, 0, 0)}, ("source x is down",)
+        "2013-01-01", 3, {("b", 1): Range(5, 9, 4, 3, 1), ("a", 0): Range(0, 0, 0, 0, 0)}, ("source x is down",), "aa11"
     )
     assert NightCommit.from_json(commit.to_json()) == commit
     assert (commit.records, commit.rows, commit.rejects) == (4, 3, 1)
@@ -173,7 +173,7 @@ def test_a_plan_reads_around_rotten_batches(tmp_path: Path) -> None:
         plan.Rotten(*TP, 20, 20, 25, 5),  # to the end and beyond
         plan.Rotten("events", 1, 0, 0, 4, 4),
     )
-    made = plan.Plan("2013-01-01", 1, {TP: (2, 24), ("events", 1): (0, 4)}, rotten=rotten)
+    made = plan.Plan("2013-01-01", 1, {TP: (2, 24), ("events", 1): (0, 4)}, rotten=rotten, topic_id="aa11")
     assert made.pieces(TP) == [(2, 10), (16, 20)]
     assert made.pieces(("events", 1)) == []
     assert (made.offsets, made.readable) == (26, 12)
