@@ -8,6 +8,7 @@ output cluster for the position, go on from there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
@@ -265,7 +266,7 @@ class Lanes:
         async def take(lane: Lane) -> None:
             async with places:
                 try:
-                    await patiently(lane.worker.take, f"take the identity of {lane.name}", self._log)
+                    await patiently(partial(_take, lane), f"take the identity of {lane.name}", self._log)
                 except Fenced:
                     raise
                 except (OperatorNeeded, BatchError, KafkaError) as error:
@@ -305,7 +306,7 @@ class Lanes:
                     continue
                 await self._reach_input(lane)
                 if not taken:
-                    await lane.worker.take()
+                    await _take(lane)
                 taken, moving = False, True
                 await self._move(lane)
             except Fenced as error:
@@ -317,8 +318,9 @@ class Lanes:
 
     async def _keep(self, lane: Lane) -> None:
         """Keep the position of a lane that stands still from expiring."""
-        await lane.worker.take()
-        await lane.worker.refresh()
+        await _take(lane)
+        with contextlib.suppress(Fenced):  # whether somebody else has the identity, the next `_take` will say
+            await lane.worker.refresh()
 
     async def _failed(self, lane: Lane, error: Exception) -> None:
         self._fetcher.pause(lane.tp)
@@ -398,6 +400,18 @@ class Lanes:
                     lane.stop(error)
                 except TRANSIENT:
                     continue
+
+
+async def _take(lane: Lane) -> None:
+    """Take the identity. Raises Fenced when somebody else has it.
+
+    `take` ends with a transaction of its own at times; the coordinator may have given up that one because it took too
+    long. Taking again tells.
+    """
+    try:
+        await lane.worker.take()
+    except Fenced:
+        await lane.worker.take()
 
 
 async def _to_its_end(turn: Awaitable[None]) -> None:

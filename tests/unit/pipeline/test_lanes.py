@@ -148,10 +148,21 @@ def test_after_a_failure_the_identity_is_taken_again(error: Exception) -> None:
 
 
 def test_an_identity_that_somebody_else_has_ends_it_all() -> None:
-    worker = Worker({("turn", 1): KafkaError(ErrorCode.NETWORK_EXCEPTION), ("take", 2): FENCED})
+    fenced = {("take", n): FENCED for n in (2, 3)}
+    worker = Worker({("turn", 1): KafkaError(ErrorCode.NETWORK_EXCEPTION), **fenced})
     with pytest.raises(BaseException) as caught:
         asyncio.run(Stage(worker, Worker()).run(lambda: False))
     assert first_cause(caught.value) is FENCED
+
+
+@pytest.mark.parametrize("step", [("take", 1), ("take", 2), ("refresh", 1)])
+def test_a_transaction_that_took_too_long_is_nobody_else(step: tuple[str, int]) -> None:
+    """The coordinator's timeout fences too; only an identity that can't be taken again is somebody else's."""
+    worker = Worker({("turn", 1): KafkaError(ErrorCode.NETWORK_EXCEPTION), ("start", 2): OSError("gone"), step: FENCED})
+    stage = Stage(worker, refresh_ms=50)
+    stage.input.missing = 3 if step[0] == "refresh" else 0
+    asyncio.run(stage.run(lambda: worker.ended > 2))
+    assert not stage.lanes.stopped() and step[0] in worker.calls
 
 
 def test_while_the_input_is_away_positions_are_kept() -> None:
