@@ -223,7 +223,7 @@ cdef bint slots_full(Connection* c) noexcept nogil:
         return True
     while number != c.tail and held <= SLOTS_BYTES_MAX:
         slot = slot_at(c, number)
-        held += <int64_t>slot.answer.capacity
+        held += slot.request_bytes + <int64_t>slot.answer.capacity
         if slot.fetch != NULL:
             held += slot.fetch.held_bytes
         number += 1
@@ -383,6 +383,7 @@ cdef Served serve(Reactor* r, Connection* c, uint8_t* frame, int32_t n) noexcept
     cdef RequestHead head
     cdef Reader body
     cdef Served result
+    cdef Slot* slot
     if produce or fetch:
         reader_start(&body, frame, <size_t>n)
         read_head(&body, version >= (PRODUCE_FLEXIBLE_FROM if produce else FETCH_FLEXIBLE_FROM), &head)
@@ -391,7 +392,8 @@ cdef Served serve(Reactor* r, Connection* c, uint8_t* frame, int32_t n) noexcept
         return serve_produce(r, c, &head, body) if produce else serve_fetch(r, c, &head, body)
     result = queue_put(r, c, frame, n)
     if result == SERVED:
-        slot_push(c, SLOT_CONTROL)
+        slot = slot_push(c, SLOT_CONTROL)
+        slot.request_bytes = n
         r.counters.requests_control += 1
     return result
 

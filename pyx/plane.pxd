@@ -56,6 +56,7 @@ cdef enum SlotState:
 
 cdef struct Slot:
     SlotState state
+    int32_t request_bytes             # of a request that the control plane has
     Writer answer
     FetchJob* fetch
 

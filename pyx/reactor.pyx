@@ -280,6 +280,7 @@ cdef void on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
     if slot.state != SLOT_CONTROL:
         r.counters.answers_late += 1
         return
+    slot.request_bytes = 0
     if mail.kind == MAIL_CLOSE:
         slot.state = SLOT_CLOSE
         c.refusing = True

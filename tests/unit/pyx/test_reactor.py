@@ -163,6 +163,18 @@ def test_a_connection_holds_a_bounded_number_of_unanswered_requests() -> None:
         assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(500)] == list(range(500))
 
 
+def test_unanswered_requests_hold_a_bounded_number_of_bytes() -> None:
+    with Broker(lambda request: None) as served, served.connect() as peer:
+        peer.socket.sendall(framed(api_versions(1) + bytes(17 << 20)) + framed(api_versions(2)))
+        (large,) = served.wait_held(1)
+        assert peer.is_silent()
+        assert len(served.held) == 1
+        served.plane.answer(large.token, struct.pack(">i", 1))
+        _, small = served.wait_held(2)
+        served.plane.answer(small.token, struct.pack(">i", 2))
+        assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(2)] == [1, 2]
+
+
 def test_a_late_answer_is_dropped() -> None:
     with Broker(lambda request: None, threads=1) as served:
         with served.connect() as peer:
