@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
 
 from penstock import __version__
 from penstock.config import ConfigError
+from penstock.errors import KafkaError
+from penstock.failpoints import SpecError
+from penstock.log import LevelError
 
 # Sub-command -> module whose `command` it is. Imported lazily: `penstock broker` must not pay for PySpark.
 COMMANDS = {
@@ -43,7 +47,11 @@ def root() -> None:
 
 
 def main() -> None:
-    """Run the command line; a wrong configuration is one sentence and exit code 2."""
+    """Run the command line.
+
+    What a user can cause - a wrong configuration or file, a cluster that refuses or can't be reached - is one
+    sentence: exit code 2 for what was asked wrongly, 1 for what went wrong. A traceback is a bug of ours.
+    """
     try:
         root.main(standalone_mode=False)
     except click.ClickException as error:
@@ -51,6 +59,17 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except ConfigError as error:
-        click.echo(f"penstock: {error}", err=True)
+    except (ConfigError, SpecError, LevelError) as error:
+        _say(error)
         sys.exit(2)
+    except BrokenPipeError:
+        # Whoever read our output has gone (`penstock audit | head`): Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (KafkaError, OSError) as error:
+        _say(error)
+        sys.exit(1)
+
+
+def _say(error: Exception) -> None:
+    click.echo(f"penstock: {error}", err=True)

@@ -8,13 +8,15 @@ A part declares its table once:
     config = SCHEMA.load(path="server.properties", overrides=["log.segment.bytes=1048576"])
     config["log.segment.bytes"]
 
-Files have the syntax of Java properties that Kafka's own files use: `key=value` lines, `#` and `!` comments,
-a backslash at a line's end continues it.
+Files have the syntax of Java properties that Kafka's own files use: `key=value` (or `key: value`) lines, `#` and
+`!` comments, a backslash at a line's end continues it, and backslash escapes (`\\\\`, `\\t`, `\\u00e9`, ...) stand for
+their character. Stricter than Java: a key without a value sign is an error.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -60,10 +62,10 @@ def parse_int(minimum: int | None = None, maximum: int | None = None) -> Parser:
     """A parser of whole numbers within bounds (both included)."""
 
     def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise ValueError("is not a whole number") from None
+        # Python's own `int` also takes 1_000 and other alphabets' digits, which Kafka refuses.
+        if re.fullmatch(r"[+-]?[0-9]{1,30}", text) is None:
+            raise ValueError("is not a whole number")
+        number = int(text)
         if minimum is not None and number < minimum:
             raise ValueError(f"is less than {minimum}")
         if maximum is not None and number > maximum:
@@ -74,11 +76,14 @@ def parse_int(minimum: int | None = None, maximum: int | None = None) -> Parser:
 
 
 def parse_float(text: str) -> float:
-    """A number."""
+    """A finite number."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         raise ValueError("is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError("is not a finite number")
+    return number
 
 
 def parse_list(text: str) -> list[str]:
@@ -123,9 +128,13 @@ class Schema:
 
     def __init__(self, part: str, properties: Iterable[Property]) -> None:
         self.part = part
-        self.properties = {prop.name: prop for prop in properties}
+        self.properties: dict[str, Property] = {}
+        for prop in properties:
+            if prop.name in self.properties:
+                raise ValueError(f"{part} property `{prop.name}` is declared twice")
+            self.properties[prop.name] = prop
         self._patterns = [
-            (re.compile(re.escape(prop.name).replace(r"\*", r"([^.]+)") + r"\Z"), prop)
+            (re.compile(re.escape(prop.name).replace(r"\*", r"([^.*]+)") + r"\Z"), prop)
             for prop in self.properties.values()
             if "*" in prop.name
         ]
@@ -168,7 +177,9 @@ class Schema:
         if path is not None:
             try:
                 content = Path(path).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
+            except OSError as error:
+                raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
+            except ValueError as error:
                 raise ConfigError(f"cannot read `{path}`: {error}") from None
             texts.update(parse_properties(content, str(path)))
         for override in overrides:
@@ -179,25 +190,39 @@ class Schema:
         return self.parse(texts)
 
 
+_LINE = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]\s*(.*)\Z", re.S)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.S)
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
 def parse_properties(content: str, where: str = "properties") -> dict[str, str]:
     """The keys and values of a properties file. Raises ConfigError with the line's number."""
     texts: dict[str, str] = {}
     line, started_at = "", 0
-    for number, raw in enumerate(content.splitlines(), 1):
-        piece = raw.strip()
+    # Only these end a line in Java; `splitlines` knows many more.
+    for number, raw in enumerate(re.split(r"\r\n|\r|\n", re.sub(r"(\r\n|\r|\n)\Z", "", content)), 1):
+        piece = raw.strip(" \t\f")
         if not line:
             if not piece or piece[0] in "#!":
                 continue
             started_at = number
         line += piece
-        if line.endswith("\\"):
+        if (len(line) - len(line.rstrip("\\"))) % 2:
             line = line[:-1]
             continue
-        match = re.match(r"([^=:\s]+)\s*[=:]\s*(.*)\Z", line)
+        match = _LINE.match(line)
         if match is None:
             raise ConfigError(f"{where}, line {started_at}: `{line}` is not of the form key=value")
-        texts[match[1]] = match[2]
+        texts[_unescape(match[1])] = _unescape(match[2])
         line = ""
     if line:
         raise ConfigError(f"{where}, line {started_at}: the file ends inside a continued line")
     return texts
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _CONTROL.get(found[2], found[2]), text)
+    # Two escapes may be the halves of one character; half of one alone can't be written anywhere.
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -18,6 +18,7 @@ declared is refused by `arm_from_environment`, which the commands call once thei
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ ENVIRONMENT = "PENSTOCK_FAILPOINTS"
 
 class FailpointError(RuntimeError):
     """Raised by a failpoint whose action is `error`."""
+
+
+class SpecError(ValueError):
+    """What should be armed is written wrongly or names no failpoint."""
 
 
 @dataclass
@@ -54,28 +59,28 @@ def declared(prefix: str = "") -> dict[str, str]:
     return {name: where for name, where in _declared.items() if name.startswith(prefix)}
 
 
+_SPEC = re.compile(r"(?P<name>[^=\s]+)=(?:(?P<kind>kill|stop|error)|delay:(?P<ms>[0-9]{1,9}))(?:@(?P<at>[1-9][0-9]{0,8}))?")
+
+
 def _parse(spec: str) -> tuple[str, _Armed]:
-    name, equals, action = spec.strip().partition("=")
-    action, _, passage = action.partition("@")
-    kind, _, amount = action.partition(":")
-    if not equals or kind not in ("kill", "stop", "error", "delay") or (kind == "delay") != amount.isdigit():
-        raise ValueError(f"failpoint `{spec}` is not `name=kill|stop|error|delay:MS[@n]`")
-    if passage and not passage.isdigit():
-        raise ValueError(f"failpoint `{spec}`: `@{passage}` is not a number")
-    return name, _Armed(kind, int(passage or 1), int(amount or 0))
+    match = _SPEC.fullmatch(spec.strip())
+    if match is None:
+        raise SpecError(f"failpoint `{spec.strip()}` is not `name=kill|stop|error|delay:MS[@n]`, n from 1")
+    if match["name"] not in _declared:
+        raise SpecError(f"no failpoint `{match['name']}`; there are: {', '.join(sorted(_declared))}")
+    return match["name"], _Armed(match["kind"] or "delay", int(match["at"] or 1), int(match["ms"] or 0))
 
 
 def arm(specs: str) -> None:
-    """Arm the comma-separated specs. Raises ValueError for a bad spec or an undeclared name."""
-    for spec in filter(None, specs.split(",")):
-        name, armed = _parse(spec)
-        if name not in _declared:
-            raise ValueError(f"no failpoint `{name}`; there are: {', '.join(sorted(_declared))}")
-        _armed[name] = armed
+    """Arm the comma-separated specs, all or none. Raises SpecError for a bad spec or an undeclared name."""
+    _armed.update([_parse(spec) for spec in specs.split(",") if spec.strip()])
 
 
 def arm_from_environment() -> None:
-    """Arm what `PENSTOCK_FAILPOINTS` names; nothing happens when it is not set."""
+    """Arm what `PENSTOCK_FAILPOINTS` names; nothing happens when it is not set.
+
+    Raises SpecError.
+    """
     arm(os.environ.get(ENVIRONMENT, ""))
 
 

@@ -20,8 +20,17 @@ def get(name: str, **fields: object) -> Fields:
     return Fields(logging.getLogger(f"penstock.{name}"), fields)
 
 
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class LevelError(ValueError):
+    """A log level that there is not."""
+
+
 def setup(level: str = "INFO") -> None:
-    """Send every log line to standard error; standard output belongs to a command's answer."""
+    """Send every log line to standard error; standard output belongs to a command's answer. Raises LevelError."""
+    if level.upper() not in LEVELS:
+        raise LevelError(f"log level `{level}` is not one of {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger("penstock")
