@@ -169,10 +169,11 @@ class Worker:
             return
         partition = self.identity.partition
         _, end = (await self._source.offsets_for_leader_epoch({partition: epoch}))[partition]
-        if 0 <= end < offset:
+        if end < offset:
+            ends = f"its epoch {epoch} ends at {end}" if end >= 0 else f"it knows no epoch {epoch}"
             raise OperatorNeeded(
-                f"the source was cut back: its epoch {epoch} ends at {end}, but {offset} offsets were copied; once "
-                "you know what is missing or there twice, delete the group's offset and start with "
+                f"the source was cut back: {ends}, but {offset} offsets were copied; once you know "
+                "what is missing or there twice, delete the group's offset and start with "
                 f"`--new-source {self.identity.source}`"
             )
 

@@ -226,3 +226,29 @@ def test_a_source_that_was_cut_back(tmp_path: Path) -> None:
         clusters["EWR"].start()
         w.mirror.start()
         stops(w, 0, "the source was cut back")
+
+
+def test_a_source_that_was_restored_and_has_grown_again(tmp_path: Path) -> None:
+    """Its end is past the position once more, but it never knew the leader epoch that was copied last."""
+    with (
+        brokers(tmp_path, "EWR", "target") as clusters,
+        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w,
+    ):
+        source = clusters["EWR"]
+        w.fill(5)
+        assert source.stop() == 0
+        shutil.copytree(tmp_path / "EWR", tmp_path / "before")
+        source.start().restart().restart()  # each start is a leader epoch
+        w.fill(5)
+        copy_and_stop(w)
+        assert source.stop() == 0
+        shutil.rmtree(tmp_path / "EWR")
+        shutil.copytree(tmp_path / "before", tmp_path / "EWR")
+        source.start()
+        w.fill(8)
+        w.mirror.start()
+        for partition in range(2):
+            w.mirror.wait_for(
+                f"{w.topic}-{partition} is STOPPED, the others go on: the source was cut back: it knows no"
+            )
+        assert w.mirror.stop() == 1
