@@ -4,8 +4,8 @@ from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 from penstock.pyx.posix cimport (
-    CLOCK_REALTIME, EINTR, EIO, ENOENT, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, clock_gettime,
-    close, errno, fstat, fsync, open, pread, pwrite, rename, stat, timespec, unlink,
+    CLOCK_REALTIME, EINTR, EIO, EMFILE, ENFILE, ENOENT, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY,
+    clock_gettime, close, errno, fstat, fsync, open, pread, pwrite, rename, stat, timespec, unlink,
 )
 
 # C++ objects behind plain structs: Cython has no `new` for a struct.
@@ -104,6 +104,10 @@ cdef inline int replace_whole(const char* path, const uint8_t* data, size_t n, b
     if result != 0:
         unlink(temporary.c_str())
     return result
+
+# No descriptor was free: nothing was tried, and it says nothing about the disk.
+cdef inline bint is_shortage(int error) noexcept nogil:
+    return error == EMFILE or error == ENFILE
 
 # Opens, fsyncs and closes; a file that isn't there is fine.
 cdef inline int sync_file(const char* path) noexcept nogil:

@@ -22,7 +22,7 @@ from penstock.pyx.batch cimport (
 from penstock.pyx.crc cimport crc32c
 from penstock.pyx.endian cimport get_i64
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_start, epochs_end, epochs_write
-from penstock.pyx.files cimport dropped, made, read_at, sync_folder, wall_ms
+from penstock.pyx.files cimport dropped, is_shortage, made, read_at, sync_folder, wall_ms
 from penstock.pyx.posix cimport (
     EIO, atomic_add32, free, ftruncate, malloc, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_rwlock_init, pthread_rwlock_rdlock,
@@ -796,7 +796,7 @@ cdef int _flush(Partition* p, bint all, int64_t now_ms, bint log_only) noexcept 
         segment_release(wanted[i])
     if result == 0 and wanted.size() > 0:
         result = sync_folder(p.log.folder.c_str())
-        fatal = result != 0
+        fatal = result != 0 and not is_shortage(result)
     pthread_mutex_lock(&p.lock)
     if result == 0:
         if believed > p.log.recovery_point:

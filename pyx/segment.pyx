@@ -4,7 +4,7 @@ from penstock.pyx.batch cimport (
     BATCH_PARTIAL, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView, batch_last_offset, batch_parse,
     batch_parse_header, batch_payload, record_read,
 )
-from penstock.pyx.files cimport FILE_MODE, dropped, made, read_at, sync_file, write_at
+from penstock.pyx.files cimport FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_at
 from penstock.pyx.index cimport (
     INDEX_ENTRY, index_add, index_bound, index_floor, index_hold, index_release, index_reset, index_unmap, index_view,
     index_write,
@@ -218,7 +218,7 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:
     for i in range(1, 4):
         if result == 0:
             result = sync_file(_path(s, SUFFIXES[i]).c_str())
-            fatal[0] = result != 0
+            fatal[0] = result != 0 and not is_shortage(result)
     if result != 0:
         s.unflushed = True
     return result

@@ -413,6 +413,20 @@ def test_a_full_disk_is_answered_and_leaves_the_log_right(tmp_path: Path) -> Non
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
 
 
+def test_too_many_open_files_pass_by(tmp_path: Path) -> None:
+    """As when too many clients have connected: appends fail while it lasts, and go on after it."""
+    log = Log(tmp_path, flush_messages=1)
+    log.append(batch(1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        refused(ErrorCode.KAFKA_STORAGE_ERROR, log.append, batch(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not partition.is_offline(log.topic, 0)
+    assert log.append(batch(1)) == log.offsets().log_end - 1
+
+
 def test_a_failed_flush_takes_the_partition_offline_for_good(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.append(batch(1))
