@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.fetcher import Fetcher
 
 BUCKET_MS = 600_000
+# Somebody waits for the answer: a cluster that is away is said to be, soon.
+CLIENT: dict[str, Any] = {"client.id": "penstock-audit", "default.api.timeout.ms": 15_000}
 
 Partition = tuple[str, int]
 
@@ -46,7 +49,7 @@ async def count_topic(
     not there or a partition can't be read to its end.
     """
     counts = TopicCounts()
-    async with Admin(bootstrap) as admin:
+    async with Admin(bootstrap, **CLIENT) as admin:
         cluster = await admin.metadata([topic])
         partitions = [(topic, number) for number in sorted(cluster.topics[topic].partitions)]
         starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -11,8 +13,8 @@ from typing import Any
 from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, count_topic
-from penstock.pipeline.audit.snapshot import Snapshot, take
-from penstock.pipeline.etl.table import committed, rows_by_partition
+from penstock.pipeline.audit.snapshot import TRIES, MovingError, Snapshot, take
+from penstock.pipeline.etl.table import NightCommit, committed, rows_by_partition
 
 
 @dataclass
@@ -20,7 +22,8 @@ class Hop:
     """One line of the audit.
 
     `records` is what was counted, `expected` what the hop before says that it should be (None: nothing to compare
-    with), `waiting` what has not reached the next hop yet, `trouble` why the counts part, in words.
+    with), `waiting` what has not reached the next hop yet, `trouble` why the counts part, `note` what limits the
+    comparison, both in words.
     """
 
     name: str
@@ -30,14 +33,26 @@ class Hop:
     waiting: int = 0
     partitions: dict[str, int] = field(default_factory=dict)
     trouble: str = ""
+    note: str = ""
 
 
-def _trouble(found: Counter[Any], expected: Counter[Any], unit: str) -> str:
+def _bucket(number: int) -> str:
+    """A bucket by the moment at which it begins."""
+    return datetime.datetime.fromtimestamp(number * BUCKET_MS / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _expired(*counts: TopicCounts) -> str:
+    """Words for logs that no longer begin at their first record: their counts are only part of the story."""
+    partitions = sum(start > 0 for one in counts for start in one.starts.values())
+    return f"retention has removed the beginning of {partitions} partitions: not compared" if partitions else ""
+
+
+def _trouble(found: Counter[Any], expected: Counter[Any], unit: str, name: Callable[[Any], str] = str) -> str:
     """Where two counts part, in words: the first three places."""
     places = sorted(key for key in found.keys() | expected.keys() if found[key] != expected[key])
     if not places:
         return ""
-    shown = ", ".join(f"{unit} {key}: {found[key]:,} for {expected[key]:,}" for key in places[:3])
+    shown = ", ".join(f"{unit} {name(key)}: {found[key]:,} for {expected[key]:,}" for key in places[:3])
     return shown + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 
@@ -48,7 +63,7 @@ def _by_partition(counts: TopicCounts) -> dict[str, int]:
 async def _source_hops(
     config: Config, snapshot: Snapshot, progress: Callable[[int], None]
 ) -> tuple[list[Hop], TopicCounts]:
-    """The sources' own counts up to the mirror's positions, and their sum."""
+    """The sources' own counts up to the mirror's positions, and their sum (which has neither starts nor ends)."""
     topic, together, hops = job.input_topic(config), TopicCounts(), []
     for name, bootstrap in job.sources(config).items():
         whole = await count_topic(bootstrap, topic, on_progress=progress)
@@ -61,22 +76,21 @@ async def _source_hops(
         together.buckets.update(mirrored.buckets)
         hop = Hop(f"{name} {topic}", whole.total, waiting=whole.total - mirrored.total, partitions=_by_partition(whole))
         noted = Counter({partition: mark.counters.get("records", 0) for partition, mark in marks.items()})
-        if any(whole.starts.values()):
-            hop.trouble = (
-                "" if sum(noted.values()) >= mirrored.total else _trouble(noted, mirrored.records, "partition")
-            )
-        else:
+        hop.note = _expired(whole)
+        if not hop.note:
             hop.trouble = _trouble(noted, mirrored.records, "mirrored by its own note, partition")
         hops.append(hop)
     return hops, together
 
 
-def _mirror_hop(topic: str, arrived: TopicCounts, together: TopicCounts) -> Hop:
+def _mirror_hop(topic: str, arrived: TopicCounts, together: TopicCounts, sources: list[Hop]) -> Hop:
     hop = Hop(f"aggregate {topic}", arrived.total, together.total, partitions=_by_partition(arrived))
-    hop.trouble = _trouble(arrived.records, together.records, "partition")
-    if not hop.trouble:
+    hop.note = _expired(arrived) or next((source.note for source in sources if source.note), "")
+    if not hop.note:
         minutes = BUCKET_MS // 60_000
-        hop.trouble = _trouble(arrived.buckets, together.buckets, f"{minutes}-minute bucket")
+        hop.trouble = _trouble(arrived.records, together.records, "partition") or _trouble(
+            arrived.buckets, together.buckets, f"{minutes} minutes from", _bucket
+        )
     return hop
 
 
@@ -101,14 +115,29 @@ async def _dedupe_hop(
         noted.total(),
         partitions=_by_partition(written),
     )
-    hop.trouble = _trouble(dropped, noted, "dropped in partition")
+    hop.note = _expired(read, written)
+    if not hop.note:
+        hop.trouble = _trouble(dropped, noted, "dropped in partition")
     return before, hop
 
 
-async def _table_hop(config: Config, written: Hop, progress: Callable[[int], None]) -> Hop:
+Loaded = tuple[list[NightCommit], dict[tuple[str, int], int]]
+
+
+def _loaded(path: str) -> Loaded:
+    """The table's nights and its rows by partition, read when no commit came in between."""
+    for _ in range(TRIES):
+        nights = committed(path)
+        rows = rows_by_partition(path) if nights else {}
+        if nights == committed(path):
+            return nights, rows
+    raise MovingError(f"the table `{path}` changed at each of {TRIES} looks; audit again when it is calmer")
+
+
+async def _table_hop(config: Config, loaded: Loaded, written: Hop, progress: Callable[[int], None]) -> Hop:
     """The table's rows, counted from its files, against the records of the ranges that its commits name."""
     path, topic = config["penstock.etl.table"], job.etl_topic(config)
-    nights = committed(path)
+    nights, by_partition = loaded
     if not nights:
         return Hop(f"table {Path(path).name}", 0, waiting=written.records)
     ends: dict[int, int] = {}
@@ -118,13 +147,14 @@ async def _table_hop(config: Config, written: Hop, progress: Callable[[int], Non
             ends[partition] = max(ends.get(partition, 0), span.end)
             rows[partition] += span.rows
             rejects[partition] += span.rejects
-    loaded = await count_topic(config["bootstrap.servers"], topic, ends, progress)
-    found = Counter({partition: count for (_, partition), count in rows_by_partition(path).items()})
-    hop = Hop(f"table {Path(path).name}", found.total(), loaded.total - rejects.total(), rejects.total(),
-              waiting=written.records - loaded.total, partitions={str(p): found[p] for p in sorted(ends)})  # fmt: skip
-    hop.trouble = _trouble(found, rows, "rows of partition") or _trouble(
-        rows + rejects, +loaded.records, "loaded of partition"
-    )
+    counted = await count_topic(config["bootstrap.servers"], topic, ends, progress)
+    found = Counter({partition: count for (_, partition), count in by_partition.items()})
+    hop = Hop(f"table {Path(path).name}", found.total(), counted.total - rejects.total(), rejects.total(),
+              waiting=written.records - counted.total, partitions={str(p): found[p] for p in sorted(ends)})  # fmt: skip
+    hop.note = _expired(counted)
+    hop.trouble = _trouble(found, rows, "rows of partition")
+    if not hop.trouble and not hop.note:
+        hop.trouble = _trouble(rows + rejects, +counted.records, "loaded of partition")
     return hop
 
 
@@ -134,13 +164,15 @@ async def audit(config: Config, progress: Callable[[int], None] = lambda records
     The answer has `hops` (dictionaries of Hop's fields), `parts_at` (the first hop whose count parts from the one
     before it, or None) and `complete` (no hop parts, and nothing waits). Raises KafkaError, MovingError.
     """
+    # The table first, then stage by stage towards the sources: nothing may seem to be ahead of what it came from.
+    loaded = await asyncio.to_thread(_loaded, config["penstock.etl.table"])
     snapshot = await take(config)
     topic = job.input_topic(config)
     hops, together = await _source_hops(config, snapshot, progress)
     arrived = await count_topic(config["bootstrap.servers"], topic, snapshot.mirror.ends, progress)
-    hops.append(_mirror_hop(topic, arrived, together))
+    hops.append(_mirror_hop(topic, arrived, together, hops))
     before, written = await _dedupe_hop(config, snapshot, arrived, progress)
-    hops += [before, written, await _table_hop(config, written, progress)]
+    hops += [before, written, await _table_hop(config, loaded, written, progress)]
     parts_at = next((hop.name for hop in hops if hop.trouble), None)
     return {
         "hops": [asdict(hop) for hop in hops],

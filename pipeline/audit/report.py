@@ -19,7 +19,7 @@ def render(audit: dict[str, Any]) -> Group:
     for hop in audit["hops"]:
         expected = "" if hop["expected"] is None else f"{hop['expected']:,}"
         dropped, waiting = (f"{hop[name]:,}" if hop[name] else "" for name in ("dropped", "waiting"))
-        mark = Text(hop["trouble"], "red") if hop["trouble"] else Text("ok", "green")
+        mark = Text(hop["trouble"], "red") if hop["trouble"] else Text(hop["note"] or "ok", "green")
         table.add_row(hop["name"], f"{hop['records']:,}", expected, dropped, waiting, mark)
     if audit["parts_at"]:
         line = Text(f"The counts part at: {audit['parts_at']}", "red")

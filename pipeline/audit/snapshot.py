@@ -1,7 +1,7 @@
 """Positions and ends that belong together, read from a pipeline that may be running.
 
-Positions of a stage and the ends of its output move in one transaction. Two equal, stable reads of the positions
-around a read of the ends prove that no transaction came in between.
+A partition's position and the end of its output move in one transaction. Two equal, stable reads of the position around
+a read of the end prove that no transaction came in between.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.config import Config
-from penstock.errors import KafkaError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import job
 from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.audit.counts import CLIENT
 
 TRIES = 50
 PAUSE_S = 0.2
@@ -71,13 +72,23 @@ async def _marks(
 
 
 async def _stage(admin: Admin, groups: dict[str, str], topic: str, output: str) -> Stage:
-    partitions = sorted((await admin.metadata([topic])).topics[topic].partitions)
-    outputs = sorted((await admin.metadata([output])).topics[output].partitions)
+    """Each partition's marks and end, taken when nothing moved around the look; partitions that moved are looked at again."""
+    left = sorted((await admin.metadata([topic])).topics[topic].partitions)
+    marks: dict[str, dict[int, Mark]] = {name: {} for name in groups}
+    ends: dict[int, int] = {}
     for _ in range(TRIES):
-        before = await _marks(admin, groups, topic, partitions)
-        ends = await admin.list_offsets({(output, number): LATEST for number in outputs}, isolation="read_committed")
-        if before == await _marks(admin, groups, topic, partitions):
-            return Stage(before, {number: ends[(output, number)].offset for number in outputs})
+        before = await _marks(admin, groups, topic, left)
+        found = await admin.list_offsets({(output, number): LATEST for number in left}, isolation="read_committed")
+        after = await _marks(admin, groups, topic, left)
+        for partition in list(left):
+            if all(before[name].get(partition) == after[name].get(partition) for name in groups):
+                left.remove(partition)
+                ends[partition] = found[(output, partition)].offset
+                for name in groups:
+                    if partition in after[name]:
+                        marks[name][partition] = after[name][partition]
+        if not left:
+            return Stage(marks, ends)
         await asyncio.sleep(PAUSE_S)
     raise MovingError(f"the stage that writes `{output}` moved at each of {TRIES} looks; audit again when it is calmer")
 
@@ -85,12 +96,20 @@ async def _stage(admin: Admin, groups: dict[str, str], topic: str, output: str) 
 async def take(config: Config) -> Snapshot:
     """Look at the aggregate cluster. Raises KafkaError, KeyError for a topic that is not there, MovingError."""
     topic, output = job.input_topic(config), job.output_topic(config)
-    async with Admin(config["bootstrap.servers"]) as admin:
+    async with Admin(config["bootstrap.servers"], **CLIENT) as admin:
+        counts = []
         for name in (topic, output):
-            if name not in (await admin.metadata([name])).topics:
-                raise KafkaError(3, f"topic `{name}` is not on the aggregate cluster")
-        mirror_groups = {name: job.mirror_group(config, name) for name in job.sources(config)}
-        mirror = await _stage(admin, mirror_groups, topic, topic)
+            found = (await admin.metadata([name])).topics.get(name)
+            if found is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic `{name}` is not on the aggregate cluster")
+            counts.append(len(found.partitions))
+        if counts[0] != counts[1]:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, f"`{topic}` has {counts[0]} partitions and `{output}` {counts[1]}"
+            )
+        # The later stage first: what it has read was there before, so no stage ever seems to be ahead of its input.
         stage = config["penstock.dedupe.name"]
         dedupe = await _stage(admin, {stage: job.dedupe_group(config)}, topic, output)
+        mirror_groups = {name: job.mirror_group(config, name) for name in job.sources(config)}
+        mirror = await _stage(admin, mirror_groups, topic, topic)
     return Snapshot(mirror, dedupe)
