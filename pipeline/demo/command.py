@@ -45,6 +45,8 @@ def command(whole_year: bool, nights: int, kill: bool, out: Path, seed: int | No
             outcome = asyncio.run(demo(plan, show))
     except PartError as error:
         raise click.ClickException(f"{error}\nThe logs are in `{plan.out}`; the seed was {plan.seed}.") from None
+    except asyncio.CancelledError:
+        raise click.ClickException(f"stopped by SIGTERM; the logs are in `{plan.out}`") from None
     except ExceptionGroup as group:
         failed = [error for error in group.exceptions if isinstance(error, PartError)]
         if not failed:

@@ -20,7 +20,7 @@ def draw(
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import dates, pyplot
 
     figure, (rows, again, lag) = pyplot.subplots(3, 1, figsize=(11, 9), height_ratios=[3, 2, 3])
     days = sorted(loaded)
@@ -38,9 +38,10 @@ def draw(
     nights = lag.twinx()
     nights.plot(seconds, [sample.nights_behind for sample in samples], label="etl", color="#c0504d", linestyle=":")
     nights.set_ylabel("nights behind")
-    lag.legend(loc="upper left")
+    lag.legend(loc="upper center")
     nights.legend(loc="upper right")
-    figure.autofmt_xdate()
+    rows.tick_params(labelbottom=False)
+    again.xaxis.set_major_formatter(dates.ConciseDateFormatter(again.xaxis.get_major_locator()))
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

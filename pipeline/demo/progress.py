@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+LINE_PAUSE_S = 10.0
+
 
 @dataclass
 class Sample:
@@ -37,6 +39,7 @@ class Show:
             for name, total in (("collected", events), ("mirrored", events), ("deduped", events), ("nights", nights))
         }
         self.started = time.monotonic()
+        self._line_at = self.started
 
     def __enter__(self) -> Show:
         self._progress.start()
@@ -57,6 +60,16 @@ class Show:
     def set(self, bar: str, completed: int, note: str = "") -> None:
         """Set a bar, with a word beside it."""
         self._progress.update(self._tasks[bar], completed=completed, note=note)
+        # Where there is no terminal bars are shown only at the end: a line now and then stands for them.
+        if not self.console.is_terminal and time.monotonic() - self._line_at > LINE_PAUSE_S:
+            self._line_at = time.monotonic()
+            bars = ", ".join(f"{name} {self.completed(name):,}" for name in self._tasks)
+            self.console.print(f"{self.elapsed_s:.0f} s: {bars}")
+
+    def completed(self, bar: str) -> int:
+        """How far a bar is."""
+        task = next(task for task in self._progress.tasks if task.id == self._tasks[bar])
+        return int(task.completed)
 
     def say(self, text: str) -> None:
         """A line above the bars."""

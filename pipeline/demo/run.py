@@ -36,6 +36,8 @@ CHUNKS_PER_DEATH = 167
 DAYS_AHEAD = 1
 KILL_PAUSE_S = (2.0, 5.0)
 ETL_KILL_SHARE = 0.2
+STALL_LIMIT_S = 300.0
+STOPPED = " is STOPPED, "
 
 
 @dataclass
@@ -192,7 +194,10 @@ async def _collect(run: Run, origin: str, dice: random.Random) -> None:
         done = False
         while not done:
             if not part.running:
-                dies_at = 1 + int(dice.expovariate(1 / CHUNKS_PER_DEATH))
+                # At random, but about as often as said in a short run too: the first time soon, then evenly spread.
+                dies_at = 1 + int(
+                    CHUNKS_PER_DEATH * dice.uniform(0.5 if part.kills else 0.0, 1.5 if part.kills else 1.0)
+                )
                 part.environment = {"PENSTOCK_FAILPOINTS": f"demo.answer_not_seen=kill@{dies_at}"}
                 await part.start()
             await part.tell(day.isoformat())
@@ -252,8 +257,20 @@ async def _murder(run: Run, dice: random.Random) -> None:
 
 
 async def _follow_nights(run: Run) -> None:
+    """Show the nights that are there; a run in which nothing comes any more is ended with a reason."""
+    loop = asyncio.get_running_loop()
+    seen, since = (-1, -1.0), loop.time()
     while True:
-        run.show.set("nights", run.nights_done())
+        now = run.nights_done(), run.show.completed("collected")
+        run.show.set("nights", now[0])
+        if now != seen:
+            seen, since = now, loop.time()
+        elif loop.time() - since > STALL_LIMIT_S:
+            tails = "\n".join(f"{part.name}:\n{part.log_tail()}" for part in run.services.values())
+            raise PartError(f"nothing has come for {STALL_LIMIT_S:.0f} s; the last words of the stages:\n{tails}")
+        for part in run.services.values():
+            if STOPPED in part.log_tail():
+                raise PartError(f"{part.name} has a partition that needs an operator:\n{part.log_tail()}")
         await asyncio.sleep(0.25)
 
 
@@ -342,7 +359,10 @@ def _rows_by_day(table: Path) -> Counter[datetime.date]:
 
 
 async def demo(plan: Plan, show: Show) -> Outcome:
-    """Run the main job. Raises PartError when a part fails that nobody killed."""
+    """Run the main job. Raises PartError when a part fails that nobody killed. SIGTERM ends it like Ctrl-C."""
+    whole = asyncio.current_task()
+    assert whole is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, whole.cancel)
     prepare_folder(plan.out)
     dice = random.Random(plan.seed)
     run = Run(plan, show, {name: BrokerPart(name, plan.out) for name in (*flights.ORIGINS, AGGREGATE)})
