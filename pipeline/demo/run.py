@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import json
 import random
@@ -291,33 +290,23 @@ async def _main_job(run: Run, dice: random.Random) -> None:
 
 
 async def _guarded(run: Run, dice: random.Random) -> None:
-    """The main job among its guards: a guard that fails ends the run with its reason."""
-    guards: list[asyncio.Task[None]] = []
-
-    def guard(work: Coroutine[Any, Any, None]) -> None:
-        guards.append(asyncio.ensure_future(work))
-
-    for broker in run.brokers.values():
-        guard(_keep_broker(run, broker))
-    for part in run.services.values():
-        guard(_keep(run, part, "started"))
-    guard(_follow_nights(run))
-    guard(watch(run.config, run.show, run.samples, run.nights_done, run.plan.nights))
-    killer = asyncio.ensure_future(_murder(run, dice)) if run.plan.kill else None
+    """The main job among its guards: a guard that fails ends the run with its reason, and so does the caller's end."""
     main = asyncio.ensure_future(_main_job(run, dice))
-    done, _ = await asyncio.wait([main, *guards], return_when=asyncio.FIRST_COMPLETED)
-    if killer is not None:
-        killer.cancel()
+    guards = [asyncio.ensure_future(_keep_broker(run, broker)) for broker in run.brokers.values()]
+    guards += [asyncio.ensure_future(_keep(run, part, "started")) for part in run.services.values()]
+    guards.append(asyncio.ensure_future(_follow_nights(run)))
+    guards.append(asyncio.ensure_future(watch(run.config, run.show, run.samples, run.nights_done, run.plan.nights)))
+    if run.plan.kill:
+        guards.append(asyncio.ensure_future(_murder(run, dice)))
     try:
+        done, _ = await asyncio.wait([main, *guards], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
     finally:
-        main.cancel()
         run.ending = True
-        for task in guards[len(run.brokers) + len(run.services) :]:
+        for task in (main, *guards):
             task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, PartError):
-            await main
+        await asyncio.gather(main, *guards, return_exceptions=True)
 
 
 async def _audit(run: Run) -> dict[str, Any]:
