@@ -11,6 +11,7 @@ from kafka_fixtures import apache_kafka  # noqa: F401  (a fixture)
 
 # Small and quick: tests should not wait for groups to gather or for big preallocations.
 PROPERTIES: dict[str, object] = {
+    "log.retention.ms": -1,  # records of long ago must not vanish in the middle of a test
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,

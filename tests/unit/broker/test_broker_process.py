@@ -349,7 +349,9 @@ def test_a_kill_at_each_step_leaves_a_whole_topic_or_none(make_broker: Make, ste
 
 
 def test_old_segments_go_by_retention(make_broker: Make) -> None:
-    broker = make_broker(**{"log.retention.check.interval.ms": 100, "log.segment.bytes": 2000})
+    broker = make_broker(
+        **{"log.retention.check.interval.ms": 100, "log.segment.bytes": 2000, "log.retention.ms": 604_800_000}
+    )
     create(broker, "old", "new")
     produce(broker, "new", 100, timestamp_ms=int(time.time() * 1000))
     produce(broker, "old", 100, timestamp_ms=1_000_000_000_000)
