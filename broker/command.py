@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from penstock import failpoints, log
-from penstock.broker.config import SCHEMA, BrokerConfig
+from penstock.broker.config import BrokerConfig, load
 from penstock.broker.context import Endpoint
 from penstock.broker.folder import FolderError
 from penstock.broker.server import Server, ServerError, parse_endpoint
@@ -43,11 +43,7 @@ def command(
 
     Example: penstock broker --listen 127.0.0.1:9092 --data /var/lib/penstock
     """
-    values = SCHEMA.load(config_path, overrides)
-    static = dict(values)
-    if static["node.id"] is not None:
-        static["broker.id"] = static["node.id"]
-    config = BrokerConfig(static, values.given)
+    config = load(config_path, overrides)
     folder = _data_folder(config, data)
     where = parse_endpoint(listen or config["listeners"] or DEFAULT_LISTEN, "the listen address")
     told = advertised or config["advertised.listeners"]

@@ -16,6 +16,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 from penstock.config import (
@@ -465,6 +466,15 @@ class BrokerConfig(Mapping[str, Any]):
                 Described(prop.name, text_of(value), source, kind, prop.doc, prop.name not in DYNAMIC, tuple(layers))
             )
         return described
+
+
+def load(path: Path | None = None, overrides: Iterable[str] = ()) -> BrokerConfig:
+    """A broker's properties from a file and `key=value` overrides. Raises ConfigError."""
+    values = SCHEMA.load(path, overrides)
+    static = dict(values)
+    if static["node.id"] is not None:
+        static["broker.id"] = static["node.id"]
+    return BrokerConfig(static, values.given)
 
 
 def _kind_of(value: Any) -> ConfigType:
