@@ -5,9 +5,15 @@
 //     javac -cp kafka-clients-4.3.1.jar WireGolden.java
 //     java -cp kafka-clients-4.3.1.jar:kafka-group-coordinator-4.3.1.jar:kafka-transaction-coordinator-4.3.1.jar:\
 //         slf4j-api.jar:. WireGolden > wire_java.hex
+// The versions that Kafka 4 dropped come from Kafka 3.9, which needs to know from where on they are not wanted; it has
+// no class for some of the newest APIs, and its classes of records are left out:
+//     java -cp kafka-clients-4.3.1.jar:slf4j-api.jar:. WireGolden lowest > lowest
+//     java -cp kafka-clients-3.9.1.jar:slf4j-api.jar:. WireGolden before lowest > wire_java_39.hex
 import java.lang.reflect.Field;
 import java.lang.reflect.ParameterizedType;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Collection;
 import java.util.HexFormat;
 import java.util.Map;
@@ -21,11 +27,11 @@ import org.apache.kafka.common.protocol.types.BoundField;
 import org.apache.kafka.common.protocol.types.Schema;
 import org.apache.kafka.common.protocol.types.TaggedFields;
 import org.apache.kafka.common.protocol.types.Type;
-import org.apache.kafka.common.record.internal.MemoryRecords;
 
 public class WireGolden {
     static final int[] KEYS = {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27,
-        28, 32, 33, 35, 37, 42, 43, 44, 47, 60, 61, 65, 66, 75};
+        28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 65, 66, 68, 69, 74,
+        75};
     static final String[] RECORDS = {
         "org.apache.kafka.coordinator.group.generated.OffsetCommitKey",
         "org.apache.kafka.coordinator.group.generated.OffsetCommitValue",
@@ -38,19 +44,35 @@ public class WireGolden {
     static int counter;
 
     public static void main(String[] args) throws Exception {
-        for (int key : KEYS) {
-            ApiMessageType api = ApiMessageType.fromApiKey((short) key);
-            for (short v = api.lowestSupportedVersion(); v <= api.highestSupportedVersion(false); v++) {
-                print(api.newRequest(), api.requestSchemas(), v);
-                print(api.newResponse(), api.responseSchemas(), v);
-            }
+        if (args.length == 1) {
+            for (int key : KEYS)
+                System.out.println(key + " " + ApiMessageType.fromApiKey((short) key).lowestSupportedVersion());
+            return;
         }
+        if (args.length == 2) {
+            for (String line : Files.readAllLines(Path.of(args[1]))) {
+                String[] words = line.split(" ");
+                printApi(Integer.parseInt(words[0]), Integer.parseInt(words[1]));
+            }
+            return;
+        }
+        for (int key : KEYS)
+            printApi(key, Integer.MAX_VALUE);
         for (String name : RECORDS) {
             Class<?> type = Class.forName(name);
             Schema[] schemas = (Schema[]) type.getField("SCHEMAS").get(null);
             for (short v = 0; v < schemas.length; v++)
                 if (schemas[v] != null)
                     print((ApiMessage) type.getConstructor().newInstance(), schemas, v);
+        }
+    }
+
+    /** Every version of an API below end that is for general use. */
+    static void printApi(int key, int end) throws Exception {
+        ApiMessageType api = ApiMessageType.fromApiKey((short) key);
+        for (short v = api.lowestSupportedVersion(); v <= api.highestSupportedVersion(false) && v < end; v++) {
+            print(api.newRequest(), api.requestSchemas(), v);
+            print(api.newResponse(), api.responseSchemas(), v);
         }
     }
 
@@ -112,11 +134,23 @@ public class WireGolden {
         if (java == Uuid.class) return new Uuid(0x0102030405060708L, counter);
         if (java == byte[].class) return new byte[] {1, 2, (byte) counter};
         if (java == ByteBuffer.class) return ByteBuffer.wrap(new byte[] {3, 4, (byte) counter});
+        if (java == double.class) return 0.5 + counter;
         if (java.getSimpleName().equals("BaseRecords"))
-            return MemoryRecords.readableRecords(ByteBuffer.wrap(new byte[] {5, 6, (byte) counter}));
+            return records(ByteBuffer.wrap(new byte[] {5, 6, (byte) counter}));
         Object struct = java.getConstructor().newInstance();
         fill(struct, schemaOf(type));
         return struct;
+    }
+
+    /** The class has moved between Kafka 3 and 4. */
+    static Object records(ByteBuffer bytes) throws Exception {
+        Class<?> type;
+        try {
+            type = Class.forName("org.apache.kafka.common.record.internal.MemoryRecords");
+        } catch (ClassNotFoundException absent) {
+            type = Class.forName("org.apache.kafka.common.record.MemoryRecords");
+        }
+        return type.getMethod("readableRecords", ByteBuffer.class).invoke(null, bytes);
     }
 
     static Schema schemaOf(Type type) throws Exception {
