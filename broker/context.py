@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -71,9 +72,15 @@ class Context:
     advertised: Endpoint
     cluster_id: str
     data_folder: Path
+    # What clients of a listener are told, by the listener's name; without an entry it is `advertised`.
+    advertised_listeners: Mapping[str, Endpoint] = field(default_factory=dict)
     # Set by the coordinators' start(); their handlers know the types.
     groups: Any = None
     transactions: Any = None
+
+    def advertised_for(self, listener: str) -> Endpoint:
+        """This broker's address as the clients of a listener (`Call.listener`) are told it."""
+        return self.advertised_listeners.get(listener, self.advertised)
 
     def now_ms(self) -> int:
         """The wall clock in milliseconds since 1970: for timestamps only, never for timers."""
