@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.broker.config import BrokerConfig
+from penstock.broker.features import Features
 from penstock.broker.store.base import Store
+from penstock.pyx.logs import Logs
 
 if TYPE_CHECKING:
     from penstock.broker.topics import Topics
@@ -58,7 +60,7 @@ class Coordinators(Protocol):
 class Context:
     """The broker's parts. One per process; handlers run on the one asyncio loop, so no locks are needed.
 
-    `partitions` are the functions of the partition log (`penstock.pyx.partition`). Those that touch a disk
+    `partitions` are this broker's logs (`penstock.pyx.logs`). Methods that touch a disk
     for long (`lead`, `housekeep`, `delete`, `stop`) are called in an executor; `append`, `read` and `offsets`
     may be called on the loop when little is read or written.
     """
@@ -67,13 +69,14 @@ class Context:
     config: BrokerConfig
     store: Store
     topics: Topics
-    partitions: Any  # the module penstock.pyx.partition; its stub types it where it is imported by name
+    partitions: Logs
     coordinators: Coordinators
     advertised: Endpoint
     cluster_id: str
     data_folder: Path
     # What clients of a listener are told, by the listener's name; without an entry it is `advertised`.
     advertised_listeners: Mapping[str, Endpoint] = field(default_factory=dict)
+    features: Features = field(default_factory=Features)
     # Set by the coordinators' start(); their handlers know the types.
     groups: Any = None
     transactions: Any = None

@@ -27,8 +27,8 @@ from penstock.broker.store.base import Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topics import Topics
 from penstock.config import ConfigError
-from penstock.pyx import partition as logs
 from penstock.pyx.border import DataPlane
+from penstock.pyx.logs import Logs
 
 LISTENER = "PLAINTEXT"
 
@@ -50,6 +50,7 @@ class Server:
         self._data = data
         self._listen = listen
         self._advertised = advertised
+        self._logs = Logs()
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
 
@@ -99,7 +100,7 @@ class Server:
         self.config.settle("advertised.listeners", f"{LISTENER}://{advertised}")
         controller_epoch = await _register(store, self.node_id, advertised)
         await self._load_altered(store)
-        topics = Topics(self.node_id, self.config, store, folder, executor)
+        topics = Topics(self.node_id, self.config, store, folder, self._logs, executor)
         await topics.load(controller_epoch)
         coordinators = Coordinators()
         context = Context(
@@ -107,7 +108,7 @@ class Server:
             config=self.config,
             store=store,
             topics=topics,
-            partitions=logs,
+            partitions=self._logs,
             coordinators=coordinators,
             advertised=advertised,
             cluster_id=folder.cluster_id,
@@ -134,6 +135,7 @@ class Server:
             max_idle_ms=config["connections.max.idle.ms"],
             queued_bytes_max=config["queued.max.request.bytes"],
             fetch_max_bytes=config["fetch.max.bytes"],
+            logs=self._logs,
         )
         try:
             port = data_plane.listen(self._listen.host, self._listen.port, LISTENER)
@@ -160,7 +162,7 @@ class Server:
         data_plane.stop()
 
     async def _close_logs(self, executor: ThreadPoolExecutor) -> None:
-        loop = asyncio.get_running_loop()
+        loop, logs = asyncio.get_running_loop(), self._logs
         closing = [
             loop.run_in_executor(executor, logs.stop, name, index) for name, index in logs.partitions()
         ]

@@ -29,7 +29,7 @@ from penstock.broker.folder import DataFolder, new_uuid, uuid_bytes, uuid_text
 from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, paths
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.pyx import partition as logs
+from penstock.pyx.logs import Logs
 
 GROUP_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
@@ -105,12 +105,14 @@ class Topics:
         config: BrokerConfig,
         store: Store,
         folder: DataFolder,
+        logs: Logs,
         executor: ThreadPoolExecutor,
     ) -> None:
         self._node_id = node_id
         self._config = config
         self._store = store
         self._folder = folder
+        self._logs = logs
         self._executor = executor
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
@@ -250,7 +252,7 @@ class Topics:
     def _reconfigure(self, topic: Topic) -> None:
         settings = log_config(self._config, topic.configs)
         for state in topic.partitions:
-            logs.reconfigure(topic.name, state.index, settings)
+            self._logs.reconfigure(topic.name, state.index, settings)
 
     async def delete(self, name: str) -> None:
         """Delete a topic; a crash in between is finished at the next start. Raises KafkaError."""
@@ -261,7 +263,7 @@ class Topics:
             await self._mark_deleted(name)
             failpoint(MARKED)
             del self._by_name[name], self._by_id[topic.topic_id]
-            await self._each(lambda state: logs.delete(name, state.index), topic.partitions)
+            await self._each(lambda state: self._logs.delete(name, state.index), topic.partitions)
             failpoint(EMPTIED)
             await self._remove(topic)
             _log.info("deleted topic=%s id=%s", name, uuid_text(topic.topic_id))
@@ -306,7 +308,7 @@ class Topics:
             await self._remove(topic)
             _log.info("finished the deletion of topic=%s", topic.name)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, logs.remove_deleted, str(self._folder.path))
+        await loop.run_in_executor(self._executor, self._logs.remove_deleted, str(self._folder.path))
         await self._lead_all([topic for topic in topics if topic.name not in marked])
 
     def _remove_log(self, name: str, state: PartitionState) -> None:
@@ -339,7 +341,7 @@ class Topics:
         settings = log_config(self._config, topic.configs)
 
         def lead(state: PartitionState) -> None:
-            recovered = logs.lead(
+            recovered = self._logs.lead(
                 topic.name,
                 topic.topic_id,
                 state.index,

@@ -11,6 +11,8 @@ thread; none but `stop` waits.
 
 from typing import NamedTuple
 
+from penstock.pyx.logs import Logs
+
 class Request(NamedTuple):
     token: int  # names connection and request; opaque, below 2**64
     api_key: int
@@ -28,6 +30,7 @@ class DataPlane:
     unless this broker owes it one (connections.max.idle.ms). queued_bytes_max: bounds both the bytes of requests that wait in
     the control queue and the bytes of frames that have come in part (queued.max.request.bytes); beyond it connections aren't
     read; at least 1 MiB. fetch_max_bytes: of a whole answer (fetch.max.bytes).
+    logs: what is produced to and fetched from.
 
     Raises ValueError for a number out of range, OSError when descriptors are short.
     """
@@ -41,6 +44,7 @@ class DataPlane:
         max_idle_ms: int,
         queued_bytes_max: int,
         fetch_max_bytes: int,
+        logs: Logs,
     ) -> None: ...
     @property
     def request_fd(self) -> int:

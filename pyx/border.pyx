@@ -10,6 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from penstock.pyx.control cimport queue_close
 from penstock.pyx.endian cimport get_i16, get_i32
 from penstock.pyx.frame cimport API_VERSION_AT, CORRELATION_AT, Writer, write_i32, write_raw
+from penstock.pyx.partition cimport LogSetOwner
 from penstock.pyx.posix cimport atomic_load64, close, free, memset
 from penstock.pyx.produce cimport ProduceTally
 from penstock.pyx.plane cimport (
@@ -59,6 +60,7 @@ cdef class DataPlane:
     """The network threads; see border.pyi."""
 
     cdef Plane plane
+    cdef LogSetOwner _logs                            # owns plane.logs
     cdef list _bound                                  # (socket, its index) before start, then empty
     cdef list _listeners                              # names, by index
     cdef list _reactor_threads
@@ -68,8 +70,10 @@ cdef class DataPlane:
     cdef bint _stopped
 
     def __cinit__(self, *, int network_threads, int node_id, int max_request_bytes, int64_t max_idle_ms,
-                  int64_t queued_bytes_max, int fetch_max_bytes):
+                  int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None):
         memset(&self.plane, 0, sizeof(Plane))
+        self._logs = logs
+        self.plane.logs = logs.set
         self.plane.queue.fd = -1
         self._stopped = True                          # until all below worked
         self._stopping = threading.Lock()

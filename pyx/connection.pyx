@@ -347,7 +347,7 @@ cdef Served serve_produce(Reactor* r, Connection* c, const RequestHead* head, Re
     cdef ProduceResult result
     r.counters.requests_produce += 1
     memset(&waiting, 0, sizeof(Writer))
-    result = produce_serve(head, body, &c.output if straight else &waiting, &r.produced)
+    result = produce_serve(r.plane.logs, head, body, &c.output if straight else &waiting, &r.produced)
     if result == PRODUCE_ANSWERED and not straight:
         slot = slot_push(c, SLOT_DONE)
         slot.answer = waiting
@@ -362,7 +362,7 @@ cdef Served serve_produce(Reactor* r, Connection* c, const RequestHead* head, Re
 cdef Served serve_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
     cdef FetchJob* job
     cdef Slot* slot
-    cdef FetchParse result = fetch_parse(head, body, r.plane.answer_bytes_max, &job)
+    cdef FetchParse result = fetch_parse(r.plane.logs, head, body, r.plane.answer_bytes_max, &job)
     r.counters.requests_fetch += 1
     if result != FETCH_PARSED:
         return SERVE_CLOSE

@@ -11,7 +11,8 @@
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from penstock.pyx.frame cimport Reader, RequestHead, Slice, Writer
-from penstock.pyx.partition cimport Partition, ReadResult
+from penstock.pyx.partition cimport LogSet, Partition
+from penstock.pyx.read cimport ReadResult
 
 cdef enum:
     FETCH_KEY = 1
@@ -65,6 +66,7 @@ cdef struct FetchPartition:
     ReadResult read                   # its offsets are true, its range is held until it is released
 
 cdef struct FetchJob:
+    LogSet* logs
     int16_t version
     int32_t correlation_id
     int16_t error                     # of the whole answer
@@ -90,7 +92,7 @@ cdef struct FetchJob:
 
 # A job from a request whose reader stands at the body; `out` is owned by the caller when FETCH_PARSED.
 cdef FetchParse fetch_parse(
-    const RequestHead* head, Reader body, int32_t answer_bytes_max, FetchJob** out
+    LogSet* logs, const RequestHead* head, Reader body, int32_t answer_bytes_max, FetchJob** out
 ) noexcept nogil
 
 # Looks for enough to answer. `must_answer`: its time is up, answer with what there is. `reactor` is who is

@@ -34,17 +34,14 @@ from penstock.pyx.frame cimport (
 from penstock.pyx.partition cimport (
     ISOLATION_COMMITTED,
     ISOLATION_UNCOMMITTED,
-    AbortedTxn,
-    partition_aborted,
+    LogSet,
     partition_epoch_end,
     partition_find,
     partition_find_id,
     partition_known_id,
     partition_leader_epoch,
-    partition_read,
     partition_release,
     partition_watch,
-    read_release,
 )
 from penstock.pyx.posix cimport (
     EOPNOTSUPP,
@@ -59,6 +56,7 @@ from penstock.pyx.posix cimport (
     preadv2,
     realloc,
 )
+from penstock.pyx.read cimport AbortedTxn, partition_aborted, partition_read, read_release
 
 cdef enum:
     OFFSET_OUT_OF_RANGE = 1
@@ -119,17 +117,17 @@ cdef FetchPartition* add_partition(FetchJob* job) noexcept nogil:
     return added
 
 
-cdef void find(const FetchTopic* topic, FetchPartition* partition) noexcept nogil:
+cdef void find(LogSet* logs, const FetchTopic* topic, FetchPartition* partition) noexcept nogil:
     """Takes a reference to the partition, or sets the error that says why there is none."""
     if topic.topic_id == NULL:
-        partition.partition = partition_find(<const char*>topic.name.p, <size_t>topic.name.n, partition.index)
+        partition.partition = partition_find(logs, <const char*>topic.name.p, <size_t>topic.name.n, partition.index)
         if partition.partition == NULL:
             partition.error = UNKNOWN_TOPIC_OR_PARTITION
         return
-    partition.partition = partition_find_id(topic.topic_id, partition.index)
+    partition.partition = partition_find_id(logs, topic.topic_id, partition.index)
     if partition.partition == NULL:
         partition.error = (
-            UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(topic.topic_id) else UNKNOWN_TOPIC_ID
+            UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(logs, topic.topic_id) else UNKNOWN_TOPIC_ID
         )
 
 
@@ -151,7 +149,7 @@ cdef FetchParse parse_partition(FetchJob* job, const FetchTopic* topic, Reader* 
     if r.bad or job.partition_count > FETCH_PARTITIONS_MAX:
         return FETCH_MALFORMED
     if job.error == 0:
-        find(topic, partition)
+        find(job.logs, topic, partition)
     return FETCH_PARSED
 
 
@@ -221,7 +219,7 @@ cdef FetchParse parse(FetchJob* job, Reader* r, int32_t answer_bytes_max) noexce
 
 
 cdef FetchParse fetch_parse(
-    const RequestHead* head, Reader body, int32_t answer_bytes_max, FetchJob** out
+    LogSet* logs, const RequestHead* head, Reader body, int32_t answer_bytes_max, FetchJob** out
 ) noexcept nogil:
     cdef FetchJob* job = <FetchJob*>calloc(1, sizeof(FetchJob))
     cdef size_t n = reader_left(&body)
@@ -230,6 +228,7 @@ cdef FetchParse fetch_parse(
     out[0] = NULL
     if job == NULL:
         return FETCH_NO_MEMORY
+    job.logs = logs
     job.version = head.api_version
     job.correlation_id = head.correlation_id
     job.heap_index = -1

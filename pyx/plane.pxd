@@ -17,6 +17,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
 
 from penstock.pyx.fetch cimport FetchJob, Pieces
 from penstock.pyx.frame cimport Writer
+from penstock.pyx.partition cimport LogSet
 from penstock.pyx.posix cimport pthread_mutex_t, pthread_t
 from penstock.pyx.produce cimport ProduceTally
 from penstock.pyx.reader cimport ReaderPool
@@ -189,6 +190,7 @@ cdef struct Reactor:
     Counters counters
 
 cdef struct Plane:
+    LogSet* logs                      # what it serves
     Reactor* reactors[REACTORS_MAX]
     int32_t reactor_count
     int32_t request_bytes_max

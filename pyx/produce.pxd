@@ -8,6 +8,7 @@
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from penstock.pyx.frame cimport Reader, RequestHead, Writer
+from penstock.pyx.partition cimport LogSet
 
 cdef enum:
     PRODUCE_KEY = 0
@@ -33,5 +34,5 @@ cdef struct ProduceTally:
 # Serves one request whose reader stands at the body. The records behind it are written to (offsets, epochs).
 # When the result isn't PRODUCE_ANSWERED, `out` is as it was before.
 cdef ProduceResult produce_serve(
-    const RequestHead* head, Reader body, Writer* out, ProduceTally* tally
+    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally
 ) noexcept nogil

@@ -23,11 +23,10 @@ from penstock.pyx.frame cimport (
     write_raw,
     write_string,
 )
+from penstock.pyx.append cimport ORIGIN_CLIENT, Appended, partition_append
 from penstock.pyx.partition cimport (
-    ORIGIN_CLIENT,
-    Appended,
+    LogSet,
     Partition,
-    partition_append,
     partition_find,
     partition_find_id,
     partition_known_id,
@@ -54,6 +53,7 @@ cdef enum:
 
 # What a request says before its topics.
 cdef struct Terms:
+    LogSet* logs
     int16_t version
     bint flexible
     int16_t acks
@@ -141,11 +141,11 @@ cdef int16_t serve_partition(
     if terms.acks < -1 or terms.acks > 1:
         return INVALID_REQUIRED_ACKS
     if topic_id != NULL:
-        partition = partition_find_id(topic_id, index)
+        partition = partition_find_id(terms.logs, topic_id, index)
         if partition == NULL:
-            return UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(topic_id) else UNKNOWN_TOPIC_ID
+            return UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(terms.logs, topic_id) else UNKNOWN_TOPIC_ID
     else:
-        partition = partition_find(<const char*>name.p, <size_t>name.n, index)
+        partition = partition_find(terms.logs, <const char*>name.p, <size_t>name.n, index)
         if partition == NULL:
             # The name alone decides for the internal ones, also where another broker leads them.
             return INVALID_TOPIC_EXCEPTION if is_internal(<const char*>name.p, <size_t>name.n) \
@@ -174,7 +174,7 @@ cdef void write_partition(
 
 
 cdef ProduceResult produce_serve(
-    const RequestHead* head, Reader body, Writer* out, ProduceTally* tally
+    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally
 ) noexcept nogil:
     cdef Reader* r = &body
     cdef Terms terms
@@ -187,6 +187,7 @@ cdef ProduceResult produce_serve(
     cdef int16_t error
     if not whole(body, head.api_version):
         return PRODUCE_MALFORMED
+    terms.logs = logs
     terms.version = head.api_version
     terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
     read_terms(r, &terms)

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from penstock.pyx import partition
+from logs import LOGS
+
 from penstock.pyx.batch import BatchBuilder
 from penstock.pyx.border import DataPlane, Request
 from penstock.pyx.wire.codec import Message
@@ -114,7 +115,7 @@ class Broker:
         self.control = control
         self.held: list[Request] = []
         self.some_held = threading.Condition()
-        self.plane = DataPlane(network_threads=threads, **given)
+        self.plane = DataPlane(network_threads=threads, logs=LOGS, **given)
         self.port = self.plane.listen("127.0.0.1", 0, "PLAINTEXT")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._answer_all)
@@ -180,13 +181,13 @@ def topic_id(name: str) -> bytes:
 def lead(folder: Path, name: str, partitions: int = 1, epoch: int = 0, **config: int) -> None:
     """Make the partitions of a topic; tests' names are unique within the process."""
     for index in range(partitions):
-        partition.lead(name, topic_id(name), index, epoch, str(folder), config)
+        LOGS.lead(name, topic_id(name), index, epoch, str(folder), config)
 
 
 def forget_all() -> None:
     """Stop every partition of this process."""
-    for name, index in partition.partitions():
-        partition.stop(name, index)
+    for name, index in LOGS.partitions():
+        LOGS.stop(name, index)
 
 
 def batch(values: Sequence[bytes], timestamp_ms: int = 1_700_000_000_000, codec: int = 0, **producer: int) -> bytes:

@@ -8,9 +8,11 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.pyx import partition
 from penstock.pyx.batch import BatchBuilder, RawBatch, split
+from penstock.pyx.logs import Housekept, Logs, Offsets, Producer, Recovered
 
+LOGS = Logs()
+"""The logs of this test process; topics have names of their own."""
 TOPIC_ID = bytes(range(1, 17))
 NOW_MS = 1_700_000_000_000
 """A time in the past, so that timestamps of tests are never in the future."""
@@ -40,9 +42,9 @@ def batch(
 class State(NamedTuple):
     """All that a restart must not change."""
 
-    offsets: partition.Offsets
+    offsets: Offsets
     batches: list[bytes]
-    producers: list[partition.Producer]
+    producers: list[Producer]
     sequences: dict[int, list[tuple[int, int, int]]]
     aborted: list[tuple[int, int]]
 
@@ -61,30 +63,30 @@ class Log:
     def folder(self) -> Path:
         return self.root / f"{self.topic}-0"
 
-    def lead(self, *, clean: bool, leader_epoch: int = 0) -> partition.Recovered:
+    def lead(self, *, clean: bool, leader_epoch: int = 0) -> Recovered:
         """Open the folder."""
-        self.recovered = partition.lead(self.topic, TOPIC_ID, 0, leader_epoch, str(self.root), self.config, clean)
+        self.recovered = LOGS.lead(self.topic, TOPIC_ID, 0, leader_epoch, str(self.root), self.config, clean)
         return self.recovered
 
     def append(self, records: bytes) -> int:
         """As a client; the base offset."""
-        return partition.append_client(self.topic, 0, records).base_offset
+        return LOGS.append_client(self.topic, 0, records).base_offset
 
     def mark(self, records: bytes) -> int:
         """As a coordinator; the base offset."""
-        return partition.append(self.topic, 0, records).base_offset
+        return LOGS.append(self.topic, 0, records).base_offset
 
-    def offsets(self) -> partition.Offsets:
-        return partition.offsets(self.topic, 0)
+    def offsets(self) -> Offsets:
+        return LOGS.offsets(self.topic, 0)
 
-    def housekeep(self, now_ms: int = NOW_MS) -> partition.Housekept:
-        return partition.housekeep(self.topic, 0, now_ms)
+    def housekeep(self, now_ms: int = NOW_MS) -> Housekept:
+        return LOGS.housekeep(self.topic, 0, now_ms)
 
     def read_all(self, max_bytes: int = 1 << 20, isolation: int = 2) -> list[RawBatch]:
         """Every batch from the log start on, each checked."""
         found: list[RawBatch] = []
         offset = self.offsets().log_start
-        while data := partition.read(self.topic, 0, offset, max_bytes, isolation):
+        while data := LOGS.read(self.topic, 0, offset, max_bytes, isolation):
             for raw in split(data):
                 raw.check()
                 found.append(raw)
@@ -93,19 +95,19 @@ class Log:
 
     def state(self) -> State:
         offsets = self.offsets()
-        producers = partition.producers(self.topic, 0)
+        producers = LOGS.producers(self.topic, 0)
         return State(
             offsets,
             [bytes(raw) for raw in self.read_all()],
             producers,
-            {p.producer_id: partition.sequences(self.topic, 0, p.producer_id) for p in producers},
-            partition.aborted(self.topic, 0, offsets.log_start, offsets.log_end),
+            {p.producer_id: LOGS.sequences(self.topic, 0, p.producer_id) for p in producers},
+            LOGS.aborted(self.topic, 0, offsets.log_start, offsets.log_end),
         )
 
     def stop(self) -> None:
-        partition.stop(self.topic, 0)
+        LOGS.stop(self.topic, 0)
 
-    def restart(self) -> partition.Recovered:
+    def restart(self) -> Recovered:
         """Stop cleanly and start again."""
         self.stop()
         return self.lead(clean=True, leader_epoch=0)
@@ -115,7 +117,7 @@ class Log:
         shutil.copytree(self.root, to)
         return Killed(to, self)
 
-    def kill(self, to: Path) -> partition.Recovered:
+    def kill(self, to: Path) -> Recovered:
         """Go on with what a kill would have left: the log is then the recovered copy in `to`."""
         shutil.copytree(self.root, to)
         self.drop()
@@ -124,7 +126,7 @@ class Log:
 
     def drop(self) -> None:
         """Close without the flush of a stop."""
-        partition.delete(self.topic, 0)
+        LOGS.delete(self.topic, 0)
 
     def files(self, suffix: str) -> list[Path]:
         return sorted(self.folder.glob(f"*{suffix}"))

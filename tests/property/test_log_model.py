@@ -9,10 +9,9 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logs import NOW_MS, Killed, Log, batch
+from logs import LOGS, NOW_MS, Killed, Log, batch
 
 from penstock.errors import KafkaError
-from penstock.pyx import partition
 from penstock.pyx.batch import RawBatch, marker, split
 
 PRODUCERS = st.integers(1, 3)
@@ -85,7 +84,7 @@ class Model:
         assert {p.producer_id: p.txn_first_offset for p in state.producers if p.txn_first_offset >= 0} == self.open
         assert state.aborted == [(p, first) for p, first, at in self.aborted if at >= self.log_start]
         for offset in range(self.log_start, self.log_end, 3):
-            first = split(partition.read(log.topic, 0, offset, 1))[0]
+            first = split(LOGS.read(log.topic, 0, offset, 1))[0]
             assert first.base_offset <= offset <= first.last_offset
 
 
@@ -134,12 +133,12 @@ class Life:
             case ("delete records", int(offset)):
                 if offset <= model.log_end:
                     model.log_start = max(model.log_start, offset)
-                    assert partition.delete_records_before(log.topic, 0, offset) == model.log_start
+                    assert LOGS.delete_records_before(log.topic, 0, offset) == model.log_start
             case ("housekeep",):
                 log.housekeep()
             case ("flush",):
                 log.housekeep()
-                partition.write_checkpoints()
+                LOGS.write_checkpoints()
             case ("stop",):
                 assert log.restart().cut_bytes == 0
             case ("kill",):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from logs import LOGS
 
 from penstock.broker import coordinator, statelog
 from penstock.broker.config import SCHEMA
@@ -22,7 +23,6 @@ from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.broker.transactions import AddPartitions, End, Facts, Init, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode
-from penstock.pyx import partition as logs
 from penstock.pyx.batch import marker_type, split
 
 _ids = itertools.count(1)
@@ -38,7 +38,7 @@ class Topics:
     def make(self, name: str, count: int) -> Any:
         topic_id = next(_ids).to_bytes(16, "big")
         for index in range(count):
-            logs.lead(name, topic_id, index, 0, str(self.folder), {})
+            LOGS.lead(name, topic_id, index, 0, str(self.folder), {})
         self.made[name] = SimpleNamespace(name=name, partitions=[SimpleNamespace(leader_epoch=0) for _ in range(count)])
         return self.made[name]
 
@@ -70,7 +70,7 @@ class World:
         self.context = SimpleNamespace(
             config=self.config,
             topics=self.topics,
-            partitions=logs,
+            partitions=LOGS,
             node_id=1,
             store=await EmbeddedStore.open(self.folder / "store.db"),
             now_ms=lambda: time.time_ns() // 1_000_000,
@@ -112,9 +112,9 @@ def play(tmp_path: Path) -> Iterator[Play]:
                 await world.stop()
 
     yield lambda what: asyncio.run(whole(what))
-    for name, index in logs.partitions():
+    for name, index in LOGS.partitions():
         if name in world.topics.made:
-            logs.delete(name, index)
+            LOGS.delete(name, index)
 
 
 def commit(offset: int, **given: Any) -> Commit:
@@ -142,8 +142,8 @@ async def begin(world: World, name: str, partitions: list[tuple[str, int]]) -> t
 
 def markers(topic: str, index: int) -> list[str]:
     """The markers in a partition, in order."""
-    end = logs.offsets(topic, index).log_end
-    return [marker_type(raw) for raw in (split(logs.read(topic, index, 0, 1 << 20)) if end else []) if raw.is_control]
+    end = LOGS.offsets(topic, index).log_end
+    return [marker_type(raw) for raw in (split(LOGS.read(topic, index, 0, 1 << 20)) if end else []) if raw.is_control]
 
 
 def test_what_was_answered_is_there_after_a_restart(play: Play) -> None:
@@ -184,7 +184,7 @@ def test_a_decided_transaction_is_finished_at_the_start(play: Play) -> None:
         facts = Facts(7, -1, -1, 0, -1, 60_000, decided, partitions, 1, 1, 0)
         pair = statelog.encode_transaction_record("x", TransactionRecord(facts))
         for batch in statelog.build_batches([pair], 1):
-            logs.append(TRANSACTION_STATE, 0, batch)
+            LOGS.append(TRANSACTION_STATE, 0, batch)
         await world.start()
         assert markers("data", 0) == markers("data", 1) == ["commit"]
         machine = world.transactions.find("x")
@@ -236,7 +236,7 @@ def test_a_silent_member_is_noticed_by_the_loops_timer(play: Play) -> None:
 def test_a_commit_that_the_log_refuses_is_an_error(play: Play) -> None:
     async def steps(world: World) -> None:
         await world.groups.commit("g", commit(5))
-        logs.delete(GROUP_OFFSETS, 0)
+        LOGS.delete(GROUP_OFFSETS, 0)
         refused = await world.groups.commit("g", commit(6))
         assert refused == {("t", 0): ErrorCode.COORDINATOR_NOT_AVAILABLE}
         assert committed(world, "g") == 5
@@ -254,7 +254,7 @@ def test_a_deleted_topic_takes_its_offsets_and_the_internal_topic_takes_all(play
         waiting = asyncio.create_task(world.groups.ask("h", join(fresh="n")))
         await asyncio.sleep(0)
         del world.topics.made[GROUP_OFFSETS]
-        logs.delete(GROUP_OFFSETS, 0)
+        LOGS.delete(GROUP_OFFSETS, 0)
         world.coordinators.topic_deleted(GROUP_OFFSETS)
         assert (await waiting).error == ErrorCode.NOT_COORDINATOR
         assert not world.groups.entries

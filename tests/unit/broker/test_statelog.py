@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from logs import LOGS
 
 from penstock.broker import statelog
 from penstock.broker.groups import GroupRecord, GroupSnapshot, MemberSnapshot
 from penstock.broker.offsets import Committed, OffsetRecord
 from penstock.broker.transactions import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx import partition as logs
 from penstock.pyx.batch import marker, records, split
 from penstock.pyx.wire.codec import WireError
 
@@ -120,19 +120,19 @@ def test_long_lists_become_several_batches_but_a_transactions_never() -> None:
 
 def test_a_partition_is_read_to_its_end_and_rotten_records_are_left_out(tmp_path: Path) -> None:
     name = "__consumer_offsets"
-    logs.lead(name, bytes(range(16)), 0, 0, str(tmp_path), {})
+    LOGS.lead(name, bytes(range(16)), 0, 0, str(tmp_path), {})
     try:
         good = statelog.encode_group_record("g", OffsetRecord("t", 0, Committed(1, -1, "", 1)))
         for pairs in ([good], [good, (b"\0\1\0\x7f", b""), good]):
             for batch in statelog.build_batches(pairs, 1):
-                logs.append(name, 0, batch)
+                LOGS.append(name, 0, batch)
         [transactional] = statelog.build_batches([good], 1, 9, 0)
-        logs.append(name, 0, transactional)
-        logs.append(name, 0, marker(True, 9, 0, 0, 1))
-        batches = list(statelog.read_batches(logs, name, 0))
+        LOGS.append(name, 0, transactional)
+        LOGS.append(name, 0, marker(True, 9, 0, 0, 1))
+        batches = list(statelog.read_batches(LOGS, name, 0))
         read = [statelog.read_records(raw, statelog.decode_group_record, name, 0) for raw in batches]
         assert [[found.offset for found in found_here] for found_here in read[:3]] == [[0], [1, 3], [4]]
         assert batches[2].is_transactional and batches[2].producer_id == 9
         assert batches[3].is_control and records(batches[3])
     finally:
-        logs.stop(name, 0)
+        LOGS.stop(name, 0)

@@ -24,9 +24,9 @@ from dataplane import (
     produced,
     topic_id,
 )
+from logs import LOGS
 
 from penstock.errors import ErrorCode
-from penstock.pyx import partition
 from penstock.pyx.batch import marker, records, split
 from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceResponse
@@ -45,11 +45,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def served(folder: Path) -> Iterator[Broker]:
     lead(folder, "read", partitions=3)
     for n in range(10):
-        partition.append("read", 0, batch([b"%d" % n] * 2))
+        LOGS.append("read", 0, batch([b"%d" % n] * 2))
     lead(folder, "large", partitions=3, max_message_bytes=1 << 24)
     for index in range(3):
         for n in range(6):
-            partition.append("large", index, batch([bytes([n]) * 100_000]))
+            LOGS.append("large", index, batch([bytes([n]) * 100_000]))
     with Broker() as made:
         yield made
 
@@ -155,7 +155,7 @@ def test_an_incremental_request_is_told_to_start_again(peer: Peer, version: int,
 
 @pytest.mark.parametrize("version", [9, 12, 13, 18])
 def test_leader_epochs_are_compared(peer: Peer, folder: Path, topic: str, version: int) -> None:
-    partition.append(topic, 0, batch([b"x"]))
+    LOGS.append(topic, 0, batch([b"x"]))
     lead(folder, topic, epoch=5)
     for epoch, expected in [
         (4, ErrorCode.FENCED_LEADER_EPOCH),
@@ -168,9 +168,9 @@ def test_leader_epochs_are_compared(peer: Peer, folder: Path, topic: str, versio
 
 
 def test_a_log_that_parted_is_told_where(peer: Peer, folder: Path, topic: str) -> None:
-    partition.append(topic, 0, batch([b"a", b"b"]))
+    LOGS.append(topic, 0, batch([b"a", b"b"]))
     lead(folder, topic, epoch=4)
-    partition.append(topic, 0, batch([b"c"]))
+    LOGS.append(topic, 0, batch([b"c"]))
     for last_epoch, offset, expected in [(0, 2, None), (0, 3, (0, 2)), (2, 3, (0, 2)), (4, 3, None)]:
         request = fetch(topic, offset, 12)
         request.topics[0].partitions[0].last_fetched_epoch = last_epoch
@@ -227,7 +227,7 @@ def test_the_brokers_own_limit(folder: Path, served: Broker) -> None:
 
 
 def test_an_empty_partition_before_does_not_take_the_first_batch(peer: Peer, topic: str) -> None:
-    partition.append(topic, 1, batch([bytes(5000)]))
+    LOGS.append(topic, 1, batch([bytes(5000)]))
     answer = peer.ask(several(topic, 2, 12, 10, max_bytes=10), 12, FetchResponse)
     assert counts(answer) == [0, 1]
 
@@ -235,7 +235,7 @@ def test_an_empty_partition_before_does_not_take_the_first_batch(peer: Peer, top
 def test_records_are_the_bytes_of_the_log(peer: Peer) -> None:
     for offset in range(6):
         one = fetched(peer.ask(fetch("large", offset, 12, index=1), 12, FetchResponse))
-        assert bytes(one.records or b"") == partition.read("large", 1, offset, 1 << 24)
+        assert bytes(one.records or b"") == LOGS.read("large", 1, offset, 1 << 24)
 
 
 def test_pipelined_large_answers_to_a_slow_reader(served: Broker) -> None:
@@ -267,8 +267,8 @@ def test_read_committed_ends_at_the_last_stable_offset_and_lists_what_was_aborte
 
     send(1, 0)                                        # offset 0
     send(2, 0)                                        # offset 1
-    partition.append(topic, 0, marker(False, 1, 0, 0, 0))   # 2
-    partition.append(topic, 0, marker(True, 2, 0, 0, 0))    # 3
+    LOGS.append(topic, 0, marker(False, 1, 0, 0, 0))   # 2
+    LOGS.append(topic, 0, marker(True, 2, 0, 0, 0))    # 3
     send(3, 0)                                        # 4, still open
     committed = fetched(peer.ask(fetch(topic, 0, 12, isolation_level=1), 12, FetchResponse))
     assert (committed.high_watermark, committed.last_stable_offset) == (5, 4)
@@ -289,7 +289,7 @@ def test_read_committed_is_woken_by_the_marker(served: Broker, topic: str) -> No
         request = fetch(topic, 0, 12, max_wait_ms=LONG_MS, isolation_level=1)
         reader.send(encode_request(request, 12, 1, "c"))
         assert reader.is_silent()
-        partition.append(topic, 0, marker(True, 9, 0, 0, 0))
+        LOGS.append(topic, 0, marker(True, 9, 0, 0, 0))
         assert len(split(bytes(fetched(FetchResponse.decode(reader.receive()[5:], 12)).records or b""))) == 2
 
 
@@ -322,14 +322,14 @@ def test_a_waiting_fetch_is_woken_by_a_produce_of_any_thread(served: Broker, top
 def test_a_waiting_fetch_is_woken_by_the_control_plane(peer: Peer, topic: str) -> None:
     peer.send(encode_request(fetch(topic, 0, 12, max_wait_ms=LONG_MS), 12, 1, "c"))
     assert peer.is_silent()
-    partition.append(topic, 0, batch([b"x"]))
+    LOGS.append(topic, 0, batch([b"x"]))
     assert values(fetched(FetchResponse.decode(peer.receive()[5:], 12))) == [b"x"]
 
 
 def test_a_waiting_fetch_learns_that_its_partition_was_stopped(peer: Peer, topic: str) -> None:
     peer.send(encode_request(fetch(topic, 0, 12, max_wait_ms=LONG_MS), 12, 1, "c"))
     assert peer.is_silent()
-    partition.stop(topic, 0)
+    LOGS.stop(topic, 0)
     one = fetched(FetchResponse.decode(peer.receive()[5:], 12))
     assert one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -341,9 +341,9 @@ def test_min_bytes_are_gathered_over_partitions(served: Broker, topic: str) -> N
         request.min_bytes = 3 * len(small)
         reader.send(encode_request(request, 12, 1, "c"))
         for index in (0, 1):
-            partition.append(topic, index, small)
+            LOGS.append(topic, index, small)
             assert reader.is_silent(0.05)
-        partition.append(topic, 0, small)
+        LOGS.append(topic, 0, small)
         assert counts(FetchResponse.decode(reader.receive()[5:], 12)) == [2, 1]
 
 
@@ -373,7 +373,7 @@ def test_what_waiting_fetches_hold_is_bounded(served: Broker, topic: str) -> Non
         peer.send(api_versions(2))
         assert peer.is_silent()
         assert served.plane.counters()["requests_control"] == before
-        partition.append(topic, 0, batch([b"x"]))
+        LOGS.append(topic, 0, batch([b"x"]))
         assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(2)] == [1, 2]
 
 
@@ -386,7 +386,7 @@ def test_a_waiting_fetch_whose_client_went_is_forgotten(served: Broker, topic: s
     while served.plane.counters()["connections"] > before:
         assert time.monotonic() < end
         time.sleep(0.005)
-    partition.append(topic, 0, batch([b"x"]))
+    LOGS.append(topic, 0, batch([b"x"]))
     assert served.is_alive()
 
 
@@ -425,7 +425,7 @@ def test_many_waiters_are_served(served: Broker, topic: str) -> None:
     began = served.plane.counters()
     while served.plane.counters()["requests_fetch"] < began["requests_fetch"] and time.monotonic() < end:
         time.sleep(0.005)
-    partition.append(topic, 0, batch([b"for all"]))
+    LOGS.append(topic, 0, batch([b"for all"]))
     for peer in peers:
         assert values(fetched(FetchResponse.decode(peer.receive()[5:], 12))) == [b"for all"]
         peer.socket.close()
@@ -457,10 +457,10 @@ def drop_cache(log: Path) -> bool:
 def test_cold_pages_are_read_by_the_pool(folder: Path, topic: str) -> None:
     """Pages that are dropped from the cache are warmed by the reader threads; what comes is the same."""
     for n in range(40):
-        partition.append(topic, 0, batch([bytes([n]) * 100_000]))
-    partition.flush_all()
+        LOGS.append(topic, 0, batch([bytes([n]) * 100_000]))
+    LOGS.flush_all()
     log = folder / f"{topic}-0" / "00000000000000000000.log"
-    expected = partition.read(topic, 0, 0, 1 << 24)
+    expected = LOGS.read(topic, 0, 0, 1 << 24)
     with Broker() as served, served.connect() as peer:
         for _ in range(5):
             warmed = served.plane.counters()["cold_ranges"]

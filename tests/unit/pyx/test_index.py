@@ -6,9 +6,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from logs import NOW_MS, Log, batch, index_entries
+from logs import LOGS, NOW_MS, Log, batch, index_entries
 
-from penstock.pyx import partition
 from penstock.pyx.batch import marker, split
 from penstock.pyx.checkpoint import read_checkpoint, write_checkpoint
 
@@ -85,7 +84,7 @@ def test_a_damaged_index_is_rebuilt_or_harmless(tmp_path: Path, suffix: str, dam
     assert log.lead(clean=True)[:2] == (0, 84)
     if suffix != ".txnindex":
         assert log.state() == before
-        assert partition.offset_for_timestamp(log.topic, 0, NOW_MS + 200) == (40, NOW_MS + 210)
+        assert LOGS.offset_for_timestamp(log.topic, 0, NOW_MS + 200) == (40, NOW_MS + 210)
     log.stop()
     if damage in ("missing", "half an entry"):
         assert {path: path.read_bytes() for path in good} == good
@@ -172,4 +171,4 @@ def test_a_wrong_epoch_file_is_learned_again_or_cut(tmp_path: Path, text: str) -
     log.stop()
     (log.folder / "leader-epoch-checkpoint").write_text(text)
     log.lead(clean=False)
-    assert partition.offset_for_epoch(log.topic, 0, 0) == (0, 3)
+    assert LOGS.offset_for_epoch(log.topic, 0, 0) == (0, 3)

@@ -9,10 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from logs import NOW_MS, TOPIC_ID, Log, batch
+from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx import partition
 from penstock.pyx.batch import marker, records, split
 
 
@@ -52,31 +51,31 @@ def test_read_begins_with_the_batch_that_holds_the_offset(log: Log) -> None:
         log.append(batch(3))
     assert len(log.files(".log")) > 2
     for offset in range(120):
-        first = split(partition.read(log.topic, 0, offset, 1))[0]
+        first = split(LOGS.read(log.topic, 0, offset, 1))[0]
         assert first.base_offset == offset // 3 * 3
-    assert partition.read(log.topic, 0, 120, 1000) == b""
+    assert LOGS.read(log.topic, 0, 120, 1000) == b""
 
 
 def test_read_gives_whole_batches_within_the_limit_and_at_least_one(log: Log) -> None:
     for _ in range(3):
         log.append(batch(1))
-    one = len(partition.read(log.topic, 0, 0, 1))
-    assert len(partition.read(log.topic, 0, 0, 2 * one)) == 2 * one
-    assert len(partition.read(log.topic, 0, 0, 3 * one - 1)) == 2 * one
-    assert len(partition.read(log.topic, 0, 0, 0)) == one
+    one = len(LOGS.read(log.topic, 0, 0, 1))
+    assert len(LOGS.read(log.topic, 0, 0, 2 * one)) == 2 * one
+    assert len(LOGS.read(log.topic, 0, 0, 3 * one - 1)) == 2 * one
+    assert len(LOGS.read(log.topic, 0, 0, 0)) == one
 
 
 def test_read_outside_the_log_is_refused(log: Log) -> None:
     log.append(batch(2))
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, partition.read, log.topic, 0, 3, 100)
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, partition.read, log.topic, 0, -1, 100)
-    partition.delete_records_before(log.topic, 0, 1)
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, partition.read, log.topic, 0, 0, 100)
-    assert split(partition.read(log.topic, 0, 1, 100))[0].base_offset == 0
+    refused(ErrorCode.OFFSET_OUT_OF_RANGE, LOGS.read, log.topic, 0, 3, 100)
+    refused(ErrorCode.OFFSET_OUT_OF_RANGE, LOGS.read, log.topic, 0, -1, 100)
+    LOGS.delete_records_before(log.topic, 0, 1)
+    refused(ErrorCode.OFFSET_OUT_OF_RANGE, LOGS.read, log.topic, 0, 0, 100)
+    assert split(LOGS.read(log.topic, 0, 1, 100))[0].base_offset == 0
 
 
 def test_unknown_partitions_are_refused() -> None:
-    refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition.offsets, "nobody", 0)
+    refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, LOGS.offsets, "nobody", 0)
 
 
 @pytest.mark.parametrize(
@@ -116,17 +115,17 @@ def test_timestamps_are_limited(tmp_path: Path) -> None:
     log = Log(tmp_path, timestamp_before_max_ms=3_600_000, timestamp_after_max_ms=0)
     refused(ErrorCode.INVALID_TIMESTAMP, log.append, batch(1, timestamp_ms=NOW_MS))
     refused(ErrorCode.INVALID_TIMESTAMP, log.append, batch(1, timestamp_ms=1 << 60))
-    partition.reconfigure(log.topic, 0, {"timestamp_before_max_ms": (1 << 63) - 1})
+    LOGS.reconfigure(log.topic, 0, {"timestamp_before_max_ms": (1 << 63) - 1})
     assert log.append(batch(1, timestamp_ms=0)) == 0
 
 
 def test_log_append_time_replaces_timestamps_and_keeps_the_checksum_right(tmp_path: Path) -> None:
     log = Log(tmp_path, log_append_time=1)
-    done = partition.append_client(log.topic, 0, batch(3, timestamp_ms=5))
+    done = LOGS.append_client(log.topic, 0, batch(3, timestamp_ms=5))
     assert done.log_append_time_ms > NOW_MS
     (raw,) = log.read_all()
     assert raw.is_log_append_time and raw.max_timestamp == done.log_append_time_ms
-    assert partition.offset_for_timestamp(log.topic, 0, NOW_MS) == (0, done.log_append_time_ms)
+    assert LOGS.offset_for_timestamp(log.topic, 0, NOW_MS) == (0, done.log_append_time_ms)
 
 
 def test_times_are_found_in_every_segment_and_codec(tmp_path: Path) -> None:
@@ -140,20 +139,20 @@ def test_times_are_found_in_every_segment_and_codec(tmp_path: Path) -> None:
         for i in range(60):
             for j, offset in ((0, 5 * i), (3, 5 * i + 3)):
                 wanted = NOW_MS + i * 10 + j
-                assert partition.offset_for_timestamp(log.topic, 0, wanted) == (offset, wanted)
-        assert partition.offset_for_timestamp(log.topic, 0, NOW_MS + 7) == (5, NOW_MS + 10)
-        assert partition.offset_for_timestamp(log.topic, 0, 0) == (0, NOW_MS)
-        assert partition.offset_for_timestamp(log.topic, 0, NOW_MS + 595) is None
-        assert partition.max_timestamp(log.topic, 0) == (299, NOW_MS + 594)
+                assert LOGS.offset_for_timestamp(log.topic, 0, wanted) == (offset, wanted)
+        assert LOGS.offset_for_timestamp(log.topic, 0, NOW_MS + 7) == (5, NOW_MS + 10)
+        assert LOGS.offset_for_timestamp(log.topic, 0, 0) == (0, NOW_MS)
+        assert LOGS.offset_for_timestamp(log.topic, 0, NOW_MS + 595) is None
+        assert LOGS.max_timestamp(log.topic, 0) == (299, NOW_MS + 594)
 
 
 def test_times_that_run_backwards(tmp_path: Path) -> None:
     log = Log(tmp_path, index_interval_bytes=0)
     for timestamp in (50, 40, 90, 10, 90):
         log.append(batch(1, timestamp_ms=timestamp))
-    found = [partition.offset_for_timestamp(log.topic, 0, t) for t in (0, 45, 51, 90, 91)]
+    found = [LOGS.offset_for_timestamp(log.topic, 0, t) for t in (0, 45, 51, 90, 91)]
     assert found == [(0, 50), (0, 50), (2, 90), (2, 90), None]
-    assert partition.max_timestamp(log.topic, 0) == (2, 90)
+    assert LOGS.max_timestamp(log.topic, 0) == (2, 90)
 
 
 def test_read_committed_stops_at_the_first_open_transaction(log: Log) -> None:
@@ -161,12 +160,12 @@ def test_read_committed_stops_at_the_first_open_transaction(log: Log) -> None:
     log.append(batch(2, producer=(1, 0, 0), transactional=True))
     log.append(batch(2))
     assert log.offsets() == (0, 2, 6, 6, 0)
-    assert [raw.base_offset for raw in split(partition.read(log.topic, 0, 0, 10_000, 1))] == [0]
-    assert partition.read(log.topic, 0, 2, 10_000, 1) == b""
-    assert len(split(partition.read(log.topic, 0, 0, 10_000, 0))) == 3
+    assert [raw.base_offset for raw in split(LOGS.read(log.topic, 0, 0, 10_000, 1))] == [0]
+    assert LOGS.read(log.topic, 0, 2, 10_000, 1) == b""
+    assert len(split(LOGS.read(log.topic, 0, 0, 10_000, 0))) == 3
     log.mark(marker(True, 1, 0, 0, NOW_MS))
     assert log.offsets() == (0, 7, 7, 7, 0)
-    assert len(split(partition.read(log.topic, 0, 0, 10_000, 1))) == 4
+    assert len(split(LOGS.read(log.topic, 0, 0, 10_000, 1))) == 4
 
 
 def test_read_committed_across_segments_while_a_transaction_is_open(tmp_path: Path) -> None:
@@ -192,11 +191,11 @@ def test_aborted_transactions_are_listed_where_they_touch_the_range(tmp_path: Pa
     expected = [(i, ends[i][0]) for i in (1, 3, 5, 7)]
     for flushed in (False, True):
         if flushed:
-            partition.flush_all()
-        assert partition.aborted(log.topic, 0, 0, end) == expected
+            LOGS.flush_all()
+        assert LOGS.aborted(log.topic, 0, 0, end) == expected
         first, last = ends[3]
-        assert partition.aborted(log.topic, 0, first, last + 1) == [(3, first)]
-        assert partition.aborted(log.topic, 0, last + 1, end) == expected[2:]
+        assert LOGS.aborted(log.topic, 0, first, last + 1) == [(3, first)]
+        assert LOGS.aborted(log.topic, 0, last + 1, end) == expected[2:]
     assert records(log.read_all()[1])[0].key is not None
 
 
@@ -210,7 +209,7 @@ def test_interleaved_transactions_end_in_any_order(log: Log) -> None:
     assert log.offsets().last_stable == 2
     log.mark(marker(True, 2, 0, 0, NOW_MS))
     assert log.offsets().last_stable == log.offsets().log_end == 6
-    assert partition.aborted(log.topic, 0, 0, 6) == [(1, 1), (0, 0)]
+    assert LOGS.aborted(log.topic, 0, 0, 6) == [(1, 1), (0, 0)]
 
 
 def test_a_stopped_partition_is_gone_and_comes_back(log: Log) -> None:
@@ -224,7 +223,7 @@ def test_a_stopped_partition_is_gone_and_comes_back(log: Log) -> None:
 
 def test_delete_removes_the_folder_and_leftovers_are_removed_later(log: Log) -> None:
     log.append(batch(1))
-    partition.write_checkpoints()
+    LOGS.write_checkpoints()
     log.drop()
     assert not log.folder.exists()
     assert log.topic not in (log.root / "recovery-point-offset-checkpoint").read_text()
@@ -233,7 +232,7 @@ def test_delete_removes_the_folder_and_leftovers_are_removed_later(log: Log) -> 
     (left / "00000000000000000000.log").write_bytes(b"x")
     other = log.root / "my-delete"
     other.mkdir()
-    assert partition.remove_deleted(str(log.root)) == 1
+    assert LOGS.remove_deleted(str(log.root)) == 1
     assert not left.exists() and other.exists()
 
 
@@ -246,8 +245,8 @@ def test_what_a_deletion_drops_does_not_come_back(tmp_path: Path) -> None:
     def trim() -> None:
         while True:
             try:
-                partition.max_timestamp(log.topic, 0)
-                partition.delete_records_before(log.topic, 0, -1)
+                LOGS.max_timestamp(log.topic, 0)
+                LOGS.delete_records_before(log.topic, 0, -1)
             except KafkaError:
                 return
 
@@ -261,7 +260,7 @@ def test_what_a_deletion_drops_does_not_come_back(tmp_path: Path) -> None:
             log.drop()
             for thread in threads:
                 thread.join()
-            partition.write_checkpoints()
+            LOGS.write_checkpoints()
             assert log.topic not in (tmp_path / "log-start-offset-checkpoint").read_text()
             assert log.lead(clean=False)[:2] == (0, 0)
     finally:
@@ -272,14 +271,14 @@ def test_a_new_folder_forgets_an_older_topic_of_its_name(tmp_path: Path) -> None
     """The broker died between the removal of the older one's folder and the writing of the checkpoints."""
     for name in ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint"):
         (tmp_path / name).write_text("0\n1\nagain 0 1000\n")
-    assert partition.lead("again", TOPIC_ID, 0, 0, str(tmp_path), {})[:2] == (0, 0)
-    partition.stop("again", 0)
+    assert LOGS.lead("again", TOPIC_ID, 0, 0, str(tmp_path), {})[:2] == (0, 0)
+    LOGS.stop("again", 0)
 
 
 def test_a_folder_of_another_topic_id_is_refused(log: Log) -> None:
     log.stop()
     with pytest.raises(ValueError, match="belongs to a topic"):
-        partition.lead(log.topic, bytes(15) + b"\7", 0, 0, str(log.root), {}, True)
+        LOGS.lead(log.topic, bytes(15) + b"\7", 0, 0, str(log.root), {}, True)
     assert (log.folder / "partition.metadata").read_text() == "version: 0\ntopic_id: AQIDBAUGBwgJCgsMDQ4PEA\n"
 
 
@@ -298,18 +297,18 @@ def test_wrong_names_ids_and_configurations_are_refused(
     tmp_path: Path, topic: str, topic_id: bytes, config: dict[str, int]
 ) -> None:
     with pytest.raises(ValueError):
-        partition.lead(topic, topic_id, 0, 0, str(tmp_path), config)
+        LOGS.lead(topic, topic_id, 0, 0, str(tmp_path), config)
 
 
 def test_epochs_begin_at_the_log_end_and_end_where_the_next_begins(log: Log) -> None:
     log.append(batch(3))
-    partition.lead(log.topic, TOPIC_ID, 0, 4, str(log.root), log.config)
+    LOGS.lead(log.topic, TOPIC_ID, 0, 4, str(log.root), log.config)
     log.append(batch(2))
-    ends = [partition.offset_for_epoch(log.topic, 0, epoch) for epoch in (-1, 0, 2, 4, 5)]
+    ends = [LOGS.offset_for_epoch(log.topic, 0, epoch) for epoch in (-1, 0, 2, 4, 5)]
     assert ends == [(-1, -1), (0, 3), (0, 3), (4, 5), (-1, -1)]
     assert (log.folder / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n4 3\n"
-    refused(ErrorCode.FENCED_LEADER_EPOCH, partition.append, log.topic, 0, batch(1), 3)
-    assert partition.append(log.topic, 0, batch(1), 4).base_offset == 5
+    refused(ErrorCode.FENCED_LEADER_EPOCH, LOGS.append, log.topic, 0, batch(1), 3)
+    assert LOGS.append(log.topic, 0, batch(1), 4).base_offset == 5
 
 
 def test_replicas_take_bytes_as_they_are(log: Log, tmp_path: Path) -> None:
@@ -319,10 +318,10 @@ def test_replicas_take_bytes_as_they_are(log: Log, tmp_path: Path) -> None:
     log.mark(marker(False, 1, 0, 0, NOW_MS))
     copy = Log(tmp_path / "copy")
     everything = b"".join(bytes(raw) for raw in log.read_all())
-    partition.append_replica(copy.topic, 0, everything)
+    LOGS.append_replica(copy.topic, 0, everything)
     assert copy.state()[:2] == log.state()[:2]
     assert copy.state().aborted == log.state().aborted
-    refused(ErrorCode.CORRUPT_MESSAGE, partition.append_replica, copy.topic, 0, everything)
+    refused(ErrorCode.CORRUPT_MESSAGE, LOGS.append_replica, copy.topic, 0, everything)
 
 
 def test_readers_and_appenders_in_parallel_see_whole_batches_in_order(tmp_path: Path) -> None:
@@ -338,7 +337,7 @@ def test_readers_and_appenders_in_parallel_see_whole_batches_in_order(tmp_path: 
         offset = 0
         try:
             while offset < 3 * rounds * 2:
-                for raw in split(partition.read(log.topic, 0, offset, 4000)):
+                for raw in split(LOGS.read(log.topic, 0, offset, 4000)):
                     raw.check()
                     assert raw.base_offset == offset
                     offset = raw.next_offset
@@ -351,12 +350,12 @@ def test_readers_and_appenders_in_parallel_see_whole_batches_in_order(tmp_path: 
         thread.start()
     for _ in range(20):
         log.housekeep()
-        partition.write_checkpoints()
+        LOGS.write_checkpoints()
     for thread in threads:
         thread.join()
     assert wrong == []
     assert log.offsets().log_end == 3 * rounds * 2
-    assert all(p.last_sequence == 2 * rounds - 1 for p in partition.producers(log.topic, 0))
+    assert all(p.last_sequence == 2 * rounds - 1 for p in LOGS.producers(log.topic, 0))
 
 
 def open_files() -> int:
@@ -381,9 +380,8 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from logs import Log, batch
+from logs import LOGS, Log, batch
 from penstock.errors import KafkaError
-from penstock.pyx import partition
 log = Log(Path(sys.argv[1]), segment_bytes=1 << 20)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 appended = 0
@@ -395,9 +393,9 @@ while True:
         assert error.code == 56 and error.retriable, error
         break
 size = log.files(".log")[0].stat().st_size
-assert size == partition.size_bytes(log.topic, 0) < 1000, size
+assert size == LOGS.size_bytes(log.topic, 0) < 1000, size
 assert len(log.read_all()) == appended == log.offsets().log_end
-assert not partition.is_offline(log.topic, 0)
+assert not LOGS.is_offline(log.topic, 0)
 assert appended > 5
 print("held", appended)
 """
@@ -423,7 +421,7 @@ def test_too_many_open_files_pass_by(tmp_path: Path) -> None:
         refused(ErrorCode.KAFKA_STORAGE_ERROR, log.append, batch(1))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert not partition.is_offline(log.topic, 0)
+    assert not LOGS.is_offline(log.topic, 0)
     assert log.append(batch(1)) == log.offsets().log_end - 1
 
 
@@ -437,11 +435,11 @@ def test_a_failed_flush_takes_the_partition_offline_for_good(tmp_path: Path) -> 
     log.lead(clean=True)
     assert log.append(batch(1)) == 0
     with pytest.raises(OSError, match="Invalid argument"):
-        partition.flush_all()
-    assert partition.is_offline(log.topic, 0)
+        LOGS.flush_all()
+    assert LOGS.is_offline(log.topic, 0)
     refused(ErrorCode.KAFKA_STORAGE_ERROR, log.append, batch(1))
-    refused(ErrorCode.KAFKA_STORAGE_ERROR, partition.read, log.topic, 0, 0, 100)
+    refused(ErrorCode.KAFKA_STORAGE_ERROR, LOGS.read, log.topic, 0, 0, 100)
     with pytest.raises(OSError):
-        partition.flush_all()
+        LOGS.flush_all()
     with pytest.raises(OSError):
         log.stop()

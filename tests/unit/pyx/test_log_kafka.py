@@ -10,9 +10,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_jars import ApacheKafka
-from logs import NOW_MS, batch
+from logs import LOGS, NOW_MS, batch
 
-from penstock.pyx import partition
 from penstock.pyx.batch import marker, records, split
 
 TOPIC = "turns"
@@ -62,12 +61,12 @@ def consume(kafka: ApacheKafka) -> list[tuple[int, bytes | None]]:
 
 def committed(folder: Path, topic_id: bytes, *, clean: bool) -> list[tuple[int, bytes | None]]:
     """What our log makes of Kafka's folder; it is left open."""
-    partition.lead(TOPIC, topic_id, 0, 0, str(folder), {"segment_bytes": 4000}, clean)
-    offsets = partition.offsets(TOPIC, 0)
-    aborted = partition.aborted(TOPIC, 0, 0, offsets.log_end)
+    LOGS.lead(TOPIC, topic_id, 0, 0, str(folder), {"segment_bytes": 4000}, clean)
+    offsets = LOGS.offsets(TOPIC, 0)
+    aborted = LOGS.aborted(TOPIC, 0, 0, offsets.log_end)
     assert len(aborted) == 1
     found, offset = [], 0
-    while data := partition.read(TOPIC, 0, offset, 1 << 20, 1):
+    while data := LOGS.read(TOPIC, 0, offset, 1 << 20, 1):
         for raw in split(data):
             raw.check()
             if not raw.is_control and (raw.producer_id, raw.base_offset) not in aborted:
@@ -92,17 +91,17 @@ def test_kafka_and_our_log_take_turns_on_one_folder(tmp_path: Path) -> None:
         topic_id = base64.urlsafe_b64decode(text + "==")
         shutil.copytree(data, tmp_path / "copy")
         assert committed(tmp_path / "copy", topic_id, clean=False) == theirs
-        unclean = (partition.offsets(TOPIC, 0)[:4], partition.producers(TOPIC, 0))
-        partition.delete(TOPIC, 0)
+        unclean = (LOGS.offsets(TOPIC, 0)[:4], LOGS.producers(TOPIC, 0))
+        LOGS.delete(TOPIC, 0)
         # In place now: their indexes and snapshots are believed, then ours are by them.
         assert committed(data, topic_id, clean=True) == theirs
-        assert (partition.offsets(TOPIC, 0)[:4], partition.producers(TOPIC, 0)) == unclean
+        assert (LOGS.offsets(TOPIC, 0)[:4], LOGS.producers(TOPIC, 0)) == unclean
         for i in range(100):
-            partition.append_client(TOPIC, 0, batch(3, producer=(5000, 0, 3 * i), codec=i % 5))
-        partition.append_client(TOPIC, 0, batch(2, producer=(5001, 0, 0), transactional=True))
-        partition.append(TOPIC, 0, marker(False, 5001, 0, 0, NOW_MS))
-        end = partition.offsets(TOPIC, 0).log_end
-        partition.stop(TOPIC, 0)
+            LOGS.append_client(TOPIC, 0, batch(3, producer=(5000, 0, 3 * i), codec=i % 5))
+        LOGS.append_client(TOPIC, 0, batch(2, producer=(5001, 0, 0), transactional=True))
+        LOGS.append(TOPIC, 0, marker(False, 5001, 0, 0, NOW_MS))
+        end = LOGS.offsets(TOPIC, 0).log_end
+        LOGS.stop(TOPIC, 0)
         kafka.start()
         ours = consume(kafka)
         assert ours[:305] == theirs

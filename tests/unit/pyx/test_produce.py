@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from dataplane import Broker, Peer, api_versions, batch, forget_all, lead, produce, produced, topic_id
+from logs import LOGS
 
 from penstock.errors import ErrorCode
-from penstock.pyx import partition
 from penstock.pyx.batch import marker, records, split
 from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
@@ -42,7 +42,7 @@ def peer(served: Broker) -> Iterator[Peer]:
 
 def stored(name: str, index: int = 0) -> list[bytes | None]:
     """The values in a partition."""
-    raw = partition.read(name, index, 0, 1 << 24)
+    raw = LOGS.read(name, index, 0, 1 << 24)
     return [record.value for one in split(raw) for record in records(one)]
 
 
@@ -185,7 +185,7 @@ def test_produce_behind_a_waiting_request_is_appended_at_once_and_answered_in_or
             peer.send(encode_request(produce("queue", batch([b"%d" % n]), 9), 9, 10 + n, "c"))
         (waiting,) = served.wait_held(1)
         with served.connect() as other:
-            while partition.offsets("queue", 0).log_end < 5:
+            while LOGS.offsets("queue", 0).log_end < 5:
                 assert produced(other.ask(produce("turns", batch([b"x"]), 9), 9, ProduceResponse)).error_code == 0
         assert peer.is_silent()
         served.plane.answer(waiting.token, waiting.frame[4:8])
@@ -209,7 +209,7 @@ def test_acks_0_then_the_end_loses_nothing(served: Broker) -> None:
             peer.send(encode_request(produce("unanswered", batch([b"%d" % n]), 9, acks=0), 9, n, "c"))
         peer.socket.shutdown(socket.SHUT_WR)
         assert peer.has_ended()
-    assert partition.offsets("unanswered", 0).log_end == 2000
+    assert LOGS.offsets("unanswered", 0).log_end == 2000
 
 
 def test_a_large_batch(peer: Peer) -> None:

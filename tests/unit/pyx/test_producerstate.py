@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from logs import NOW_MS, Log, batch
+from logs import LOGS, NOW_MS, Log, batch
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx import partition
 from penstock.pyx.batch import marker
 from penstock.pyx.crc import crc32c
 
@@ -90,14 +89,14 @@ def test_markers_fence_older_epochs_and_coordinators(log: Log) -> None:
             log.mark(marker(True, 1, epoch, coordinator, NOW_MS))
         assert caught.value.code == expected
     log.mark(marker(True, 1, 2, 5, NOW_MS))
-    assert partition.producers(log.topic, 0) == [(1, 2, 0, NOW_MS, 5, -1)]
+    assert LOGS.producers(log.topic, 0) == [(1, 2, 0, NOW_MS, 5, -1)]
 
 
 def test_sequences_go_on_over_markers_of_the_same_epoch(log: Log) -> None:
     for i in range(4):
         assert log.append(send(0, i, transactional=True)) == 2 * i
         log.mark(marker(i % 2 == 0, 1, 0, 0, NOW_MS))
-    assert partition.aborted(log.topic, 0, 0, 8) == [(1, 2), (1, 6)]
+    assert LOGS.aborted(log.topic, 0, 0, 8) == [(1, 2), (1, 6)]
 
 
 def test_a_plain_batch_inside_a_transaction_is_refused(log: Log) -> None:
@@ -108,7 +107,7 @@ def test_a_plain_batch_inside_a_transaction_is_refused(log: Log) -> None:
 
 def test_an_abort_without_a_transaction_lists_nothing(log: Log) -> None:
     log.mark(marker(False, 1, 0, 0, NOW_MS))
-    assert partition.aborted(log.topic, 0, 0, 1) == []
+    assert LOGS.aborted(log.topic, 0, 0, 1) == []
     assert log.offsets().last_stable == 1
 
 
@@ -125,22 +124,22 @@ def test_producers_expire_but_not_inside_a_transaction(tmp_path: Path) -> None:
     log.append(send(0, 0, producer=1))
     log.append(send(0, 0, producer=2, transactional=True))
     log.housekeep(NOW_MS)
-    assert [p.producer_id for p in partition.producers(log.topic, 0)] == [1, 2]
+    assert [p.producer_id for p in LOGS.producers(log.topic, 0)] == [1, 2]
     log.housekeep(1 << 50)
-    assert [p.producer_id for p in partition.producers(log.topic, 0)] == [2]
+    assert [p.producer_id for p in LOGS.producers(log.topic, 0)] == [2]
     log.mark(marker(True, 2, 0, 0, NOW_MS))
     log.housekeep(1 << 50)
-    assert partition.producers(log.topic, 0) == []
+    assert LOGS.producers(log.topic, 0) == []
 
 
 def test_old_record_timestamps_dont_expire_a_busy_producer(tmp_path: Path) -> None:
     log = Log(tmp_path, producer_id_expiration_ms=86_400_000)
     log.append(batch(1, producer=(1, 0, 0), timestamp_ms=1))
     log.housekeep(int(time.time() * 1000))
-    assert len(partition.producers(log.topic, 0)) == 1
+    assert len(LOGS.producers(log.topic, 0)) == 1
     log.restart()
     log.housekeep(int(time.time() * 1000))
-    assert len(partition.producers(log.topic, 0)) == 1
+    assert len(LOGS.producers(log.topic, 0)) == 1
 
 
 def test_snapshot_bytes(log: Log) -> None:
@@ -166,7 +165,7 @@ def test_snapshots_of_kafka_are_read(log: Log) -> None:
     log.stop()
     next(iter(log.files(".sequences"))).unlink()
     log.lead(clean=True)
-    assert partition.sequences(log.topic, 0, 1) == [(3, 3, 3)]
+    assert LOGS.sequences(log.topic, 0, 1) == [(3, 3, 3)]
     assert log.append(send(0, 3)) == 3
     assert log.append(send(0, 4)) == 4
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from dataplane import CLOSE, TIMEOUT_S, Broker, Peer, api_versions, echo
+from logs import LOGS
 
 from penstock.pyx.border import DataPlane, Request
 
@@ -345,6 +346,7 @@ def test_nothing_is_served_before_start() -> None:
         max_idle_ms=1000,
         queued_bytes_max=-1,
         fetch_max_bytes=100,
+        logs=LOGS,
     )
     port = plane.listen("127.0.0.1", 0, "A")
     with pytest.raises(ConnectionRefusedError):
@@ -363,6 +365,7 @@ def test_a_port_in_use_is_an_error() -> None:
             max_idle_ms=1000,
             queued_bytes_max=0,
             fetch_max_bytes=100,
+            logs=LOGS,
         )
         with pytest.raises(OSError, match="in use"):
             plane.listen("127.0.0.1", taken.getsockname()[1], "A")

@@ -12,10 +12,9 @@ import zlib
 from pathlib import Path
 
 import pytest
-from logs import NOW_MS, Log, batch
+from logs import LOGS, NOW_MS, Log, batch
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx import partition
 from penstock.pyx.batch import marker, split
 from penstock.pyx.crc import crc32c
 
@@ -50,9 +49,9 @@ def test_only_what_lies_above_the_recovery_point_is_walked(tmp_path: Path, flush
     log = busy(tmp_path / "a")
     if flushes == 1:
         log.housekeep()
-        partition.write_checkpoints()
+        LOGS.write_checkpoints()
     else:
-        partition.flush_all()
+        LOGS.flush_all()
     log.append(batch(1))
     before = log.state()
     recovered = log.kill(tmp_path / "b")
@@ -73,7 +72,7 @@ def test_a_clean_stop_needs_no_walk(tmp_path: Path) -> None:
 
 def test_the_log_start_survives_a_kill(tmp_path: Path) -> None:
     log = busy(tmp_path / "a")
-    partition.delete_records_before(log.topic, 0, 7)
+    LOGS.delete_records_before(log.topic, 0, 7)
     before = log.state()
     root = tmp_path / "b"
     killed = log.snapshot(root).open()
@@ -193,11 +192,11 @@ def test_a_segment_that_ends_where_the_last_flush_did(tmp_path: Path) -> None:
         log.append(batch(1, producer=(2, 0, sequence), transactional=True))
         log.mark(marker(False, 2, 0, 0, NOW_MS))
         if sequence == 0:
-            partition.flush_all()
+            LOGS.flush_all()
     log.append(batch(6))  # flushed before the answer
     log.append(batch(6))  # in a segment of its own
     assert len(log.files(".log")) == 2
-    partition.write_checkpoints()
+    LOGS.write_checkpoints()
     before = log.state()
     log.kill(tmp_path / "b")
     assert log.state() == before
@@ -235,7 +234,7 @@ def test_records_that_are_missing_between_segments_are_read_over(tmp_path: Path)
     first.write_bytes(first.read_bytes()[: -lost.size_in_bytes])
     killed = copy.open()
     assert killed.recovered.log_end == 16
-    (raw, *_) = split(partition.read(killed.topic, 0, lost.base_offset, 1000))
+    (raw, *_) = split(LOGS.read(killed.topic, 0, lost.base_offset, 1000))
     assert raw.base_offset == lost.next_offset
     assert len(killed.state().batches) == 7
 
@@ -247,7 +246,7 @@ def test_what_lies_before_a_missing_transaction_is_still_read(tmp_path: Path) ->
     log.append(batch(1, producer=(2, 0, 0), transactional=True))
     log.append(batch(1))
     log.housekeep()
-    partition.write_checkpoints()
+    LOGS.write_checkpoints()
     copy = log.snapshot(tmp_path / "b")
     first = copy.folder / log.files(".log")[0].name
     kept, lost = split(first.read_bytes())
@@ -311,8 +310,8 @@ def test_old_message_sets_are_recovered_and_read(tmp_path: Path) -> None:
     path = log.files(".log")[0]
     path.write_bytes(messages)
     assert log.lead(clean=False) == (0, 6, 6, 0)
-    assert [raw.base_offset for raw in split(partition.read(log.topic, 0, 2, 1000))] == [2, 3, 4, 5]
-    assert partition.offset_for_timestamp(log.topic, 0, NOW_MS + 3) == (3, NOW_MS + 3)
+    assert [raw.base_offset for raw in split(LOGS.read(log.topic, 0, 2, 1000))] == [2, 3, 4, 5]
+    assert LOGS.offset_for_timestamp(log.topic, 0, NOW_MS + 3) == (3, NOW_MS + 3)
     assert log.append(batch(1)) == 6
     path.write_bytes(messages[:-1])
     log.drop()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from logs import NOW_MS, Log, batch
+from logs import LOGS, NOW_MS, Log, batch
 
 from penstock.errors import KafkaError
-from penstock.pyx import partition
 from penstock.pyx.batch import split
 
 DAY_MS = 86_400_000
@@ -85,7 +84,7 @@ def test_an_expired_log_keeps_its_end(tmp_path: Path) -> None:
     assert (kept.segments_deleted, kept.rolled) == (1, True)
     assert log.offsets() == (3, 3, 3, 3, 0)
     assert bases(log) == [3]
-    assert partition.size_bytes(log.topic, 0) == 0
+    assert LOGS.size_bytes(log.topic, 0) == 0
     assert log.restart() == (3, 3, 0, 0)
     assert log.append(batch(1)) == 3
 
@@ -95,7 +94,7 @@ def test_retention_by_size_leaves_at_least_the_limit(tmp_path: Path) -> None:
     for _ in range(30):
         log.append(batch(1))
     log.housekeep()
-    size = partition.size_bytes(log.topic, 0)
+    size = LOGS.size_bytes(log.topic, 0)
     assert 700 <= size < 700 + 300
     assert [raw.base_offset for raw in log.read_all()] == list(range(bases(log)[0], 30))
     assert not log.housekeep().segments_deleted
@@ -117,15 +116,15 @@ def test_deleted_records_take_their_segments_with_them(tmp_path: Path) -> None:
     for _ in range(10):
         log.append(batch(1))
     middle = bases(log)[2]
-    assert partition.delete_records_before(log.topic, 0, middle + 1) == middle + 1
-    assert partition.delete_records_before(log.topic, 0, 1) == middle + 1
+    assert LOGS.delete_records_before(log.topic, 0, middle + 1) == middle + 1
+    assert LOGS.delete_records_before(log.topic, 0, 1) == middle + 1
     log.housekeep()
     assert bases(log)[0] == middle
     assert log.restart().log_start == middle + 1
-    assert partition.delete_records_before(log.topic, 0, -1) == 10
+    assert LOGS.delete_records_before(log.topic, 0, -1) == 10
     assert log.offsets() == (10, 10, 10, 10, 0)
     with pytest.raises(KafkaError):
-        partition.delete_records_before(log.topic, 0, 11)
+        LOGS.delete_records_before(log.topic, 0, 11)
     assert log.restart() == (10, 10, 0, 0)
     assert log.append(batch(1)) == 10
 
@@ -134,7 +133,7 @@ def test_the_log_start_moves_the_last_stable_offset_along(tmp_path: Path) -> Non
     log = Log(tmp_path)
     log.append(batch(1, producer=(1, 0, 0), transactional=True))
     log.append(batch(3))
-    partition.delete_records_before(log.topic, 0, 2)
+    LOGS.delete_records_before(log.topic, 0, 2)
     assert log.offsets()[:2] == (2, 2)
 
 
@@ -142,7 +141,7 @@ def test_deleted_files_are_gone_and_their_snapshots_too(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_bytes=300, retention_bytes=300)
     for i in range(20):
         log.append(batch(1, producer=(1, 0, i)))
-    partition.flush_all()
+    LOGS.flush_all()
     log.housekeep()
     stems = {path.stem for path in log.folder.glob("0*")}
     assert stems == {path.stem for path in log.files(".log")}
@@ -154,7 +153,7 @@ def test_flush_by_count_comes_before_the_answer(tmp_path: Path) -> None:
     recovery_points = []
     for _ in range(6):
         log.append(batch(2, producer=(1, 0, 2 * len(recovery_points))))
-        partition.write_checkpoints()
+        LOGS.write_checkpoints()
         text = (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text()
         recovery_points.append(int(text.split()[-1]))
     # One below the end while the segment isn't sealed.
@@ -170,7 +169,7 @@ def test_flush_by_time(tmp_path: Path) -> None:
     assert not log.housekeep(0).flushed
     assert log.housekeep(1 << 50).flushed
     assert not log.housekeep(1 << 50).flushed
-    partition.write_checkpoints()
+    LOGS.write_checkpoints()
     assert f"{log.topic} 0 1\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
 
@@ -179,7 +178,7 @@ def test_rolled_segments_are_flushed_in_any_case(tmp_path: Path) -> None:
     for _ in range(5):
         log.append(batch(1))
     log.housekeep()
-    partition.write_checkpoints()
+    LOGS.write_checkpoints()
     text = (tmp_path / "recovery-point-offset-checkpoint").read_text()
     assert f"{log.topic} 0 {bases(log)[-1]}\n" in text
     assert text.startswith("0\n1\n")
@@ -192,9 +191,9 @@ def test_reads_go_on_in_segments_with_holes(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", segment_bytes=300)
     kept = [raw for raw in source.read_all() if raw.base_offset in (0, 3, 4, 7, 8, 11)]
     for raw in kept:
-        partition.append_replica(log.topic, 0, bytes(raw))
+        LOGS.append_replica(log.topic, 0, bytes(raw))
     expected = {0: 0, 1: 3, 2: 3, 3: 3, 5: 7, 6: 7, 9: 11, 10: 11, 11: 11}
     for offset, found in expected.items():
-        assert split(partition.read(log.topic, 0, offset, 1))[0].base_offset == found
+        assert split(LOGS.read(log.topic, 0, offset, 1))[0].base_offset == found
     assert log.restart().log_end == 12
     assert [raw.base_offset for raw in log.read_all()] == [0, 3, 4, 7, 8, 11]

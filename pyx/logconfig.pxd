@@ -1,0 +1,24 @@
+from libc.stdint cimport int8_t, int64_t
+
+# Per topic. Times are ms, sizes bytes; -1 = no limit for retention_ms and retention_bytes.
+cdef struct LogConfig:
+    int64_t segment_bytes
+    int64_t segment_ms
+    int64_t index_interval_bytes
+    int64_t segment_index_bytes
+    int64_t retention_ms
+    int64_t retention_bytes
+    int64_t flush_messages
+    int64_t flush_ms
+    int64_t max_message_bytes
+    int64_t timestamp_before_max_ms
+    int64_t timestamp_after_max_ms
+    int64_t producer_id_expiration_ms
+    int64_t file_delete_delay_ms       # without effect: files are unlinked at once, open ones live until released
+    int8_t log_append_time
+    int8_t cleanup_delete
+    int8_t cleanup_compact
+
+# Checks the keys that Logs.lead takes, fills what is missing with Kafka's defaults, and answers all of them.
+# Raises ValueError.
+cdef object read_config(LogConfig* out, dict config)

@@ -1,0 +1,58 @@
+"""The configuration of a log, as Python gives it and as the data plane keeps it."""
+
+cdef enum:
+    SEGMENT_MAX_BYTES = 0x7fffffff     # positions in an index are 32 bits
+
+DEFAULTS = {
+    "segment_bytes": 1 << 30,
+    "segment_ms": 604_800_000,
+    "index_interval_bytes": 4096,
+    "segment_index_bytes": 10 << 20,
+    "retention_ms": 604_800_000,
+    "retention_bytes": -1,
+    "flush_messages": (1 << 63) - 1,
+    "flush_ms": (1 << 63) - 1,
+    "max_message_bytes": (1 << 20) + 12,
+    "timestamp_before_max_ms": (1 << 63) - 1,
+    "timestamp_after_max_ms": 3_600_000,
+    "producer_id_expiration_ms": 86_400_000,
+    "file_delete_delay_ms": 60_000,
+    "log_append_time": 0,
+    "cleanup_delete": 1,
+    "cleanup_compact": 0,
+}
+
+
+cdef object read_config(LogConfig* out, dict config):
+    unknown = set(config) - set(DEFAULTS)
+    if unknown:
+        raise ValueError(f"unknown log configuration: {', '.join(sorted(unknown))}")
+    merged = {**DEFAULTS, **config}
+    if not 14 <= merged["segment_bytes"] <= SEGMENT_MAX_BYTES:
+        raise ValueError(f"segment_bytes={merged['segment_bytes']} is not within 14..{SEGMENT_MAX_BYTES}")
+    for name in ("segment_ms", "flush_messages", "producer_id_expiration_ms"):
+        if merged[name] < 1:
+            raise ValueError(f"{name}={merged[name]} is less than 1")
+    times = ("timestamp_before_max_ms", "timestamp_after_max_ms", "flush_ms")
+    for name in ("index_interval_bytes", "max_message_bytes", *times):
+        if merged[name] < 0:
+            raise ValueError(f"{name}={merged[name]} is negative")
+    if merged["segment_index_bytes"] < 24:
+        raise ValueError("segment_index_bytes is less than 24: an index must hold an entry")
+    out.segment_bytes = merged["segment_bytes"]
+    out.segment_ms = merged["segment_ms"]
+    out.index_interval_bytes = merged["index_interval_bytes"]
+    out.segment_index_bytes = merged["segment_index_bytes"]
+    out.retention_ms = merged["retention_ms"]
+    out.retention_bytes = merged["retention_bytes"]
+    out.flush_messages = merged["flush_messages"]
+    out.flush_ms = merged["flush_ms"]
+    out.max_message_bytes = merged["max_message_bytes"]
+    out.timestamp_before_max_ms = merged["timestamp_before_max_ms"]
+    out.timestamp_after_max_ms = merged["timestamp_after_max_ms"]
+    out.producer_id_expiration_ms = merged["producer_id_expiration_ms"]
+    out.file_delete_delay_ms = merged["file_delete_delay_ms"]
+    out.log_append_time = bool(merged["log_append_time"])
+    out.cleanup_delete = bool(merged["cleanup_delete"])
+    out.cleanup_compact = bool(merged["cleanup_compact"])
+    return merged

@@ -1,0 +1,154 @@
+"""The logs of one broker, for its control plane. Errors of the disk are OSError, those of Kafka's rules KafkaError.
+
+Configuration keys of `lead` and `reconfigure` (all int; times ms, sizes bytes; missing ones take Kafka's defaults):
+segment_bytes segment_ms index_interval_bytes segment_index_bytes retention_ms retention_bytes flush_messages
+flush_ms max_message_bytes timestamp_before_max_ms timestamp_after_max_ms producer_id_expiration_ms
+log_append_time cleanup_delete cleanup_compact file_delete_delay_ms (the last two have no effect yet).
+
+Unknown partitions raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION). All functions may be called from any thread and release
+the GIL while they work; those marked "slow" may touch the disk and belong in an executor thread.
+"""
+
+from typing import NamedTuple
+
+from penstock.pyx.partition import LogSetOwner
+
+class Recovered(NamedTuple):
+    log_start: int
+    log_end: int
+    batches_checked: int  # batches whose bytes were read and checked; 0 after a clean stop
+    cut_bytes: int  # bytes removed at the end because they were no whole, right batch
+
+class Appended(NamedTuple):
+    base_offset: int
+    log_append_time_ms: int  # -1 unless LogAppendTime
+    log_start: int
+
+class Offsets(NamedTuple):
+    log_start: int
+    last_stable: int
+    high_watermark: int
+    log_end: int
+    leader_epoch: int
+
+class Producer(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int  # -1 if its last batch was a marker
+    last_timestamp_ms: int
+    coordinator_epoch: int  # -1 if no marker was seen
+    txn_first_offset: int  # of its open transaction; -1 if none
+
+class Housekept(NamedTuple):
+    segments_deleted: int
+    bytes_deleted: int
+    rolled: bool
+    flushed: bool
+
+class Logs(LogSetOwner):
+    """All that one broker leads; several in one process share nothing (but a folder must be given to one only)."""
+
+    def lead(self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        folder: str,
+        config: dict[str, int],
+        clean: bool = False,
+    ) -> Recovered:
+        """Open (or create) the log `<folder>/<topic>-<partition>` and take the lead. Slow.
+
+        `folder` is the log.dir. clean: the broker was stopped cleanly (its marker file was there), so the log isn't walked.
+        If the partition is led already, only the leader epoch is raised. Raises OSError when the folder can't be used,
+        ValueError for a name, id or config that is wrong.
+        """
+
+    def reconfigure(self, topic: str, partition: int, config: dict[str, int]) -> None:
+        """Change the given keys of a partition's configuration; they hold from the next append or housekeep."""
+
+    def stop(self, topic: str, partition: int) -> None:
+        """Flush, write the checkpoints and the producer snapshot, close. Waiters are woken. Slow.
+
+        Raises OSError; the partition is gone all the same, and the next start must not be told that the stop was clean.
+        With many partitions call flush_all first: each stop has then next to nothing to sync.
+        """
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Stop without flushing, rename the folder to `<topic>-<partition>.<32 hex>-delete`, remove it. Slow.
+
+        Raises OSError.
+        """
+
+    def remove_deleted(self, folder: str) -> int:
+        """Remove what `delete` had renamed when the broker died; answers how many folders. Once per log.dir. Slow."""
+
+    def append(self, topic: str, partition: int, records: bytes, leader_epoch: int = -1) -> Appended:
+        """Append whole batches as a coordinator (control batches allowed, no sequence check). Raises KafkaError.
+
+        leader_epoch >= 0: refuse with FENCED_LEADER_EPOCH if the partition is not at that epoch.
+        """
+
+    def append_client(self, topic: str, partition: int, records: bytes) -> Appended:
+        """Append whole batches as a client's produce request does (sequences checked). Raises KafkaError."""
+
+    def append_replica(self, topic: str, partition: int, records: bytes) -> Appended:
+        """Append a leader's whole batches as they are: their offsets (holes allowed, never backwards) and epochs stay.
+
+        Raises KafkaError(CORRUPT_MESSAGE) for offsets below the log end.
+        """
+
+    def read(self, topic: str, partition: int, offset: int, max_bytes: int, isolation: int = 2) -> bytes:
+        """Whole raw batches from the one that holds `offset`, at most max_bytes (but at least one), of one segment.
+
+        isolation: 0 up to the high watermark, 1 up to the last stable offset, 2 up to the log end. Empty at the end.
+        Raises KafkaError(OFFSET_OUT_OF_RANGE).
+        """
+
+    def aborted(self, topic: str, partition: int, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that touch the range."""
+
+    def offsets(self, topic: str, partition: int) -> Offsets:
+        """Where the log begins and ends now."""
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record whose timestamp is at least timestamp_ms; None if there is none. Slow."""
+
+    def max_timestamp(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that has the largest timestamp; None if the log is empty. Slow."""
+
+    def offset_for_epoch(self, topic: str, partition: int, epoch: int) -> tuple[int, int]:
+        """The largest epoch <= `epoch` in the log and its end offset; (-1, -1) if unknown."""
+
+    def delete_records_before(self, topic: str, partition: int, offset: int) -> int:
+        """Move the log start up to `offset` (-1 = the high watermark); answers the new log start. Slow.
+
+        Raises KafkaError(OFFSET_OUT_OF_RANGE) for an offset past the high watermark.
+        """
+
+    def producers(self, topic: str, partition: int) -> list[Producer]:
+        """State of every producer id that the log remembers."""
+
+    def sequences(self, topic: str, partition: int, producer_id: int) -> list[tuple[int, int, int]]:
+        """(first sequence, last sequence, first offset) of the up to five last batches of a producer, oldest first."""
+
+    def housekeep(self, topic: str, partition: int, now_ms: int) -> Housekept:
+        """Roll by age, apply retention, flush by policy, expire producer ids, close idle files. Slow. Raises OSError."""
+
+    def flush_all(self) -> None:
+        """Flush every log that has unflushed bytes, then write the checkpoint files once. Slow.
+
+        Raises OSError, after all have been tried.
+        """
+
+    def write_checkpoints(self) -> None:
+        """Write the checkpoints of every log folder where something changed. Slow. Raises OSError."""
+
+    def size_bytes(self, topic: str, partition: int) -> int:
+        """Bytes of all segments' .log files."""
+
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether the disk failed under it: it answers KAFKA_STORAGE_ERROR until the broker restarts."""
+
+    def partitions(self) -> list[tuple[str, int]]:
+        """Every partition that is led here."""

@@ -1,0 +1,518 @@
+"""The logs of one broker, for its control plane; see logs.pyi."""
+
+import base64
+import os
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cython.operator cimport dereference as at, postincrement as step
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libcpp.vector cimport vector
+from penstock.pyx.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICA, Appended, partition_append
+from penstock.pyx.batch cimport BatchHeader, batch_parse
+from penstock.pyx.epochs cimport epochs_cut_start
+from penstock.pyx.files cimport read_at, wall_ms
+from penstock.pyx.logconfig cimport LogConfig, read_config
+from penstock.pyx.partition cimport (
+    ISOLATION_LOG_END, LogSetOwner, Partition, logset_add, logset_remove,
+    partition_epoch_end, partition_leader_epoch, partition_new,
+    partition_offsets, partition_release,
+)
+from penstock.pyx.partitionlog cimport TOPIC_ID_BYTES, PartitionLog, log_of, settle_stable, write_epochs
+from penstock.pyx.posix cimport EIO, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.producerstate cimport ProducerEntry, producer_clear
+from penstock.pyx.read cimport (
+    AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read, read_release,
+)
+from penstock.pyx.recovery cimport RecoveryReport
+from penstock.pyx.segment cimport WALK_BATCH, WALK_END
+from penstock.pyx.upkeep cimport Kept, close_log, flush_log, halt_log, housekeep_log, open_log, raise_epoch
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.checkpoint import Checkpoints
+
+Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")
+AppendedTo = namedtuple("Appended", "base_offset log_append_time_ms log_start")
+Offsets = namedtuple("Offsets", "log_start last_stable high_watermark log_end leader_epoch")
+Producer = namedtuple(
+    "Producer", "producer_id producer_epoch last_sequence last_timestamp_ms coordinator_epoch txn_first_offset"
+)
+Housekept = namedtuple("Housekept", "segments_deleted bytes_deleted rolled flushed")
+globals()["Appended"] = AppendedTo
+
+
+cdef class _Led:
+    """Holds the set's reference of a led partition, and what Python knows of it."""
+
+    cdef Partition* partition
+    cdef PartitionLog* p               # the same, seen from inside
+    cdef object checkpoints
+    cdef dict config
+    cdef tuple key
+
+    def __dealloc__(self):
+        if self.partition != NULL:
+            partition_release(self.partition)
+
+
+cdef object _raise_os(int number, object what):
+    raise OSError(number, os.strerror(number), str(what))
+
+
+def _prepare_folder(folder, topic_id):
+    """Make the partition's folder; its `partition.metadata` says the topic id, and another one is refused. Answers
+    whether the folder is new."""
+    fresh = not folder.is_dir()
+    if fresh:
+        folder.mkdir()
+        above = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
+    metadata = folder / "partition.metadata"
+    text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+    if metadata.exists():
+        known = metadata.read_text(encoding="ascii").partition("topic_id: ")[2].strip()
+        if known and known != text:
+            raise ValueError(f"`{folder}` belongs to a topic with the id {known}, not {text}")
+    elif any(topic_id):
+        beside = folder / "partition.metadata.tmp"
+        beside.write_text(f"version: 0\ntopic_id: {text}\n", encoding="ascii")
+        beside.replace(metadata)
+    return fresh
+
+
+def _remove_folder(folder):
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+
+
+# How many of the n bytes are whole batches.
+cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
+    cdef BatchHeader header
+    cdef size_t done = 0
+    while done < n and batch_parse(p + done, n - done, &header) == 0:
+        done += <size_t>header.size
+    return done
+
+
+cdef class Logs(LogSetOwner):
+    """Every log that one broker leads; see logs.pyi."""
+
+    cdef object _lock                  # the tables below
+    cdef dict _led                     # (topic, partition) -> _Led
+    cdef object _opening               # those that are on their way into _led
+    cdef dict _checkpoints             # folder -> Checkpoints
+
+    def __cinit__(self):
+        self._lock = threading.Lock()
+        self._led = {}
+        self._opening = set()
+        self._checkpoints = {}
+
+    cdef _Led _find(self, str topic, int partition):
+        led = self._led.get((topic, partition))
+        if led is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not led here")
+        return <_Led>led
+
+    def _checkpoints_of(self, str folder):
+        with self._lock:
+            if folder not in self._checkpoints:
+                self._checkpoints[folder] = Checkpoints(folder)
+            return self._checkpoints[folder]
+
+    def _raise_led_epoch(self, _Led led, int leader_epoch):
+        cdef PartitionLog* p = led.p
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            raise_epoch(p, leader_epoch)
+            pthread_mutex_unlock(&p.lock)
+        return Recovered(p.log.log_start, p.log.log_end, 0, 0)
+
+    def lead(
+        self, str topic, bytes topic_id, int partition, int leader_epoch, str folder, dict config, bint clean=False
+    ):
+        """Open (or create) a partition's log and take the lead; see logs.pyi."""
+        cdef _Led led
+        cdef PartitionLog* p
+        cdef LogConfig parsed
+        cdef RecoveryReport report
+        cdef int result
+        if len(topic_id) != TOPIC_ID_BYTES:
+            raise ValueError("a topic id has 16 bytes")
+        if not topic or "/" in topic or "\0" in topic or topic in (".", "..") or partition < 0:
+            raise ValueError(f"`{topic}-{partition}` is not a partition's name")
+        merged = read_config(&parsed, config)
+        key = (topic, partition)
+        with self._lock:
+            if key in self._led:
+                if os.fsdecode((<_Led>self._led[key]).p.log.folder) != str(Path(folder, f"{topic}-{partition}")):
+                    raise ValueError(f"`{topic}-{partition}` is led already, from another folder than `{folder}`")
+                return self._raise_led_epoch(self._led[key], leader_epoch)
+            if key in self._opening:
+                raise ValueError(f"`{topic}-{partition}` is being opened already")
+            self._opening.add(key)
+        try:
+            path = Path(folder, f"{topic}-{partition}")
+            fresh = _prepare_folder(path, topic_id)
+            led = _Led()
+            led.key = key
+            led.config = merged
+            led.checkpoints = self._checkpoints_of(folder)
+            if fresh:
+                led.checkpoints.drop(key)  # a deleted topic's, if the broker died before they were written
+            name = topic.encode()
+            led.partition = partition_new(
+                PyBytes_AS_STRING(name), <size_t>len(name), <const uint8_t*>PyBytes_AS_STRING(topic_id), partition
+            )
+            p = led.p = log_of(led.partition)
+            p.config = parsed
+            p.log.folder = os.fsencode(path)
+            p.log.log_start = led.checkpoints.start.get(key, 0)
+            p.log.recovery_point = led.checkpoints.recovery.get(key, 0)
+            p.log.index_interval_bytes = parsed.index_interval_bytes
+            with nogil:
+                result = open_log(p, leader_epoch, clean, &report)
+            if result != 0:
+                _raise_os(result, path)
+            with self._lock:
+                self._led[key] = led
+            with nogil:
+                logset_add(self.set, led.partition)
+        finally:
+            with self._lock:
+                self._opening.discard(key)
+        self._note(led)
+        return Recovered(p.log.log_start, p.log.log_end, report.batches_checked, report.cut_bytes)
+
+    cdef object _note(self, _Led led):
+        """Give a partition's offsets to its folder's checkpoints (in memory), unless it isn't led any more: what a
+        delete has dropped must not come back, a later topic of the name would begin with it."""
+        with self._lock:
+            if self._led.get(led.key) is led:
+                self._put(led)
+
+    cdef object _put(self, _Led led):
+        cdef int64_t recovery_point, log_start, first_segment
+        pthread_mutex_lock(&led.p.lock)
+        recovery_point = led.p.log.recovery_point
+        log_start = led.p.log.log_start
+        first_segment = led.p.log.segments.front().base_offset
+        pthread_mutex_unlock(&led.p.lock)
+        led.checkpoints.put(led.key, recovery_point, log_start, first_segment)
+
+    def reconfigure(self, str topic, int partition, dict config):
+        """Change keys of a partition's configuration; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        cdef LogConfig parsed
+        merged = read_config(&parsed, {**led.config, **config})
+        led.config = merged
+        pthread_mutex_lock(&led.p.lock)
+        led.p.config = parsed
+        led.p.log.index_interval_bytes = parsed.index_interval_bytes
+        pthread_mutex_unlock(&led.p.lock)
+
+    cdef _Led _take_out(self, str topic, int partition):
+        """Remove a partition from the tables; what its finders hold stays valid until they release it."""
+        with self._lock:
+            led = self._led.pop((topic, partition), None)
+        if led is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not led here")
+        logset_remove(self.set, (<_Led>led).partition)
+        return <_Led>led
+
+    def stop(self, str topic, int partition):
+        """Flush and close a partition; see logs.pyi."""
+        cdef _Led led = self._take_out(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef int result
+        with nogil:
+            pthread_mutex_lock(&p.upkeep)
+            halt_log(p)
+            result = close_log(p, wall_ms())
+            pthread_mutex_unlock(&p.upkeep)
+        if result != 0:
+            _raise_os(result, p.log.folder)
+        self._put(led)
+        led.checkpoints.write()
+
+    def delete(self, str topic, int partition):
+        """Stop a partition and remove its folder; see logs.pyi."""
+        cdef _Led led = self._take_out(topic, partition)
+        cdef PartitionLog* p = led.p
+        with nogil:
+            pthread_mutex_lock(&p.upkeep)
+            halt_log(p)
+            pthread_mutex_unlock(&p.upkeep)
+        led.checkpoints.drop(led.key)
+        path = Path(os.fsdecode(p.log.folder))
+        # Kafka's form: a name of at most 255 bytes that no topic can have.
+        suffix = f"-{partition}.{os.urandom(16).hex()}-delete"
+        gone = path.with_name(topic[: 255 - len(suffix)] + suffix)
+        path.rename(gone)
+        _remove_folder(gone)
+        led.checkpoints.write()
+
+    def remove_deleted(self, str folder):
+        """Remove folders that a delete had renamed when the broker died; see logs.pyi."""
+        removed = 0
+        for path in Path(folder).glob("*-delete"):
+            name, _, mark = path.name.rpartition(".")
+            if name and len(mark) == 32 + len("-delete") and path.is_dir():
+                _remove_folder(path)
+                removed += 1
+        return removed
+
+    cdef object _append(self, str topic, int partition, bytes records, int origin, int leader_epoch):
+        cdef _Led led = self._find(topic, partition)
+        cdef Appended out
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(records)
+        cdef uint8_t* writable
+        if 0 <= leader_epoch != partition_leader_epoch(led.partition):
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{topic}-{partition} is at another epoch")
+        writable = <uint8_t*>malloc(n if n > 0 else 1)
+        if writable == NULL:
+            raise MemoryError
+        memcpy(writable, PyBytes_AS_STRING(records), n)
+        with nogil:
+            partition_append(led.partition, writable, n, origin, &out)
+        free(writable)
+        if out.error != 0:
+            raise KafkaError(out.error, f"append to {topic}-{partition}")
+        return AppendedTo(out.base_offset, out.log_append_time_ms, out.log_start_offset)
+
+    def append(self, str topic, int partition, bytes records, int leader_epoch=-1):
+        """Append as a coordinator; see logs.pyi."""
+        return self._append(topic, partition, records, ORIGIN_COORDINATOR, leader_epoch)
+
+    def append_client(self, str topic, int partition, bytes records):
+        """Append as a client; see logs.pyi."""
+        return self._append(topic, partition, records, ORIGIN_CLIENT, -1)
+
+    def append_replica(self, str topic, int partition, bytes records):
+        """Append a leader's bytes as they are; see logs.pyi."""
+        return self._append(topic, partition, records, ORIGIN_REPLICA, -1)
+
+    def read(self, str topic, int partition, int64_t offset, int32_t max_bytes, int isolation=ISOLATION_LOG_END):
+        """Whole raw batches; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef ReadResult result
+        cdef int16_t error
+        cdef int64_t got = 0
+        cdef size_t whole
+        with nogil:
+            error = partition_read(led.partition, offset, max_bytes, True, <int8_t>isolation, &result)
+        if error != 0:
+            raise KafkaError(error, f"read of {topic}-{partition} at {offset}")
+        if result.length == 0:
+            return b""
+        out = PyBytes_FromStringAndSize(NULL, result.length)
+        cdef char* to = PyBytes_AS_STRING(out)
+        with nogil:
+            got = read_at(result.fd, to, <size_t>result.length, result.position)
+            read_release(&result)
+            whole = _whole_batches(<const uint8_t*>to, <size_t>(got if got > 0 else 0))
+        if got < 0:
+            _raise_os(<int>-got, p.log.folder)
+        return out if <int64_t>whole == result.length else out[:whole]
+
+    def aborted(self, str topic, int partition, int64_t from_offset, int64_t to_offset):
+        """Aborted transactions of a range; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        cdef vector[AbortedTxn] found
+        cdef int16_t error
+        cdef size_t i
+        with nogil:
+            error = partition_aborted(led.partition, from_offset, to_offset, found)
+        if error != 0:
+            raise KafkaError(error, f"aborted transactions of {topic}-{partition}")
+        return [(found[i].producer_id, found[i].first_offset) for i in range(found.size())]
+
+    def offsets(self, str topic, int partition):
+        """Where the log begins and ends; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        cdef int64_t log_start, last_stable, high_watermark, log_end
+        partition_offsets(led.partition, &log_start, &last_stable, &high_watermark, &log_end)
+        return Offsets(log_start, last_stable, high_watermark, log_end, partition_leader_epoch(led.partition))
+
+    # By its holder: it keeps the partition alive while the GIL is released.
+    cdef object _answer_time(self, _Led led, int64_t timestamp_ms):
+        cdef PartitionLog* p = led.p
+        cdef int64_t offset = -1, timestamp = -1
+        cdef int result
+        with nogil:
+            result = partition_find_time(led.partition, timestamp_ms, &offset, &timestamp)
+        if result == WALK_END:
+            return None
+        if result != WALK_BATCH:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, os.fsdecode(p.log.folder))
+        return offset, timestamp
+
+    def offset_for_timestamp(self, str topic, int partition, int64_t timestamp_ms):
+        """The first record at or after a time; see logs.pyi."""
+        return self._answer_time(self._find(topic, partition), timestamp_ms)
+
+    def max_timestamp(self, str topic, int partition):
+        """The record with the largest timestamp; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef int64_t newest = -1
+        cdef size_t i
+        pthread_mutex_lock(&p.lock)
+        for i in range(p.log.segments.size()):
+            if p.log.segments[i].next_offset > p.log.log_start and p.log.segments[i].max_timestamp > newest:
+                newest = p.log.segments[i].max_timestamp
+        pthread_mutex_unlock(&p.lock)
+        return None if newest < 0 else self._answer_time(led, newest)
+
+    def offset_for_epoch(self, str topic, int partition, int epoch):
+        """Where a leader epoch ended; see logs.pyi."""
+        cdef int32_t found
+        cdef int64_t end_offset
+        partition_epoch_end(self._find(topic, partition).partition, epoch, &found, &end_offset)
+        return found, end_offset
+
+    def delete_records_before(self, str topic, int partition, int64_t offset):
+        """Move the log start; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef int64_t log_start
+        cdef bint stopped, out_of_range
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            stopped = p.stopped
+            if offset == -1:
+                offset = p.high_watermark
+            out_of_range = offset > p.high_watermark or offset < 0
+            if not stopped and not out_of_range and offset > p.log.log_start:
+                p.log.log_start = offset
+                settle_stable(p)
+                if epochs_cut_start(&p.log.epochs, offset):
+                    write_epochs(p, False)
+            log_start = p.log.log_start
+            pthread_mutex_unlock(&p.lock)
+        if stopped:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} was stopped")
+        if out_of_range:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"delete of records before {offset} in {topic}-{partition}")
+        self._note(led)
+        # Before the answer: a kill must not bring deleted records back.
+        led.checkpoints.write()
+        return log_start
+
+    def producers(self, str topic, int partition):
+        """What the log knows of its producers; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        cdef vector[ProducerEntry] entries
+        cdef size_t i
+        pthread_mutex_lock(&led.p.lock)
+        place = led.p.log.producers.entries.begin()
+        while place != led.p.log.producers.entries.end():
+            entries.push_back(at(place).second)
+            step(place)
+        pthread_mutex_unlock(&led.p.lock)
+        return sorted(
+            Producer(
+                entries[i].producer_id,
+                entries[i].epoch,
+                entries[i].batches[entries[i].count - 1].last_sequence if entries[i].count > 0 else -1,
+                entries[i].last_timestamp_ms,
+                entries[i].coordinator_epoch,
+                entries[i].txn_first_offset,
+            )
+            for i in range(entries.size())
+        )
+
+    def sequences(self, str topic, int partition, int64_t producer_id):
+        """(first sequence, last sequence, first offset) of the remembered batches; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        cdef ProducerEntry e
+        cdef int i
+        producer_clear(&e, producer_id)
+        pthread_mutex_lock(&led.p.lock)
+        found = led.p.log.producers.entries.find(producer_id)
+        if found != led.p.log.producers.entries.end():
+            e = at(found).second
+        pthread_mutex_unlock(&led.p.lock)
+        return [
+            (
+                e.batches[i].last_sequence - e.batches[i].offset_delta,
+                e.batches[i].last_sequence,
+                e.batches[i].last_offset - e.batches[i].offset_delta,
+            )
+            for i in range(e.count)
+        ]
+
+    def housekeep(self, str topic, int partition, int64_t now_ms):
+        """Roll, retention, flush, expiry, idle files; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef Kept kept
+        cdef int result
+        with nogil:
+            pthread_mutex_lock(&p.upkeep)
+            result = housekeep_log(p, now_ms, &kept)
+            pthread_mutex_unlock(&p.upkeep)
+        self._note(led)
+        if result != 0:
+            _raise_os(result, p.log.folder)
+        return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
+
+    def flush_all(self):
+        """Flush every log; see logs.pyi."""
+        cdef _Led led
+        cdef PartitionLog* p
+        cdef int result
+        failed = None
+        with self._lock:
+            every = list(self._led.values())
+        for led in every:
+            p = led.p
+            with nogil:
+                pthread_mutex_lock(&p.upkeep)
+                if p.stopped:              # flushed by its stop, or deleted: its paths may be another log's by now
+                    result = 0
+                else:
+                    result = EIO if p.offline else flush_log(p, True, wall_ms(), False)
+                pthread_mutex_unlock(&p.upkeep)
+            if result != 0:
+                failed = failed or OSError(result, os.strerror(result), os.fsdecode(p.log.folder))
+        self.write_checkpoints()
+        if failed is not None:
+            raise failed
+
+    def write_checkpoints(self):
+        """Write the checkpoint files that changed; see logs.pyi."""
+        with self._lock:
+            every = list(self._led.values())
+            folders = list(self._checkpoints.values())
+        for led in every:
+            self._note(led)
+        for checkpoints in folders:
+            checkpoints.write()
+
+    def size_bytes(self, str topic, int partition):
+        """Bytes of all segments; see logs.pyi."""
+        cdef PartitionLog* p = self._find(topic, partition).p
+        cdef int64_t size = 0
+        cdef size_t i
+        pthread_mutex_lock(&p.lock)
+        for i in range(p.log.segments.size()):
+            size += p.log.segments[i].size
+        pthread_mutex_unlock(&p.lock)
+        return size
+
+    def is_offline(self, str topic, int partition):
+        """Whether the disk failed under it; see logs.pyi."""
+        return bool(self._find(topic, partition).p.offline)
+
+    def partitions(self):
+        """Every partition that is led here."""
+        with self._lock:
+            return sorted(self._led)

@@ -1,0 +1,218 @@
+"""Reading ranges of a log, its aborted transactions, and records by time; see read.pxd."""
+
+from cython.operator cimport dereference as at
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libcpp.vector cimport vector
+from penstock.pyx.batch cimport BatchHeader
+from penstock.pyx.endian cimport get_i64
+from penstock.pyx.partition cimport ISOLATION_COMMITTED
+from penstock.pyx.partitionlog cimport (
+    KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, PartitionLog, end_of, log_of,
+)
+from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.recovery cimport LogState
+from penstock.pyx.segment cimport (
+    WALK_BATCH, WALK_END, Segment, segment_aborts, segment_bound, segment_find, segment_find_time, segment_open,
+    segment_release, segment_retain,
+)
+from penstock.pyx.txnindex cimport (
+    TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
+)
+
+
+# Under the lock: the number of the segment that holds `offset` (the first one when none does).
+cdef size_t _segment_of(const LogState* log, int64_t offset) noexcept nogil:
+    cdef size_t low = 0, high = log.segments.size(), middle
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if log.segments[middle].base_offset <= offset:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+# What a read needs to know of a segment, taken under the lock.
+cdef struct Reach:
+    Segment* segment                   # a reference is held
+    int64_t limit                      # bytes that may be read; -1: up to the batch that holds `end`
+    int64_t size
+    int64_t next_offset
+    int64_t end                        # offsets that may be read
+    int64_t tail_offset
+    int64_t tail_position
+    int64_t tail_size
+
+
+cdef void _reach(PartitionLog* p, int64_t offset, int8_t isolation, Reach* out) noexcept nogil:
+    cdef Segment* s = p.log.segments[_segment_of(&p.log, offset)]
+    segment_retain(s)
+    out.segment = s
+    out.size = s.size
+    out.next_offset = s.next_offset
+    out.end = end_of(p, isolation)
+    out.tail_offset = s.tail_offset
+    out.tail_position = s.tail_position
+    out.tail_size = s.tail_size
+    out.limit = s.size if out.end >= s.next_offset else -1
+    if out.limit < 0 and isolation == ISOLATION_COMMITTED and not p.log.producers.open_txns.empty():
+        first = p.log.producers.open_txns.begin()
+        if at(first).first == out.end and at(first).second.segment_base == s.base_offset:
+            out.limit = at(first).second.position
+
+
+# Without the lock: the range in the segment. WALK_BATCH, WALK_END (go on in the next segment), or what failed.
+cdef int _locate(Reach* reach, int64_t offset, BatchHeader* header, int64_t* position) noexcept nogil:
+    cdef int result
+    if reach.limit < 0:
+        result = segment_find(reach.segment, reach.end, reach.size, header, position)
+        if result != WALK_BATCH and result != WALK_END:
+            return result
+        reach.limit = position[0]          # the end of the segment, if what lay at `end` is missing
+    if offset == reach.tail_offset and reach.tail_position + reach.tail_size <= reach.limit:
+        header.base_offset = reach.tail_offset
+        header.size = reach.tail_size
+        position[0] = reach.tail_position
+        return WALK_BATCH
+    return segment_find(reach.segment, offset, reach.limit, header, position)
+
+
+cdef int16_t partition_read(
+    Partition* partition, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
+) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef Reach reach
+    cdef BatchHeader header
+    cdef int64_t position = 0
+    cdef int result
+    cdef int16_t error
+    out.fd = -1
+    out.position = 0
+    out.length = 0
+    out.first_offset = -1
+    out.next_offset = offset
+    out.segment = NULL
+    while True:
+        error = 0
+        pthread_mutex_lock(&p.lock)
+        out.high_watermark = p.high_watermark
+        out.last_stable_offset = p.last_stable
+        out.log_start_offset = p.log.log_start
+        out.log_end_offset = p.log.log_end
+        if p.stopped:
+            error = NOT_LEADER_OR_FOLLOWER
+        elif p.offline:
+            error = KAFKA_STORAGE_ERROR
+        elif offset < p.log.log_start or offset > p.log.log_end:
+            error = OFFSET_OUT_OF_RANGE
+        if error != 0 or offset >= end_of(p, isolation):
+            pthread_mutex_unlock(&p.lock)
+            return error
+        _reach(p, offset, isolation, &reach)
+        pthread_mutex_unlock(&p.lock)
+        result = _locate(&reach, offset, &header, &position)
+        if result == WALK_BATCH:
+            break
+        segment_release(reach.segment)
+        if result != WALK_END:
+            return KAFKA_STORAGE_ERROR
+        if reach.next_offset <= offset or reach.next_offset >= reach.end:
+            return 0                   # holes up to the end of what may be read
+        offset = reach.next_offset     # compaction has left a hole at the segment's end
+    out.length = reach.limit - position
+    if out.length > max_bytes:
+        out.length = max_bytes
+    if whole_first_batch and out.length < header.size:
+        out.length = header.size
+    if out.length <= 0:
+        out.length = 0
+        segment_release(reach.segment)
+        return 0
+    out.segment = reach.segment
+    out.fd = segment_open(reach.segment, False)
+    if out.fd < 0:
+        read_release(out)
+        out.fd = -1
+        out.length = 0
+        return KAFKA_STORAGE_ERROR
+    out.position = position
+    out.first_offset = header.base_offset
+    out.next_offset = reach.end if reach.end < reach.next_offset else reach.next_offset
+    if isolation == ISOLATION_COMMITTED and position + out.length < reach.limit:
+        out.next_offset = segment_bound(reach.segment, position + out.length, out.next_offset)
+    return 0
+
+
+cdef void read_release(ReadResult* result) noexcept nogil:
+    if result.segment != NULL:
+        segment_release(<Segment*>result.segment)
+    result.segment = NULL
+
+
+cdef int16_t partition_aborted(
+    Partition* partition, int64_t from_offset, int64_t to_offset, vector[AbortedTxn]& out
+) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef vector[uint8_t] entries
+    cdef const uint8_t* entry
+    cdef size_t i
+    cdef Segment* s
+    cdef AbortedTxn aborted
+    cdef int64_t at_offset = from_offset, next_offset
+    cdef int result
+    cdef bint last, done = False
+    while not done:
+        pthread_mutex_lock(&p.lock)
+        if p.log.segments[0].base_offset > at_offset:
+            pthread_mutex_unlock(&p.lock)
+            return OFFSET_OUT_OF_RANGE         # retention has been here since the read
+        i = _segment_of(&p.log, at_offset)
+        s = p.log.segments[i]
+        last = i + 1 == p.log.segments.size()
+        next_offset = 0 if last else p.log.segments[i + 1].base_offset
+        segment_retain(s)
+        pthread_mutex_unlock(&p.lock)
+        result = segment_aborts(s, entries)
+        segment_release(s)
+        if result != 0:
+            return KAFKA_STORAGE_ERROR
+        for i in range(entries.size() // TXNINDEX_ENTRY):
+            entry = entries.data() + i * TXNINDEX_ENTRY
+            if get_i64(entry + TXN_LAST_OFFSET_AT) >= from_offset and get_i64(entry + TXN_FIRST_OFFSET_AT) < to_offset:
+                aborted.producer_id = get_i64(entry + TXN_PRODUCER_ID_AT)
+                aborted.first_offset = get_i64(entry + TXN_FIRST_OFFSET_AT)
+                out.push_back(aborted)
+            if get_i64(entry + TXN_STABLE_OFFSET_AT) >= to_offset:
+                done = True
+                break
+        done = done or last
+        at_offset = next_offset
+    return 0
+
+
+cdef int partition_find_time(
+    Partition* partition, int64_t timestamp_ms, int64_t* offset, int64_t* timestamp
+) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef size_t i
+    cdef Segment* s = NULL
+    cdef int64_t log_start, size = 0, from_base = -1
+    cdef int result
+    while True:
+        s = NULL
+        pthread_mutex_lock(&p.lock)
+        log_start = p.log.log_start
+        for i in range(p.log.segments.size()):
+            if p.log.segments[i].base_offset > from_base and p.log.segments[i].max_timestamp >= timestamp_ms:
+                s = p.log.segments[i]
+                size = s.size
+                from_base = s.base_offset
+                segment_retain(s)
+                break
+        pthread_mutex_unlock(&p.lock)
+        if s == NULL:
+            return WALK_END
+        result = segment_find_time(s, timestamp_ms, log_start, size, offset, timestamp)
+        segment_release(s)
+        if result != WALK_END:
+            return result

@@ -1,0 +1,26 @@
+"""What a log needs besides appends and reads. Answers are 0 or errno."""
+
+from libc.stdint cimport int32_t, int64_t
+from penstock.pyx.partitionlog cimport PartitionLog
+from penstock.pyx.recovery cimport RecoveryReport
+
+cdef struct Kept:
+    int32_t segments_deleted
+    int64_t bytes_deleted
+    bint rolled
+    bint flushed
+
+# Under the lock: a new segment at the log end; after an error the old one goes on.
+cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil
+# With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes.
+cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil
+# With `upkeep` held: roll by age, retention, flush by policy, expiry of producers, idle files.
+cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogil
+# No more appends or reads; whoever waits is told.
+cdef void halt_log(PartitionLog* p) noexcept nogil
+# With `upkeep` held and the log halted: everything to the disk, so that the next start believes it.
+cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil
+# Under the lock: the leader epoch only grows, and begins at the log end.
+cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil
+# A log whose folder is there, recovered and ready.
+cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryReport* report) noexcept nogil

@@ -1,0 +1,246 @@
+"""Keeping a log: roll, flush, retention, open and close; see upkeep.pxd."""
+
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libcpp.vector cimport vector
+from penstock.pyx.epochs cimport epochs_assign, epochs_cut_start
+from penstock.pyx.files cimport is_shortage, sync_folder, wall_ms
+from penstock.pyx.partition cimport wake_reactors
+from penstock.pyx.partitionlog cimport PartitionLog, fail_log, settle_stable, take_all_waiting, write_epochs
+from penstock.pyx.posix cimport EIO, ftruncate, pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
+from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
+from penstock.pyx.segment cimport (
+    Segment, segment_delete, segment_flush, segment_flush_log, segment_hold_indexes, segment_last_time, segment_new,
+    segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain, segment_seal,
+)
+
+
+# Under the lock: a new segment at the log end. 0 or errno; after an error the old one goes on.
+cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    cdef Segment* active = p.log.segments.back()
+    cdef Segment* s
+    cdef int fd
+    cdef int result = segment_hold_indexes(active)
+    if result == 0:
+        result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), False)
+    if result != 0:
+        return result
+    s = segment_new(p.log.folder, p.log.log_end, now_ms)
+    segment_reset_indexes(s)
+    fd = segment_open(s, True)
+    if fd < 0 or ftruncate(fd, 0) != 0:
+        segment_release(s)
+        return -fd if fd < 0 else EIO
+    segment_seal(active)
+    active.unflushed = True
+    p.log.segments.push_back(s)
+    return 0
+
+
+# With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes. 0 or
+# errno.
+cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil:
+    cdef vector[Segment*] wanted
+    cdef size_t i
+    cdef int64_t end, believed
+    cdef int result = 0
+    cdef uint64_t wake = 0
+    cdef bint fatal = False
+    pthread_mutex_lock(&p.lock)
+    for i in range(p.log.segments.size()):
+        if p.log.segments[i].unflushed and (all or i + 1 < p.log.segments.size()):
+            segment_retain(p.log.segments[i])
+            wanted.push_back(p.log.segments[i])
+    believed = p.log.segments.back().base_offset
+    end = p.log.log_end if all else believed
+    # Recovery believes the indexes of segments that end at or below the recovery point. The active one's are complete
+    # on disk only once it is sealed and flushed again: until then the recovery point stays inside of it.
+    if end > believed:
+        believed = end - 1
+    pthread_mutex_unlock(&p.lock)
+    for i in range(wanted.size()):
+        if result == 0 and log_only and not wanted[i].sealed:
+            result = segment_flush_log(wanted[i], &fatal)
+        elif result == 0:
+            result = segment_flush(wanted[i], &fatal)
+        if result == 0 and wanted[i].sealed:
+            result = producers_sync(snapshot_stem(p.log.folder, wanted[i].next_offset))
+        segment_release(wanted[i])
+    if result == 0 and wanted.size() > 0:
+        result = sync_folder(p.log.folder.c_str())
+        fatal = result != 0 and not is_shortage(result)
+    pthread_mutex_lock(&p.lock)
+    if result == 0:
+        if believed > p.log.recovery_point:
+            p.log.recovery_point = believed
+        if all:
+            p.flushed_ms = now_ms
+            p.log_end_flushed = end
+    elif fatal or result == EIO:
+        # The kernel has dropped what it couldn't write, and would report the next fsync as done: never try again.
+        wake = fail_log(p)
+    pthread_mutex_unlock(&p.lock)
+    wake_reactors(wake)
+    return result
+
+
+# Under the lock: whether retention lets the segment at the front go. `excess`: bytes above retention_bytes, counted
+# down.
+cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_ms, int64_t* excess) noexcept nogil:
+    cdef int64_t newest = s.max_timestamp if s.max_timestamp >= 0 else s.created_ms
+    if next_base > p.high_watermark:
+        return False
+    if next_base <= p.log.log_start and s.sealed:
+        return True
+    if not p.config.cleanup_delete:
+        return False
+    if p.config.retention_ms >= 0 and now_ms - newest > p.config.retention_ms:
+        return True
+    if p.config.retention_bytes >= 0 and excess[0] - s.size >= 0:
+        excess[0] -= s.size
+        return True
+    return False
+
+
+# Under the lock: takes expired segments off the front. An active segment that has expired is rolled first, so that the
+# log keeps its end.
+cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, bint* rolled) noexcept nogil:
+    cdef Segment* s
+    cdef int64_t excess = -p.config.retention_bytes, next_base
+    cdef size_t i
+    cdef int result
+    for i in range(p.log.segments.size()):
+        excess += p.log.segments[i].size
+    while True:
+        s = p.log.segments.front()
+        next_base = p.log.segments[1].base_offset if p.log.segments.size() > 1 else p.log.log_end
+        if s.size == 0 and p.log.segments.size() == 1:
+            return 0
+        if not _expired(p, s, next_base, now_ms, &excess):
+            return 0
+        if p.log.segments.size() == 1:
+            result = roll(p, now_ms)
+            if result != 0:
+                return result
+            rolled[0] = True
+        gone.push_back(s)
+        p.log.segments.erase(p.log.segments.begin())
+        if p.log.log_start < p.log.segments.front().base_offset:
+            p.log.log_start = p.log.segments.front().base_offset
+            settle_stable(p)
+
+
+# Files of segments that nobody looks up any more. 0 or errno.
+cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, Kept* out) noexcept nogil:
+    cdef size_t i
+    cdef int result = 0, error
+    for i in range(gone.size()):
+        out.segments_deleted += 1
+        out.bytes_deleted += gone[i].size
+        producers_remove(snapshot_stem(p.log.folder, gone[i].base_offset))
+        error = segment_delete(gone[i])
+        segment_release(gone[i])
+        if error != 0:
+            result = error
+    return result
+
+
+cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogil:
+    cdef vector[Segment*] gone
+    cdef size_t i
+    cdef int result, error
+    cdef bint all
+    cdef Segment* s
+    out.segments_deleted = 0
+    out.bytes_deleted = 0
+    out.rolled = False
+    out.flushed = False
+    pthread_mutex_lock(&p.lock)
+    if p.stopped or p.offline:
+        pthread_mutex_unlock(&p.lock)
+        return 0
+    producers_expire(&p.log.producers, now_ms, p.config.producer_id_expiration_ms)
+    s = p.log.segments.back()
+    result = 0
+    if s.size > 0 and now_ms - s.created_ms > p.config.segment_ms:
+        result = roll(p, now_ms)
+        out.rolled = result == 0
+    if result == 0:
+        result = _take_expired(p, now_ms, gone, &out.rolled)
+    if gone.size() > 0 and epochs_cut_start(&p.log.epochs, p.log.log_start):
+        write_epochs(p, False)
+    all = p.log.log_end > p.log_end_flushed and (
+        p.log.log_end - p.log_end_flushed >= p.config.flush_messages or now_ms - p.flushed_ms >= p.config.flush_ms
+    )
+    pthread_mutex_unlock(&p.lock)
+    error = _delete_segments(p, gone, out)
+    result = result if result != 0 else error
+    error = flush_log(p, all, now_ms, False)
+    result = result if result != 0 else error
+    out.flushed = all and error == 0
+    pthread_mutex_lock(&p.lock)
+    for i in range(p.log.segments.size()):
+        segment_rest(p.log.segments[i])
+    pthread_mutex_unlock(&p.lock)
+    return result
+
+
+# No more appends or reads; whoever waits is told.
+cdef void halt_log(PartitionLog* p) noexcept nogil:
+    cdef uint64_t wake
+    pthread_mutex_lock(&p.lock)
+    p.stopped = True
+    wake = take_all_waiting(p)
+    pthread_mutex_unlock(&p.lock)
+    wake_reactors(wake)
+
+
+# With `upkeep` held and the partition halted: everything to the disk, so that the next start believes it. 0 or errno.
+cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    cdef int result = 0
+    if p.offline:
+        return EIO
+    result = segment_hold_indexes(p.log.segments.back())
+    if result == 0:
+        segment_last_time(p.log.segments.back())
+        result = flush_log(p, True, now_ms, False)
+    if result == 0:
+        # Not synced: a snapshot that a power cut tears is found out by its checksum, and batches are replayed instead.
+        result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), False)
+    if result == 0:
+        remove_stray_snapshots(&p.log)
+        if p.epochs_unsynced:
+            result = write_epochs(p, True)
+            result = sync_folder(p.log.folder.c_str()) if result == 0 else result
+    return result
+
+
+# Under the lock: the epoch only grows, and begins at the log end.
+cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil:
+    if leader_epoch < p.leader_epoch:
+        return
+    p.leader_epoch = leader_epoch
+    if not p.log.epochs.entries.empty() and p.log.epochs.entries.back().epoch >= leader_epoch:
+        return
+    if epochs_assign(&p.log.epochs, leader_epoch, p.log.log_end):
+        write_epochs(p, False)
+
+
+# A partition whose folder is there, recovered and ready. 0 or errno.
+cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryReport* report) noexcept nogil:
+    cdef size_t i
+    cdef int64_t now_ms = wall_ms()
+    cdef int result = recover(&p.log, clean, now_ms, report)
+    if result != 0:
+        return result
+    p.high_watermark = p.log.log_end
+    p.flushed_ms = now_ms
+    p.log_end_flushed = p.log.recovery_point
+    p.leader_epoch = -1
+    raise_epoch(p, leader_epoch)
+    settle_stable(p)
+    # Thousands of partitions are opened before the first housekeeping: none keeps its files open.
+    for i in range(p.log.segments.size()):
+        p.log.segments[i].touched = False
+        segment_rest(p.log.segments[i])
+    return 0
