@@ -31,6 +31,8 @@ cdef enum:
     RECORD_COUNT_AT = BASE_SEQUENCE_AT + 4
     RECORDS_AT = RECORD_COUNT_AT + 4            # = 61, the size of the header
     MESSAGE_CRC_AT = LOG_OVERHEAD               # magic 0 and 1: crc u32, magic i8, attributes i8, ...
+    MESSAGE_ATTRIBUTES_AT = MAGIC_AT + 1        # one byte
+    MESSAGE_TIMESTAMP_AT = MAGIC_AT + 2         # magic 1 only
     MESSAGE_SIZE_LEAST = MAGIC_AT + 10          # magic, attributes, key length, value length
 
 cdef enum:
@@ -41,6 +43,7 @@ cdef enum:
     DELETE_HORIZON_BIT = 0x40                   # set by Kafka's cleaner only: base timestamp = delete horizon
     UNUSED_BITS = 0xff80
     CODEC_MOST = 4
+    MESSAGE_CODEC_MOST = 3                      # zstd came with magic 2
 
 # What is wrong with a batch. `batch_error_code` gives Kafka's number for each, `batch_error_text` the words.
 cdef enum BatchFault:
@@ -136,9 +139,12 @@ cdef inline bint batch_is_transactional(const BatchHeader* header) noexcept nogi
 # In place, outside the CRC; the header struct isn't changed. Magic 2 only.
 cdef void batch_set_offset(uint8_t* p, int64_t base_offset, int32_t leader_epoch) noexcept nogil
 
-# In place: LogAppendTime with `now_ms` as max timestamp (the base timestamp stays, as in Kafka). The CRC
-# follows from the old one by linearity, so the payload isn't read, and a CRC that was wrong stays wrong.
-cdef void batch_set_log_append_time(uint8_t* p, int64_t size, int64_t now_ms) noexcept nogil
+# In place: the max timestamp and, if wanted, the LogAppendTime bit (the base timestamp stays, as in Kafka). The
+# CRC follows from the old one by linearity, so the payload isn't read, and a CRC that was wrong stays wrong.
+cdef void batch_set_max_timestamp(uint8_t* p, int64_t size, int64_t max_ms, bint log_append_time) noexcept nogil
+
+cdef inline void batch_set_log_append_time(uint8_t* p, int64_t size, int64_t now_ms) noexcept nogil:
+    batch_set_max_timestamp(p, size, now_ms, True)
 
 # 1 for a commit marker, 0 for an abort marker, BATCH_BAD_RECORDS for anything else (other control types,
 # rotten). The batch is a parsed control batch. `coordinator_epoch` may be NULL.

@@ -25,8 +25,6 @@ cdef enum:
     MAGIC_MOST = 2
     RECORD_SIZE_LEAST = 7                       # length, attributes, two deltas, two lengths, header count
     VARINT_MOST = 5
-    MESSAGE_TIMESTAMP_AT = MAGIC_AT + 2         # magic 1 only
-    MESSAGE_CODEC_MOST = 3                      # zstd came with magic 2
     MARKER_KEY_SIZE = 4                         # version i16, type i16 (0 abort, 1 commit)
     MARKER_VALUE_SIZE = 6                       # version i16, coordinator epoch i32
     MARKER_RECORD_SIZE = 16                     # of one record without its length
@@ -218,10 +216,11 @@ cdef void batch_set_offset(uint8_t* p, int64_t base_offset, int32_t leader_epoch
     put_i32(p + LEADER_EPOCH_AT, leader_epoch)
 
 
-cdef void batch_set_log_append_time(uint8_t* p, int64_t size, int64_t now_ms) noexcept nogil:
+cdef void batch_set_max_timestamp(uint8_t* p, int64_t size, int64_t max_ms, bint log_append_time) noexcept nogil:
     cdef uint32_t change = crc32c(0, p + ATTRIBUTES_AT, RECORDS_AT - ATTRIBUTES_AT)
-    put_i16(p + ATTRIBUTES_AT, get_i16(p + ATTRIBUTES_AT) | <int16_t>LOG_APPEND_TIME_BIT)
-    put_i64(p + MAX_TIMESTAMP_AT, now_ms)
+    if log_append_time:
+        put_i16(p + ATTRIBUTES_AT, get_i16(p + ATTRIBUTES_AT) | <int16_t>LOG_APPEND_TIME_BIT)
+    put_i64(p + MAX_TIMESTAMP_AT, max_ms)
     change ^= crc32c(0, p + ATTRIBUTES_AT, RECORDS_AT - ATTRIBUTES_AT)
     put_u32(p + CRC_AT, crc32c_combine(change, get_u32(p + CRC_AT), <uint64_t>(size - RECORDS_AT)))
 
@@ -604,6 +603,8 @@ def records(RawBatch raw, size_t limit_bytes=1 << 28):
     cdef BatchHeader* header = &raw.header
     cdef list out = []
     if header.magic < MAGIC_MOST:
+        # Looked up here and not above: that module stands on this one.
+        from penstock.pyx.messageset import messages
         return messages(raw, limit_bytes)
     with nogil:
         fault = batch_payload(raw.data, header, limit_bytes, scratch, &p, &n)
@@ -623,80 +624,6 @@ def records(RawBatch raw, size_t limit_bytes=1 << 28):
             some_bytes(record.value, record.value_length), headers_of(&record)))
     if p != end or header.record_count < 0:
         raise_fault(BATCH_BAD_RECORDS, header.base_offset)
-    return out
-
-
-cdef struct MessageView:
-    int64_t offset
-    int64_t timestamp
-    int8_t attributes
-    int32_t key_length
-    int32_t value_length
-    const uint8_t* key
-    const uint8_t* value
-
-
-cdef bint message_read(const uint8_t* p, const BatchHeader* header, MessageView* out) noexcept nogil:
-    # The fields of one message of magic 0 or 1 that batch_parse has found whole.
-    cdef const uint8_t* end = p + header.size
-    out.offset = header.base_offset
-    out.timestamp = header.max_timestamp
-    out.attributes = <int8_t>header.attributes
-    p += MESSAGE_TIMESTAMP_AT if header.magic == 0 else MESSAGE_TIMESTAMP_AT + 8
-    p = sized_field(p, end, &out.key, &out.key_length)
-    p = sized_field(p, end, &out.value, &out.value_length)
-    return p == end
-
-
-cdef const uint8_t* sized_field(const uint8_t* p, const uint8_t* end, const uint8_t** out,
-                                int32_t* length) noexcept nogil:
-    if p == NULL or end - p < 4:
-        return NULL
-    length[0] = get_i32(p)
-    p += 4
-    out[0] = p
-    if length[0] < -1 or length[0] > end - p:
-        return NULL
-    return p + (length[0] if length[0] > 0 else 0)
-
-
-cdef list messages(RawBatch raw, size_t limit_bytes):
-    # One message of magic 0 or 1, or the messages inside of a compressed one. Inner offsets are absolute in
-    # magic 0 and relative in magic 1, where the wrapper has the offset of the last.
-    cdef MessageView outer, inner
-    cdef BatchHeader header
-    cdef vector[uint8_t] scratch
-    cdef const uint8_t* p
-    cdef size_t left
-    cdef int fault
-    cdef int codec = raw.header.attributes & CODEC_MASK
-    cdef list out = []
-    if not message_read(raw.data, &raw.header, &outer):
-        raise_fault(BATCH_BAD_RECORDS, raw.header.base_offset)
-    if codec == 0:
-        return [Record(outer.offset, outer.timestamp, some_bytes(outer.key, outer.key_length),
-                       some_bytes(outer.value, outer.value_length), ())]
-    if outer.value_length < 0 or codec > MESSAGE_CODEC_MOST:
-        raise_fault(BATCH_BAD_PAYLOAD, outer.offset)
-    fault = inflate_fault(codec_decompress(codec, outer.value, outer.value_length, limit_bytes, scratch))
-    if fault != BATCH_OK:
-        raise_fault(fault, outer.offset)
-    p = scratch.data()
-    left = scratch.size()
-    while left:
-        if (batch_parse(p, left, &header) != BATCH_OK or header.magic != raw.header.magic
-                or header.attributes & CODEC_MASK or not message_read(p, &header, &inner)):
-            raise_fault(BATCH_BAD_RECORDS, outer.offset)
-        if raw.header.magic > 0 and outer.attributes & LOG_APPEND_TIME_BIT:
-            inner.timestamp = outer.timestamp
-        out.append(Record(inner.offset, inner.timestamp, some_bytes(inner.key, inner.key_length),
-                          some_bytes(inner.value, inner.value_length), ()))
-        p += header.size
-        left -= <size_t>header.size
-    if raw.header.magic > 0 and out:
-        # A producer's wrapper says 0; only a broker's says where its last message is.
-        shift = max(0, outer.offset - out[len(out) - 1].offset)
-        out = [record._replace(offset=record.offset + shift) for record in out]
     return out
 
 

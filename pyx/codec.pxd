@@ -25,6 +25,10 @@ cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n, vector
 cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit,
                           vector[uint8_t]& out) noexcept nogil
 
+# Writes the checksum of the LZ4 frame's header at `p`: the right one, or with `historical` the one of KAFKA-3160,
+# which covers the frame's magic number too. False: no such header is there.
+cdef bint lz4_seal_header(uint8_t* p, size_t n, bint historical) noexcept nogil
+
 # vector::resize that says False in place of throwing.
 cdef extern from *:
     """

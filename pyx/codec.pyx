@@ -104,7 +104,36 @@ cdef extern from *:
     ZSTD_CCtx* zstd_compressor() noexcept nogil
     ZSTD_DCtx* zstd_decompressor() noexcept nogil
 
+# xxHash32 with seed 0: a frame header's checksum is its second byte. liblz4 keeps its own to itself.
+cdef extern from *:
+    """
+    #include <string.h>
+    static inline uint32_t xxh_word(const uint8_t* p) { uint32_t v; memcpy(&v, p, 4); return v; }
+    static inline uint32_t xxh_turn(uint32_t v, int n) { return v << n | v >> (32 - n); }
+    static uint32_t xxh32(const uint8_t* p, size_t n) {
+        const uint32_t A = 2654435761u, B = 2246822519u, C = 3266489917u, D = 668265263u, E = 374761393u;
+        const uint8_t* end = p + n;
+        uint32_t h = E;
+        if (n >= 16) {
+            uint32_t lane[4] = {A + B, B, 0, 0u - A};
+            for (; end - p >= 16; p += 16)
+                for (int i = 0; i < 4; i++) lane[i] = xxh_turn(lane[i] + xxh_word(p + 4 * i) * B, 13) * A;
+            h = xxh_turn(lane[0], 1) + xxh_turn(lane[1], 7) + xxh_turn(lane[2], 12) + xxh_turn(lane[3], 18);
+        }
+        h += (uint32_t)n;
+        for (; end - p >= 4; p += 4) h = xxh_turn(h + xxh_word(p) * C, 17) * D;
+        for (; p < end; p++) h = xxh_turn(h + *p * E, 11) * A;
+        h = (h ^ h >> 15) * B;
+        h = (h ^ h >> 13) * C;
+        return h ^ h >> 16;
+    }
+    """
+    unsigned int xxh32(const uint8_t* p, size_t n) noexcept nogil
+
 cdef enum:
+    LZ4_MAGIC_SIZE = 4
+    LZ4_HAS_SIZE = 0x08                         # flags of a frame: 8 bytes of content size, 4 of dictionary id
+    LZ4_HAS_DICTIONARY = 0x01
     GZIP_WINDOW = 15 + 16                       # the largest window, and 16 for the gzip wrapper
     GZIP_MEMORY = 8
     GZIP_LEVEL_MOST = 9
@@ -119,6 +148,7 @@ cdef enum:
     FIRST_ROOM = 64 * 1024
     PIECE_MOST = 1 << 30                        # zlib counts in 32 bits
 
+cdef const uint8_t* LZ4_MAGIC = <const uint8_t*>b"\x04\x22\x4d\x18"
 cdef const uint8_t* XERIAL = <const uint8_t*>b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
 
@@ -347,6 +377,21 @@ cdef int lz4_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& ou
         return CODEC_ROTTEN
     bytes_resize(out, before + room)
     return CODEC_OK
+
+
+cdef bint lz4_seal_header(uint8_t* p, size_t n, bint historical) noexcept nogil:
+    cdef size_t at = LZ4_MAGIC_SIZE + 2
+    cdef size_t start = 0 if historical else <size_t>LZ4_MAGIC_SIZE
+    if n <= at or memcmp(p, LZ4_MAGIC, LZ4_MAGIC_SIZE) != 0:
+        return False
+    if p[LZ4_MAGIC_SIZE] & LZ4_HAS_SIZE:
+        at += 8
+    if p[LZ4_MAGIC_SIZE] & LZ4_HAS_DICTIONARY:
+        at += 4
+    if n <= at:
+        return False
+    p[at] = <uint8_t>(xxh32(p + start, at - start) >> 8)
+    return True
 
 
 cdef int lz4_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:

@@ -1,0 +1,20 @@
+# Stored batches as message sets, for clients of Fetch 0 to 3 that can't read what is stored (KIP-31, KIP-98).
+from libc.stdint cimport int8_t, int16_t, int64_t, uint8_t
+from libcpp.vector cimport vector
+
+cdef enum:
+    # A batch that inflates to more isn't converted: UNSUPPORTED_COMPRESSION_TYPE would not be true, so the fetch
+    # gets MESSAGE_TOO_LARGE.
+    CONVERT_INFLATED_MAX_BYTES = 64 << 20
+
+# Whole stored batches in, messages of at most `to_magic` (0 or 1) out, appended to `out`. Of what is converted,
+# records below `from_offset` are left out, and headers, control batches and deletions' horizons too. Batches
+# whose magic the client can read are given as they are, so records below `from_offset` may lead. Aborted
+# records stay: such clients know no transactions. A codec is kept by wrapping. A batch that is cut off at the
+# end is left out. `out` stays empty when there is nothing to give.
+#   0 | 2 CORRUPT_MESSAGE: a stored batch can't be read | 10 MESSAGE_TOO_LARGE | 56 KAFKA_STORAGE_ERROR: no memory
+#   | 76 UNSUPPORTED_COMPRESSION_TYPE: zstd, which these formats don't have
+# After an error `out` holds the batches before the bad one, and serving these is right if there are any.
+# Memory: `out`, and for one batch at a time what it inflates to, twice.
+cdef int16_t convert_down(const uint8_t* p, size_t n, int8_t to_magic, int64_t from_offset,
+                          vector[uint8_t]& out) noexcept nogil
