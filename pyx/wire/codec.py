@@ -106,6 +106,13 @@ class Reader:
             raise WireError(f"presence marker {marker}")
         return bool(marker == 1)
 
+    def tagged_present(self) -> bool:
+        """Whether a nullable struct in a tagged field follows; its marker is a varint of 0 or 1."""
+        marker = self.fixed(_INT8)[0]
+        if marker not in (0, 1):
+            raise WireError(f"presence marker {marker}")
+        return bool(marker == 1)
+
     def tags(self) -> Iterable[int]:
         """The tagged fields; see CompactReader."""
         return ()
@@ -221,6 +228,9 @@ class Writer(bytearray):
 
     def present(self, value: object) -> None:
         self.extend(b"\xff" if value is None else b"\x01")
+
+    def tagged_present(self, value: object) -> None:
+        self.append(0 if value is None else 1)
 
     def tags(self, fields: "Sequence[tuple[int, Writer]]" = ()) -> None:
         """Ends a struct of a flexible version; `fields` are (tag, content) in order of tags."""

@@ -279,7 +279,7 @@ def read_expressions(f: schema.Field, top: str) -> tuple[str, str]:
         return elements % "r.array()", f"None if count is None else {elements % 'count'}"
     if f.is_struct:
         one = f"{top}.{kind}._read(r, version)"
-        return one, f"{one} if r.present() else None"
+        return one, f"{one} if r.{presence(f)}() else None"
     return f"r.{kind}()", f"r.nullable_{kind}()"
 
 
@@ -359,10 +359,15 @@ def emit_write_field(out: Emitter, to: str, f: schema.Field, struct: schema.Stru
         emit_write_elements(out, to, f, value)
     elif f.is_struct:
         if f.nullable:
-            out.add(f"{to}.present({value})", f"if {value} is not None:")
+            out.add(f"{to}.{presence(f)}({value})", f"if {value} is not None:")
         out.add(f"{'    ' if f.nullable else ''}{value}._write({to}, version)")
     else:
         out.add(f"{to}.{'nullable_' if f.nullable else ''}{kind}({value})")
+
+
+def presence(f: schema.Field) -> str:
+    """The marker of a nullable struct: a signed byte, or a varint where the struct is tagged."""
+    return "present" if f.tag is None else "tagged_present"
 
 
 def emit_write_elements(out: Emitter, to: str, f: schema.Field, value: str) -> None:

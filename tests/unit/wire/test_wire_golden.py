@@ -44,6 +44,13 @@ def test_goldens_cover_every_version_but_known_ones() -> None:
     without = {
         ("GroupMetadataKey", 2),  # Kafka 4 writes the key's kind apart
         ("OffsetCommitKey", 1),
+        ("ConsumerGroupMetadataKey", 3),
+        ("ConsumerGroupPartitionMetadataKey", 4),
+        ("ConsumerGroupMemberMetadataKey", 5),
+        ("ConsumerGroupTargetAssignmentMetadataKey", 6),
+        ("ConsumerGroupTargetAssignmentMemberKey", 7),
+        ("ConsumerGroupCurrentMemberAssignmentKey", 8),
+        ("ConsumerGroupRegularExpressionKey", 16),
     }
     known = {
         (name, version)
@@ -76,3 +83,10 @@ def test_first_frames_of_clients(client: str, content: str) -> None:
     if header.api_version >= 3:
         assert client.rpartition("-")[2] in request.client_software_version
     assert encode_request(request, header.api_version, header.correlation_id, header.client_id) == frame
+
+
+def test_a_null_struct_in_a_tagged_field_is_as_kafka_writes_it() -> None:
+    content = bytes.fromhex("000001010100ffffffff0001000100")  # ConsumerGroupMemberMetadataValue, all null
+    member = messages.ConsumerGroupMemberMetadataValue.decode(content, 0)
+    assert member.classic_member_metadata is None and member.server_assignor is None
+    assert member.encode(0) == content
