@@ -55,6 +55,21 @@ def parse_ratio(text: str) -> float:
     return number
 
 
+def parse_assignors(text: str) -> list[str]:
+    """Names out of `uniform` and `range`, at least one, each once."""
+    words = parse_list(text)
+    if not words or len(set(words)) != len(words) or any(word not in ("uniform", "range") for word in words):
+        raise ValueError("is not a list of `uniform` and `range`")
+    return words
+
+
+def parse_migration_policy(text: str) -> str:
+    """A policy's name; upper and lower case are the same."""
+    return parse_choice("disabled", "downgrade", "upgrade", "bidirectional")(text.lower())
+
+
+_INT = parse_int(1, INT_MAX)
+_INT_0 = parse_int(0, INT_MAX)
 _LONG = parse_int(0, LONG_MAX)
 _MINUS_ONE_OR_MORE = parse_int(-1, LONG_MAX)
 _POSITIVE = parse_int(1, LONG_MAX)
@@ -125,7 +140,32 @@ SCHEMA = Schema(
         Property("group.initial.rebalance.delay.ms", _LONG, 3000, "Wait before a first rebalance."),
         Property("group.min.session.timeout.ms", parse_int(1, INT_MAX), 6000, "Least session timeout."),
         Property("group.max.session.timeout.ms", parse_int(1, INT_MAX), 1_800_000, "Most session timeout."),
-        Property("group.max.size", parse_int(1, INT_MAX), INT_MAX, "Most members of a group."),
+        Property("group.max.size", parse_int(1, INT_MAX), INT_MAX, "Most members of a classic group."),
+        Property("group.consumer.session.timeout.ms", _INT, 45_000, "Session timeout of consumer groups (KIP-848)."),
+        Property("group.consumer.min.session.timeout.ms", _INT, 45_000, "Least that a group's own may be."),
+        Property("group.consumer.max.session.timeout.ms", _INT, 60_000, "Most that it may be."),
+        Property("group.consumer.heartbeat.interval.ms", _INT, 5_000, "Their members' heartbeat interval."),
+        Property("group.consumer.min.heartbeat.interval.ms", _INT, 5_000, "Least that a group's own may be."),
+        Property("group.consumer.max.heartbeat.interval.ms", _INT, 15_000, "Most that it may be."),
+        Property("group.consumer.max.size", _INT, INT_MAX, "Most members of a consumer group."),
+        Property(
+            "group.consumer.assignors", parse_assignors, ["uniform", "range"], "Assignors; the first is the default."
+        ),
+        Property(
+            "group.consumer.migration.policy",
+            parse_migration_policy,
+            "bidirectional",
+            "Which protocol's groups with members may become the other's.",
+        ),
+        Property("group.consumer.assignment.interval.ms", _INT_0, 1_000, "Least time between two assignments."),
+        Property("group.consumer.min.assignment.interval.ms", _INT_0, 0, "Least that a group's own may be."),
+        Property("group.consumer.max.assignment.interval.ms", _INT_0, 15_000, "Most that it may be."),
+        Property(
+            "group.consumer.regex.refresh.interval.ms",
+            parse_int(10_000, INT_MAX),
+            600_000,
+            "Longest time between two evaluations of subscriptions by regular expression.",
+        ),
         Property("offsets.topic.num.partitions", parse_int(1, 10_000), 50, "Partitions of the offsets."),
         Property("offsets.topic.segment.bytes", parse_int(14, INT_MAX), 100 * MIB, "Their segments' size."),
         Property("offsets.topic.replication.factor", _ONE_NODE, 1, "Their copies; one node has one."),

@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Sequence
 
 from penstock import log
-from penstock.broker import groups, statelog
+from penstock.broker import groupoffsets, groups, statelog
 from penstock.broker.context import Context
-from penstock.broker.groups import Group, GroupConfig, GroupRecord
+from penstock.broker.groupconfig import group_config
+from penstock.broker.groups import Group, GroupRecord
 from penstock.broker.machines import Now, TopicPartition
 from penstock.broker.offsets import OffsetRecord
 from penstock.broker.shell import Coordinator, Entry
@@ -26,15 +27,7 @@ class GroupCoordinator(Coordinator[Group]):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        config = context.config
-        self._config = GroupConfig(
-            min_session_timeout_ms=config["group.min.session.timeout.ms"],
-            max_session_timeout_ms=config["group.max.session.timeout.ms"],
-            initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
-            max_size=config["group.max.size"],
-            offset_metadata_max_bytes=config["offset.metadata.max.bytes"],
-            offsets_retention_ms=config["offsets.retention.minutes"] * 60_000,
-        )
+        self._config = group_config(context.config)
         # Which groups have offsets in the open transaction of a producer, by partition and producer id.
         self._open: dict[tuple[int, int], set[str]] = {}
 
@@ -63,7 +56,7 @@ class GroupCoordinator(Coordinator[Group]):
         """
         return f"{prefix}-{uuid.uuid4()}"
 
-    async def commit(self, name: str, event: groups.Commit) -> int | dict[TopicPartition, int]:
+    async def commit(self, name: str, event: groupoffsets.Commit) -> int | dict[TopicPartition, int]:
         """OffsetCommit and TxnOffsetCommit: an error code for all, or one for each partition. Raises
         KafkaError.
         """
@@ -80,7 +73,7 @@ class GroupCoordinator(Coordinator[Group]):
         for name in self._open.pop((partition, producer_id), ()):
             entry = self.entries.get(name)
             if entry is not None:
-                self._feed(entry, groups.Marker(producer_id, commit))
+                self._feed(entry, groupoffsets.Marker(producer_id, commit))
 
     def _load_batch(self, partition: int, raw: RawBatch) -> None:
         if raw.is_control:

@@ -24,6 +24,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from penstock.broker import groupoffsets
+from penstock.broker.groupconfig import GroupConfig
+from penstock.broker.groupoffsets import (
+    AfterCommit,
+    AfterRemoval,
+    Commit,
+    Delete,
+    DeleteOffsets,
+    Expire,
+    Marker,
+    Out,
+    TopicDeleted,
+    append_error,
+)
 from penstock.broker.machines import NEVER, Append, Appended, InFlight, Now, Reply, Tick, TopicPartition
 from penstock.broker.offsets import Committed, OffsetRecord, Offsets, tombstones
 from penstock.errors import ErrorCode
@@ -48,18 +62,6 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-@dataclass(slots=True, frozen=True)
-class GroupConfig:
-    """The broker properties that a group obeys, by Kafka's names; times in ms."""
-
-    min_session_timeout_ms: int = 6_000
-    max_session_timeout_ms: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    max_size: int = (1 << 31) - 1
-    offset_metadata_max_bytes: int = 4096
-    offsets_retention_ms: int = 7 * 24 * 3600 * 1000
 
 
 @dataclass(slots=True)
@@ -218,59 +220,6 @@ class Leave:
     members: Sequence[tuple[str, str | None]]
 
 
-@dataclass(slots=True)
-class Commit:
-    """OffsetCommit, or with a producer id TxnOffsetCommit. Answered by an error code for all, or a dict by
-    partition.
-
-    `commits` are those of partitions that exist; their commit_timestamp_ms is set here.
-    """
-
-    token: object
-    member_id: str
-    instance_id: str | None
-    generation: int
-    commits: dict[TopicPartition, Committed]
-    retention_ms: int = -1
-    producer_id: int = -1
-    producer_epoch: int = -1
-
-
-@dataclass(slots=True)
-class Marker:
-    """The producer's transaction marker is in this group's partition of the log."""
-
-    producer_id: int
-    commit: bool
-
-
-@dataclass(slots=True)
-class Delete:
-    """DeleteGroups. Answered by an error code."""
-
-    token: object
-
-
-@dataclass(slots=True)
-class DeleteOffsets:
-    """OffsetDelete. Answered by an error code for all, or a dict of error codes by partition."""
-
-    token: object
-    partitions: Sequence[TopicPartition]
-
-
-@dataclass(slots=True)
-class TopicDeleted:
-    """A topic is gone: its offsets go too."""
-
-    topic: str
-
-
-@dataclass(slots=True)
-class Expire:
-    """Look for offsets past their retention, and for a group that nothing is left of."""
-
-
 # --- what an append was for ---------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _AfterAssignment:
@@ -290,34 +239,13 @@ class _AfterStaticSwap:
 
 
 @dataclass(slots=True)
-class _AfterCommit:
-    event: Commit
-    accepted: dict[TopicPartition, Committed]
-    results: dict[TopicPartition, int]
-
-
-@dataclass(slots=True)
 class _AfterDelete:
     token: object
 
 
 @dataclass(slots=True)
-class _AfterRemoval:
-    """Offsets were taken back; the group dies with the last of them if `may_die`."""
-
-    gone: tuple[TopicPartition, ...]
-    may_die: bool
-    token: object | None = None
-    result: object = None
-
-
-@dataclass(slots=True)
 class _AfterEmpty:
     """An empty generation was stored; nobody waits for it."""
-
-
-Action = Reply | Append
-Out = list[Action]
 
 
 def step(group: Group, event: object, now: Now) -> tuple[Group, Out]:
@@ -648,7 +576,7 @@ def _static_swap_stored(group: Group, after: _AfterStaticSwap, error: int, now: 
     if member is None or group.generation != after.generation or group.state is not GroupState.STABLE:
         return  # A rebalance or an even newer process overtook it, and that answers.
     if error:
-        _answer_join(member, JoinResult(_append_error(error), ""), out)
+        _answer_join(member, JoinResult(append_error(error), ""), out)
         _replace_member(group, member, after.old)
         _await_heartbeat(group, after.old, now)
         return
@@ -855,7 +783,7 @@ def _assignment_stored(group: Group, after: _AfterAssignment, error: int, now: N
     if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != after.generation:
         return  # Another rebalance began; it has answered those who waited.
     if error:
-        _fail_assignment(group, _append_error(error), now, out)
+        _fail_assignment(group, append_error(error), now, out)
         _prepare_rebalance(group, now, out)
         return
     _transition(group, GroupState.STABLE, now)
@@ -911,26 +839,7 @@ def _on_commit(group: Group, event: Commit, now: Now, out: Out) -> None:
     member = group.members.get(event.member_id)
     if member is not None:
         _await_heartbeat(group, member, now)
-    results: dict[TopicPartition, int] = {}
-    accepted: dict[TopicPartition, Committed] = {}
-    for partition, commit in event.commits.items():
-        # A character has at most four bytes, so the cheap test settles the ordinary case.
-        limit, text = group.config.offset_metadata_max_bytes, commit.metadata
-        if len(text) * 4 > limit and len(text.encode("utf-8", "surrogatepass")) > limit:
-            results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            continue
-        commit.commit_timestamp_ms = now.wall_ms
-        if event.retention_ms >= 0:
-            commit.expire_timestamp_ms = now.wall_ms + event.retention_ms
-        results[partition] = ErrorCode.NONE
-        accepted[partition] = commit
-    if not accepted:
-        out.append(Reply(event.token, results))
-        return
-    group.offsets.begin(accepted, event.producer_id)
-    records = [OffsetRecord(topic, partition, value) for (topic, partition), value in accepted.items()]
-    append_id = group.in_flight.add(_AfterCommit(event, accepted, results))
-    out.append(Append(append_id, records, event.producer_id, event.producer_epoch))
+    groupoffsets.commit(group, event, {}, now, out)
 
 
 def _commit_refused(group: Group, event: Commit) -> int:
@@ -953,14 +862,6 @@ def _commit_refused(group: Group, event: Commit) -> int:
     if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
-
-
-def _commit_stored(group: Group, after: _AfterCommit, error: int, base_offset: int, out: Out) -> None:
-    group.offsets.finish(after.accepted, after.event.producer_id, -1 if error else base_offset)
-    if error:
-        code = _commit_error(error)
-        after.results.update(dict.fromkeys(after.accepted, code))
-    out.append(Reply(after.event.token, after.results))
 
 
 def _on_marker(group: Group, event: Marker, now: Now, out: Out) -> None:
@@ -988,21 +889,12 @@ def _on_delete_offsets(group: Group, event: DeleteOffsets, now: Now, out: Out) -
             out.append(Reply(event.token, ErrorCode.NON_EMPTY_GROUP))
             return
         in_use = group.subscribed
-    results: dict[TopicPartition, int] = {
-        key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if key[0] in in_use else ErrorCode.NONE for key in event.partitions
-    }
-    stored = group.offsets.partitions()
-    gone = tuple(key for key, error in results.items() if not error and key in stored)
-    if gone:
-        _take_back(group, _AfterRemoval(gone, False, event.token, results), out)
-    else:
-        out.append(Reply(event.token, results))
+    groupoffsets.delete(group, event, in_use, out)
 
 
 def _on_topic_deleted(group: Group, event: TopicDeleted, now: Now, out: Out) -> None:
-    gone = tuple(key for key in group.offsets.partitions() if key[0] == event.topic)
-    if gone and group.state is not GroupState.DEAD:
-        _take_back(group, _AfterRemoval(gone, False), out)
+    if group.state is not GroupState.DEAD:
+        groupoffsets.topic_deleted(group, event.topic, out)
 
 
 def _on_expire(group: Group, event: Expire, now: Now, out: Out) -> None:
@@ -1010,8 +902,17 @@ def _on_expire(group: Group, event: Expire, now: Now, out: Out) -> None:
         return
     gone = _expired_offsets(group, now)
     may_die = group.state is GroupState.EMPTY and len(gone) == len(group.offsets.committed)
-    if gone or (may_die and group.generation > 0):
-        _take_back(group, _AfterRemoval(gone, may_die), out)
+    if not may_die:
+        groupoffsets.take_back(group, AfterRemoval(gone), [], out)
+        return
+
+    def die(error: int) -> None:
+        unused = not group.members and not group.pending_members and group.offsets.is_empty()
+        if not error and group.state is GroupState.EMPTY and unused:
+            _transition(group, GroupState.DEAD, now)
+
+    beside = [GroupRecord(None)] if group.generation > 0 else []
+    groupoffsets.take_back(group, AfterRemoval(gone, then=die), beside, out)
 
 
 def _expired_offsets(group: Group, now: Now) -> tuple[TopicPartition, ...]:
@@ -1034,58 +935,21 @@ def _expired_offsets(group: Group, now: Now) -> tuple[TopicPartition, ...]:
     return ()
 
 
-def _take_back(group: Group, after: _AfterRemoval, out: Out) -> None:
-    records: list[object] = [*tombstones(after.gone)]
-    if after.may_die and group.generation > 0:
-        records.append(GroupRecord(None))
-    if records:
-        out.append(Append(group.in_flight.add(after), records))
-
-
-def _removal_stored(group: Group, after: _AfterRemoval, error: int, now: Now, out: Out) -> None:
-    if not error:
-        group.offsets.remove(after.gone)
-        unused = not group.members and not group.pending_members and group.offsets.is_empty()
-        if after.may_die and group.state is GroupState.EMPTY and unused:
-            _transition(group, GroupState.DEAD, now)
-    if after.token is not None:
-        out.append(Reply(after.token, _append_error(error) if error else after.result))
-
-
 # --- appends that have ended --------------------------------------------------------------------------------
 def _on_appended(group: Group, event: Appended, now: Now, out: Out) -> None:
     after = group.in_flight.waiting.pop(event.id)
-    if isinstance(after, _AfterCommit):
-        _commit_stored(group, after, event.error, event.base_offset, out)
+    if isinstance(after, AfterCommit | AfterRemoval):
+        groupoffsets.appended(group, after, event, out)
     elif isinstance(after, _AfterAssignment):
         _assignment_stored(group, after, event.error, now, out)
     elif isinstance(after, _AfterStaticSwap):
         _static_swap_stored(group, after, event.error, now, out)
-    elif isinstance(after, _AfterRemoval):
-        _removal_stored(group, after, event.error, now, out)
     elif isinstance(after, _AfterDelete):
         if event.error:
             _transition(group, GroupState.EMPTY, now)
         else:
             group.offsets = Offsets()
-        out.append(Reply(after.token, _append_error(event.error) if event.error else ErrorCode.NONE))
-
-
-def _append_error(error: int) -> int:
-    """What a client is told when a group's record could not be stored."""
-    if error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_ENOUGH_REPLICAS):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
-        return ErrorCode.NOT_COORDINATOR
-    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return error
-
-
-def _commit_error(error: int) -> int:
-    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE):
-        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    return _append_error(error)
+        out.append(Reply(after.token, append_error(event.error) if event.error else ErrorCode.NONE))
 
 
 _HANDLERS: dict[type, Callable[[Group, Any, Now, Out], None]] = {
@@ -1134,15 +998,7 @@ def load(group: Group, record: OffsetRecord | GroupRecord, record_offset: int, p
     if isinstance(record, GroupRecord):
         _load_snapshot(group, record.value)
         return
-    key = (record.topic, record.partition)
-    if record.value is None:
-        group.offsets.remove([key])
-        return
-    record.value.record_offset = record_offset
-    if producer_id >= 0:
-        group.offsets.transactional.setdefault(producer_id, {})[key] = record.value
-    else:
-        group.offsets.put(key, record.value)
+    groupoffsets.load(group, record, record_offset, producer_id)
 
 
 def load_marker(group: Group, producer_id: int, commit: bool) -> None:

@@ -8,7 +8,7 @@ Decisions: `broker/groups.py`.
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.groups import Commit
+from penstock.broker.groupoffsets import Commit
 from penstock.broker.machines import TopicPartition
 from penstock.broker.offsets import Committed
 from penstock.errors import ErrorCode

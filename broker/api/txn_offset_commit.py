@@ -8,7 +8,7 @@ COORDINATOR_LOAD_IN_PROGRESS, which clients try again. Decisions: `broker/groups
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.groups import Commit
+from penstock.broker.groupoffsets import Commit
 from penstock.broker.machines import TopicPartition
 from penstock.broker.offsets import Committed
 from penstock.broker.topics import GROUP_OFFSETS

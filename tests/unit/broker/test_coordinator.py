@@ -16,7 +16,8 @@ from logs import LOGS
 from penstock.broker import coordinator, statelog
 from penstock.broker.config import SCHEMA
 from penstock.broker.coordinator import Coordinators, GroupCoordinator, TransactionCoordinator
-from penstock.broker.groups import Commit, Heartbeat, Join, Sync
+from penstock.broker.groupoffsets import Commit
+from penstock.broker.groups import Heartbeat, Join, Sync
 from penstock.broker.offsets import Committed
 from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
 from penstock.broker.store.embedded import EmbeddedStore

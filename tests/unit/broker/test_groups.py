@@ -8,23 +8,18 @@ from typing import Any
 import pytest
 
 from penstock.broker import groups
+from penstock.broker.groupconfig import GroupConfig
+from penstock.broker.groupoffsets import Commit, Delete, DeleteOffsets, Expire, Marker, TopicDeleted
 from penstock.broker.groups import (
-    Commit,
-    Delete,
-    DeleteOffsets,
-    Expire,
     Group,
-    GroupConfig,
     GroupRecord,
     GroupState,
     Heartbeat,
     Join,
     JoinResult,
     Leave,
-    Marker,
     Sync,
     SyncResult,
-    TopicDeleted,
 )
 from penstock.broker.machines import NEVER, Append, Appended, Now, Reply, Tick
 from penstock.broker.offsets import Committed, OffsetRecord
