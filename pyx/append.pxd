@@ -1,6 +1,7 @@
 """The one way into a log, for producers, this broker's coordinators and replicas."""
 
 from libc.stdint cimport int16_t, int64_t, uint8_t
+from penstock.pyx.ingest cimport Refusal
 from penstock.pyx.partition cimport Partition
 
 cdef enum:
@@ -15,13 +16,15 @@ cdef struct Appended:
     int64_t base_offset
     int64_t log_append_time_ms         # -1 unless message.timestamp.type is LogAppendTime
     int64_t log_start_offset           # -1 if unknown
+    Refusal refusal                    # what was wrong with the records, where the error code doesn't say it all
 
-# Append the batches of one partition of one produce request, all or (on an error) none of them. `records` is
-# written to: base offsets, leader epochs and (LogAppendTime) timestamps and CRCs. Fills `out` and returns
+# Append the batches, or the message set, of one partition of one produce request, all or (on an error) none of them.
+# `records` is written to: base offsets, leader epochs and (LogAppendTime) timestamps and CRCs. Fills `out` and returns
 # out.error:
 #   2 CORRUPT_MESSAGE (CRC, length, garbage)          6 NOT_LEADER_OR_FOLLOWER (stopped)
 #  10 MESSAGE_TOO_LARGE   18 RECORD_LIST_TOO_LARGE   32 INVALID_TIMESTAMP    87 INVALID_RECORD
 #  45 OUT_OF_ORDER_SEQUENCE_NUMBER   46 DUPLICATE_SEQUENCE_NUMBER is not used (an old duplicate is out of order)
+#  76 UNSUPPORTED_COMPRESSION_TYPE
 #  47 INVALID_PRODUCER_EPOCH   48 INVALID_TXN_STATE   52 TRANSACTION_COORDINATOR_FENCED   56 KAFKA_STORAGE_ERROR
 # Waiters are woken through the hook before it returns.
 cdef int16_t partition_append(Partition* p, uint8_t* records, size_t n, int origin, Appended* out) noexcept nogil

@@ -5,18 +5,22 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 from penstock.pyx.batch cimport (
-    CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, BatchHeader, batch_check, batch_error_code, batch_is_control,
-    batch_last_offset, batch_marker_type, batch_parse, batch_set_log_append_time, batch_set_offset,
+    BatchHeader, batch_is_control, batch_last_offset, batch_marker_type, batch_set_offset,
 )
+from penstock.pyx.endian cimport put_i64
 from penstock.pyx.epochs cimport epochs_assign
-from penstock.pyx.files cimport wall_ms
+from penstock.pyx.files cimport is_full, is_passing, wall_ms
+from penstock.pyx.ingest cimport (
+    INGEST_CLIENT, INGEST_COORDINATOR, INGEST_REPLICA, Ingested, ingest, ingest_place,
+)
 from penstock.pyx.logconfig cimport LogConfig
 from penstock.pyx.partition cimport wake_reactors
 from penstock.pyx.partitionlog cimport (
-    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER, RECORD_LIST_TOO_LARGE, PartitionLog, fail_log, log_of, settle_stable, write_epochs,
+    CORRUPT_MESSAGE, FOLDER_RESERVED, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, fail_log, folder_ran_full, is_offline,
+    log_of, settle_stable, write_epochs,
 )
-from penstock.pyx.posix cimport EIO, pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.posix cimport EIO, atomic_load32, pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_clear, producer_data, producer_marker,
 )
@@ -30,48 +34,10 @@ cdef enum:
     RELATIVE_MAX = 0x7fffffff          # offsets in an index are 32 bits
 
 
-cdef bint _timestamp_allowed(const LogConfig* config, int64_t timestamp_ms, int64_t now_ms) noexcept nogil:
-    if timestamp_ms > now_ms:
-        return timestamp_ms - now_ms <= config.timestamp_after_max_ms
-    return timestamp_ms == -1 or timestamp_ms >= now_ms - config.timestamp_before_max_ms
-
-
-# Without the lock: cuts the request into batches and judges each by itself. 0 or Kafka's code.
-cdef int16_t _judge(
-    const LogConfig* config, const uint8_t* records, size_t n, int origin, int64_t now_ms, vector[BatchHeader]& batches
-) noexcept nogil:
-    cdef size_t done = 0
-    cdef BatchHeader header
-    cdef int fault
-    cdef int flags = CHECK_STORED
-    cdef int64_t max_bytes = 0         # our own batches and the leader's have been judged before
+cdef inline int _who(int origin) noexcept nogil:
     if origin == ORIGIN_CLIENT:
-        flags = CHECK_CLIENT
-        max_bytes = config.max_message_bytes
-    elif origin == ORIGIN_COORDINATOR:
-        flags = CHECK_DENSE            # offset commits of a transaction have a producer id, but no sequence
-    if n == 0:
-        return INVALID_RECORD
-    while done < n:
-        fault = batch_parse(records + done, n - done, &header)
-        if fault == 0:
-            fault = batch_check(records + done, &header, max_bytes, flags)
-        if fault != 0:
-            return batch_error_code(fault)
-        if origin == ORIGIN_CLIENT and header.producer_id >= 0 and header.base_sequence < 0:
-            return INVALID_RECORD
-        if origin == ORIGIN_COORDINATOR and (header.magic < 2 or batch_is_control(&header) and (
-            header.producer_id < 0 or batch_marker_type(records + done, &header, NULL) < 0
-        )):
-            return INVALID_RECORD
-        if origin == ORIGIN_CLIENT and not config.log_append_time and not (
-            _timestamp_allowed(config, header.base_timestamp, now_ms)
-            and _timestamp_allowed(config, header.max_timestamp, now_ms)
-        ):
-            return INVALID_TIMESTAMP
-        batches.push_back(header)
-        done += <size_t>header.size
-    return RECORD_LIST_TOO_LARGE if <int64_t>n > config.segment_bytes else 0
+        return INGEST_CLIENT
+    return INGEST_REPLICA if origin == ORIGIN_REPLICA else INGEST_COORDINATOR
 
 
 # Under the lock: what the producer states say to the batches, without changing them. How many at the front are in
@@ -144,7 +110,7 @@ cdef bint _roll_wanted(
         waited = now_ms - s.created_ms
     return (
         s.size > p.config.segment_bytes - n
-        or waited > p.config.segment_ms
+        or waited > p.config.segment_ms - p.roll_jitter_ms
         or segment_index_full(s, p.config.segment_index_bytes)
         or last_offset - s.base_offset > RELATIVE_MAX
     )
@@ -166,7 +132,10 @@ cdef bint _assign(
         else:
             batches[i].base_offset = offset
             batches[i].leader_epoch = p.leader_epoch
-            batch_set_offset(records, offset, p.leader_epoch)
+            if batches[i].magic >= 2:
+                batch_set_offset(records, offset, p.leader_epoch)
+            else:
+                put_i64(records, batch_last_offset(&batches[i]))
         offset = batch_last_offset(&batches[i]) + 1
         if batches[i].max_timestamp > newest[0]:
             newest[0] = batches[i].max_timestamp
@@ -203,9 +172,10 @@ cdef void _take_in(
 
 # Under the lock. `wake` gets who has to be woken after it.
 cdef int16_t _append_locked(
-    PartitionLog* p, uint8_t* records, size_t n, vector[BatchHeader]& batches, int origin, int64_t now_ms,
-    Appended* out, uint64_t* wake
+    PartitionLog* p, Ingested* taken, int origin, int64_t now_ms, Appended* out, uint64_t* wake
 ) noexcept nogil:
+    cdef uint8_t* records
+    cdef size_t n
     cdef size_t first = 0, i
     cdef int64_t repeated_at = -1, end = 0, newest = -1, stable
     cdef int16_t error
@@ -214,24 +184,28 @@ cdef int16_t _append_locked(
     cdef Segment* s
     if p.stopped:
         return NOT_LEADER_OR_FOLLOWER
-    if p.offline:
+    if is_offline(p) or (origin == ORIGIN_CLIENT and atomic_load32(&p.folder.room) == FOLDER_RESERVED):
         return KAFKA_STORAGE_ERROR
-    error = _judge_producers(p, records, batches, origin, now_ms, &first, &repeated_at)
+    error = ingest_place(&p.config, taken, p.log.log_end)
+    records = taken.records
+    n = taken.n
+    if error == 0:
+        error = _judge_producers(p, records, taken.batches, origin, now_ms, &first, &repeated_at)
     if error != 0:
         return error
     for i in range(first):
-        records += batches[i].size
-        n -= <size_t>batches[i].size
+        records += taken.batches[i].size
+        n -= <size_t>taken.batches[i].size
     out.log_start_offset = p.log.log_start
     out.base_offset = repeated_at if first > 0 else p.log.log_end
-    if first == batches.size():
+    if first == taken.batches.size():
         return 0
-    if not _assign(p, records, batches, first, origin, &end, &newest):
+    if not _assign(p, records, taken.batches, first, origin, &end, &newest):
         return CORRUPT_MESSAGE
     if end - 1 - p.log.log_end > RELATIVE_MAX:
         return INVALID_RECORD              # counts that lie: an index couldn't hold the offsets
     if origin == ORIGIN_REPLICA:
-        out.base_offset = batches[0].base_offset
+        out.base_offset = taken.batches[0].base_offset
     result = segment_hold_indexes(p.log.segments.back())
     if result == 0 and _roll_wanted(p, <int64_t>n, newest, end - 1, now_ms):
         result = roll(p, now_ms)
@@ -239,11 +213,13 @@ cdef int16_t _append_locked(
     if result == 0:
         result = segment_write(s, records, n, &broken)
     if result != 0:
-        if broken or result == EIO:
-            wake[0] = fail_log(p)
+        if broken or not is_passing(result):
+            wake[0] = fail_log(p, result)
+        elif is_full(result):
+            folder_ran_full(p.folder)
         return KAFKA_STORAGE_ERROR
     stable = p.last_stable
-    _take_in(p, s, records, batches, first, now_ms)
+    _take_in(p, s, records, taken.batches, first, now_ms)
     wake[0] = p.waiting_end
     p.waiting_end = 0
     if p.last_stable > stable:
@@ -260,7 +236,7 @@ cdef int16_t _flush_before_answer(PartitionLog* p, int64_t end, int64_t now_ms) 
     pthread_mutex_lock(&p.upkeep)
     pthread_mutex_lock(&p.lock)
     wanted = p.log_end_flushed < end and not p.stopped
-    if p.offline:
+    if is_offline(p):
         result = EIO
     pthread_mutex_unlock(&p.lock)
     if wanted and result == 0:
@@ -273,39 +249,34 @@ cdef int16_t partition_append(
     Partition* partition, uint8_t* records, size_t n, int origin, Appended* out
 ) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
-    cdef vector[BatchHeader] batches
+    cdef Ingested taken
     cdef LogConfig config
     cdef int64_t now_ms = wall_ms()
     cdef int64_t end
     cdef uint64_t wake = 0
-    cdef size_t i
     cdef bint due
-    cdef uint8_t* batch = records
     out.base_offset = -1
     out.log_append_time_ms = -1
     out.log_start_offset = -1
     pthread_mutex_lock(&p.lock)
     config = p.config
     pthread_mutex_unlock(&p.lock)
-    out.error = _judge(&config, records, n, origin, now_ms, batches)
+    out.error = ingest(&config, records, n, _who(origin), now_ms, &taken)
+    out.refusal = taken.refusal
     if out.error != 0:
         return out.error
     if config.log_append_time and origin != ORIGIN_REPLICA:
         out.log_append_time_ms = now_ms
-        for i in range(batches.size()):
-            if not batch_is_control(&batches[i]):
-                batch_set_log_append_time(batch, batches[i].size, now_ms)
-                batches[i].max_timestamp = now_ms
-            batch += batches[i].size
     pthread_mutex_lock(&p.lock)
-    out.error = _append_locked(p, records, n, batches, origin, now_ms, out, &wake)
+    out.error = _append_locked(p, &taken, origin, now_ms, out, &wake)
     end = p.log.log_end
     due = end - p.log_end_flushed >= config.flush_messages
     pthread_mutex_unlock(&p.lock)
     if out.error == 0 and due:
         out.error = _flush_before_answer(p, end, now_ms)
+    out.refusal = taken.refusal
     if out.error != 0:
         out.base_offset = -1
         out.log_append_time_ms = -1
-    wake_reactors(wake)
+    wake_reactors(partition, wake)
     return out.error

@@ -4,8 +4,9 @@ from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 from penstock.pyx.posix cimport (
-    CLOCK_REALTIME, EINTR, EIO, EMFILE, ENFILE, ENOENT, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY,
-    clock_gettime, close, errno, fstat, fsync, open, pread, pwrite, rename, stat, timespec, unlink,
+    CLOCK_REALTIME, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, O_CLOEXEC, O_CREAT,
+    O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, clock_gettime, close, errno, fstat, fsync, open, pread, pwrite, rename,
+    stat, timespec, unlink,
 )
 
 # C++ objects behind plain structs: Cython has no `new` for a struct.
@@ -108,6 +109,15 @@ cdef inline int replace_whole(const char* path, const uint8_t* data, size_t n, b
 # No descriptor was free: nothing was tried, and it says nothing about the disk.
 cdef inline bint is_shortage(int error) noexcept nogil:
     return error == EMFILE or error == ENFILE
+
+# The disk is full, or the quota is used up.
+cdef inline bint is_full(int error) noexcept nogil:
+    return error == ENOSPC or error == EDQUOT
+
+# What may go well the next time. Anything else says that the disk can't be believed any more. A failed fsync is never
+# passing, whatever its errno: the kernel has dropped what it couldn't write.
+cdef inline bint is_passing(int error) noexcept nogil:
+    return is_full(error) or is_shortage(error) or error == EFBIG or error == ENOMEM or error == EINTR
 
 # Opens, fsyncs and closes; a file that isn't there is fine.
 cdef inline int sync_file(const char* path) noexcept nogil:

@@ -1,4 +1,4 @@
-from libc.stdint cimport int8_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t
 
 # Per topic. Times are ms, sizes bytes; -1 = no limit for retention_ms and retention_bytes.
 cdef struct LogConfig:
@@ -14,10 +14,15 @@ cdef struct LogConfig:
     int64_t timestamp_before_max_ms
     int64_t timestamp_after_max_ms
     int64_t producer_id_expiration_ms
-    int64_t file_delete_delay_ms       # without effect: files are unlinked at once, open ones live until released
+    int64_t file_delete_delay_ms
+    int64_t segment_jitter_ms          # at most this is taken off segment_ms
     int8_t log_append_time
     int8_t cleanup_delete
     int8_t cleanup_compact
+    int8_t preallocate                 # room for a whole segment is taken when it is begun
+    int8_t validate_records            # ingest.pxd's VALIDATE_*
+    int8_t compression_codec           # of what clients append; -1: as their producer made it
+    int32_t compression_level          # -1: the codec's default
 
 # Checks the keys that Logs.lead takes, fills what is missing with Kafka's defaults, and answers all of them.
 # Raises ValueError.

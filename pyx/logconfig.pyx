@@ -17,9 +17,14 @@ DEFAULTS = {
     "timestamp_after_max_ms": 3_600_000,
     "producer_id_expiration_ms": 86_400_000,
     "file_delete_delay_ms": 60_000,
+    "segment_jitter_ms": 0,
     "log_append_time": 0,
     "cleanup_delete": 1,
     "cleanup_compact": 0,
+    "preallocate": 0,
+    "validate_records": 1,
+    "compression_codec": -1,
+    "compression_level": -1,
 }
 
 
@@ -34,11 +39,14 @@ cdef object read_config(LogConfig* out, dict config):
         if merged[name] < 1:
             raise ValueError(f"{name}={merged[name]} is less than 1")
     times = ("timestamp_before_max_ms", "timestamp_after_max_ms", "flush_ms")
-    for name in ("index_interval_bytes", "max_message_bytes", *times):
+    for name in ("index_interval_bytes", "max_message_bytes", "file_delete_delay_ms", "segment_jitter_ms", *times):
         if merged[name] < 0:
             raise ValueError(f"{name}={merged[name]} is negative")
     if merged["segment_index_bytes"] < 24:
         raise ValueError("segment_index_bytes is less than 24: an index must hold an entry")
+    for name, least, most in (("validate_records", 0, 2), ("compression_codec", -1, 4)):
+        if not least <= merged[name] <= most:
+            raise ValueError(f"{name}={merged[name]} is not known")
     out.segment_bytes = merged["segment_bytes"]
     out.segment_ms = merged["segment_ms"]
     out.index_interval_bytes = merged["index_interval_bytes"]
@@ -52,7 +60,12 @@ cdef object read_config(LogConfig* out, dict config):
     out.timestamp_after_max_ms = merged["timestamp_after_max_ms"]
     out.producer_id_expiration_ms = merged["producer_id_expiration_ms"]
     out.file_delete_delay_ms = merged["file_delete_delay_ms"]
+    out.segment_jitter_ms = merged["segment_jitter_ms"]
     out.log_append_time = bool(merged["log_append_time"])
     out.cleanup_delete = bool(merged["cleanup_delete"])
     out.cleanup_compact = bool(merged["cleanup_compact"])
+    out.preallocate = bool(merged["preallocate"])
+    out.validate_records = merged["validate_records"]
+    out.compression_codec = merged["compression_codec"]
+    out.compression_level = merged["compression_level"]
     return merged

@@ -3,9 +3,10 @@
 Configuration keys of `lead` and `reconfigure` (all int; times ms, sizes bytes; missing ones take Kafka's defaults):
 segment_bytes segment_ms index_interval_bytes segment_index_bytes retention_ms retention_bytes flush_messages
 flush_ms max_message_bytes timestamp_before_max_ms timestamp_after_max_ms producer_id_expiration_ms
-log_append_time cleanup_delete cleanup_compact file_delete_delay_ms (the last two have no effect yet).
+log_append_time cleanup_delete cleanup_compact file_delete_delay_ms segment_jitter_ms preallocate.
 
-Unknown partitions raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION). All functions may be called from any thread and release
+Unknown partitions raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION), announced ones NOT_LEADER_OR_FOLLOWER or
+KAFKA_STORAGE_ERROR. All functions may be called from any thread and release
 the GIL while they work; those marked "slow" may touch the disk and belong in an executor thread.
 """
 
@@ -39,6 +40,11 @@ class Producer(NamedTuple):
     coordinator_epoch: int  # -1 if no marker was seen
     txn_first_offset: int  # of its open transaction; -1 if none
 
+class LogSegment(NamedTuple):
+    base_offset: int
+    size_bytes: int
+    path: str  # of its .log file
+
 class Housekept(NamedTuple):
     segments_deleted: int
     bytes_deleted: int
@@ -64,11 +70,40 @@ class Logs(LogSetOwner):
         ValueError for a name, id or config that is wrong.
         """
 
+    def announce(self, topic: str, topic_id: bytes, partition: int, offline: bool = False) -> None:
+        """Say that a partition exists though its log isn't open: it answers NOT_LEADER_OR_FOLLOWER, which clients try
+        again, or KAFKA_STORAGE_ERROR if `offline`. `lead` takes its place. May be called again to change `offline`.
+        Raises ValueError if it is led.
+        """
+
+    def withdraw(self, topic: str, partition: int) -> None:
+        """Forget what was announced."""
+
+    def folder_states(self) -> dict[str, tuple[int, int]]:
+        """Of each folder that holds a log: the errno of its failure (0 = none), and its room: 0 = some, 1 = an append
+        found none, 2 = kept for the broker itself."""
+
+    def fail_folder(self, path: str, error: int) -> None:
+        """Take all partitions of a log folder offline, for as long as this object lives; `error` is an errno."""
+
+    def set_room(self, path: str, room: int) -> None:
+        """0 = clients may append; 2 = only coordinators may (KAFKA_STORAGE_ERROR for the others); 1 = nobody is refused,
+        but a full disk isn't told again."""
+
+    def folder_of(self, topic: str, partition: int) -> str:
+        """The log folder that holds the partition."""
+
+    @property
+    def news_fd(self) -> int:
+        """An eventfd that is readable when `folder_states` says something new. It belongs to this object: read it
+        (os.eventfd_read), never close it."""
+
     def reconfigure(self, topic: str, partition: int, config: dict[str, int]) -> None:
         """Change the given keys of a partition's configuration; they hold from the next append or housekeep."""
 
     def stop(self, topic: str, partition: int) -> None:
-        """Flush, write the checkpoints and the producer snapshot, close. Waiters are woken. Slow.
+        """Flush, write the producer snapshot, close. Waiters are woken. Slow. The checkpoints are written by
+        `write_checkpoints`, once for all.
 
         Raises OSError; the partition is gone all the same, and the next start must not be told that the stop was clean.
         With many partitions call flush_all first: each stop has then next to nothing to sync.
@@ -76,6 +111,8 @@ class Logs(LogSetOwner):
 
     def delete(self, topic: str, partition: int) -> None:
         """Stop without flushing, rename the folder to `<topic>-<partition>.<32 hex>-delete`, remove it. Slow.
+
+        Of a partition that is only announced nothing but the announcement goes.
 
         Raises OSError.
         """
@@ -146,6 +183,9 @@ class Logs(LogSetOwner):
 
     def size_bytes(self, topic: str, partition: int) -> int:
         """Bytes of all segments' .log files."""
+
+    def segments(self, topic: str, partition: int) -> list[LogSegment]:
+        """The segments, oldest first; the last one is written to."""
 
     def is_offline(self, topic: str, partition: int) -> bool:
         """Whether the disk failed under it: it answers KAFKA_STORAGE_ERROR until the broker restarts."""

@@ -13,15 +13,20 @@ from libcpp.vector cimport vector
 from penstock.pyx.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICA, Appended, partition_append
 from penstock.pyx.batch cimport BatchHeader, batch_parse
 from penstock.pyx.epochs cimport epochs_cut_start
-from penstock.pyx.files cimport read_at, wall_ms
+from penstock.pyx.files cimport is_full, is_passing, made, read_at, wall_ms
 from penstock.pyx.logconfig cimport LogConfig, read_config
 from penstock.pyx.partition cimport (
     ISOLATION_LOG_END, LogSetOwner, Partition, logset_add, logset_remove,
     partition_epoch_end, partition_leader_epoch, partition_new,
     partition_offsets, partition_release,
 )
-from penstock.pyx.partitionlog cimport TOPIC_ID_BYTES, PartitionLog, log_of, settle_stable, write_epochs
-from penstock.pyx.posix cimport EIO, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.partitionlog cimport (
+    TOPIC_ID_BYTES, LogFolder, PartitionLog, folder_fail, folder_ran_full, folder_release, is_offline, log_of,
+    settle_stable, write_epochs,
+)
+from penstock.pyx.posix cimport (
+    EIO, atomic_add32, atomic_load32, atomic_store32, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
+)
 from penstock.pyx.producerstate cimport ProducerEntry, producer_clear
 from penstock.pyx.read cimport (
     AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read, read_release,
@@ -39,8 +44,25 @@ Offsets = namedtuple("Offsets", "log_start last_stable high_watermark log_end le
 Producer = namedtuple(
     "Producer", "producer_id producer_epoch last_sequence last_timestamp_ms coordinator_epoch txn_first_offset"
 )
+LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
 Housekept = namedtuple("Housekept", "segments_deleted bytes_deleted rolled flushed")
 globals()["Appended"] = AppendedTo
+
+
+cdef class _Folder:
+    """A log folder: its checkpoint files, and what all its partitions share."""
+
+    cdef LogFolder* shared
+    cdef readonly object checkpoints
+
+    def __cinit__(self, path, int news):
+        self.checkpoints = Checkpoints(path)
+        self.shared = made[LogFolder]()
+        self.shared.refs = 1
+        self.shared.news = news
+
+    def __dealloc__(self):
+        folder_release(self.shared)
 
 
 cdef class _Led:
@@ -48,13 +70,24 @@ cdef class _Led:
 
     cdef Partition* partition
     cdef PartitionLog* p               # the same, seen from inside
-    cdef object checkpoints
+    cdef _Folder folder                # None while it isn't open
     cdef dict config
     cdef tuple key
 
     def __dealloc__(self):
         if self.partition != NULL:
             partition_release(self.partition)
+
+
+cdef _Led _new_led(tuple key, bytes topic_id):
+    cdef _Led led = _Led()
+    name = key[0].encode()
+    led.key = key
+    led.partition = partition_new(
+        PyBytes_AS_STRING(name), <size_t>len(name), <const uint8_t*>PyBytes_AS_STRING(topic_id), key[1]
+    )
+    led.p = log_of(led.partition)
+    return led
 
 
 cdef object _raise_os(int number, object what):
@@ -67,11 +100,6 @@ def _prepare_folder(folder, topic_id):
     fresh = not folder.is_dir()
     if fresh:
         folder.mkdir()
-        above = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(above)
-        finally:
-            os.close(above)
     metadata = folder / "partition.metadata"
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
     if metadata.exists():
@@ -106,25 +134,89 @@ cdef class Logs(LogSetOwner):
     cdef object _lock                  # the tables below
     cdef dict _led                     # (topic, partition) -> _Led
     cdef object _opening               # those that are on their way into _led
-    cdef dict _checkpoints             # folder -> Checkpoints
+    cdef dict _announced               # (topic, partition) -> _Led of those that aren't open
+    cdef dict _folders                 # path -> _Folder
+    cdef readonly int news_fd
 
     def __cinit__(self):
         self._lock = threading.Lock()
         self._led = {}
+        self._announced = {}
         self._opening = set()
-        self._checkpoints = {}
+        self._folders = {}
+        self.news_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def __dealloc__(self):
+        # Partitions that outlive this object must not write to a descriptor that is another's by then.
+        for folder in self._folders.values():
+            (<_Folder>folder).shared.news = -1
+        os.close(self.news_fd)
 
     cdef _Led _find(self, str topic, int partition):
         led = self._led.get((topic, partition))
         if led is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not led here")
+            led = self._announced.get((topic, partition))
+            if led is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not led here")
+            if (<_Led>led).p.offline:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is not open yet")
         return <_Led>led
 
-    def _checkpoints_of(self, str folder):
+    cdef _Folder _folder(self, str path):
         with self._lock:
-            if folder not in self._checkpoints:
-                self._checkpoints[folder] = Checkpoints(folder)
-            return self._checkpoints[folder]
+            if path not in self._folders:
+                self._folders[path] = _Folder(path, self.news_fd)
+            return self._folders[path]
+
+    def announce(self, str topic, bytes topic_id, int partition, bint offline=False):
+        """Say that a partition exists though it isn't open; see logs.pyi."""
+        cdef _Led led
+        key = (topic, partition)
+        with self._lock:
+            if key in self._led:
+                raise ValueError(f"`{topic}-{partition}` is led already")
+            led = self._announced.get(key)
+            if led is not None:
+                led.p.offline = offline
+                led.p.stopped = not offline
+                return
+            led = _new_led(key, topic_id)
+            led.p.offline = offline
+            led.p.stopped = not offline
+            self._announced[key] = led
+            logset_add(self.set, led.partition, NULL)
+
+    def withdraw(self, str topic, int partition):
+        """Forget a partition that was announced; see logs.pyi."""
+        cdef _Led led
+        with self._lock:
+            led = self._announced.pop((topic, partition), None)
+        if led is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not announced here")
+        logset_remove(self.set, led.partition)
+
+    def folder_states(self):
+        """(errno of the failure, room) of each folder; see logs.pyi."""
+        cdef _Folder folder
+        states = {}
+        with self._lock:
+            for path, folder in self._folders.items():
+                states[path] = (atomic_load32(&folder.shared.failed), atomic_load32(&folder.shared.room))
+        return states
+
+    def fail_folder(self, str path, int error):
+        """Take a folder offline; see logs.pyi."""
+        folder_fail(self._folder(path).shared, error)
+
+    def set_room(self, str path, int room):
+        """Say whether a folder has room; see logs.pyi."""
+        atomic_store32(&self._folder(path).shared.room, room)
+
+    def folder_of(self, str topic, int partition):
+        """The log folder that a partition lies in; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
+        return str(Path(os.fsdecode(led.p.log.folder)).parent)
 
     def _raise_led_epoch(self, _Led led, int leader_epoch):
         cdef PartitionLog* p = led.p
@@ -138,7 +230,7 @@ cdef class Logs(LogSetOwner):
         self, str topic, bytes topic_id, int partition, int leader_epoch, str folder, dict config, bint clean=False
     ):
         """Open (or create) a partition's log and take the lead; see logs.pyi."""
-        cdef _Led led
+        cdef _Led led, before
         cdef PartitionLog* p
         cdef LogConfig parsed
         cdef RecoveryReport report
@@ -160,21 +252,18 @@ cdef class Logs(LogSetOwner):
         try:
             path = Path(folder, f"{topic}-{partition}")
             fresh = _prepare_folder(path, topic_id)
-            led = _Led()
-            led.key = key
+            led = _new_led(key, topic_id)
             led.config = merged
-            led.checkpoints = self._checkpoints_of(folder)
+            led.folder = self._folder(folder)
             if fresh:
-                led.checkpoints.drop(key)  # a deleted topic's, if the broker died before they were written
-            name = topic.encode()
-            led.partition = partition_new(
-                PyBytes_AS_STRING(name), <size_t>len(name), <const uint8_t*>PyBytes_AS_STRING(topic_id), partition
-            )
-            p = led.p = log_of(led.partition)
+                led.folder.checkpoints.drop(key)  # a deleted topic's, if the broker died before they were written
+            p = led.p
+            p.folder = led.folder.shared
+            atomic_add32(&p.folder.refs, 1)
             p.config = parsed
             p.log.folder = os.fsencode(path)
-            p.log.log_start = led.checkpoints.start.get(key, 0)
-            p.log.recovery_point = led.checkpoints.recovery.get(key, 0)
+            p.log.log_start = led.folder.checkpoints.start.get(key, 0)
+            p.log.recovery_point = led.folder.checkpoints.recovery.get(key, 0)
             p.log.index_interval_bytes = parsed.index_interval_bytes
             with nogil:
                 result = open_log(p, leader_epoch, clean, &report)
@@ -182,8 +271,8 @@ cdef class Logs(LogSetOwner):
                 _raise_os(result, path)
             with self._lock:
                 self._led[key] = led
-            with nogil:
-                logset_add(self.set, led.partition)
+                before = self._announced.pop(key, None)
+                logset_add(self.set, led.partition, <Partition*>NULL if before is None else before.partition)
         finally:
             with self._lock:
                 self._opening.discard(key)
@@ -204,7 +293,7 @@ cdef class Logs(LogSetOwner):
         log_start = led.p.log.log_start
         first_segment = led.p.log.segments.front().base_offset
         pthread_mutex_unlock(&led.p.lock)
-        led.checkpoints.put(led.key, recovery_point, log_start, first_segment)
+        led.folder.checkpoints.put(led.key, recovery_point, log_start, first_segment)
 
     def reconfigure(self, str topic, int partition, dict config):
         """Change keys of a partition's configuration; see logs.pyi."""
@@ -239,24 +328,27 @@ cdef class Logs(LogSetOwner):
         if result != 0:
             _raise_os(result, p.log.folder)
         self._put(led)
-        led.checkpoints.write()
 
     def delete(self, str topic, int partition):
         """Stop a partition and remove its folder; see logs.pyi."""
-        cdef _Led led = self._take_out(topic, partition)
-        cdef PartitionLog* p = led.p
+        cdef _Led led
+        cdef PartitionLog* p
+        if (topic, partition) in self._announced:
+            self.withdraw(topic, partition)
+            return
+        led = self._take_out(topic, partition)
+        p = led.p
         with nogil:
             pthread_mutex_lock(&p.upkeep)
             halt_log(p)
             pthread_mutex_unlock(&p.upkeep)
-        led.checkpoints.drop(led.key)
+        led.folder.checkpoints.drop(led.key)
         path = Path(os.fsdecode(p.log.folder))
         # Kafka's form: a name of at most 255 bytes that no topic can have.
         suffix = f"-{partition}.{os.urandom(16).hex()}-delete"
         gone = path.with_name(topic[: 255 - len(suffix)] + suffix)
         path.rename(gone)
         _remove_folder(gone)
-        led.checkpoints.write()
 
     def remove_deleted(self, str folder):
         """Remove folders that a delete had renamed when the broker died; see logs.pyi."""
@@ -403,7 +495,7 @@ cdef class Logs(LogSetOwner):
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"delete of records before {offset} in {topic}-{partition}")
         self._note(led)
         # Before the answer: a kill must not bring deleted records back.
-        led.checkpoints.write()
+        led.folder.checkpoints.write()
         return log_start
 
     def producers(self, str topic, int partition):
@@ -479,7 +571,7 @@ cdef class Logs(LogSetOwner):
                 if p.stopped:              # flushed by its stop, or deleted: its paths may be another log's by now
                     result = 0
                 else:
-                    result = EIO if p.offline else flush_log(p, True, wall_ms(), False)
+                    result = EIO if is_offline(p) else flush_log(p, True, wall_ms(), False)
                 pthread_mutex_unlock(&p.upkeep)
             if result != 0:
                 failed = failed or OSError(result, os.strerror(result), os.fsdecode(p.log.folder))
@@ -491,11 +583,27 @@ cdef class Logs(LogSetOwner):
         """Write the checkpoint files that changed; see logs.pyi."""
         with self._lock:
             every = list(self._led.values())
-            folders = list(self._checkpoints.values())
+            folders = dict(self._folders)
+        used = set()
         for led in every:
             self._note(led)
-        for checkpoints in folders:
-            checkpoints.write()
+            used.add((<_Led>led).folder)
+        failed = None
+        for path, folder in folders.items():
+            if atomic_load32(&(<_Folder>folder).shared.failed):
+                continue                   # what it holds is looked at anew when it comes back
+            if folder not in used and not os.path.isdir(path):
+                continue                   # it went with its last log
+            try:
+                folder.checkpoints.write()
+            except OSError as error:
+                failed = failed or error
+                if not is_passing(error.errno):
+                    folder_fail((<_Folder>folder).shared, error.errno)
+                elif is_full(error.errno):
+                    folder_ran_full((<_Folder>folder).shared)
+        if failed is not None:
+            raise failed
 
     def size_bytes(self, str topic, int partition):
         """Bytes of all segments; see logs.pyi."""
@@ -508,9 +616,24 @@ cdef class Logs(LogSetOwner):
         pthread_mutex_unlock(&p.lock)
         return size
 
+    def segments(self, str topic, int partition):
+        """The segments, oldest first; see logs.pyi."""
+        cdef PartitionLog* p = self._find(topic, partition).p
+        cdef size_t i
+        found = []
+        pthread_mutex_lock(&p.lock)
+        try:
+            for i in range(p.log.segments.size()):
+                path = (<bytes>p.log.segments[i].stem).decode() + ".log"
+                found.append(LogSegment(p.log.segments[i].base_offset, p.log.segments[i].size, path))
+        finally:
+            pthread_mutex_unlock(&p.lock)
+        return found
+
     def is_offline(self, str topic, int partition):
         """Whether the disk failed under it; see logs.pyi."""
-        return bool(self._find(topic, partition).p.offline)
+        led = self._announced.get((topic, partition))
+        return bool((<_Led>led).p.offline) if led is not None else is_offline(self._find(topic, partition).p)
 
     def partitions(self):
         """Every partition that is led here."""

@@ -46,7 +46,8 @@ cdef class LogSetOwner:
     cdef LogSet* set
 
 # The set holds no reference of its own: whoever adds a partition keeps one until it was removed.
-cdef void logset_add(LogSet* logs, Partition* p) noexcept nogil
+# `before` (NULL: none) goes in the same moment, so that nobody finds neither.
+cdef void logset_add(LogSet* logs, Partition* p, Partition* before) noexcept nogil
 cdef void logset_remove(LogSet* logs, Partition* p) noexcept nogil
 # With one reference and an empty log.
 cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil
@@ -65,6 +66,6 @@ cdef void partition_epoch_end(Partition* p, int32_t epoch, int32_t* found, int64
 # mask is then empty again. An end that moves between the caller's read and this call is never lost (same lock).
 cdef bint partition_watch(Partition* p, int reactor, int8_t isolation, int64_t known_end) noexcept nogil
 # Called by the appending thread, without any lock held. NULL = none. Set once, before the first append.
-ctypedef void (*WakeHook)(uint64_t reactor_mask) noexcept nogil
+ctypedef void (*WakeHook)(Partition* p, uint64_t reactor_mask) noexcept nogil
 cdef void set_wake_hook(WakeHook hook) noexcept nogil
-cdef void wake_reactors(uint64_t reactor_mask) noexcept nogil
+cdef void wake_reactors(Partition* p, uint64_t reactor_mask) noexcept nogil

@@ -7,7 +7,9 @@ from libcpp.unordered_map cimport unordered_map
 from penstock.pyx.crc cimport crc32c
 from penstock.pyx.epochs cimport epochs_end
 from penstock.pyx.files cimport dropped, made
-from penstock.pyx.partitionlog cimport TOPIC_ID_BYTES, PartitionLog, end_of, log_of
+from penstock.pyx.partitionlog cimport (
+    TOPIC_ID_BYTES, PartitionLog, end_of, folder_release, is_offline, log_of,
+)
 from penstock.pyx.posix cimport (
     atomic_add32, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t,
@@ -85,15 +87,21 @@ cdef bint partition_known_id(LogSet* logs, const uint8_t* topic_id16) noexcept n
     return known
 
 
-cdef void logset_add(LogSet* logs, Partition* partition) noexcept nogil:
+cdef void logset_add(LogSet* logs, Partition* partition, Partition* before) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
+    pthread_rwlock_wrlock(&logs.lock)
+    if before != NULL:
+        _forget_all(logs, log_of(before))
+    _know(logs, p)
+    pthread_rwlock_unlock(&logs.lock)
+
+
+cdef void _know(LogSet* logs, PartitionLog* p) noexcept nogil:
     cdef string topic_id
     topic_id.assign(<const char*>p.topic_id, TOPIC_ID_BYTES)
-    pthread_rwlock_wrlock(&logs.lock)
     logs.by_name[_key(p.topic.data(), p.topic.size(), p.index)].push_back(p)
     logs.by_id[_key(p.topic_id, TOPIC_ID_BYTES, p.index)].push_back(p)
     logs.topic_ids[topic_id] += 1
-    pthread_rwlock_unlock(&logs.lock)
 
 
 cdef void _forget(unordered_map[uint32_t, vector[PartitionLog*]]& table, uint32_t key, PartitionLog* p) noexcept nogil:
@@ -109,16 +117,19 @@ cdef void _forget(unordered_map[uint32_t, vector[PartitionLog*]]& table, uint32_
         table.erase(found)
 
 
-cdef void logset_remove(LogSet* logs, Partition* partition) noexcept nogil:
-    cdef PartitionLog* p = log_of(partition)
+cdef void _forget_all(LogSet* logs, PartitionLog* p) noexcept nogil:
     cdef string topic_id
     topic_id.assign(<const char*>p.topic_id, TOPIC_ID_BYTES)
-    pthread_rwlock_wrlock(&logs.lock)
     _forget(logs.by_name, _key(p.topic.data(), p.topic.size(), p.index), p)
     _forget(logs.by_id, _key(p.topic_id, TOPIC_ID_BYTES, p.index), p)
     logs.topic_ids[topic_id] -= 1
     if logs.topic_ids[topic_id] <= 0:
         logs.topic_ids.erase(topic_id)
+
+
+cdef void logset_remove(LogSet* logs, Partition* partition) noexcept nogil:
+    pthread_rwlock_wrlock(&logs.lock)
+    _forget_all(logs, log_of(partition))
     pthread_rwlock_unlock(&logs.lock)
 
 
@@ -148,6 +159,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
         segment_release(p.log.segments[i])
     pthread_mutex_destroy(&p.lock)
     pthread_mutex_destroy(&p.upkeep)
+    folder_release(p.folder)
     dropped[PartitionLog](p)
 
 
@@ -181,16 +193,16 @@ cdef void set_wake_hook(WakeHook hook) noexcept nogil:
     wake_hook = hook
 
 
-cdef void wake_reactors(uint64_t reactors) noexcept nogil:
+cdef void wake_reactors(Partition* p, uint64_t reactors) noexcept nogil:
     if reactors != 0 and wake_hook != NULL:
-        wake_hook(reactors)
+        wake_hook(p, reactors)
 
 
 cdef bint partition_watch(Partition* partition, int reactor, int8_t isolation, int64_t known_end) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
     cdef bint moved
     pthread_mutex_lock(&p.lock)
-    moved = p.stopped or p.offline or end_of(p, isolation) > known_end
+    moved = p.stopped or is_offline(p) or end_of(p, isolation) > known_end
     if not moved:
         if isolation == ISOLATION_COMMITTED:
             p.waiting_stable |= <uint64_t>1 << reactor

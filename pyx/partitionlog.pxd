@@ -7,12 +7,15 @@ segment's.
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.string cimport string
+from libcpp.vector cimport vector
 from penstock.pyx.epochs cimport epochs_write
+from penstock.pyx.files cimport dropped
 from penstock.pyx.logconfig cimport LogConfig
 from penstock.pyx.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED, Partition
-from penstock.pyx.posix cimport pthread_mutex_t
+from penstock.pyx.posix cimport atomic_add32, atomic_load32, atomic_store32, eventfd_write, pthread_mutex_t
 from penstock.pyx.producerstate cimport producers_first_open
 from penstock.pyx.recovery cimport LogState
+from penstock.pyx.segment cimport DeletedFile
 
 cdef enum:
     TOPIC_ID_BYTES = 16
@@ -28,6 +31,38 @@ cdef enum:
     KAFKA_STORAGE_ERROR = 56
     INVALID_RECORD = 87
 
+cdef enum FolderRoom:
+    FOLDER_HAS_ROOM = 0
+    FOLDER_FULL = 1                    # an append found no room; told once, until the control plane sets another value
+    FOLDER_RESERVED = 2                # what room there is is kept for the broker itself: clients are refused
+
+# What the partitions of one log folder (log.dirs) share. Reference counted.
+cdef struct LogFolder:
+    int32_t refs
+    int32_t failed                     # atomic: errno of the first failure, all its partitions are offline; 0 = none
+    int32_t room                       # atomic: FolderRoom
+    int news                           # eventfd of the control plane, written when one of them is set; -1 = none
+
+cdef inline void folder_tell(LogFolder* folder) noexcept nogil:
+    if folder.news >= 0:
+        eventfd_write(folder.news, 1)
+
+cdef inline void folder_fail(LogFolder* folder, int error) noexcept nogil:
+    if atomic_load32(&folder.failed) == 0:
+        atomic_store32(&folder.failed, error)
+        folder_tell(folder)
+
+cdef inline void folder_ran_full(LogFolder* folder) noexcept nogil:
+    if atomic_load32(&folder.room) == FOLDER_HAS_ROOM:
+        atomic_store32(&folder.room, FOLDER_FULL)
+        folder_tell(folder)
+
+cdef inline void folder_release(LogFolder* folder) noexcept nogil:
+    if folder != NULL and atomic_add32(&folder.refs, -1) == 0:
+        dropped[LogFolder](folder)
+
+# A partition that isn't open (its log is still being recovered, or its folder is offline) has no folder and no segments;
+# it is `stopped` or `offline` for good, and another takes its place once it can be opened.
 cdef struct PartitionLog:
     int32_t refs
     pthread_mutex_t lock
@@ -35,6 +70,7 @@ cdef struct PartitionLog:
     string topic
     int32_t index
     uint8_t topic_id[TOPIC_ID_BYTES]
+    LogFolder* folder
     LogConfig config
     LogState log
     int32_t leader_epoch
@@ -43,10 +79,12 @@ cdef struct PartitionLog:
     uint64_t waiting_end               # reactors that wait for the high watermark or log end
     uint64_t waiting_stable            # reactors that wait for the last stable offset
     bint stopped
-    bint offline                       # the disk failed: what is in the page cache can't be believed any more
+    bint offline                       # the disk failed under it: what is in the page cache can't be believed any more
     int64_t flushed_ms                 # when the active segment was last flushed
     int64_t log_end_flushed
     bint epochs_unsynced               # leader-epoch-checkpoint was replaced since it was last synced
+    int64_t roll_jitter_ms             # taken off segment_ms for the segment that is written
+    vector[DeletedFile] trash          # of deleted segments, until file_delete_delay_ms is over; `upkeep` covers it
 
 cdef inline PartitionLog* log_of(Partition* partition) noexcept nogil:
     return <PartitionLog*>partition
@@ -76,7 +114,13 @@ cdef inline void settle_stable(PartitionLog* p) noexcept nogil:
     if p.last_stable < p.log.log_start:
         p.last_stable = p.log.log_start
 
+# Whether the disk failed under it, or under another partition of its folder.
+cdef inline bint is_offline(const PartitionLog* p) noexcept nogil:
+    return p.offline or (p.folder != NULL and atomic_load32(&p.folder.failed) != 0)
+
 # The disk can't be believed any more. Under the lock; answers who has to be woken.
-cdef inline uint64_t fail_log(PartitionLog* p) noexcept nogil:
+cdef inline uint64_t fail_log(PartitionLog* p, int error) noexcept nogil:
     p.offline = True
+    if p.folder != NULL:
+        folder_fail(p.folder, error)
     return take_all_waiting(p)

@@ -50,6 +50,7 @@ cdef extern from "fcntl.h" nogil:
     int O_NOFOLLOW
     int AT_FDCWD, AT_REMOVEDIR
     int F_GETFL, F_SETFL, F_GETFD, F_SETFD, FD_CLOEXEC
+    int FALLOC_FL_KEEP_SIZE
     int POSIX_FADV_DONTNEED, POSIX_FADV_WILLNEED, POSIX_FADV_SEQUENTIAL, POSIX_FADV_RANDOM
     int open(const char* path, int flags, ...) noexcept
     int openat(int folder, const char* path, int flags, ...) noexcept
@@ -103,6 +104,10 @@ cdef extern from "sys/stat.h" nogil:
     int mkdirat(int folder, const char* path, mode_t mode) noexcept
     int S_ISDIR(mode_t mode) noexcept
     int S_ISREG(mode_t mode) noexcept
+    int futimens(int fd, const timespec* accessed_and_modified) noexcept
+
+cdef extern from "sys/random.h" nogil:
+    ssize_t getrandom(void* to, size_t n, unsigned int flags) noexcept
 
 cdef extern from "dirent.h" nogil:
     ctypedef struct DIR:
@@ -317,6 +322,7 @@ cdef extern from *:
     static inline int32_t atomic_swap32(int32_t* p, int32_t v) {
         return __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL);
     }
+    static inline int lowest_bit(uint64_t v) { return __builtin_ctzll(v); }
     #endif
     """
     # The adders give the new value; or and swap give the old one. Loads acquire, stores release.
@@ -329,3 +335,5 @@ cdef extern from *:
     void atomic_store32(int32_t* p, int32_t value) noexcept nogil
     int32_t atomic_add32(int32_t* p, int32_t value) noexcept nogil
     int32_t atomic_swap32(int32_t* p, int32_t value) noexcept nogil
+    # Number of the lowest bit that is set; the value isn't 0.
+    int lowest_bit(uint64_t value) noexcept nogil

@@ -1,13 +1,15 @@
 """Reading ranges of a log, its aborted transactions, and records by time; see read.pxd."""
 
 from cython.operator cimport dereference as at
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 from penstock.pyx.batch cimport BatchHeader
 from penstock.pyx.endian cimport get_i64
-from penstock.pyx.partition cimport ISOLATION_COMMITTED
+from penstock.pyx.files cimport is_passing
+from penstock.pyx.partition cimport ISOLATION_COMMITTED, wake_reactors
 from penstock.pyx.partitionlog cimport (
-    KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, PartitionLog, end_of, log_of,
+    KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, PartitionLog, end_of, fail_log, is_offline,
+    log_of,
 )
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.recovery cimport LogState
@@ -77,6 +79,17 @@ cdef int _locate(Reach* reach, int64_t offset, BatchHeader* header, int64_t* pos
     return segment_find(reach.segment, offset, reach.limit, header, position)
 
 
+# After a read that failed with -errno: a disk that gives EIO takes its whole folder offline, as in Kafka.
+cdef void _note_failure(PartitionLog* p, int result) noexcept nogil:
+    cdef uint64_t wake
+    if result >= 0 or is_passing(-result):
+        return
+    pthread_mutex_lock(&p.lock)
+    wake = fail_log(p, -result)
+    pthread_mutex_unlock(&p.lock)
+    wake_reactors(<Partition*>p, wake)
+
+
 cdef int16_t partition_read(
     Partition* partition, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil:
@@ -101,11 +114,11 @@ cdef int16_t partition_read(
         out.log_end_offset = p.log.log_end
         if p.stopped:
             error = NOT_LEADER_OR_FOLLOWER
-        elif p.offline:
+        elif is_offline(p):
             error = KAFKA_STORAGE_ERROR
         elif offset < p.log.log_start or offset > p.log.log_end:
             error = OFFSET_OUT_OF_RANGE
-        if error != 0 or offset >= end_of(p, isolation):
+        if error != 0 or offset >= end_of(p, isolation) or (max_bytes <= 0 and not whole_first_batch):
             pthread_mutex_unlock(&p.lock)
             return error
         _reach(p, offset, isolation, &reach)
@@ -115,6 +128,7 @@ cdef int16_t partition_read(
             break
         segment_release(reach.segment)
         if result != WALK_END:
+            _note_failure(p, result)
             return KAFKA_STORAGE_ERROR
         if reach.next_offset <= offset or reach.next_offset >= reach.end:
             return 0                   # holes up to the end of what may be read
@@ -167,6 +181,8 @@ cdef int16_t partition_aborted(
             pthread_mutex_unlock(&p.lock)
             return OFFSET_OUT_OF_RANGE         # retention has been here since the read
         i = _segment_of(&p.log, at_offset)
+        while i + 1 < p.log.segments.size() and not p.log.segments[i].has_aborts:
+            i += 1                             # most logs have none: no file is looked for
         s = p.log.segments[i]
         last = i + 1 == p.log.segments.size()
         next_offset = 0 if last else p.log.segments[i + 1].base_offset
@@ -175,6 +191,7 @@ cdef int16_t partition_aborted(
         result = segment_aborts(s, entries)
         segment_release(s)
         if result != 0:
+            _note_failure(p, -result)
             return KAFKA_STORAGE_ERROR
         for i in range(entries.size() // TXNINDEX_ENTRY):
             entry = entries.data() + i * TXNINDEX_ENTRY

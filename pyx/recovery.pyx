@@ -196,6 +196,7 @@ cdef bint _believe_indexes(Segment* s) noexcept nogil:
     cdef size_t n = 0
     if not _whole_index(s, &s.txnindex, b".txnindex", TXNINDEX_ENTRY, False, &entries, &n):
         return False
+    s.has_aborts = n > 0
     if not _whole_index(s, &s.timeindex, b".timeindex", TIMEINDEX_ENTRY, True, &entries, &n):
         return False
     # The last entry says the largest timestamp of the segment.

@@ -42,6 +42,12 @@ cdef struct Segment:
     IndexFile index
     IndexFile timeindex
     IndexFile txnindex
+    bint has_aborts                    # the txnindex has entries
+
+# A file that was renamed to `.deleted` and is removed when its time has come (file.delete.delay.ms).
+cdef struct DeletedFile:
+    string path
+    int64_t due_ms
 
 # Walks batches from `position` to `end` of a file by large reads.
 cdef struct LogWalk:
@@ -96,7 +102,11 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil
 cdef int segment_flush_log(Segment* s, bint* fatal) noexcept nogil
 # Gives back memory and files of an idle segment. Under the partition's lock, and only if nobody else has a reference.
 cdef void segment_rest(Segment* s) noexcept nogil
-# Renames the files to `.deleted`, then removes them. Open ones live on until they are released.
+# Renames the files to `.deleted`, to be removed at due_ms. Open ones live on until they are released. 0 or errno.
+cdef int segment_retire(Segment* s, int64_t due_ms, vector[DeletedFile]& trash) noexcept nogil
+# Removes what is due. A file that can't be removed is passed over: the next start removes it.
+cdef void empty_trash(vector[DeletedFile]& trash, int64_t now_ms) noexcept nogil
+# The same at once.
 cdef int segment_delete(Segment* s) noexcept nogil
 
 # The first batch whose last offset is at or above `offset`, below `limit` bytes: WALK_BATCH, WALK_END (none),

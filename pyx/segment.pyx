@@ -139,6 +139,7 @@ cdef void segment_index_abort(
 ) noexcept nogil:
     pthread_mutex_lock(&s.lock)
     txnindex_add(&s.txnindex, producer_id, first_offset, last_offset, last_stable_offset)
+    s.has_aborts = True
     pthread_mutex_unlock(&s.lock)
 
 
@@ -147,6 +148,7 @@ cdef void segment_reset_indexes(Segment* s) noexcept nogil:
     index_reset(&s.index)
     index_reset(&s.timeindex)
     index_reset(&s.txnindex)
+    s.has_aborts = False
     s.bytes_since_index = 0
     s.max_timestamp = -1
     s.max_timestamp_offset = -1
@@ -253,18 +255,37 @@ cdef void segment_rest(Segment* s) noexcept nogil:
     pthread_mutex_unlock(&s.lock)
 
 
-cdef int segment_delete(Segment* s) noexcept nogil:
+cdef int segment_retire(Segment* s, int64_t due_ms, vector[DeletedFile]& trash) noexcept nogil:
     cdef int i, result = 0
-    cdef string path, gone
+    cdef string path
+    cdef DeletedFile gone
+    gone.due_ms = due_ms
     for i in range(4):
         path = _path(s, SUFFIXES[i])
-        gone = path
-        gone.append(b".deleted")
-        if rename(path.c_str(), gone.c_str()) != 0:
-            if errno != ENOENT:
-                result = errno
-        elif unlink(gone.c_str()) != 0:
+        gone.path = path
+        gone.path.append(b".deleted")
+        if rename(path.c_str(), gone.path.c_str()) == 0:
+            trash.push_back(gone)
+        elif errno != ENOENT:
             result = errno
+    return result
+
+
+cdef void empty_trash(vector[DeletedFile]& trash, int64_t now_ms) noexcept nogil:
+    cdef size_t i, kept = 0
+    for i in range(trash.size()):
+        if trash[i].due_ms <= now_ms:
+            unlink(trash[i].path.c_str())
+        else:
+            trash[kept] = trash[i]
+            kept += 1
+    trash.resize(kept)
+
+
+cdef int segment_delete(Segment* s) noexcept nogil:
+    cdef vector[DeletedFile] trash
+    cdef int result = segment_retire(s, 0, trash)
+    empty_trash(trash, 0)
     return result
 
 

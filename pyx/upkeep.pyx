@@ -1,18 +1,37 @@
 """Keeping a log: roll, flush, retention, open and close; see upkeep.pxd."""
 
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
+from penstock.pyx.crc cimport crc32c
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_start
-from penstock.pyx.files cimport is_shortage, sync_folder, wall_ms
-from penstock.pyx.partition cimport wake_reactors
-from penstock.pyx.partitionlog cimport PartitionLog, fail_log, settle_stable, take_all_waiting, write_epochs
-from penstock.pyx.posix cimport EIO, ftruncate, pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.files cimport is_full, is_passing, is_shortage, sync_folder, wall_ms
+from penstock.pyx.partition cimport Partition, wake_reactors
+from penstock.pyx.partitionlog cimport (
+    PartitionLog, fail_log, folder_ran_full, is_offline, settle_stable, take_all_waiting, write_epochs,
+)
+from penstock.pyx.posix cimport (
+    EIO, FALLOC_FL_KEEP_SIZE, errno, fallocate, ftruncate, pthread_mutex_lock, pthread_mutex_unlock,
+)
 from penstock.pyx.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
 from penstock.pyx.segment cimport (
-    Segment, segment_delete, segment_flush, segment_flush_log, segment_hold_indexes, segment_last_time, segment_new,
-    segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain, segment_seal,
+    Segment, empty_trash, segment_flush, segment_flush_log, segment_hold_indexes, segment_last_time, segment_new,
+    segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain, segment_retire,
+    segment_seal,
 )
+
+
+# Under the lock: segments of partitions that were made together are not all rolled together.
+cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    cdef int64_t most = p.config.segment_jitter_ms
+    cdef int64_t seed[2]
+    if most > p.config.segment_ms:
+        most = p.config.segment_ms
+    seed[0] = now_ms ^ p.log.log_end
+    seed[1] = <int64_t><size_t>p
+    p.roll_jitter_ms = 0
+    if most > 0:
+        p.roll_jitter_ms = <int64_t>crc32c(0, <const uint8_t*>seed, sizeof(seed)) % most
 
 
 # Under the lock: a new segment at the log end. 0 or errno; after an error the old one goes on.
@@ -29,8 +48,13 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     segment_reset_indexes(s)
     fd = segment_open(s, True)
     if fd < 0 or ftruncate(fd, 0) != 0:
+        result = -fd if fd < 0 else errno
         segment_release(s)
-        return -fd if fd < 0 else EIO
+        return result
+    if p.config.preallocate:
+        # Beyond the end of the file: readers and recovery see its real size, and a full disk is met later by appends.
+        fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, p.config.segment_bytes)
+    choose_jitter(p, now_ms)
     segment_seal(active)
     active.unflushed = True
     p.log.segments.push_back(s)
@@ -76,11 +100,13 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
         if all:
             p.flushed_ms = now_ms
             p.log_end_flushed = end
-    elif fatal or result == EIO:
+    elif fatal or not is_passing(result):
         # The kernel has dropped what it couldn't write, and would report the next fsync as done: never try again.
-        wake = fail_log(p)
+        wake = fail_log(p, result)
+    elif is_full(result):
+        folder_ran_full(p.folder)
     pthread_mutex_unlock(&p.lock)
-    wake_reactors(wake)
+    wake_reactors(<Partition*>p, wake)
     return result
 
 
@@ -131,14 +157,15 @@ cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, 
 
 
 # Files of segments that nobody looks up any more. 0 or errno.
-cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, Kept* out) noexcept nogil:
+cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, int64_t now_ms, Kept* out) noexcept nogil:
     cdef size_t i
     cdef int result = 0, error
+    cdef int64_t due_ms = now_ms + p.config.file_delete_delay_ms
     for i in range(gone.size()):
         out.segments_deleted += 1
         out.bytes_deleted += gone[i].size
         producers_remove(snapshot_stem(p.log.folder, gone[i].base_offset))
-        error = segment_delete(gone[i])
+        error = segment_retire(gone[i], due_ms, p.trash)
         segment_release(gone[i])
         if error != 0:
             result = error
@@ -156,13 +183,13 @@ cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogi
     out.rolled = False
     out.flushed = False
     pthread_mutex_lock(&p.lock)
-    if p.stopped or p.offline:
+    if p.stopped or is_offline(p):
         pthread_mutex_unlock(&p.lock)
         return 0
     producers_expire(&p.log.producers, now_ms, p.config.producer_id_expiration_ms)
     s = p.log.segments.back()
     result = 0
-    if s.size > 0 and now_ms - s.created_ms > p.config.segment_ms:
+    if s.size > 0 and now_ms - s.created_ms > p.config.segment_ms - p.roll_jitter_ms:
         result = roll(p, now_ms)
         out.rolled = result == 0
     if result == 0:
@@ -172,8 +199,11 @@ cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogi
     all = p.log.log_end > p.log_end_flushed and (
         p.log.log_end - p.log_end_flushed >= p.config.flush_messages or now_ms - p.flushed_ms >= p.config.flush_ms
     )
+    if is_full(result):
+        folder_ran_full(p.folder)
     pthread_mutex_unlock(&p.lock)
-    error = _delete_segments(p, gone, out)
+    error = _delete_segments(p, gone, now_ms, out)
+    empty_trash(p.trash, now_ms)
     result = result if result != 0 else error
     error = flush_log(p, all, now_ms, False)
     result = result if result != 0 else error
@@ -192,13 +222,13 @@ cdef void halt_log(PartitionLog* p) noexcept nogil:
     p.stopped = True
     wake = take_all_waiting(p)
     pthread_mutex_unlock(&p.lock)
-    wake_reactors(wake)
+    wake_reactors(<Partition*>p, wake)
 
 
 # With `upkeep` held and the partition halted: everything to the disk, so that the next start believes it. 0 or errno.
 cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
     cdef int result = 0
-    if p.offline:
+    if is_offline(p):
         return EIO
     result = segment_hold_indexes(p.log.segments.back())
     if result == 0:
@@ -237,6 +267,7 @@ cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryRep
     p.flushed_ms = now_ms
     p.log_end_flushed = p.log.recovery_point
     p.leader_epoch = -1
+    choose_jitter(p, now_ms)
     raise_epoch(p, leader_epoch)
     settle_stable(p)
     # Thousands of partitions are opened before the first housekeeping: none keeps its files open.

@@ -226,6 +226,7 @@ def test_delete_removes_the_folder_and_leftovers_are_removed_later(log: Log) -> 
     LOGS.write_checkpoints()
     log.drop()
     assert not log.folder.exists()
+    LOGS.write_checkpoints()
     assert log.topic not in (log.root / "recovery-point-offset-checkpoint").read_text()
     left = log.root / f"{log.topic}-0.{'0' * 32}-delete"
     left.mkdir()

@@ -140,7 +140,7 @@ def test_damage_in_the_middle_takes_the_later_segments_along(tmp_path: Path) -> 
     before = log.state()
     log.stop()
     # Nothing is believed: as if the checkpoint had been lost.
-    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
     middle = log.files(".log")[1]
     data = bytearray(middle.read_bytes())
     data[len(data) // 2] ^= 1

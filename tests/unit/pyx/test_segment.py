@@ -138,11 +138,14 @@ def test_the_log_start_moves_the_last_stable_offset_along(tmp_path: Path) -> Non
 
 
 def test_deleted_files_are_gone_and_their_snapshots_too(tmp_path: Path) -> None:
-    log = Log(tmp_path, segment_bytes=300, retention_bytes=300)
+    log = Log(tmp_path, segment_bytes=300, retention_bytes=300, file_delete_delay_ms=1000)
     for i in range(20):
         log.append(batch(1, producer=(1, 0, i)))
     LOGS.flush_all()
-    log.housekeep()
+    log.housekeep(NOW_MS)
+    log.housekeep(NOW_MS + 999)
+    assert list(log.folder.glob("*.log.deleted"))
+    log.housekeep(NOW_MS + 1000)
     stems = {path.stem for path in log.folder.glob("0*")}
     assert stems == {path.stem for path in log.files(".log")}
     assert list(log.folder.glob("*.deleted")) == []
