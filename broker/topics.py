@@ -118,6 +118,8 @@ class Topics:
         self._by_id: dict[bytes, Topic] = {}
         self._changes = asyncio.Lock()
         self.controller_epoch = 0
+        # Grows whenever a topic is created, gets partitions or is deleted.
+        self.version = 0
         # Set when a topic or a setting changed; housekeeping, whose rhythm depends on them, waits for it.
         self.changed = asyncio.Event()
 
@@ -203,6 +205,7 @@ class Topics:
             await self._remove(topic)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
         self._by_name[name] = self._by_id[topic.topic_id] = topic
+        self.version += 1
         self.changed.set()
         _log.info("created topic=%s id=%s partitions=%d", name, uuid_text(topic.topic_id), partitions)
         return topic
@@ -230,6 +233,7 @@ class Topics:
             except OSError as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
             topic.partitions.extend(added)
+            self.version += 1
 
     async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace a topic's own configs; they hold for the next append. Raises KafkaError."""
@@ -263,6 +267,7 @@ class Topics:
             await self._mark_deleted(name)
             failpoint(MARKED)
             del self._by_name[name], self._by_id[topic.topic_id]
+            self.version += 1
             await self._each(lambda state: self._logs.delete(name, state.index), topic.partitions)
             failpoint(EMPTIED)
             await self._remove(topic)
