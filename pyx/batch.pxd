@@ -64,6 +64,8 @@ cdef enum BatchFault:
     BATCH_OVER_LIMIT = -14                      # inflates to more than the reader's limit
     BATCH_NO_MEMORY = -15
     BATCH_BAD_OFFSET = -16                      # a stored batch with a negative base offset
+    BATCH_NO_KEY = -17                          # a record without a key where compaction needs one
+    BATCH_BAD_TIMESTAMP = -18                   # too far from the broker's clock, by the topic's limits
 
 # Kafka's error codes that a batch can earn.
 cdef enum:

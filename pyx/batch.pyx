@@ -168,7 +168,7 @@ cdef int16_t batch_error_code(int fault) noexcept nogil:
         return MESSAGE_TOO_LARGE
     if fault == BATCH_BAD_CODEC:
         return UNSUPPORTED_COMPRESSION_TYPE
-    if fault == BATCH_BAD_TIMESTAMP_TYPE:
+    if fault == BATCH_BAD_TIMESTAMP_TYPE or fault == BATCH_BAD_TIMESTAMP:
         return INVALID_TIMESTAMP
     if fault in (BATCH_PARTIAL, BATCH_BAD_LENGTH, BATCH_BAD_CRC, BATCH_BAD_PAYLOAD, BATCH_BAD_OFFSET):
         return CORRUPT_MESSAGE
@@ -208,6 +208,10 @@ cdef const char* batch_error_text(int fault) noexcept nogil:
         return b"no memory"
     if fault == BATCH_BAD_OFFSET:
         return b"the base offset is negative"
+    if fault == BATCH_NO_KEY:
+        return b"a record of a compacted topic needs a key"
+    if fault == BATCH_BAD_TIMESTAMP:
+        return b"the timestamp is too far from the broker's clock"
     return b"no fault"
 
 

@@ -119,7 +119,7 @@ cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_
         if fault != BATCH_OK:
             return fault if fault == BATCH_BAD_MAGIC else BATCH_BAD_RECORDS
         if inner.attributes & CODEC_MASK:
-            return BATCH_BAD_CODEC              # a wrapper in a wrapper
+            return BATCH_BAD_RECORDS            # a wrapper in a wrapper
         if check_crc and message_crc(before, inner.size) != inner.crc:
             return BATCH_BAD_CRC
         out.dense = out.dense and inner.base_offset == out.count

@@ -1,8 +1,11 @@
-# Produce, versions 3 to 13, served in place: the records are checked, given offsets and appended out of the
+# Produce, versions 0 to 13, served in place: the records are checked, given offsets and appended out of the
 # connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is
 # the log end, so acks=all is answered at once.
 #
-# Not done here: versions 0 to 2 (the control plane answers UNSUPPORTED_VERSION); whether a partition was
+# Versions 0 to 2 bring message sets (magic 0 and 1; Kafka takes magic 2 there, too), later ones exactly one batch of
+# magic 2 for each partition.
+#
+# Not done here: whether a partition was
 # added to its transaction (KIP-890's verification) is not asked of the coordinator; the tags that name a new
 # leader (KIP-951).
 from libc.stdint cimport int16_t, int64_t, uint8_t
@@ -12,7 +15,7 @@ from penstock.pyx.partition cimport LogSet
 
 cdef enum:
     PRODUCE_KEY = 0
-    PRODUCE_VERSION_MIN = 3
+    PRODUCE_VERSION_MIN = 0
     PRODUCE_VERSION_MAX = 13
     PRODUCE_FLEXIBLE_FROM = 9
     PRODUCE_TOPIC_IDS_FROM = 13

@@ -1,7 +1,15 @@
 """Produce in place; see produce.pxd. The request is walked twice: once to see that it is whole and right, so that a
 malformed one appends nothing, and once to append and answer.
 """
-from penstock.pyx.batch cimport ATTRIBUTES_AT, CODEC_MASK, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD, MAGIC_AT
+from penstock.pyx.batch cimport (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    batch_error_text,
+)
 from penstock.pyx.endian cimport get_i16, get_i32
 from penstock.pyx.frame cimport (
     TOPIC_ID_BYTES,
@@ -33,19 +41,28 @@ from penstock.pyx.partition cimport (
     partition_release,
     partition_topic,
 )
+from penstock.pyx.ingest cimport Refusal
 from penstock.pyx.posix cimport memcmp
 from libc.stdint cimport int32_t
+from libc.string cimport strlen
 
 cdef enum:
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
     INVALID_TOPIC_EXCEPTION = 17
     INVALID_REQUIRED_ACKS = 21
+    KAFKA_STORAGE_ERROR = 56
     UNSUPPORTED_COMPRESSION_TYPE = 76
     INVALID_RECORD = 87
     UNKNOWN_TOPIC_ID = 100
 
+    MAGIC_2 = 2
     CODEC_ZSTD = 4
     ZSTD_FROM = 7                     # the first version of Produce whose clients may send zstd
+    THROTTLE_FROM = 1
+    APPEND_TIME_FROM = 2
+    TRANSACTIONS_FROM = 3             # and batches of magic 2, one for each partition
+    STORAGE_ERROR_FROM = 4            # older clients take KAFKA_STORAGE_ERROR for fatal; NOT_LEADER they try again
     LOG_START_OFFSET_FROM = 5
     RECORD_ERRORS_FROM = 8
     PARTITION_BYTES_MIN = 5           # index and the length of the records
@@ -60,7 +77,8 @@ cdef struct Terms:
 
 
 cdef void read_terms(Reader* r, Terms* out) noexcept nogil:
-    read_string(r, out.flexible, True)                # transactional_id: the batches say it themselves
+    if out.version >= TRANSACTIONS_FROM:
+        read_string(r, out.flexible, True)            # transactional_id: the batches say it themselves
     out.acks = read_i16(r)
     read_i32(r)                                       # timeout_ms: nothing waits
 
@@ -115,22 +133,35 @@ cdef int64_t count_batches(const uint8_t* p, int64_t n) noexcept nogil:
     return count
 
 
+cdef int16_t judge_by_version(const uint8_t* p, size_t n, int16_t version) noexcept nogil:
+    """What the request's version alone says against the records."""
+    cdef int64_t size
+    if n < LAST_OFFSET_DELTA_AT:
+        return 0                                      # too short for a batch of magic 2: the log says what it is
+    if p[MAGIC_AT] != MAGIC_2:
+        return INVALID_RECORD if version >= TRANSACTIONS_FROM else 0
+    if version < ZSTD_FROM and get_i16(p + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD:
+        return UNSUPPORTED_COMPRESSION_TYPE
+    size = <int64_t>LOG_OVERHEAD + get_i32(p + LENGTH_AT)
+    if version >= TRANSACTIONS_FROM and LOG_OVERHEAD < size < <int64_t>n - LOG_OVERHEAD:
+        return INVALID_RECORD                         # a second batch; a few bytes too many the log refuses
+    return 0
+
+
 cdef int16_t append(Partition* partition, Slice records, int16_t version, Appended* out) noexcept nogil:
     """What can be judged by the request's version alone, then the log's own checks and the append."""
     cdef size_t n
+    cdef int16_t error
     cdef const char* name = partition_topic(partition, &n)
     if is_internal(name, n):
         return INVALID_TOPIC_EXCEPTION
     if records.n == 0:
         return INVALID_RECORD
-    if (
-        version < ZSTD_FROM
-        and records.n >= LAST_OFFSET_DELTA_AT
-        and records.p[MAGIC_AT] == 2
-        and get_i16(records.p + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD
-    ):
-        return UNSUPPORTED_COMPRESSION_TYPE
-    return partition_append(partition, <uint8_t*>records.p, <size_t>records.n, ORIGIN_CLIENT, out)
+    error = judge_by_version(records.p, <size_t>records.n, version)
+    if error:
+        return error
+    error = partition_append(partition, <uint8_t*>records.p, <size_t>records.n, ORIGIN_CLIENT, out)
+    return NOT_LEADER_OR_FOLLOWER if error == KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_FROM else error
 
 
 cdef int16_t serve_partition(
@@ -155,21 +186,35 @@ cdef int16_t serve_partition(
     return error
 
 
+cdef void write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexcept nogil:
+    """record_errors and error_message: one reason for all records that are named."""
+    cdef Slice reason
+    cdef int32_t i
+    reason.p = NULL
+    reason.n = 0
+    if refusal.fault:
+        reason.p = <const uint8_t*>batch_error_text(refusal.fault)
+        reason.n = <int32_t>strlen(batch_error_text(refusal.fault))
+    write_count(w, refusal.count, flexible)
+    for i in range(refusal.count):
+        write_i32(w, refusal.records[i])
+        write_string(w, reason, flexible)
+        write_no_tags(w, flexible)
+    write_string(w, reason, flexible)
+
+
 cdef void write_partition(
     Writer* w, const Terms* terms, int32_t index, int16_t error, const Appended* done
 ) noexcept nogil:
-    cdef Slice nothing
-    nothing.p = NULL
-    nothing.n = 0
     write_i32(w, index)
     write_i16(w, error)
     write_i64(w, done.base_offset if error == 0 else -1)
-    write_i64(w, done.log_append_time_ms if error == 0 else -1)
+    if terms.version >= APPEND_TIME_FROM:
+        write_i64(w, done.log_append_time_ms if error == 0 else -1)
     if terms.version >= LOG_START_OFFSET_FROM:
         write_i64(w, done.log_start_offset if error == 0 else -1)
     if terms.version >= RECORD_ERRORS_FROM:
-        write_count(w, 0, terms.flexible)             # record_errors: a batch is taken or refused as a whole
-        write_string(w, nothing, terms.flexible)      # error_message
+        write_refusal(w, terms.flexible, &done.refusal)
     write_no_tags(w, terms.flexible)
 
 
@@ -212,6 +257,7 @@ cdef ProduceResult produce_serve(
             done.base_offset = -1
             done.log_append_time_ms = -1
             done.log_start_offset = -1
+            done.refusal.fault = done.refusal.count = 0
             error = serve_partition(&terms, name, topic_id, index, records, &done)
             if error:
                 errors += 1
@@ -221,7 +267,8 @@ cdef ProduceResult produce_serve(
             write_partition(out, &terms, index, error, &done)
         skip_tags(r, terms.flexible)
         write_no_tags(out, terms.flexible)
-    write_i32(out, 0)                                 # throttle_time_ms
+    if terms.version >= THROTTLE_FROM:
+        write_i32(out, 0)                             # throttle_time_ms
     write_no_tags(out, terms.flexible)
     tally.errors += errors
     if terms.acks == 0:
