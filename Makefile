@@ -37,6 +37,12 @@ jars: build/stamp-venv
 demo: build
 	$(BIN)/penstock demo $(if $(ALL),--all) $(if $(KILL),--kill)
 
+# Ours and Apache Kafka in turn, on a machine that does nothing else: `make bench BENCH="--rounds 3 --only produce"`.
+BENCH ?=
+.PHONY: bench
+bench: build
+	$(BIN)/penstock bench $(BENCH)
+
 check: ext
 	$(BIN)/ruff check .
 	$(BIN)/cython-lint pyx

@@ -22,6 +22,7 @@ COMMANDS = {
     "etl": "penstock.pipeline.etl.command",
     "audit": "penstock.pipeline.audit.command",
     "demo": "penstock.pipeline.demo.command",
+    "bench": "penstock.bench.command",
 }
 
 

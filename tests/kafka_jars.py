@@ -1,166 +1,35 @@
-"""Apache Kafka for tests: its jars through Maven, and one KRaft node in a folder of its own."""
+"""Apache Kafka for tests: one KRaft node with small settings, so that many fit beside each other."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import time
-import uuid
 from pathlib import Path
 
-from penstock.pipeline.etl import maven
+from penstock.bench import apache_kafka
+from penstock.bench.apache_kafka import KAFKA_VERSION, free_ports, kafka_classpath
 
-KAFKA_VERSION = "4.3.1"
-# The log binding of the distribution, which no pom names (3.x brings its own).
-LOG_BINDINGS = {"4.3.1": "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"}
+__all__ = ["HEAP", "KAFKA_VERSION", "ApacheKafka", "free_ports", "kafka_classpath"]
+
 HEAP = ["-Xmx384M", "-Xms128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-START_LIMIT_S = 120.0
 
-LOG4J = """\
-Configuration:
-  Appenders:
-    Console: { name: STDOUT, PatternLayout: { pattern: "[%d] %p %m (%c)%n" } }
-  Loggers:
-    Root: { level: WARN, AppenderRef: [ { ref: STDOUT } ] }
-"""
-
-PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{client}
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
-log.dirs={folder}/data
-num.partitions=1
-num.network.threads=2
-num.io.threads=2
-num.recovery.threads.per.data.dir=1
-log.cleaner.dedupe.buffer.size=4194304
-offsets.topic.num.partitions=4
-transaction.state.log.num.partitions=4
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-broker.session.timeout.ms=4000
-broker.heartbeat.interval.ms=1000
-auto.create.topics.enable=false
-log.retention.ms=-1
-"""
+PROPERTIES = {
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "num.recovery.threads.per.data.dir": "1",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "1000",
+    "auto.create.topics.enable": "false",
+    "log.retention.ms": "-1",
+}
 
 
-def kafka_classpath(version: str = KAFKA_VERSION) -> str:
-    """The class path of Kafka's server, tools and clients of a version, fetched on first use."""
-    wanted = [
-        maven.Jar(f"org.apache.kafka:{name}:{version}", transitive=True)
-        for name in ("kafka_2.13", "kafka-tools", "kafka-clients")
-    ]
-    if version in LOG_BINDINGS:
-        wanted.append(maven.Jar(LOG_BINDINGS[version]))
-    return ":".join(str(path) for path in maven.fetch(wanted))
-
-
-def free_ports(count: int) -> list[int]:
-    """TCP ports of 127.0.0.1 that are free now, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
-class ApacheKafka:
-    """One node, broker and controller, of Apache Kafka. Topics aren't made by themselves; retention is off.
-
-    The folder, the ports and the data stay over `stop()` or `kill()` and `start()`.
-    """
+class ApacheKafka(apache_kafka.ApacheKafka):
+    """One node, started. Topics aren't made by themselves; retention is off."""
 
     def __init__(self, folder: Path, version: str = KAFKA_VERSION, **properties: str) -> None:
         """Format a node in folder and start it. Keywords are more properties, `_` for `.` in their names."""
-        self.folder = folder
-        self.classpath = kafka_classpath(version)
-        self.process: subprocess.Popen[bytes] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        client, controller = free_ports(2)
-        self.bootstrap = f"127.0.0.1:{client}"
-        self._port = client
-        text = PROPERTIES.format(client=client, controller=controller, folder=folder)
-        text += "".join(f"{name.replace('_', '.')}={value}\n" for name, value in properties.items())
-        (folder / "server.properties").write_text(text, encoding="utf-8")
-        (folder / "log4j2.yaml").write_text(LOG4J, encoding="utf-8")
-        self._format()
+        more = {name.replace("_", "."): value for name, value in properties.items()}
+        super().__init__(folder, {**PROPERTIES, **more}, version=version, jvm=HEAP)
         self.start()
-
-    def _java(self, *arguments: str) -> list[str]:
-        options = [*HEAP, f"-Dlog4j2.configurationFile={self.folder / 'log4j2.yaml'}"]
-        return ["java", *options, "-cp", self.classpath, *arguments]
-
-    def _format(self) -> None:
-        # A leading letter: an id that begins with a dash would be taken for an option.
-        cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        arguments = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
-        arguments += ["--config", str(self.folder / "server.properties")]
-        done = subprocess.run(self._java(*arguments), capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"Kafka's format failed: {done.stdout}{done.stderr}")
-
-    def start(self) -> None:
-        """Start the node and wait until its client port is open. Raises RuntimeError with the log's end."""
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self.folder / "server.properties")),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_LIMIT_S
-        while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                end = (self.folder / "server.log").read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"Kafka did not start: {end}")
-            time.sleep(0.1)
-
-    def _answers(self) -> bool:
-        """The port opens only when the broker is registered and unfenced, so no more than that is asked."""
-        try:
-            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
-        except OSError:
-            return False
-        return True
-
-    @property
-    def pid(self) -> int:
-        """The process id of the running node."""
-        assert self.process is not None
-        return self.process.pid
-
-    def stop(self) -> None:
-        """Stop cleanly (SIGTERM) and wait; kill when it takes longer than a minute."""
-        if self.process is None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self.process = None
-
-    def kill(self) -> None:
-        """End the node by SIGKILL and wait."""
-        if self.process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.process = None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("broker", "dedupe", "mirror", "pipeline", "pyx")
+ROOMS = ("bench", "broker", "dedupe", "mirror", "pipeline", "pyx")
 PRODUCT = [*(ROOT / room for room in ROOMS), ROOT / "penstock"]
 
 
@@ -64,7 +64,7 @@ def test_data_plane_modules_have_no_typed_memoryviews() -> None:
     assert [str(path) for path in product(".pyx", ".pxd") if memoryview.search(path.read_text())] == []
 
 
-@pytest.mark.parametrize("command", ["broker", "mirror", "dedupe", "etl", "audit", "demo"])
+@pytest.mark.parametrize("command", ["broker", "mirror", "dedupe", "etl", "audit", "demo", "bench"])
 def test_each_command_has_help_with_an_example(command: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "penstock", command, "--help"], capture_output=True, text=True, check=True

@@ -1,0 +1,190 @@
+"""Apache Kafka for benchmarks and tests: its jars through Maven, and one KRaft node in a folder of its own."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from penstock.pipeline.etl import maven
+
+KAFKA_VERSION = "4.3.1"
+# The log binding of the distribution, which no pom names (3.x brings its own).
+LOG_BINDINGS = {"4.3.1": "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"}
+START_LIMIT_S = 120.0
+
+LOG4J = """\
+Configuration:
+  Appenders:
+    Console: { name: STDOUT, PatternLayout: { pattern: "[%d] %p %m (%c)%n" } }
+  Loggers:
+    Root: { level: WARN, AppenderRef: [ { ref: STDOUT } ] }
+"""
+
+# What one node needs to be one, and what Kafka's own config/server.properties sets; all else is Kafka's default.
+PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "num.partitions": "1",
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+    "socket.send.buffer.bytes": "102400",
+    "socket.receive.buffer.bytes": "102400",
+    "socket.request.max.bytes": "104857600",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+# The options of Kafka's own start script.
+JVM = [
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxInlineLevel=15"),
+    "-Djava.awt.headless=true",
+]
+
+
+def kafka_classpath(version: str = KAFKA_VERSION) -> str:
+    """The class path of Kafka's server, tools and clients of a version, fetched on first use."""
+    wanted = [
+        maven.Jar(f"org.apache.kafka:{name}:{version}", transitive=True)
+        for name in ("kafka_2.13", "kafka-tools", "kafka-clients")
+    ]
+    if version in LOG_BINDINGS:
+        wanted.append(maven.Jar(LOG_BINDINGS[version]))
+    return ":".join(str(path) for path in maven.fetch(wanted))
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports of 127.0.0.1 that are free now, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class ApacheKafka:
+    """One node of Apache Kafka, broker and controller, by default as its own files configure it.
+
+    The folder, the ports and the data stay over `stop()` or `kill()` and `start()`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        properties: Mapping[str, str] | None = None,
+        *,
+        version: str = KAFKA_VERSION,
+        jvm: Sequence[str] = JVM,
+    ) -> None:
+        """Format a node in folder; `properties` go over the defaults. Raises RuntimeError with what Kafka said."""
+        self.folder = folder
+        self.classpath = kafka_classpath(version)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._jvm = list(jvm)
+        folder.mkdir(parents=True, exist_ok=True)
+        client, controller = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{client}"
+        self._port = client
+        own = {
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client}",
+            "log.dirs": str(self.data),
+        }
+        lines = [f"{name}={value}\n" for name, value in {**PROPERTIES, **own, **(properties or {})}.items()]
+        (folder / "server.properties").write_text("".join(lines), encoding="utf-8")
+        (folder / "log4j2.yaml").write_text(LOG4J, encoding="utf-8")
+        self._format()
+
+    @property
+    def data(self) -> Path:
+        """The folder of the logs."""
+        return self.folder / "data"
+
+    def java(self, *arguments: str) -> list[str]:
+        """The command line of one of Kafka's programs, with the node's options."""
+        options = [*self._jvm, f"-Dlog4j2.configurationFile={self.folder / 'log4j2.yaml'}"]
+        return ["java", *options, "-cp", self.classpath, *arguments]
+
+    def _format(self) -> None:
+        # A leading letter: an id that begins with a dash would be taken for an option.
+        cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        arguments = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
+        arguments += ["--config", str(self.folder / "server.properties")]
+        done = subprocess.run(self.java(*arguments), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"Kafka's format failed: {done.stdout}{done.stderr}")
+
+    def start(self) -> None:
+        """Start the node and wait until its client port is open. Raises RuntimeError with the log's end."""
+        self.launch()
+        assert self.process is not None
+        deadline = time.monotonic() + START_LIMIT_S
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"Kafka did not start: {self.log_text()[-3000:]}")
+            time.sleep(0.1)
+
+    def launch(self) -> None:
+        """Start the node and don't wait."""
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.java("kafka.Kafka", str(self.folder / "server.properties")),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def log_text(self) -> str:
+        """What it logged so far, over all its starts."""
+        return (self.folder / "server.log").read_text(errors="replace")
+
+    def _answers(self) -> bool:
+        """The port opens only when the broker is registered and unfenced, so no more than that is asked."""
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running node."""
+        assert self.process is not None
+        return self.process.pid
+
+    def stop(self) -> None:
+        """Stop cleanly (SIGTERM) and wait; kill when it takes longer than a minute."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self.process = None
+
+    def kill(self) -> None:
+        """End the node by SIGKILL and wait."""
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process = None

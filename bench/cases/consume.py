@@ -1,0 +1,225 @@
+"""Consume from the page cache, by clients that copy the bytes out and open no record; and a cold reader beside others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.bench import frames
+from penstock.bench.case import Case, Sample
+from penstock.bench.cases.latency import Paced
+from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Broker, Floor, Server
+from penstock.bench.world import GB, World
+
+RECORD_BYTES = 1024
+BATCH_BYTES = 131_072
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass
+class Filled:
+    """A topic of one partition that holds equal batches."""
+
+    topic: str
+    batches: int
+    records_each: int
+    batch_bytes: int
+    frame: Path  # a Fetch request for it
+    offset_at: int
+
+    @property
+    def end(self) -> int:
+        """The offset after the last record."""
+        return self.batches * self.records_each
+
+    @property
+    def value_bytes(self) -> int:
+        """Of all records."""
+        return self.end * RECORD_BYTES
+
+
+def fill(world: World, broker: Broker, hint: str, gb: float) -> Filled:
+    """Produce so many GB (scaled) into a new topic."""
+    topic = world.topic(broker, hint, 1)
+    load = frames.produce(
+        world.path(hint), topic, 1, batch_bytes=BATCH_BYTES, record_bytes=RECORD_BYTES
+    )
+    count = world.scaled(gb * GB / load.value_bytes, least=4)
+    world.requests(broker, load, in_flight=4, requests=count)
+    load.path.unlink()
+    frame = world.path("fetch")
+    offset_at = frames.fetch(frame, topic, CHUNK_BYTES)
+    return Filled(topic, count, load.records, load.batch_bytes, frame, offset_at)
+
+
+@dataclass
+class Consume(Case):
+    """Consumers that each read the whole topic several times. The floor is a bare sendfile of the same bytes."""
+
+    name: str
+    title: str
+    consumers: int
+    recv_bytes: int
+    gb: float = 4.0  # read by all together
+    kept_gb: float = 0.4
+    sides: tuple[str, ...] = (PENSTOCK, KAFKA, FLOOR)
+    _filled: dict[str, Filled] = field(default_factory=dict)
+    _floor: list[tuple[Floor, Path, Path]] = field(default_factory=list)
+
+    def prepare(self, world: World, side: str) -> None:
+        if side != FLOOR:
+            self._filled[side] = fill(world, world.broker(side), self.name, self.kept_gb)
+            return
+        # The floor sends a copy of a log that one of the brokers wrote, so that the bytes are the same.
+        source, filled = next(iter(self._filled.items()))
+        segments = sorted(world.broker(source).log_folder(filled.topic, 0).glob("*.log"))
+        kept, answer = world.path("floor-log"), world.path("answer")
+        with kept.open("wb") as out:
+            for segment in segments:
+                with segment.open("rb") as piece:
+                    shutil.copyfileobj(piece, out, 1 << 20)
+        answer.write_bytes(fetch_answer(filled.topic))
+        floor = world.floor(
+            "send",
+            answer=answer,
+            file=kept,
+            offset_at=filled.offset_at,
+            batch=filled.batch_bytes,
+            records=filled.records_each,
+            chunk=CHUNK_BYTES,
+        )
+        self._filled[FLOOR] = filled
+        self._floor.append((floor, kept, answer))
+
+    def run(self, world: World, side: str) -> Sample:
+        server: Server = self._floor[0][0] if side == FLOOR else world.broker(side)
+        filled = self._filled[side]
+        times = max(1, round(self.gb / self.kept_gb / self.consumers))
+        done, cpu_s = world.measured(
+            server,
+            lambda: world.fetch(
+                server,
+                self.consumers,
+                filled.frame,
+                offset_at=filled.offset_at,
+                until=filled.end,
+                times=times,
+                recv=self.recv_bytes,
+            ),
+        )
+        gb = done["records"] * RECORD_BYTES / GB
+        return {
+            "cpu_s_per_gb": cpu_s / gb,
+            "mb_per_s": gb * 1e3 / done["seconds"],
+            "records_per_s": done["records"] / done["seconds"],
+            "cpu_us_per_request": cpu_s / done["requests"] * 1e6,
+        }
+
+    def finish(self, world: World, side: str) -> None:
+        if side == FLOOR:
+            for floor, kept, answer in self._floor:
+                floor.stop()
+                kept.unlink()
+                answer.unlink()
+            self._floor.clear()
+        elif side in self._filled:
+            world.drop(world.broker(side), self._filled[side].topic)
+
+
+def fetch_answer(topic: str) -> bytes:
+    """The bytes before the records in an answer to Fetch of version 4, its size in front."""
+    head = struct.pack(">iii", 0, 0, 1) + struct.pack(">h", len(topic)) + topic.encode()
+    partition = struct.pack(">iihqqii", 1, 0, 0, 0, 0, -1, 0)
+    return struct.pack(">i", len(head) + len(partition)) + head + partition
+
+
+@dataclass
+class Cold(Case):
+    """A producer and a consumer at the end of one topic, alone and then beside a consumer that reads from the disk."""
+
+    name: str = "cold-reader"
+    title: str = "a consumer of pages that were dropped, beside a tail consumer and a producer (2,000 a second)"
+    gb: float = 0.5
+    seconds: float = 10.0
+    warm: bool = False
+    _filled: dict[str, Filled] = field(default_factory=dict)
+
+    def prepare(self, world: World, side: str) -> None:
+        self._filled[side] = fill(world, world.broker(side), self.name, self.gb)
+
+    def run(self, world: World, side: str) -> Sample:
+        broker = world.broker(side)
+        paced = Paced("cold-reader", "", rate=2_000, seconds=self.seconds, tail=True)
+        alone = paced.run(world, side)
+        reader = ColdReader(world, broker, self._filled[side])
+        reader.start()
+        try:
+            beside = paced.run(world, side)
+        finally:
+            reader.end()
+        sample = {f"{name}_beside": value for name, value in beside.items() if name.endswith("_ms")}
+        sample.update({f"{name}_alone": value for name, value in alone.items() if name.endswith("_ms")})
+        growth = {name: beside[name] / max(alone[name], 1e-6) for name in ("p99_ms", "tail_p99_ms")}
+        return {
+            "ack_p99_growth": growth["p99_ms"],
+            "end_to_end_p99_growth": growth["tail_p99_ms"],
+            "cold_mb_per_s": reader.mb_per_s,
+            **sample,
+        }
+
+    def finish(self, world: World, side: str) -> None:
+        if side in self._filled:
+            world.drop(world.broker(side), self._filled[side].topic)
+
+
+class ColdReader(threading.Thread):
+    """Drops a topic's pages and reads it from the disk, again and again until `end`."""
+
+    def __init__(self, world: World, broker: Broker, filled: Filled) -> None:
+        super().__init__(name="cold-reader", daemon=True)
+        self._world, self._broker, self._filled = world, broker, filled
+        self._ended = threading.Event()
+        self._failure: Exception | None = None
+        self.mb_per_s = 0.0
+
+    def run(self) -> None:
+        filled = self._filled
+        try:
+            while not self._ended.is_set():
+                drop_pages(self._broker.log_folder(filled.topic, 0))
+                done = self._world.fetch(
+                    self._broker, 1, filled.frame, offset_at=filled.offset_at, until=filled.end, recv=262_144
+                )
+                self.mb_per_s = done["bytes"] / 1e6 / done["seconds"]
+        except Exception as error:  # noqa: BLE001 - raised by `end` in the thread that measures
+            self._failure = error
+
+    def end(self) -> None:
+        """Wait until the last reading is over. Raises what stopped the reader."""
+        self._ended.set()
+        self.join()
+        if self._failure is not None:
+            raise self._failure
+
+
+def drop_pages(folder: Path) -> None:
+    """Make a log's bytes come from the disk at their next use."""
+    for path in folder.glob("*.log"):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+CASES: list[Case] = [
+    Consume("consume-1", "consume, 1 consumer, warm, recv of 64 KB", 1, 65_536),
+    Consume("consume-1-recv-1m", "consume, 1 consumer, warm, recv of 1 MB", 1, 1 << 20),
+    Consume("consume-4", "consume, 4 consumers, warm, recv of 64 KB", 4, 65_536),
+    Cold(),
+]

@@ -1,0 +1,157 @@
+"""A node that has much to keep: partitions, groups, producers, and a log that has been past its retention for long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.bench import frames, wire
+from penstock.bench.case import Case, Sample
+from penstock.bench.sides import PENSTOCK, Broker
+from penstock.bench.world import MIB, World
+from penstock.errors import raise_for
+from penstock.pyx.wire import messages
+
+TOPIC_PARTITIONS = 100
+
+
+@dataclass
+class Crowd(Case):
+    """10,000 partitions in topics of 100, 10,000 groups with an offset each; what Metadata takes then."""
+
+    name: str = "crowd"
+    title: str = "10,000 partitions and 10,000 groups (scaled) on one node"
+    sides: tuple[str, ...] = (PENSTOCK,)
+    warm: bool = False
+    rounds_most: int = 1
+    partitions: int = 10_000
+    groups: int = 10_000
+
+    def run(self, world: World, side: str) -> Sample:
+        broker = world.fresh_broker(side)
+        try:
+            broker.start()
+            return self._measure(world, broker)
+        finally:
+            world.forget(broker)
+
+    def _measure(self, world: World, broker: Broker) -> Sample:
+        each = min(TOPIC_PARTITIONS, world.scaled(TOPIC_PARTITIONS, least=2))
+        topics = [f"crowd-{number}" for number in range(max(1, world.scaled(self.partitions) // each))]
+        for topic in topics:
+            wire.create_topic(broker.bootstrap, topic, each)
+        body = frames.batch([b"one"])
+        with wire.WireConnection(broker.bootstrap, 60) as connection:
+            for topic in topics:
+                wire.produce(connection, topic, dict.fromkeys(range(each), body))
+            for number in range(world.scaled(self.groups, least=2)):
+                commit(connection, f"group-{number}", topics[number % len(topics)])
+        path = world.path(self.name)
+        one = self._ask(world, broker, path, topics[:1], 2_000)
+        all_of_them = self._ask(world, broker, path, [], 100)
+        return {
+            "metadata_one_p99_ms": one["p99_us"] / 1e3,
+            "metadata_one_p50_ms": one["p50_us"] / 1e3,
+            "metadata_all_p99_ms": all_of_them["p99_us"] / 1e3,
+            "metadata_all_p50_ms": all_of_them["p50_us"] / 1e3,
+            "rss_mib": broker.rss_mib(),
+            "partitions": float(len(topics) * each),
+        }
+
+    def _ask(
+        self, world: World, broker: Broker, path: Path, topics: list[str], count: int
+    ) -> dict[str, float]:
+        frames.write(path, [(wire.metadata_request(*topics), wire.METADATA_VERSION)])
+        try:
+            return world.requests(broker, path, requests=world.scaled(count, least=10))[-1]
+        finally:
+            path.unlink()
+
+
+def commit(connection: wire.WireConnection, group: str, topic: str) -> None:
+    """Commit an offset as a consumer does that assigns its partitions itself; waits for the coordinator."""
+    own = messages.OffsetCommitRequest
+    partition = own.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    request = own(
+        group_id=group, topics=[own.OffsetCommitRequestTopic(name=topic, partitions=[partition])]
+    )
+
+    def attempt() -> None:
+        answer = connection.ask(request, wire.OFFSET_COMMIT_VERSION)
+        raise_for(answer.topics[0].partitions[0].error_code, group)
+
+    wire.patiently(attempt)
+
+
+@dataclass
+class Sustained(Case):
+    """50 producers with keys, small batches, far past retention; throughput and p99 minute by minute.
+
+    Requests leave by the clock, well below what the broker could take, so that a broker that tires shows it.
+    """
+
+    name: str = "sustained"
+    title: str = "50 producers, keys, past retention, by the minute"
+    sides: tuple[str, ...] = (PENSTOCK,)
+    warm: bool = False
+    rounds_most: int = 1
+    series: tuple[str, ...] = ("mb_per_s_in_minute_", "p99_ms_in_minute_")
+    producers: int = 50
+    partitions: int = 50
+    rate: int = 10_000
+    batch_bytes: int = 4_096
+
+    def run(self, world: World, side: str) -> Sample:
+        broker = world.broker(side)
+        # At this rate the whole log is replaced within half a minute, and everything from then on is past retention.
+        configs = {"segment.bytes": str(4 * MIB), "retention.bytes": str(8 * MIB), "file.delete.delay.ms": "0"}
+        partitions, rate = world.scaled(self.partitions, least=4), world.scaled(self.rate, least=100)
+        partitions, rate = min(partitions, self.partitions), min(rate, self.rate)
+        topic = world.topic(broker, self.name, partitions, configs)
+        path = world.path(self.name)
+        load = frames.produce(
+            path, topic, partitions, batch_bytes=self.batch_bytes, record_bytes=100, keyed=True, payloads=2
+        )
+        seconds = world.minutes * 60
+        window_s = min(60.0, seconds / 6)
+        try:
+            printed, cpu_s = world.measured(
+                broker,
+                lambda: world.requests(
+                    broker, load, connections=self.producers, rate=rate, seconds=seconds, window=window_s
+                ),
+            )
+        finally:
+            world.drop(broker, topic)
+            path.unlink()
+        return self._sample(printed, load, cpu_s, window_s)
+
+    def _sample(
+        self, printed: list[dict[str, float]], load: frames.Frames, cpu_s: float, window_s: float
+    ) -> Sample:
+        whole = printed[-1]
+        windows = [one for one in printed[:-1] if one["seconds"] > window_s / 2]
+        rates = [one["requests"] * load.value_bytes / 1e6 / one["seconds"] for one in windows]
+        tails = [one["p99_us"] / 1e3 for one in windows]
+        # The first third against the last: one bad second of the machine must not decide.
+        third = max(1, len(windows) // 3)
+        sample = {
+            "throughput_last_to_first": _middle(rates[-third:]) / _middle(rates[:third]),
+            "p99_last_to_first": _middle(tails[-third:]) / max(_middle(tails[:third]), 1e-6),
+            "throughput_worst_to_first": min(rates) / _middle(rates[:third]),
+            "p99_worst_to_first": max(tails) / max(_middle(tails[:third]), 1e-6),
+            "mb_per_s": whole["requests"] * load.value_bytes / 1e6 / whole["seconds"],
+            "p99_ms": whole["p99_us"] / 1e3,
+            "cpu_us_per_request": cpu_s / whole["requests"] * 1e6,
+        }
+        for number, (rate, tail) in enumerate(zip(rates, tails, strict=True), 1):
+            sample[f"mb_per_s_in_minute_{number}"] = rate
+            sample[f"p99_ms_in_minute_{number}"] = tail
+        return sample
+
+
+def _middle(numbers: list[float]) -> float:
+    return sorted(numbers)[len(numbers) // 2]
+
+
+CASES: list[Case] = [Crowd(), Sustained()]

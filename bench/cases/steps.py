@@ -1,0 +1,148 @@
+"""Where the CPU time of a request goes, step by step, by sampling our broker while one of the other cases runs.
+
+The kernel's stacks say which system call a sample belongs to; a sample outside of them belongs to the module whose code ran,
+and modules of the data plane are named after what they do. Shares of samples, times the CPU time of a request, give
+nanoseconds. Needs `perf` (Debian: linux-perf) and leave to use it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.bench.case import Case, Sample
+from penstock.bench.sides import PENSTOCK
+from penstock.bench.world import Skipped, World
+
+SAMPLES_PER_S = 1999
+# System call -> step. What isn't named is "other system calls".
+CALLS = {
+    "recvfrom": "receive: recv",
+    "recvmsg": "receive: recv",
+    "read": "wake-ups: eventfd",
+    "write": "wake-ups: eventfd",
+    "pwrite64": "append: pwrite",
+    "pwritev": "append: pwrite",
+    "pread64": "find, read: pread",
+    "preadv2": "find, read: pread",
+    "sendto": "answer: send",
+    "sendmsg": "answer: send",
+    "writev": "answer: send",
+    "sendfile64": "answer: sendfile",
+    "epoll_wait": "wait: epoll",
+    "epoll_pwait": "wait: epoll",
+    "futex": "locks: futex",
+    "fdatasync": "flush: fdatasync",
+    "unlink": "retention: unlink",
+    "rename": "retention: unlink",
+    "openat": "files: open, close",
+    "close": "files: open, close",
+}
+# Module of the data plane -> step.
+MODULES = {
+    "crc": "CRC32C",
+    "batch": "check of the batch",
+    "codec": "check of the records (codec)",
+    "produce": "parse and answer of a produce",
+    "fetch": "parse, find and answer of a fetch",
+    "sessions": "parse, find and answer of a fetch",
+    "read": "find: log and index",
+    "partition": "lock, append, index",
+    "append": "lock, append, index",
+    "segment": "lock, append, index",
+    "producerstate": "lock, append, index",
+    "connection": "network loop",
+    "reactor": "network loop",
+    "waiting": "network loop",
+    "control": "network loop",
+}
+_CALL = re.compile(r"^__(?:x64|arm64|ia32)_sys_(\w+)")
+_FRAME = re.compile(r"^\s*[0-9a-f]+ (.+?) \((.*)\)$")
+_MODULE = re.compile(r"/pyx/(\w+)\.")
+
+
+def step_of(stack: Iterable[tuple[str, str]]) -> str:
+    """The step that a sample belongs to; its stack is (symbol, file) from the innermost outwards."""
+    frames = list(stack)
+    for symbol, _ in frames:
+        call = _CALL.match(symbol)
+        if call:
+            return CALLS.get(call[1], "other system calls")
+    for _, file in frames:
+        module = _MODULE.search(file)
+        if module:
+            return MODULES.get(module[1], f"{module[1]}")
+    innermost = frames[0][1] if frames else ""
+    if innermost.startswith("[kernel") or innermost.startswith("[guest"):
+        return "interrupts and switches"
+    if "python" in innermost:
+        return "control plane (Python)"
+    return "clock" if innermost == "[vdso]" else "C library"
+
+
+def steps(script: str) -> Counter[str]:
+    """Samples by step of what `perf script` printed."""
+    found: Counter[str] = Counter()
+    for block in script.split("\n\n"):
+        stack = [(match[1], match[2]) for line in block.splitlines() if (match := _FRAME.match(line))]
+        if stack:
+            found[step_of((symbol.split("+0x")[0], file) for symbol, file in stack)] += 1
+    return found
+
+
+@dataclass
+class Steps(Case):
+    """Another case on our broker, sampled."""
+
+    inner: Case
+    sides: tuple[str, ...] = (PENSTOCK,)
+    rounds_most: int = 1
+
+    def __post_init__(self) -> None:
+        self.name = f"steps-{self.inner.name}"
+        self.title = f"steps, ns a request: {self.inner.title}"
+
+    def prepare(self, world: World, side: str) -> None:
+        self.inner.prepare(world, side)
+
+    def run(self, world: World, side: str) -> Sample:
+        if shutil.which("perf") is None:
+            raise Skipped("`perf` is not installed; Debian has it as `linux-perf`")
+        kept, pid = world.path("perf"), str(world.broker(side).pid)
+        recording = subprocess.Popen(
+            ["perf", "record", "-q", "-g", "-e", "cpu-clock", "-F", str(SAMPLES_PER_S), "-o", str(kept), "-p", pid],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            sample = self.inner.run(world, side)
+        finally:
+            recording.send_signal(signal.SIGINT)
+            _, complained = recording.communicate()
+        found = self._found(kept, complained)
+        ns = sample["cpu_us_per_request"] * 1e3
+        total = sum(found.values())
+        shares = {f"{name} ns": ns * count / total for name, count in found.most_common()}
+        return {"whole request ns": ns, **shares, "samples": float(total)}
+
+    def _found(self, kept: Path, complained: str) -> Counter[str]:
+        if not kept.exists():
+            raise Skipped(f"perf may not sample here: {complained.strip()[-200:]}")
+        command = ["perf", "script", "-i", str(kept), "-F", "ip,sym,dso"]
+        printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        kept.unlink()
+        found = steps(printed)
+        if not found:
+            raise Skipped("perf took no sample: too short, or the kernel hides its symbols")
+        return found
+
+    def finish(self, world: World, side: str) -> None:
+        self.inner.finish(world, side)

@@ -1,0 +1,111 @@
+"""`penstock bench`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from penstock.bench import plots, report
+from penstock.bench.cases import BROKER_CASES
+from penstock.bench.programs import Programs
+from penstock.bench.run import Run, carry_out, chosen
+from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+from penstock.bench.world import World
+
+LONG_RUN_MINUTES = 30.0
+FREE_BYTES_LEAST = 8 << 30
+
+
+@click.command("bench")
+@click.argument("what", type=click.Choice(["broker"]), default="broker")
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Of each case and side.")
+@click.option(
+    "--scale",
+    type=click.FloatRange(0.0001, 10),
+    default=1.0,
+    show_default=True,
+    help="Multiplies sizes, counts and times of the load; below 1 figures are rougher and some targets easier.",
+)
+@click.option("--minutes", type=click.FloatRange(0.05), help="Of the long case. [30, times the scale if that is below 1]")
+@click.option("--only", metavar="REGEX", help="Cases whose name it finds.")
+@click.option("--ours-only", is_flag=True, help="Leave Apache Kafka out.")
+@click.option("--list", "listing", is_flag=True, help="Names and titles of the cases, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on standard output.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("build/bench"), show_default=True, help="Folder of the report."
+)
+@click.option("--work", type=click.Path(path_type=Path), help="Folder of the brokers' data; removed at the end. [OUT/work-*]")
+def command(
+    what: str,
+    rounds: int,
+    scale: float,
+    minutes: float | None,
+    only: str | None,
+    ours_only: bool,
+    listing: bool,
+    as_json: bool,
+    out: Path,
+    work: Path | None,
+) -> None:
+    """Our broker and Apache Kafka in turn, with the same clients: CPU first, then rates, latencies, memory, life cycle.
+
+    Prints the targets with our figures beside them, then every case; progress goes to standard error. Writes report.md,
+    report.json and pictures. Wants a machine that does nothing else.
+
+    Example: penstock bench --rounds 3 --only 'produce|consume'
+    """  # fmt: skip
+    try:
+        cases = chosen(BROKER_CASES, only)
+    except re.error as error:
+        raise click.ClickException(f"`--only {only}` is not a regular expression: {error}") from None
+    if not cases:
+        raise click.ClickException(f"`--only {only}` finds no case; `penstock bench --list` names them")
+    if listing:
+        width = max(len(case.name) for case in cases)
+        click.echo("\n".join(f"{case.name:{width}}  {case.title}" for case in cases))
+        return
+    sides = (PENSTOCK, FLOOR) if ours_only else (PENSTOCK, KAFKA, FLOOR)
+    minutes = minutes if minutes is not None else LONG_RUN_MINUTES * min(1.0, scale)
+    run = Run(cases, sides, rounds, scale, minutes)
+    # An ordinary end by SIGTERM, so that no broker outlives it.
+    signal.signal(signal.SIGTERM, lambda number, frame: _interrupt())
+    _carry_out(run, out.resolve(), work)
+    if as_json:
+        click.echo(report.as_json(run))
+    else:
+        console = Console()
+        report.tell(run, console if console.is_terminal else Console(width=160))
+        click.echo(f"written to `{out}`", err=True)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _carry_out(run: Run, out: Path, work: Path | None) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="work-", dir=(work or out).resolve()))
+    if shutil.disk_usage(folder).free < FREE_BYTES_LEAST * min(1.0, run.scale):
+        shutil.rmtree(folder)
+        raise click.ClickException(f"`{folder.parent}` has too little room for the brokers' data")
+    world = World(folder, run.scale, run.minutes, Programs(out / "programs"))
+    progress = Console(stderr=True, highlight=False)
+    try:
+        carry_out(run, world, lambda line: progress.print(line, markup=False), lambda: save(run, out))
+    finally:
+        world.close()
+    save(run, out, plots.draw(run, out))
+
+
+def save(run: Run, out: Path, pictures: list[Path] | None = None) -> None:
+    """Write what is known so far: a run that is broken off leaves what it measured."""
+    (out / "report.json").write_text(report.as_json(run) + "\n", encoding="utf-8")
+    (out / "report.md").write_text(report.markdown(run, pictures or []), encoding="utf-8")

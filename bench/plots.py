@@ -1,0 +1,96 @@
+"""Pictures of a run; matplotlib comes with the extra `bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.case import Measured, label
+from penstock.bench.run import Run
+from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+
+COLOURS = {PENSTOCK: "#2f6f9f", KAFKA: "#c0504d", FLOOR: "#9f9f9f"}
+# Picture -> its metric; every case that has it gets a group of bars.
+BARS = {
+    "cpu": "cpu_s_per_gb",
+    "cpu-request": "cpu_us_per_request",
+    "rate": "mb_per_s",
+    "latency-p50": "p50_ms",
+    "latency-p99": "p99_ms",
+}
+
+
+def draw(run: Run, folder: Path) -> list[Path]:
+    """Write PNGs; what was drawn. Nothing when matplotlib isn't installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        return []
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    drawn = [_bars(run, metric, folder / f"{name}.png", pyplot) for name, metric in BARS.items()]
+    for case in run.cases:
+        if case.series and case.name in run.measured:
+            drawn.append(_series(run.measured[case.name], case.series, folder / f"{case.name}.png", pyplot))
+    drawn += [
+        _steps(run.measured[case.name], folder / f"{case.name}.png", pyplot)
+        for case in run.cases
+        if case.name.startswith("steps-") and case.name in run.measured
+    ]
+    return [path for path in drawn if path is not None]
+
+
+def _bars(run: Run, metric: str, path: Path, pyplot: Any) -> Path | None:
+    cases = [
+        one
+        for one in run.measured.values()
+        if one.median(PENSTOCK, metric) is not None and one.median(KAFKA, metric) is not None
+    ]
+    if not cases:
+        return None
+    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.55 * len(cases)))
+    for number, side in enumerate((PENSTOCK, KAFKA, FLOOR)):
+        places = [place + (number - 1) * 0.27 for place in range(len(cases))]
+        axes.barh(places, [one.median(side, metric) or 0 for one in cases], 0.25, color=COLOURS[side], label=side)
+    axes.set_yticks(range(len(cases)), [one.name for one in cases])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel(f"{label(metric)} (median of {run.rounds})")
+    axes.legend()
+    return _saved(figure, path, pyplot)
+
+
+def _series(measured: Measured, prefixes: tuple[str, ...], path: Path, pyplot: Any) -> Path | None:
+    if not measured.samples:
+        return None
+    figure, rows = pyplot.subplots(len(prefixes), 1, figsize=(9, 3 * len(prefixes)), squeeze=False)
+    for axes, prefix in zip(rows[:, 0], prefixes, strict=True):
+        for side, samples in measured.samples.items():
+            values = [value for metric, value in samples[0].items() if metric.startswith(prefix)]
+            axes.plot(range(1, len(values) + 1), values, marker=".", color=COLOURS[side], label=side)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(label(prefix.removesuffix("_in_minute_")))
+        axes.set_xlabel("minute")
+    return _saved(figure, path, pyplot)
+
+
+def _steps(measured: Measured, path: Path, pyplot: Any) -> Path | None:
+    if not measured.samples:
+        return None
+    sample = measured.samples[PENSTOCK][0]
+    parts = {name.removesuffix(" ns"): ns for name, ns in sample.items() if name.endswith(" ns")}
+    whole = parts.pop("whole request")
+    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.35 * len(parts)))
+    axes.barh(list(parts), [ns / 1e3 for ns in parts.values()], color=COLOURS[PENSTOCK])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"us of a request's {whole / 1e3:.1f} us")
+    axes.set_title(measured.title, fontsize=10)
+    return _saved(figure, path, pyplot)
+
+
+def _saved(figure: Any, path: Path, pyplot: Any) -> Path:
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return path

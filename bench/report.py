@@ -1,0 +1,188 @@
+"""What a run found, for people (terminal, Markdown) and for programs (JSON). One list of tables serves both of the former."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.bench.case import Measured, label, show
+from penstock.bench.cases.linkedin import END_TO_END, END_TO_END_PUBLISHED_MS, PUBLISHED
+from penstock.bench.run import Run
+from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+from penstock.bench.targets import BROKER_TARGETS, Target, Verdict
+from penstock.bench.world import RECYCLED_TOPIC, RECYCLING
+
+FULL_SCALE = 1.0
+COLOURS = {Verdict.MET: "green", Verdict.MISSED: "red", Verdict.NOT_MEASURED: "yellow"}
+
+
+@dataclass
+class Sheet:
+    """A table: the first column is words, the others are numbers."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[list[str]] = field(default_factory=list)
+    words: bool = False  # all columns are words
+
+
+def sheets(run: Run) -> list[Sheet]:
+    """Targets first, then LinkedIn's rows, then every case."""
+    found = [targets_sheet(run)]
+    if any(name.startswith("linkedin") for name in run.measured):
+        found.append(linkedin_sheet(run))
+    found += [case_sheet(run, measured) for measured in run.measured.values()]
+    return found
+
+
+def targets_sheet(run: Run) -> Sheet:
+    """Each target with our figures beside it, and why it is missed or not measured."""
+    sheet = Sheet("Targets, broker on one node", ("figure", "target", "ours", "verdict", "why"), words=True)
+    for target in BROKER_TARGETS:
+        ours = "\n".join(bound.text(run.measured) for bound in target.bounds)
+        sheet.rows.append([target.figure, target.target, ours, target.verdict(run.measured).value, why(run, target)])
+    return sheet
+
+
+def why(run: Run, target: Target) -> str:
+    """The reason of a verdict that isn't `met`."""
+    verdict = target.verdict(run.measured)
+    if verdict is Verdict.MET:
+        return ""
+    reasons = [target.why] if verdict is Verdict.MISSED and target.why else []
+    for case in dict.fromkeys(bound.case for bound in target.bounds):
+        if case not in run.measured:
+            reasons.append(f"{case}: not part of this run")
+        else:
+            reasons += [f"{case} on {side}: {text}" for side, text in run.measured[case].failed.items()]
+    return "\n".join(reasons)
+
+
+def linkedin_sheet(run: Run) -> Sheet:
+    """The published rows under their own names; six machines then, one now."""
+    columns = ("row (LinkedIn, 2014)", "published", "penstock here", "Apache Kafka here", "CPU, x Kafka")
+    sheet = Sheet("LinkedIn's rows, 100-byte records", columns)
+    by_title = {measured.title: measured for measured in run.measured.values()}
+    for title, (records, megabytes) in PUBLISHED.items():
+        cells = _linkedin_cells(by_title.get(title), "records_per_s", "cpu_s_per_gb")
+        sheet.rows.append([title, f"{records:,.0f} records/s ({megabytes} MB/s)", *cells])
+    published = ", ".join(f"{value:g}" for value in END_TO_END_PUBLISHED_MS.values())
+    cells = _linkedin_cells(by_title.get(END_TO_END), "average_ms", "cpu_us_per_request")
+    sheet.rows.append([END_TO_END, f"{published} ms (median, p99, p99.9); here the average", *cells])
+    return sheet
+
+
+def _linkedin_cells(measured: Measured | None, metric: str, cost: str) -> list[str]:
+    if measured is None:
+        return ["not part of this run", "", ""]
+    if not measured.samples:
+        return ["; ".join(sorted(set(measured.failed.values()))), "", ""]
+    return [*(_cell(measured, side, metric) for side in (PENSTOCK, KAFKA)), _ratio(measured, cost, KAFKA)]
+
+
+def case_sheet(run: Run, measured: Measured) -> Sheet:
+    """Medians of a case by side, and ours as a multiple of the others."""
+    sides = [side for side in (PENSTOCK, KAFKA, FLOOR) if side in measured.samples]
+    others = [side for side in sides if side != PENSTOCK and PENSTOCK in sides]
+    columns = ["median", *sides, *(f"x {side}" for side in others)]
+    sheet = Sheet(f"{measured.name}: {measured.title}", columns)
+    for metric in measured.metrics():
+        cells = [_cell(measured, side, metric) for side in sides]
+        sheet.rows.append([label(metric), *cells, *(_ratio(measured, metric, side) for side in others)])
+    for side, text in measured.failed.items():
+        sheet.rows.append([f"{side}: {text}", *[""] * (len(columns) - 1)])
+    return sheet
+
+
+def _cell(measured: Measured, side: str, metric: str) -> str:
+    value = measured.median(side, metric)
+    return "" if value is None else show(metric, value)
+
+
+def _ratio(measured: Measured, metric: str, side: str) -> str:
+    ours, other = measured.median(PENSTOCK, metric), measured.median(side, metric)
+    return f"{ours / other:.2f}" if ours is not None and other else ""
+
+
+def preface(run: Run) -> list[str]:
+    """What has to be known to read the figures."""
+    lines = [f"{name}: {value}" for name, value in run.machine.items()]
+    lines.append(f"{run.rounds} rounds in turn, medians; scale {run.scale:g}; {sum(run.took_s.values()) / 60:.0f} minutes")
+    if run.scale < FULL_SCALE:
+        lines.append("A scale below 1 shortens the load: absolute targets (memory, recovery, partitions) are easier.")
+    recycling = ", ".join(f"{name}={value}" for name, value in RECYCLED_TOPIC.items())
+    settings = ", ".join(f"{name}={value}" for name, value in RECYCLING[KAFKA].items())
+    lines.append(
+        f"Settings that are not defaults: both brokers look for old segments often ({settings}), and the topics of produce "
+        f"cases keep little ({recycling}), so that pages are used again; life-cycle cases have defaults throughout."
+    )
+    lines.append("GB = 1e9 bytes of record values before compression. Broker CPU is user + system of all of its threads.")
+    return lines
+
+
+def tell(run: Run, console: Console) -> None:
+    """Print everything."""
+    for line in preface(run):
+        console.print(line, highlight=False)
+    for sheet in sheets(run):
+        table = Table(title=sheet.title, title_justify="left", show_lines=sheet.words)
+        for number, column in enumerate(sheet.columns):
+            table.add_column(column, justify="left" if sheet.words or not number else "right", overflow="fold")
+        for row in sheet.rows:
+            table.add_row(*_coloured(row))
+        console.print(table)
+
+
+def _coloured(row: Sequence[str]) -> Iterable[str]:
+    colours = {verdict.value: colour for verdict, colour in COLOURS.items()}
+    for cell in row:
+        yield f"[{colours[cell]}]{cell}[/]" if cell in colours else cell.replace("[", r"\[")
+
+
+def markdown(run: Run, pictures: Sequence[Path] = ()) -> str:
+    """The same as a file."""
+    lines = ["# Benchmark of the broker", ""]
+    lines += [f"- {line}" for line in preface(run)]
+    for sheet in sheets(run):
+        lines += ["", f"## {sheet.title}", ""]
+        lines.append("| " + " | ".join(sheet.columns) + " |")
+        marks = ["---" if sheet.words or not number else "---:" for number in range(len(sheet.columns))]
+        lines.append("| " + " | ".join(marks) + " |")
+        for row in sheet.rows:
+            lines.append("| " + " | ".join(cell.replace("|", r"\|").replace("\n", "<br>") for cell in row) + " |")
+    lines += [line for picture in pictures for line in ("", f"![{picture.stem}]({picture.name})")]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(run: Run) -> str:
+    """Everything that was measured, each round by itself, and the verdicts."""
+    cases = {
+        name: {
+            "title": measured.title,
+            "samples": measured.samples,
+            "median": {
+                side: {metric: measured.median(side, metric) for metric in measured.metrics()}
+                for side in measured.samples
+            },
+            "failed": measured.failed,
+            "took_s": run.took_s.get(name),
+        }
+        for name, measured in run.measured.items()
+    }
+    targets = [
+        {
+            "figure": target.figure,
+            "target": target.target,
+            "verdict": target.verdict(run.measured).value,
+            "ours": [bound.text(run.measured) for bound in target.bounds],
+            "why": why(run, target),
+        }
+        for target in BROKER_TARGETS
+    ]
+    whole = {"machine": run.machine, "rounds": run.rounds, "scale": run.scale, "targets": targets, "cases": cases}
+    return json.dumps(whole, indent=1)

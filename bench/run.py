@@ -1,0 +1,104 @@
+"""A run: every case, its sides in turn, round after round; what failed is said and the rest goes on."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock import __version__
+from penstock.bench.apache_kafka import KAFKA_VERSION
+from penstock.bench.case import Case, Measured, Sample, label, show
+from penstock.bench.world import Skipped, World
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Run:
+    """What is asked for, and what came of it so far."""
+
+    cases: Sequence[Case]
+    sides: tuple[str, ...]
+    rounds: int
+    scale: float
+    minutes: float
+    machine: dict[str, str] = field(default_factory=dict)
+    measured: dict[str, Measured] = field(default_factory=dict)
+    took_s: dict[str, float] = field(default_factory=dict)
+
+
+def chosen(cases: Sequence[Case], only: str | None) -> list[Case]:
+    """The cases whose name a regular expression finds. Raises re.error."""
+    return [case for case in cases if only is None or re.search(only, case.name)]
+
+
+def carry_out(run: Run, world: World, say: Say, after_each: Callable[[], None]) -> None:
+    """Measure everything; `after_each` is called when a case is done."""
+    run.machine = machine()
+    for number, case in enumerate(run.cases, 1):
+        say(f"[{number}/{len(run.cases)}] {case.name}: {case.title}")
+        started = time.monotonic()
+        run.measured[case.name] = _case(run, case, world, say)
+        run.took_s[case.name] = time.monotonic() - started
+        after_each()
+
+
+def _case(run: Run, case: Case, world: World, say: Say) -> Measured:
+    measured = Measured(case.name, case.title)
+    sides = [side for side in case.sides if side in run.sides]
+    prepared: list[str] = []
+    try:
+        for side in sides:
+            prepared.append(side)
+            _try(measured, side, say, lambda side=side: case.prepare(world, side))  # type: ignore[misc]
+        rounds = min(run.rounds, case.rounds_most)
+        for number in range(0 if case.warm else 1, rounds + 1):
+            for side in sides:
+                if side not in measured.failed:
+                    sample = _try(measured, side, say, lambda side=side: case.run(world, side))  # type: ignore[misc]
+                    if sample is not None and number:
+                        measured.samples.setdefault(side, []).append(sample)
+                        say(f"    {side:9} round {number}: {brief(sample)}")
+    finally:
+        for side in prepared:
+            _try(measured, side, say, lambda side=side: case.finish(world, side))  # type: ignore[misc]
+    return measured
+
+
+def _try(measured: Measured, side: str, say: Say, work: Callable[[], Sample | None]) -> Sample | None:
+    try:
+        return work()
+    except Skipped as reason:
+        measured.failed[side] = str(reason)
+    except Exception as error:  # noqa: BLE001 - the other cases are still worth measuring; this one's failure is reported
+        measured.failed[side] = f"{type(error).__name__}: {error}"
+    say(f"    {side:9} {measured.failed[side]}")
+    return None
+
+
+def brief(sample: Sample, most: int = 4) -> str:
+    """A sample's first metrics on one line."""
+    return ", ".join(f"{label(metric)} {show(metric, value)}" for metric, value in list(sample.items())[:most])
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on."""
+    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    models = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    memory = re.search(r"^MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text(), re.M)
+    return {
+        "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cores": f"{os.cpu_count()} x {models[0] if models else platform.machine()}",
+        "memory": f"{int(memory[1]) / (1 << 20):.0f} GiB" if memory else "?",
+        "kernel": platform.release(),
+        "load at the start": f"{os.getloadavg()[0]:.2f}",
+        "TCP congestion control": congestion.read_text().strip() if congestion.exists() else "?",
+        "penstock": __version__,
+        "Apache Kafka": f"{KAFKA_VERSION}, one KRaft node, 1 GiB heap",
+    }

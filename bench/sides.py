@@ -1,0 +1,153 @@
+"""The servers that are measured: our broker, Apache Kafka, and the floor that neither can go below."""
+
+from __future__ import annotations
+
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.bench import process
+from penstock.bench.apache_kafka import ApacheKafka, free_ports
+from penstock.bench.broker_process import BrokerProcess
+from penstock.bench.programs import Programs
+
+PENSTOCK = "penstock"
+KAFKA = "kafka"
+FLOOR = "floor"
+
+
+class Server(ABC):
+    """A running process with an address."""
+
+    @property
+    @abstractmethod
+    def bootstrap(self) -> str:
+        """host:port."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """Of the process while it runs."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it cleanly and wait; harmless when it is gone."""
+
+    def cpu_s(self) -> float:
+        """CPU seconds since its start, user and system, all threads."""
+        return process.cpu_s(self.pid)
+
+    def rss_mib(self) -> float:
+        """Resident memory."""
+        return process.rss_mib(self.pid)
+
+
+class Broker(Server):
+    """A broker with a data folder that outlives it."""
+
+    @abstractmethod
+    def launch(self) -> None:
+        """Start it and don't wait."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """kill -9."""
+
+    @abstractmethod
+    def log_folder(self, topic: str, partition: int) -> Path:
+        """Where the segments of a partition are."""
+
+
+class Penstock(Broker):
+    """`penstock broker` with its default settings but for the given ones."""
+
+    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._process = BrokerProcess(folder / "data", properties)
+        (self._process.port,) = free_ports(1)
+
+    @property
+    def bootstrap(self) -> str:
+        return self._process.bootstrap
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def launch(self) -> None:
+        self._process.launch()
+
+    def start(self) -> None:
+        self._process.start()
+
+    def stop(self) -> None:
+        if self._process.running:
+            self._process.stop()
+        self._process.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def log_folder(self, topic: str, partition: int) -> Path:
+        return self._process.data / f"{topic}-{partition}"
+
+
+class Kafka(Broker):
+    """Apache Kafka with its default settings but for the given ones."""
+
+    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        self._node = ApacheKafka(folder, properties)
+
+    @property
+    def bootstrap(self) -> str:
+        return self._node.bootstrap
+
+    @property
+    def pid(self) -> int:
+        return self._node.pid
+
+    def launch(self) -> None:
+        self._node.launch()
+
+    def start(self) -> None:
+        self._node.start()
+
+    def stop(self) -> None:
+        self._node.stop()
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def log_folder(self, topic: str, partition: int) -> Path:
+        return self._node.data / f"{topic}-{partition}"
+
+
+class Floor(Server):
+    """A server that makes only the system calls that nobody can do without; see programs/floor.c."""
+
+    def __init__(self, programs: Programs, mode: str, **options: object) -> None:
+        self._process: subprocess.Popen[str] = programs.start("floor", mode, **options)
+        assert self._process.stdout is not None
+        self._port = self._process.stdout.readline().strip()
+        if not self._port:
+            raise RuntimeError(f"the floor did not start: {self._process.communicate()[1]}")
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+BROKERS: dict[str, type[Penstock] | type[Kafka]] = {PENSTOCK: Penstock, KAFKA: Kafka}

@@ -1,0 +1,189 @@
+"""The figures to reach, as bounds on what cases measure, and why one is missed where that is known."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.bench.case import Measured, label, show
+from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+
+Cases = Mapping[str, Measured]
+
+
+class Verdict(Enum):
+    """What became of a target."""
+
+    MET = "met"
+    MISSED = "missed"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Our median of one metric against a limit: an absolute one, or times another side's (or another case's) median."""
+
+    case: str
+    metric: str
+    limit: float
+    times: str = ""  # side whose median it multiplies
+    of_case: str = ""  # case whose median it multiplies, of our own side unless `times` says another
+    at_least: bool = False
+
+    def value(self, cases: Cases) -> float | None:
+        """Ours, as a multiple where the limit is one."""
+        ours = self._median(cases, self.case, PENSTOCK)
+        if ours is None or not (self.times or self.of_case):
+            return ours
+        other = self._median(cases, self.of_case or self.case, self.times or PENSTOCK)
+        return None if not other else ours / other
+
+    def _median(self, cases: Cases, case: str, side: str) -> float | None:
+        return cases[case].median(side, self.metric) if case in cases else None
+
+    def verdict(self, cases: Cases) -> Verdict:
+        """Whether the limit holds."""
+        value = self.value(cases)
+        if value is None:
+            return Verdict.NOT_MEASURED
+        holds = operator.ge if self.at_least else operator.le
+        return Verdict.MET if holds(value, self.limit) else Verdict.MISSED
+
+    def text(self, cases: Cases) -> str:
+        """Our figure beside its limit."""
+        value, sign = self.value(cases), ">=" if self.at_least else "<="
+        of = {KAFKA: " x Kafka", FLOOR: " x floor", "": " x quiet" if self.of_case else ""}[self.times]
+        shown = "-" if value is None else (f"{value:.2f}" if of else show(self.metric, value))
+        limit = f"{self.limit:g}{of}" if of else f"{self.limit:g}"
+        return f"{self.case} {label(self.metric)}: {shown} ({sign} {limit})"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A row of the table: the figure, the target in words, the bounds that say the same, and why it is missed."""
+
+    figure: str
+    target: str
+    bounds: tuple[Bound, ...]
+    why: str = ""
+
+    def verdict(self, cases: Cases) -> Verdict:
+        """Missed if any bound is; met only if all were measured."""
+        verdicts = {bound.verdict(cases) for bound in self.bounds}
+        for one in (Verdict.MISSED, Verdict.NOT_MEASURED):
+            if one in verdicts:
+                return one
+        return Verdict.MET
+
+
+def _of_kafka(case: str, limit: float, metric: str = "cpu_s_per_gb", *, at_least: bool = False) -> Bound:
+    return Bound(case, metric, limit, times=KAFKA, at_least=at_least)
+
+
+def _consume(case: str) -> tuple[Bound, ...]:
+    return (
+        _of_kafka(case, 0.8),
+        Bound(case, "cpu_s_per_gb", 1.3, times=FLOOR),
+        _of_kafka(case, 1.2, "mb_per_s", at_least=True),
+    )
+
+
+CODECS = ("snappy", "lz4", "zstd")
+
+BROKER_TARGETS = [
+    Target(
+        "produce CPU s/GB, 1 MB batches, recycled pages",
+        "<= 0.30 x Kafka and <= 0.55 s/GB",
+        (_of_kafka("produce-1m", 0.30), Bound("produce-1m", "cpu_s_per_gb", 0.55)),
+    ),
+    Target(
+        "produce CPU s/GB, 16 KB batches, and 128 KB through librdkafka",
+        "<= 0.30 x Kafka",
+        (_of_kafka("produce-16k", 0.30), _of_kafka("rdkafka-produce-128k", 0.30)),
+    ),
+    Target(
+        "produce CPU s/GB, compressed batches (snappy, lz4, zstd; headers validated)",
+        "<= 0.20 x Kafka; with validate.records=full still <= 0.8 x",
+        (
+            *(_of_kafka(f"produce-{codec}", 0.20) for codec in CODECS),
+            *(_of_kafka(f"produce-{codec}-full", 0.8) for codec in CODECS),
+        ),
+    ),
+    Target(
+        "one record a request, 5 in flight: rate / CPU per request",
+        ">= 2.5 x / <= 0.25 x Kafka, CPU <= 2 x bare ping-pong",
+        (
+            _of_kafka("request-5", 2.5, "requests_per_s", at_least=True),
+            _of_kafka("request-5", 0.25, "cpu_us_per_request"),
+            Bound("request-5", "cpu_us_per_request", 2.0, times=FLOOR),
+        ),
+    ),
+    Target(
+        "consume CPU s/GB, warm, 1 and 4 consumers",
+        "<= 0.8 x Kafka, <= 1.3 x bare sendfile; MB/s >= 1.2 x",
+        (*_consume("consume-1"), *_consume("consume-4")),
+        why="With more consumers than cores the rate is the consumers': both brokers wait for them.",
+    ),
+    Target(
+        "a cold consumer (pages dropped) beside a tail consumer and a producer",
+        "p99 of the others <= 1.5 x theirs without it",
+        (Bound("cold-reader", "ack_p99_growth", 1.5), Bound("cold-reader", "end_to_end_p99_growth", 1.5)),
+    ),
+    Target(
+        "ack p50 / p99 / p99.9 at 2,000 a second",
+        "<= 0.5 x Kafka; p99.9 no worse; a busy control plane may not move them",
+        (
+            _of_kafka("ack-latency", 0.5, "p50_ms"),
+            _of_kafka("ack-latency", 0.5, "p99_ms"),
+            _of_kafka("ack-latency", 1.0, "p999_ms"),
+            Bound("ack-latency-busy", "p50_ms", 1.25, of_case="ack-latency"),
+            Bound("ack-latency-busy", "p99_ms", 1.5, of_case="ack-latency"),
+        ),
+        why="On two cores the requests that keep the control plane busy also take the producer's and the network thread's "
+        "cores; what is left of the difference beside Kafka's is ours.",
+    ),
+    Target(
+        "many producers (50), keys, past retention, 30 minutes",
+        "throughput and p99 stay within 10 % of the first minutes",
+        (
+            Bound("sustained", "throughput_last_to_first", 0.9, at_least=True),
+            Bound("sustained", "throughput_worst_to_first", 0.9, at_least=True),
+            Bound("sustained", "p99_last_to_first", 1.1),
+        ),
+    ),
+    Target(
+        "exec to first acknowledged produce / in-process broker",
+        "<= 0.7 s / <= 0.3 s",
+        (Bound("start", "start_s", 0.7), Bound("start-in-process", "start_s", 0.3)),
+    ),
+    Target(
+        "RSS idle / after load / each idle connection",
+        "<= 60 / <= 120 MiB / <= 8 KiB",
+        (
+            Bound("memory", "rss_idle_mib", 60),
+            Bound("memory", "rss_after_load_mib", 120),
+            Bound("memory", "rss_each_connection_kib", 8),
+        ),
+    ),
+    Target(
+        "kill -9 after 2 GB, to first fetch; 1,000 partitions: create, clean restart, restart after kill -9",
+        "<= 1 s; <= 1, <= 1, <= 2 s",
+        (
+            Bound("recovery", "to_first_fetch_s", 1),
+            Bound("partitions-1000", "create_and_produce_s", 1),
+            Bound("partitions-1000", "clean_restart_s", 1),
+            Bound("partitions-1000", "restart_after_kill_s", 2),
+        ),
+    ),
+    Target(
+        "10,000 partitions, 10,000 groups on one node",
+        "serves; metadata p99 <= 50 ms; RSS <= 500 MiB",
+        (
+            Bound("crowd", "metadata_one_p99_ms", 50),
+            Bound("crowd", "metadata_all_p99_ms", 50),
+            Bound("crowd", "rss_mib", 500),
+        ),
+    ),
+]

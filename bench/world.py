@@ -1,0 +1,139 @@
+"""What a case works with: brokers, topics, load, and CPU seconds."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.bench import frames, wire
+from penstock.bench.programs import Programs, ended
+from penstock.bench.sides import BROKERS, KAFKA, PENSTOCK, Broker, Floor, Server
+
+T = TypeVar("T")
+GB = 1e9
+MIB = 1 << 20
+SETTLE_S = 0.3  # what a broker still does after its last answer belongs to the case
+
+# Pages that were free for about two seconds may go back to a virtual machine's host, and coming back they cost the broker's
+# system time more than anything else does. So the brokers that produce cases use drop old segments at once.
+RECYCLING = {
+    PENSTOCK: {"log.retention.check.interval.ms": "100"},
+    KAFKA: {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"},
+}
+RECYCLED_TOPIC = {
+    "segment.bytes": str(16 * MIB),
+    "retention.bytes": str(32 * MIB),
+    "file.delete.delay.ms": "0",
+}
+
+
+class Skipped(Exception):
+    """A case can't be measured here; the text is the reason in a sentence."""
+
+
+@dataclass
+class World:
+    """Lives through a whole run. `scale` multiplies sizes, counts and times of the load."""
+
+    folder: Path
+    scale: float
+    minutes: float
+    programs: Programs
+    _brokers: dict[tuple[str, tuple[tuple[str, str], ...]], Broker] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def scaled(self, number: float, least: float = 1) -> int:
+        """A count or size at this scale."""
+        return int(max(least, number * self.scale))
+
+    def seconds(self, number: float, least: float = 0.3) -> float:
+        """A time at this scale."""
+        return max(least, number * self.scale)
+
+    # Brokers
+
+    def broker(self, side: str, **more: str) -> Broker:
+        """A broker that serves all cases that ask for the same properties (`_` for `.` in their names)."""
+        key = (side, tuple(sorted(more.items())))
+        if key in self._brokers and not _lives(self._brokers[key]):
+            self._brokers.pop(key).stop()
+        if key not in self._brokers:
+            properties = {**RECYCLING[side], **{name.replace("_", "."): value for name, value in more.items()}}
+            broker = self.fresh_broker(side, properties)
+            self._brokers[key] = broker
+            broker.start()
+        return self._brokers[key]
+
+    def fresh_broker(self, side: str, properties: dict[str, str] | None = None) -> Broker:
+        """A broker of the case's own in a new folder, not started; the case stops it."""
+        return BROKERS[side](self.folder / f"{side}-{next(self._numbers)}", properties or {})
+
+    def forget(self, broker: Broker) -> None:
+        """Stop a broker of the case's own and remove what it wrote."""
+        broker.stop()
+        for path in self.folder.glob(f"{broker.log_folder('x', 0).parent.parent.name}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def floor(self, mode: str, **options: object) -> Floor:
+        """A floor server; the case stops it."""
+        return Floor(self.programs, mode, **options)
+
+    def close(self) -> None:
+        """Stop all brokers and remove the data."""
+        for broker in self._brokers.values():
+            broker.stop()
+        self._brokers.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # Topics and files
+
+    def path(self, hint: str) -> Path:
+        """A name for a file that is used by nobody else."""
+        return self.folder / f"{hint}-{next(self._numbers)}"
+
+    def topic(self, server: Server, hint: str, partitions: int, configs: dict[str, str] | None = None) -> str:
+        """A new topic."""
+        name = f"bench-{hint}-{next(self._numbers)}"
+        wire.create_topic(server.bootstrap, name, partitions, configs)
+        return name
+
+    def drop(self, server: Server, topic: str) -> None:
+        """Delete a topic."""
+        wire.delete_topic(server.bootstrap, topic)
+
+    # Load
+
+    def measured(self, server: Server, work: Callable[[], T]) -> tuple[T, float]:
+        """What the work gave, and the CPU seconds that it cost the server."""
+        before = server.cpu_s()
+        result = work()
+        time.sleep(SETTLE_S)
+        return result, server.cpu_s() - before
+
+    def requests(self, server: Server, load: frames.Frames | Path, **options: object) -> list[dict[str, Any]]:
+        """Send requests; see programs/requests.c. What it printed; the last is the whole."""
+        if isinstance(load, frames.Frames):
+            options = {"error_at": load.error_at, **options}
+            load = load.path
+        return self.programs.run("requests", to=server.bootstrap, frames=load, **options)
+
+    def fetch(self, server: Server, consumers: int, frame: Path, **options: object) -> dict[str, float]:
+        """Consumers side by side, each reading all: records and bytes together, seconds of the slowest."""
+        running = [
+            self.programs.start("fetch", to=server.bootstrap, frame=frame, **options) for _ in range(consumers)
+        ]
+        results = [ended(process)[-1] for process in running]
+        total = {name: float(sum(result[name] for result in results)) for name in ("bytes", "records", "requests")}
+        return {**total, "seconds": max(float(result["seconds"]) for result in results)}
+
+
+def _lives(broker: Broker) -> bool:
+    try:
+        return Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, AssertionError):
+        return False

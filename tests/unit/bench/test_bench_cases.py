@@ -1,0 +1,77 @@
+"""Every case runs at a tiny scale on our broker and gives numbers that make sense; nothing is judged by time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.bench.case import Case, Measured
+from penstock.bench.cases import BROKER_CASES, clients, linkedin
+from penstock.bench.cases.lifecycle import InProcess
+from penstock.bench.cases.steps import Steps
+from penstock.bench.programs import Programs
+from penstock.bench.run import Run, carry_out
+from penstock.bench.sides import FLOOR, PENSTOCK
+from penstock.bench.world import World
+
+JAVA = (
+    clients.JavaProduce,
+    clients.JavaConsume,
+    linkedin.SingleProducer,
+    linkedin.Consumers,
+    linkedin.EndToEnd,
+)
+SCALE = 0.001
+MINUTES = 0.02
+# What may be zero at this scale: CPU seconds have a grain of 10 ms, memory may not grow, memory may even shrink.
+MAY_BE_ZERO = ("cpu", "rss_each_connection_kib", " ns")
+
+
+def param(case: Case) -> object:
+    marks = [pytest.mark.kafka] if isinstance(case, JAVA) else []
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    programs = Programs(Path("build/bench/programs"))
+    world = World(tmp_path_factory.mktemp("bench"), SCALE, MINUTES, programs)
+    yield world
+    world.close()
+
+
+def measure(world: World, case: Case) -> Measured:
+    case.warm = False
+    said: list[str] = []
+    run = Run([case], (PENSTOCK, FLOOR), 1, world.scale, world.minutes)
+    carry_out(run, world, said.append, lambda: None)
+    assert case.name in said[0]
+    return run.measured[case.name]
+
+
+@pytest.mark.parametrize("case", [param(case) for case in BROKER_CASES])
+def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
+    measured = measure(world, case)
+    if isinstance(case, linkedin.NeedsCluster):
+        assert measured.failed == {PENSTOCK: "needs a cluster: not measured yet"}
+        return
+    if measured.failed and isinstance(case, (Steps, InProcess)):
+        pytest.skip(measured.failed[PENSTOCK])
+    if case.name.endswith("-full") and "unknown broker property" in str(measured.failed):
+        pytest.skip(measured.failed[PENSTOCK])
+    assert measured.failed == {}
+    assert set(measured.samples) == {side for side in case.sides if side in (PENSTOCK, FLOOR)}
+    for samples in measured.samples.values():
+        (sample,) = samples
+        for metric, value in sample.items():
+            assert math.isfinite(value), metric
+            if not any(word in metric for word in MAY_BE_ZERO):
+                assert value > 0, metric
+
+
+def test_the_names_of_cases_are_all_different() -> None:
+    names = [case.name for case in BROKER_CASES]
+    assert len(set(names)) == len(names)
