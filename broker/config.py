@@ -1,26 +1,17 @@
-"""The broker's properties and the topics' configs: Kafka's names, defaults and layering.
+"""The broker's properties: Kafka's names and defaults, ours prefixed `penstock.`.
 
-Three layers, the later wins: the default, the broker's property (file, `--set`, or altered at run time), the
-topic's own config. `TOPIC_CONFIGS` says for each topic config which broker property stands behind it, so that
-`describe` and the log's settings come from one table. A property that this broker does not know is refused and
-not ignored; those that only take one value say so when another is given.
+A property that this broker does not know is refused and not ignored; those that only take one value say so when
+another is given. Kafka's properties that make no sense here are refused with what to do instead (`REFUSED`).
+What stands behind a topic's config is in `topicconfig.py`, the layers and what can be altered at run time in
+`brokerconfig.py`.
 
-Accepted and kept, but without effect yet: `cleanup.policy=compact` and the settings of compaction (nothing is
-compacted, nothing is lost), `file.delete.delay.ms` (files go at once, open readers keep theirs),
-`min.insync.replicas` and `unclean.leader.election.enable` (one node has one copy).
+Kept only: `min.insync.replicas` and `unclean.leader.election.enable` (one node has one copy), and the rates of
+replication, which there is none of.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import IntEnum
-from pathlib import Path
-from typing import Any
-
 from penstock.config import (
-    Parser,
     Property,
     Schema,
     parse_bool,
@@ -30,7 +21,6 @@ from penstock.config import (
     parse_list,
     parse_str,
 )
-from penstock.errors import ErrorCode, KafkaError
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
@@ -43,15 +33,17 @@ def parse_cleanup_policy(text: str) -> list[str]:
     """`delete`, `compact` or both."""
     words = parse_list(text)
     if not words or any(word not in ("delete", "compact") for word in words):
-        raise ValueError("is not made of `delete` and `compact`")
+        raise ValueError("is not one of compact, delete")
     return words
 
 
 def parse_ratio(text: str) -> float:
     """A number from 0 to 1."""
     number = parse_float(text)
-    if not 0 <= number <= 1:
-        raise ValueError("is not between 0 and 1")
+    if number < 0:
+        raise ValueError("is less than 0")
+    if number > 1:
+        raise ValueError("is more than 1")
     return number
 
 
@@ -65,7 +57,15 @@ def parse_assignors(text: str) -> list[str]:
 
 def parse_migration_policy(text: str) -> str:
     """A policy's name; upper and lower case are the same."""
-    return parse_choice("disabled", "downgrade", "upgrade", "bidirectional")(text.lower())
+    return str(parse_choice("disabled", "downgrade", "upgrade", "bidirectional")(text.lower()))
+
+
+def parse_gzip_level(text: str) -> int:
+    """-1 (the codec's default) or 1 to 9."""
+    level = parse_int(-1, 9)(text)
+    if level == 0:
+        raise ValueError("is not -1 or between 1 and 9")
+    return int(level)
 
 
 _INT = parse_int(1, INT_MAX)
@@ -75,7 +75,51 @@ _MINUS_ONE_OR_MORE = parse_int(-1, LONG_MAX)
 _POSITIVE = parse_int(1, LONG_MAX)
 _ONE_NODE = parse_int(1, 1)
 _TIMESTAMP_TYPE = parse_choice("CreateTime", "LogAppendTime")
-_PRODUCER_ONLY = parse_choice("producer")
+LZ4_LEVEL = 9  # Kafka's default: it means the fast compressor, other levels the slow one (KIP-390)
+_COMPRESSION_TYPE = parse_choice("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer")
+VALIDATE_RECORDS = ("none", "headers", "full")
+
+# Kafka's properties that have no place here -> what to do instead. `*` stands for anything.
+REFUSED = {
+    "process.roles": "every broker here is its own controller: remove it",
+    "controller.*": "every broker here is its own controller: remove it",
+    "early.start.listeners": "every broker here is its own controller: remove it",
+    "metadata.*": "the metadata store lies in the data folder and needs no settings: remove it",
+    "zookeeper.*": "the metadata store lies in the data folder and needs no ZooKeeper: remove it",
+    "broker.id.generation.enable": "ids are not generated: give `broker.id`",
+    "reserved.broker.max.id": "ids are not generated: give `broker.id`",
+    "broker.rack": "one node has no racks: remove it",
+    "broker.heartbeat.interval.ms": "one node needs no heartbeats: remove it",
+    "broker.session.timeout.ms": "one node needs no heartbeats: remove it",
+    "inter.broker.protocol.version": "every version is spoken at once: remove it",
+    "inter.broker.*": "one node has nobody to talk to: remove it",
+    "log.message.format.version": "every format is stored as it comes and served to anybody: remove it",
+    "log.message.downconversion.enable": "every format is stored as it comes and served to anybody: remove it",
+    "replica.*": "one node replicates nothing: remove it",
+    "num.replica.*": "one node replicates nothing: remove it",
+    "auto.leader.rebalance.enable": "one node leads all: remove it",
+    "leader.imbalance.*": "one node leads all: remove it",
+    "num.io.threads": "requests are served where they are read: set `num.network.threads`",
+    "background.threads": "requests are served where they are read: set `num.network.threads`",
+    "queued.max.requests": "the bound is in bytes: set `queued.max.request.bytes`",
+    "authorizer.class.name": "ACLs are kept but not enforced yet, and no classes are loaded: remove it",
+    "super.users": "ACLs are kept but not enforced yet: remove it",
+    "allow.everyone.if.no.acl.found": "ACLs are kept but not enforced yet: remove it",
+    "ssl.*": "TLS is not served yet: listen on a loopback address, or put a tunnel in front",
+    "sasl.*": "SASL is not served yet: remove it",
+    "security.*": "only PLAINTEXT is served yet: remove it",
+    "delegation.token.*": "SASL is not served yet: remove it",
+    "quota.*": "quotas are kept but not enforced yet: remove it",
+    "client.quota.*": "quotas are kept but not enforced yet: remove it",
+    "*.policy.class.name": "no classes are loaded: remove it",
+    "metric.reporters": "no classes are loaded: remove it",
+    "kafka.metrics.*": "no classes are loaded: remove it",
+    "remote.*": "there is no tiered storage: remove it",
+    "log.local.retention.*": "there is no tiered storage: set `log.retention.*`",
+    "share.*": "share groups are not served: remove it",
+    "group.share.*": "share groups are not served: remove it",
+    "group.streams.*": "streams groups are not served: remove it",
+}
 
 SCHEMA = Schema(
     "broker",
@@ -91,6 +135,7 @@ SCHEMA = Schema(
         Property("default.replication.factor", _ONE_NODE, 1, "Copies of a topic; one node has one."),
         Property("auto.create.topics.enable", parse_bool, True, "Create a topic when it is first asked for."),
         Property("delete.topic.enable", parse_bool, True, "Allow topics to be deleted."),
+        Property("max.request.partition.size.limit", _INT, 2000, "Most partitions of a DescribeTopicPartitions page."),
         Property("max.partitions.per.topic", parse_int(1), 100_000, "Most partitions that a topic may have."),
         # The log: defaults of the topics' configs.
         Property("log.segment.bytes", parse_int(14, INT_MAX), 1 << 30, "Size at which a segment is rolled."),
@@ -117,7 +162,16 @@ SCHEMA = Schema(
         Property("log.message.timestamp.before.max.ms", _LONG, LONG_MAX, "Most age of a new record."),
         Property("log.message.timestamp.after.max.ms", _LONG, HOUR_MS, "Most that it may be in the future."),
         Property("message.max.bytes", parse_int(0, INT_MAX), MIB + 12, "Largest batch, bytes."),
-        Property("compression.type", _PRODUCER_ONLY, "producer", "Batches stay as their producer made them."),
+        Property("compression.type", _COMPRESSION_TYPE, "producer", "Codec of what is stored; `producer` = as sent."),
+        Property("compression.gzip.level", parse_gzip_level, -1, "Level where `compression.type` is gzip."),
+        Property("compression.lz4.level", parse_int(1, 17), LZ4_LEVEL, "Level where it is lz4."),
+        Property("compression.zstd.level", parse_int(-131_072, 22), 3, "Level where it is zstd."),
+        Property(
+            "penstock.validate.records",
+            parse_choice(*VALIDATE_RECORDS),
+            "headers",
+            "`none`: headers of batches, no checksums; `headers`: and checksums; `full`: and each record.",
+        ),
         Property("min.insync.replicas", parse_int(1, INT_MAX), 1, "Copies that `acks=all` waits for."),
         Property("unclean.leader.election.enable", parse_bool, False, "Let a stale copy lead (clusters)."),
         # Housekeeping.
@@ -192,336 +246,10 @@ SCHEMA = Schema(
             HOUR_MS,
             "How often expired transactional ids are sought.",
         ),
+        # Replication, which there is none of: kept for the tools that set them.
+        Property("leader.replication.throttled.rate", _LONG, LONG_MAX, "Kept only."),
+        Property("follower.replication.throttled.rate", _LONG, LONG_MAX, "Kept only."),
+        Property("replica.alter.log.dirs.io.max.bytes.per.second", _LONG, LONG_MAX, "Kept only."),
     ],
+    refused=REFUSED,
 )
-
-
-class ConfigType(IntEnum):
-    """The types of DescribeConfigs answers."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-
-
-class ConfigSource(IntEnum):
-    """Where a described value comes from."""
-
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    STATIC_BROKER = 4
-    DEFAULT = 5
-
-
-@dataclass(frozen=True)
-class TopicConfig:
-    """One config of a topic: its type on the wire, how it is read, the broker's property behind it."""
-
-    name: str
-    kind: ConfigType
-    parse: Parser
-    broker_name: str
-    doc: str
-
-
-# Topic config, type, the broker property behind it, help.
-_TOPIC_CONFIGS: tuple[tuple[str, ConfigType, str, str], ...] = (
-    ("cleanup.policy", ConfigType.LIST, "log.cleanup.policy", "`delete`, `compact` or both."),
-    ("compression.type", ConfigType.STRING, "compression.type", "Only `producer`."),
-    (
-        "delete.retention.ms",
-        ConfigType.LONG,
-        "log.cleaner.delete.retention.ms",
-        "How long compaction keeps tombstones.",
-    ),
-    (
-        "file.delete.delay.ms",
-        ConfigType.LONG,
-        "log.segment.delete.delay.ms",
-        "Kept only: deleted files go at once.",
-    ),
-    (
-        "flush.messages",
-        ConfigType.LONG,
-        "log.flush.interval.messages",
-        "Records after which the log is flushed.",
-    ),
-    ("flush.ms", ConfigType.LONG, "log.flush.interval.ms", "Time after which it is flushed."),
-    (
-        "index.interval.bytes",
-        ConfigType.INT,
-        "log.index.interval.bytes",
-        "Bytes between entries of the index.",
-    ),
-    (
-        "max.compaction.lag.ms",
-        ConfigType.LONG,
-        "log.cleaner.max.compaction.lag.ms",
-        "Most age of what is not compacted.",
-    ),
-    ("max.message.bytes", ConfigType.INT, "message.max.bytes", "Largest batch."),
-    (
-        "message.timestamp.after.max.ms",
-        ConfigType.LONG,
-        "log.message.timestamp.after.max.ms",
-        "Most that a record may be in the future.",
-    ),
-    (
-        "message.timestamp.before.max.ms",
-        ConfigType.LONG,
-        "log.message.timestamp.before.max.ms",
-        "Most age of a new record.",
-    ),
-    (
-        "message.timestamp.type",
-        ConfigType.STRING,
-        "log.message.timestamp.type",
-        "`CreateTime` or `LogAppendTime`.",
-    ),
-    (
-        "min.cleanable.dirty.ratio",
-        ConfigType.DOUBLE,
-        "log.cleaner.min.cleanable.ratio",
-        "Dirty part that starts a compaction.",
-    ),
-    (
-        "min.compaction.lag.ms",
-        ConfigType.LONG,
-        "log.cleaner.min.compaction.lag.ms",
-        "Least age of what is compacted.",
-    ),
-    ("min.insync.replicas", ConfigType.INT, "min.insync.replicas", "Copies that `acks=all` waits for."),
-    ("preallocate", ConfigType.BOOLEAN, "log.preallocate", "Only `false`."),
-    (
-        "retention.bytes",
-        ConfigType.LONG,
-        "log.retention.bytes",
-        "Size above which old segments go; -1 = none.",
-    ),
-    ("retention.ms", ConfigType.LONG, "log.retention.ms", "Age at which segments go; -1 = never."),
-    ("segment.bytes", ConfigType.INT, "log.segment.bytes", "Size of a segment."),
-    ("segment.index.bytes", ConfigType.INT, "log.index.size.max.bytes", "Most bytes of an index."),
-    ("segment.jitter.ms", ConfigType.LONG, "log.roll.jitter.ms", "Random part taken off a segment's age."),
-    ("segment.ms", ConfigType.LONG, "log.roll.ms", "Age of a segment."),
-    (
-        "unclean.leader.election.enable",
-        ConfigType.BOOLEAN,
-        "unclean.leader.election.enable",
-        "Let a stale copy lead (clusters).",
-    ),
-)
-TOPIC_CONFIGS: dict[str, TopicConfig] = {
-    name: TopicConfig(name, kind, SCHEMA.properties[behind].parse, behind, doc)
-    for name, kind, behind, doc in _TOPIC_CONFIGS
-}
-
-# Broker properties that may be altered while it runs: those behind topic configs.
-DYNAMIC = frozenset(entry.broker_name for entry in TOPIC_CONFIGS.values())
-# Kafka has these in coarser units too: property -> (coarser property, its milliseconds), finest first.
-_COARSER: dict[str, tuple[tuple[str, int], ...]] = {
-    "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", HOUR_MS)),
-    "log.roll.ms": (("log.roll.hours", HOUR_MS),),
-    "log.roll.jitter.ms": (("log.roll.jitter.hours", HOUR_MS),),
-}
-_WHEN_NULL = {"log.flush.interval.ms": LONG_MAX}  # Kafka's default is null, and flushes never.
-
-
-@dataclass(frozen=True)
-class Described:
-    """A value with its origin; `synonyms` are (name, text, source) from the winning layer downwards."""
-
-    name: str
-    text: str
-    source: ConfigSource
-    kind: ConfigType
-    doc: str
-    read_only: bool
-    synonyms: tuple[tuple[str, str, ConfigSource], ...]
-
-
-def text_of(value: Any) -> str:
-    """A config value as Kafka writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def broker_value(config: Mapping[str, Any], name: str) -> Any:
-    """The value of a broker property behind a topic config; coarser units fill in for a missing one."""
-    value = config[name]
-    if value is not None:
-        return value
-    for coarser, factor_ms in _COARSER.get(name, ()):
-        if config[coarser] is not None:
-            return -1 if config[coarser] == -1 else config[coarser] * factor_ms
-    return _WHEN_NULL.get(name)
-
-
-def check_topic_configs(configs: Mapping[str, str | None]) -> None:
-    """Raise KafkaError INVALID_CONFIG for a name or a value that no topic can have."""
-    for name, text in configs.items():
-        entry = TOPIC_CONFIGS.get(name)
-        if entry is None:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
-        if text is None:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
-        try:
-            entry.parse(text)
-        except ValueError as error:
-            raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}: it {error}"
-            ) from None
-
-
-def topic_value(config: Mapping[str, Any], configs: Mapping[str, str], name: str) -> Any:
-    """The value of a topic config in force: the topic's own, or the broker's."""
-    entry = TOPIC_CONFIGS[name]
-    if name in configs:
-        return entry.parse(configs[name])
-    return broker_value(config, entry.broker_name)
-
-
-def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[str, int]:
-    """What the partition log is told of a topic, as whole numbers by the names of its LogConfig."""
-
-    def value(name: str) -> Any:
-        return topic_value(config, configs, name)
-
-    segment_ms = value("segment.ms")
-    jitter_ms = min(value("segment.jitter.ms"), segment_ms - 1)
-    return {
-        "segment_bytes": value("segment.bytes"),
-        "segment_ms": segment_ms - (random.randint(0, jitter_ms) if jitter_ms > 0 else 0),
-        "index_interval_bytes": value("index.interval.bytes"),
-        "segment_index_bytes": value("segment.index.bytes"),
-        "retention_ms": value("retention.ms"),
-        "retention_bytes": value("retention.bytes"),
-        "flush_messages": value("flush.messages"),
-        "flush_ms": value("flush.ms"),
-        "max_message_bytes": value("max.message.bytes"),
-        "timestamp_before_max_ms": value("message.timestamp.before.max.ms"),
-        "timestamp_after_max_ms": value("message.timestamp.after.max.ms"),
-        "log_append_time": int(value("message.timestamp.type") == "LogAppendTime"),
-        "producer_id_expiration_ms": config["producer.id.expiration.ms"],
-        "cleanup_delete": int("delete" in value("cleanup.policy")),
-        "cleanup_compact": int("compact" in value("cleanup.policy")),
-    }
-
-
-class BrokerConfig(Mapping[str, Any]):
-    """The broker's properties in force: what it was started with, and what was altered since.
-
-    Values by Kafka's property name. `static` are the properties of the start, `dynamic` the texts of those
-    altered at run time (kept in the store, so that they hold after a restart).
-    """
-
-    def __init__(self, static: Mapping[str, Any], given: Iterable[str]) -> None:
-        self.static = dict(static)
-        self.given = set(given)
-        self.dynamic: dict[str, str] = {}
-        self._altered: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        return self._altered[name] if name in self._altered else self.static[name]
-
-    def __iter__(self) -> Any:
-        return iter(self.static)
-
-    def __len__(self) -> int:
-        return len(self.static)
-
-    def settle(self, name: str, value: Any) -> None:
-        """Write down what the command line or the start decided, so that it is described as in force."""
-        self.static[name] = value
-        self.given.add(name)
-
-    @staticmethod
-    def check(texts: Mapping[str, str | None]) -> None:
-        """Raise KafkaError for a name that can't be altered at run time or a value that does not parse."""
-        for name, text in texts.items():
-            if name not in DYNAMIC:
-                fixed = name in SCHEMA.properties
-                why = "Cannot update these configs dynamically" if fixed else "Unknown config"
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{why}: {name}")
-            try:
-                SCHEMA.properties[name].parse(text or "")
-            except ValueError as error:
-                raise KafkaError(
-                    ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}: it {error}"
-                ) from None
-
-    def alter(self, texts: Mapping[str, str]) -> None:
-        """Replace what was altered at run time. Raises KafkaError and changes nothing for a wrong one."""
-        self.check(texts)
-        self.dynamic = dict(texts)
-        self._altered = {name: SCHEMA.properties[name].parse(text) for name, text in texts.items()}
-
-    def _layers(self, name: str) -> list[tuple[str, str, ConfigSource]]:
-        """(name, text, source) of a broker property, the layer in force first."""
-        layers = []
-        if name in self.dynamic:
-            layers.append((name, self.dynamic[name], ConfigSource.DYNAMIC_BROKER))
-        if name in self.given and self.static[name] is not None:
-            layers.append((name, text_of(self.static[name]), ConfigSource.STATIC_BROKER))
-        for coarser, _ in _COARSER.get(name, ()):
-            if coarser in self.given:
-                layers.append((coarser, text_of(self.static[coarser]), ConfigSource.STATIC_BROKER))
-        default = SCHEMA.properties[name].default
-        if default is not None:
-            layers.append((name, text_of(default), ConfigSource.DEFAULT))
-        elif name in _COARSER:
-            coarsest = _COARSER[name][-1][0]
-            layers.append((coarsest, text_of(SCHEMA.properties[coarsest].default), ConfigSource.DEFAULT))
-        elif name in _WHEN_NULL:
-            layers.append((name, text_of(_WHEN_NULL[name]), ConfigSource.DEFAULT))
-        return layers
-
-    def describe_topic(self, configs: Mapping[str, str]) -> list[Described]:
-        """Every config of a topic that has these of its own."""
-        described = []
-        for entry in TOPIC_CONFIGS.values():
-            layers = self._layers(entry.broker_name)
-            if entry.name in configs:
-                layers.insert(0, (entry.name, configs[entry.name], ConfigSource.TOPIC))
-            text = text_of(topic_value(self, configs, entry.name))
-            source = layers[0][2] if layers else ConfigSource.DEFAULT
-            described.append(Described(entry.name, text, source, entry.kind, entry.doc, False, tuple(layers)))
-        return described
-
-    def describe_broker(self) -> list[Described]:
-        """Every property of the broker."""
-        kinds = {entry.broker_name: entry.kind for entry in TOPIC_CONFIGS.values()}
-        described = []
-        for prop in SCHEMA.properties.values():
-            layers = self._layers(prop.name)
-            value = broker_value(self, prop.name)
-            kind = kinds.get(prop.name, _kind_of(value))
-            source = layers[0][2] if layers else ConfigSource.DEFAULT
-            described.append(
-                Described(prop.name, text_of(value), source, kind, prop.doc, prop.name not in DYNAMIC, tuple(layers))
-            )
-        return described
-
-
-def load(path: Path | None = None, overrides: Iterable[str] = ()) -> BrokerConfig:
-    """A broker's properties from a file and `key=value` overrides. Raises ConfigError."""
-    values = SCHEMA.load(path, overrides)
-    static = dict(values)
-    if static["node.id"] is not None:
-        static["broker.id"] = static["node.id"]
-    return BrokerConfig(static, values.given)
-
-
-def _kind_of(value: Any) -> ConfigType:
-    if isinstance(value, bool):
-        return ConfigType.BOOLEAN
-    if isinstance(value, int):
-        return ConfigType.INT if abs(value) <= INT_MAX else ConfigType.LONG
-    if isinstance(value, float):
-        return ConfigType.DOUBLE
-    return ConfigType.LIST if isinstance(value, list) else ConfigType.STRING

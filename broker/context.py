@@ -8,13 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.broker.config import BrokerConfig
+from penstock import log
+from penstock.broker.acls import Acls
+from penstock.broker.brokerconfig import BrokerConfig
+from penstock.broker.entities import Entities
 from penstock.broker.features import Features
+from penstock.broker.quotas import quotas_of
+from penstock.broker.scram import credentials_of
 from penstock.broker.store.base import Store
 from penstock.pyx.logs import Logs
 
 if TYPE_CHECKING:
     from penstock.broker.topics import Topics
+
+_log = log.get("broker.context")
 
 
 class Endpoint(NamedTuple):
@@ -80,6 +87,27 @@ class Context:
     # Set by the coordinators' start(); their handlers know the types.
     groups: Any = None
     transactions: Any = None
+
+    # Read by `load`.
+    acls: Acls = field(init=False)
+    entities: Entities = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.acls, self.entities = Acls(self.store), Entities(self.store)
+
+    async def load(self) -> None:
+        """Read what the store keeps beside topics; says so when there is something that isn't enforced yet."""
+        await self.features.load(self.store)
+        await self.acls.load()
+        await self.entities.load()
+        credentials = sum(len(list(credentials_of(configs))) for _, configs in self.entities)
+        quotas = sum(len(quotas_of(configs)) for _, configs in self.entities)
+        if len(self.acls) or quotas or credentials:
+            _log.warning(
+                "not enforced yet: %d ACLs, %d client quotas, %d SCRAM credentials are stored, but any client may do "
+                "everything that the listeners let it reach",
+                len(self.acls), quotas, credentials,
+            )  # fmt: skip
 
     def advertised_for(self, listener: str) -> Endpoint:
         """This broker's address as the clients of a listener (`Call.listener`) are told it."""

@@ -16,6 +16,7 @@ their character. Stricter than Java: a key without a value sign is an error.
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -124,10 +125,13 @@ class Schema:
 
     A name may hold `*` for a user's own word (`source.*.bootstrap.servers`): such a property has no value until
     a key matches it, and then stands in the config under the key that was given.
+
+    `refused`: keys that users may bring along from elsewhere (`*` stands for anything), with what to do instead.
     """
 
-    def __init__(self, part: str, properties: Iterable[Property]) -> None:
+    def __init__(self, part: str, properties: Iterable[Property], refused: Mapping[str, str] | None = None) -> None:
         self.part = part
+        self._refused = dict(refused or {})
         self.properties: dict[str, Property] = {}
         for prop in properties:
             if prop.name in self.properties:
@@ -146,6 +150,9 @@ class Schema:
         for pattern, prop in self._patterns:
             if pattern.match(name):
                 return prop
+        for pattern_text, instead in self._refused.items():
+            if fnmatch.fnmatchcase(name, pattern_text):
+                raise ConfigError(f"the {self.part} property `{name}`: {instead}")
         near = difflib.get_close_matches(name, self.properties, n=1)
         hint = f"; did you mean `{near[0]}`?" if near else ""
         raise ConfigError(f"unknown {self.part} property `{name}`{hint}")

@@ -1,16 +1,17 @@
-"""AlterConfigs: replace all configs of a topic or of this broker at once. Versions 0-2.
+"""AlterConfigs: replace all configs of a topic, a group or of brokers at once. Versions 0-2.
 
-What is not named goes back to its default, which is why IncrementalAlterConfigs is the better way. A null
-value is the default too. See `incremental_alter_configs.py` for what can be altered.
+What is not named goes back to its default, which is why IncrementalAlterConfigs is the better way. See
+`broker/resources.py` for what can be altered; loggers only incrementally.
 """
 
-from penstock.broker.api.incremental_alter_configs import apply, own_configs
 from penstock.broker.context import Call, Context
+from penstock.broker.resources import RESOURCES
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterConfigsRequest, AlterConfigsResponse
 
 KEY, VERSIONS = 33, (0, 2)
 
+Asked = AlterConfigsRequest.AlterConfigsResource
 Result = AlterConfigsResponse.AlterConfigsResourceResponse
 
 
@@ -24,10 +25,25 @@ async def handle(context: Context, request: AlterConfigsRequest, call: Call) -> 
         try:
             if asked.count((kind, name)) > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            own_configs(context, kind, name)
-            texts = {config.name: config.value for config in resource.configs if config.value is not None}
-            await apply(context, kind, name, texts, request.validate_only)
+            await _replace(context, resource, request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         response.responses.append(result)
     return response
+
+
+async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:
+    resource = RESOURCES.get(asked.resource_type)
+    if resource is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {asked.resource_type}")
+    resource.own(context, asked.resource_name)
+    texts: dict[str, str] = {}
+    for config in asked.configs:
+        if config.value is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {config.name}")
+        texts[config.name] = config.value
+    if len(texts) < len(asked.configs):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    resource.check(context, texts)
+    if not validate_only:
+        await resource.replace(context, asked.resource_name, texts)

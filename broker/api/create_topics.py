@@ -1,18 +1,18 @@
 """CreateTopics: new topics; an answer without error means that every partition serves.
 
-Versions 2-7. Partitions -1 = `num.partitions`, replication factor -1 = `default.replication.factor`
+Versions 0-7. Partitions -1 = `num.partitions`, replication factor -1 = `default.replication.factor`
 (KIP-464); with one node the factor is 1 and a manual assignment may only name this node. Configs are
 checked against the table in `broker/config.py`. `validate_only` does everything but create. `timeout_ms` is
 not used: creation is not handed to other nodes.
 """
 
-from penstock.broker.config import check_topic_configs
 from penstock.broker.context import Call, Context
+from penstock.broker.topicconfig import check_topic_configs
 from penstock.broker.topics import check_name
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
-KEY, VERSIONS = 19, (2, 7)
+KEY, VERSIONS = 19, (0, 7)
 
 Wanted = CreateTopicsRequest.CreatableTopic
 Result = CreateTopicsResponse.CreatableTopicResult

@@ -1,6 +1,6 @@
 """DeleteTopics: topics with all their records, by name or (version 6) by id.
 
-Versions 1-6. The deletion is written to the store first, so a crash can't leave half a topic. It is refused
+Versions 0-6. The deletion is written to the store first, so a crash can't leave half a topic. It is refused
 with TOPIC_DELETION_DISABLED when `delete.topic.enable` is false; internal topics may be deleted, as in
 Kafka.
 """
@@ -9,7 +9,7 @@ from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
-KEY, VERSIONS = 20, (1, 6)
+KEY, VERSIONS = 20, (0, 6)
 
 Result = DeleteTopicsResponse.DeletableTopicResult
 

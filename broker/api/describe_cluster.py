@@ -1,8 +1,10 @@
 """DescribeCluster (KIP-700): the cluster's id, controller and brokers. Versions 0-2.
 
-Endpoint type 1 (brokers) is served; 2 (controllers, KIP-919) is refused as Kafka's brokers refuse it.
+Endpoint type 1 (brokers) is served; 2 (controllers, KIP-919) is refused as Kafka's brokers refuse it. No broker
+is ever fenced. Operations are all there are: there is no authorizer.
 """
 
+from penstock.broker.acls import CLUSTER_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import DescribeClusterRequest, DescribeClusterResponse
@@ -13,19 +15,23 @@ BROKERS, CONTROLLERS = 1, 2
 
 async def handle(context: Context, request: DescribeClusterRequest, call: Call) -> DescribeClusterResponse:
     """Answer with this one broker."""
-    if request.endpoint_type != BROKERS:
-        known = request.endpoint_type == CONTROLLERS
+    if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message="This endpoint is a broker's.",
-            endpoint_type=request.endpoint_type,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
+            "CONTROLLER",
         )
-    return DescribeClusterResponse(
+    if request.endpoint_type != BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+        )
+    host, port = context.advertised_for(call.listener)
+    response = DescribeClusterResponse(
         cluster_id=context.cluster_id,
         controller_id=context.node_id,
-        brokers=[
-            DescribeClusterResponse.DescribeClusterBroker(
-                broker_id=context.node_id, host=context.advertised.host, port=context.advertised.port
-            )
-        ],
+        brokers=[DescribeClusterResponse.DescribeClusterBroker(broker_id=context.node_id, host=host, port=port)],
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = operations_bits(CLUSTER_OPERATIONS)
+    return response

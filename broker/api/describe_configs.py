@@ -1,20 +1,18 @@
-"""DescribeConfigs: the configs in force of topics and of this broker, and where each comes from (KIP-133,
-226, 569).
+"""DescribeConfigs: the configs in force, and where each comes from (KIP-133, 226, 412, 569, 1043).
 
-Versions 1-4. Resources: topic (2), broker (4, by its id; the empty name = the cluster's defaults, of which
-there are none). Loggers (8), client metrics and groups are refused with INVALID_REQUEST.
+Versions 0-4. Resources: topic (2), broker (4, by its id; the empty name = what was altered for all brokers),
+broker's loggers (8), client metrics (16, there are none), group (32). No or null keys ask for all.
 """
 
 from collections.abc import Iterable
 
-from penstock.broker.config import ConfigSource, Described
+from penstock.broker.brokerconfig import ConfigSource, Described
 from penstock.broker.context import Call, Context
-from penstock.broker.topics import check_name
+from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
-KEY, VERSIONS = 32, (1, 4)
-TOPIC, BROKER = 2, 4
+KEY, VERSIONS = 32, (0, 4)
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
@@ -33,35 +31,17 @@ async def handle(context: Context, request: DescribeConfigsRequest, call: Call) 
             result.error_code, result.error_message = error.code, error.what
         else:
             keys = resource.configuration_keys
-            result.configs = [
-                _entry(one, request) for one in described if keys is None or not keys or one.name in keys
-            ]
+            result.configs = [_entry(one, request) for one in described if not keys or one.name in keys]
         response.results.append(result)
     return response
 
 
 def _describe(context: Context, kind: int, name: str) -> Iterable[Described]:
-    if kind == TOPIC:
-        check_name(name)
-        topic = context.topics.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' is unknown.")
-        return context.config.describe_topic(topic.configs)
-    if kind == BROKER:
-        if name == "":
-            return []
-        check_broker(context, name)
-        return context.config.describe_broker()
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
-
-
-def check_broker(context: Context, name: str) -> None:
-    """Raise KafkaError INVALID_REQUEST unless the resource name is this broker's id."""
-    if name != str(context.node_id):
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST,
-            f"Unexpected broker id, expected {context.node_id} or empty string, but received {name}",
-        )
+    if kind == BROKER_LOGGER:
+        return LOGGERS.describe(context, name)
+    if kind not in RESOURCES:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+    return RESOURCES[kind].describe(context, name)
 
 
 def _entry(one: Described, request: DescribeConfigsRequest) -> Entry:

@@ -1,16 +1,17 @@
 """DescribeTopicPartitions (KIP-966): topics in pages, by name, with a cursor. Version 0.
 
-No topics = all of them. An answer holds at most `response_partition_limit` partitions (and never more than
-LIMIT), then a cursor says where to go on. There are no eligible leader replicas: they are empty lists.
+No topics = all of them. An answer holds at most `response_partition_limit` partitions (at least one, and never
+more than `max.request.partition.size.limit`), then a cursor says where to go on. There are no eligible leader
+replicas: they are empty lists.
 """
 
+from penstock.broker.acls import TOPIC_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
 from penstock.broker.topics import Topic, check_name
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
 KEY, VERSIONS = 75, (0, 0)
-LIMIT = 2000
 
 Entry = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
@@ -20,11 +21,14 @@ async def handle(
     context: Context, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Answer one page."""
-    names = sorted({topic.name for topic in request.topics} or {topic.name for topic in context.topics.all()})
-    first_name, first_index = "", 0
-    if request.cursor is not None:
-        first_name, first_index = request.cursor.topic_name, max(0, request.cursor.partition_index)
-    left = min(LIMIT, request.response_partition_limit if request.response_partition_limit > 0 else LIMIT)
+    asked = [topic.name for topic in request.topics]
+    cursor = request.cursor
+    if cursor is not None and (cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)):
+        wrong = [Entry(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in asked]
+        return DescribeTopicPartitionsResponse(topics=wrong)
+    names = sorted(set(asked) or {topic.name for topic in context.topics.all()})
+    first_name, first_index = (cursor.topic_name, cursor.partition_index) if cursor else ("", 0)
+    left = min(context.config["max.request.partition.size.limit"], max(1, request.response_partition_limit))
     response = DescribeTopicPartitionsResponse()
     for name in [name for name in names if name >= first_name]:
         start = first_index if name == first_name else 0
@@ -60,6 +64,7 @@ def _describe(topic: Topic, start: int, most: int) -> Entry:
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
+        topic_authorized_operations=operations_bits(TOPIC_OPERATIONS),
         partitions=[
             Partition(
                 partition_index=state.index,

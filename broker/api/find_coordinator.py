@@ -17,7 +17,7 @@ async def handle(context: Context, request: FindCoordinatorRequest, call: Call) 
     """Answer the one key, or each of them."""
     keys = request.coordinator_keys if call.api_version >= 4 else [request.key]
     error, text = await _ready(context, request.key_type)
-    host, port, node_id = context.advertised.host, context.advertised.port, context.node_id
+    (host, port), node_id = context.advertised_for(call.listener), context.node_id
     if error:
         host, port, node_id = "", -1, -1
     if call.api_version < 4:

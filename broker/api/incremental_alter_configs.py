@@ -1,25 +1,21 @@
-"""IncrementalAlterConfigs (KIP-339): change some configs of a topic or of this broker. Versions 0-1.
+"""IncrementalAlterConfigs (KIP-339): change some configs of a topic, a group, of brokers or loggers. Versions 0-1.
 
-Operations: set (0), delete (1: back to the default), append (2) and subtract (3), the last two for lists.
-Topic configs hold for the next append, broker configs (only those behind topic configs) too, and both after
-a restart. Cluster-wide broker defaults (the empty broker name), loggers and other resources are refused.
-`AlterConfigs` is carried out by the same functions.
+Operations: set (0), delete (1: back to the default), append (2) and subtract (3), the last two for lists. Configs
+hold at once and after a restart, loggers' levels until the broker stops.
 """
 
-import json
-from collections.abc import Mapping
-
-from penstock.broker.api.describe_configs import BROKER, TOPIC, check_broker
-from penstock.broker.config import BrokerConfig, ConfigType, check_topic_configs, text_of
 from penstock.broker.context import Call, Context
-from penstock.broker.store.base import paths
+from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES
+from penstock.broker.topicconfig import ConfigType, text_of
 from penstock.config import parse_list
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
 KEY, VERSIONS = 44, (0, 1)
 SET, DELETE, APPEND, SUBTRACT = range(4)
+WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
+Asked = IncrementalAlterConfigsRequest.AlterConfigsResource
 Result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
@@ -35,76 +31,61 @@ async def handle(
         try:
             if asked.count((kind, name)) > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            texts = own_configs(context, kind, name)
-            changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
-            await apply(context, kind, name, _changed(context, kind, texts, changes), request.validate_only)
+            _check_operations(resource)
+            if kind == BROKER_LOGGER:
+                _alter_loggers(context, resource, request.validate_only)
+            else:
+                await _alter(context, resource, request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         response.responses.append(result)
     return response
 
 
-def own_configs(context: Context, kind: int, name: str) -> dict[str, str]:
-    """The configs that were set for a topic or, at run time, for this broker. Raises KafkaError."""
-    if kind == TOPIC:
-        topic = context.topics.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        return dict(topic.configs)
-    if kind == BROKER:
-        check_broker(context, name)
-        return dict(context.config.dynamic)
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+def _check_operations(asked: Asked) -> None:
+    names = [config.name for config in asked.configs]
+    if len(set(names)) < len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    for config in asked.configs:
+        if config.config_operation not in (SET, DELETE, APPEND, SUBTRACT):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation {config.config_operation}")
+        if config.value is None and config.config_operation != DELETE:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {config.name}")
 
 
-async def apply(
-    context: Context, kind: int, name: str, texts: Mapping[str, str | None], validate_only: bool
-) -> None:
-    """Make these the configs of a topic or of this broker; KafkaError, and no change, if one is wrong."""
-    check = check_topic_configs if kind == TOPIC else BrokerConfig.check
-    check(texts)
-    configs = {key: value for key, value in texts.items() if value is not None}
-    if validate_only:
-        return
-    if kind == TOPIC:
-        await context.topics.alter_configs(name, configs)
-        return
-    path, data = paths.broker_config(context.node_id), json.dumps({"version": 1, "config": configs}).encode()
-    if await context.store.exists(path) is None:
-        await context.store.create(path, data, parents=True)
-    else:
-        await context.store.set(path, data)
-    context.config.alter(configs)
-    context.topics.broker_configs_changed()
+def _alter_loggers(context: Context, asked: Asked, validate_only: bool) -> None:
+    for config in asked.configs:
+        if config.config_operation in WORDS:
+            why = f"{WORDS[config.config_operation]} operation is not allowed for the BROKER_LOGGER resource"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, why)
+    levels = {one.name: None if one.config_operation == DELETE else one.value for one in asked.configs}
+    LOGGERS.check(context, asked.resource_name, levels)
+    if not validate_only:
+        LOGGERS.set_levels(levels)
 
 
-def _changed(
-    context: Context, kind: int, texts: dict[str, str], changes: list[tuple[str, int, str | None]]
-) -> dict[str, str | None]:
-    """The configs after the operations, as texts. Raises KafkaError."""
-    new: dict[str, str | None] = dict(texts)
-    names = [name for name, _, _ in changes]
-    described = context.config.describe_topic(texts) if kind == TOPIC else context.config.describe_broker()
+async def _alter(context: Context, asked: Asked, validate_only: bool) -> None:
+    resource = RESOURCES.get(asked.resource_type)
+    if resource is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {asked.resource_type}")
+    texts = resource.own(context, asked.resource_name)
+    # Only brokers have a default resource, the empty name; what is in force for it is what is here.
+    described = resource.describe(context, asked.resource_name or str(context.node_id))
     in_force = {one.name: one for one in described}
-    for name, operation, value in changes:
-        if names.count(name) > 1:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Error due to duplicate config keys: {name}")
-        if name not in in_force:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {name}")
-        if operation == DELETE:
-            new.pop(name, None)
-            continue
-        if value is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
-        if operation == SET:
-            new[name] = value
-        elif operation in (APPEND, SUBTRACT):
-            if in_force[name].kind is not ConfigType.LIST:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: it can't be appended to.")
-            new[name] = _list(in_force[name].text, operation, value)
+    for config in asked.configs:
+        if config.config_operation == DELETE:
+            texts.pop(config.name, None)
+        elif config.config_operation == SET:
+            texts[config.name] = config.value or ""
         else:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation {operation}")
-    return new
+            one = in_force.get(config.name)
+            if one is None or one.kind is not ConfigType.LIST:
+                why = f"Can't {WORDS[config.config_operation]} to key {config.name} because its type is not LIST."
+                raise KafkaError(ErrorCode.INVALID_CONFIG, why)
+            texts[config.name] = _list(one.text or "", config.config_operation, config.value or "")
+    resource.check(context, texts)
+    if not validate_only:
+        await resource.replace(context, asked.resource_name, texts)
 
 
 def _list(text: str, operation: int, value: str) -> str:

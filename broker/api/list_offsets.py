@@ -1,25 +1,31 @@
 """ListOffsets: the offset of a time, of the log's start or of its end.
 
-Versions 1-11. Timestamps: -1 latest (the last stable offset for read_committed, KIP-98), -2 earliest, -3
+Versions 0-11. Timestamps: -1 latest (the last stable offset for read_committed, KIP-98), -2 earliest, -3
 the record with the largest timestamp (version 7, KIP-734), -4 earliest local (version 8) which is the
 earliest here, -5 last tiered (version 9) and -6 earliest pending upload (version 11): nothing is tiered, so
 -1. A time that no record reaches is answered by offset -1. Latest carries the leader's current epoch,
 others that of their offset.
+
+Version 0 lists segments' first offsets, newest first, of those that were last written to before the time, and
+the log's end: what Kafka 0.8 to 3.9 answered.
 """
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
-KEY, VERSIONS = 2, (1, 11)
+KEY, VERSIONS = 2, (0, 11)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 # The first version that may ask for it.
 SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 EPOCHS_SINCE = 4
 READ_COMMITTED = 1
 
+Asked = ListOffsetsRequest.ListOffsetsPartition
 Answer = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
@@ -39,20 +45,17 @@ async def handle(context: Context, request: ListOffsetsRequest, call: Call) -> L
             try:
                 if (topic.name, partition.partition_index) in doubled:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "asked for twice")
-                answer = await _one(context, topic.name, partition, request.isolation_level, call.api_version)
+                if call.api_version == 0:
+                    answer = await _old_style(context, topic.name, partition)
+                else:
+                    answer = await _one(context, topic.name, partition, request.isolation_level, call.api_version)
             except KafkaError as error:
                 answer = Answer(partition_index=partition.partition_index, error_code=error.code)
             answered.partitions.append(answer)
     return response
 
 
-async def _one(
-    context: Context,
-    topic: str,
-    asked: ListOffsetsRequest.ListOffsetsPartition,
-    isolation: int,
-    version: int,
-) -> Answer:
+async def _one(context: Context, topic: str, asked: Asked, isolation: int, version: int) -> Answer:
     index = asked.partition_index
     context.topics.check_leader_epoch(topic, index, asked.current_leader_epoch)
     logs = context.partitions
@@ -67,7 +70,9 @@ async def _one(
         answer.offset, answer.leader_epoch = end, offsets.leader_epoch
     elif wanted in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = offsets.log_start
-        answer.leader_epoch = _epoch_at(context, topic, index, offsets.log_start, offsets.leader_epoch)
+        answer.leader_epoch = offsets.leader_epoch
+        if offsets.log_start < offsets.log_end:
+            answer.leader_epoch = _epoch_at(context, topic, index, offsets.log_start, offsets.leader_epoch)
     elif wanted not in (LATEST_TIERED, EARLIEST_PENDING):
         loop = asyncio.get_running_loop()
         if wanted == MAX_TIMESTAMP:
@@ -83,7 +88,7 @@ async def _one(
 
 
 def _epoch_at(context: Context, topic: str, index: int, offset: int, current_epoch: int) -> int:
-    """The leader epoch in which the record at an offset was written; -1 for an empty log's start."""
+    """The leader epoch in which the record at an offset was written; -1 if the log doesn't know."""
     # Epochs are few (one an election), so walking down from the current one is cheap.
     epoch, found = current_epoch, -1
     while epoch >= 0:
@@ -95,4 +100,48 @@ def _epoch_at(context: Context, topic: str, index: int, offset: int, current_epo
         else:
             break
         epoch = known - 1
+    return found
+
+
+async def _old_style(context: Context, topic: str, asked: Asked) -> Answer:
+    index = asked.partition_index
+    context.topics.partition(topic, index)
+    offsets = context.partitions.offsets(topic, index)
+    segments = context.partitions.segments(topic, index)
+    loop = asyncio.get_running_loop()
+    modified_ms = await loop.run_in_executor(None, _modified_ms, [segment.path for segment in segments])
+    starts = [max(segment.base_offset, offsets.log_start) for segment in segments]
+    if segments[-1].size_bytes > 0:
+        starts.append(offsets.high_watermark)
+        modified_ms.append(context.now_ms())
+    answer = Answer(partition_index=index)
+    answer.old_style_offsets = offsets_before(starts, modified_ms, asked.timestamp, asked.max_num_offsets)
+    return answer
+
+
+def offsets_before(
+    starts: Sequence[int], modified_ms: Sequence[int], timestamp: int, max_num_offsets: int
+) -> list[int]:
+    """The newest of the offsets whose time is at most `timestamp` (-1 all, -2 the oldest), newest first."""
+    if timestamp == LATEST:
+        count = len(starts)
+    elif timestamp == EARLIEST:
+        count = 1
+    else:
+        # The newest that is old enough counts, and all before it, whatever their own times are.
+        count = max((place + 1 for place, time_ms in enumerate(modified_ms) if time_ms <= timestamp), default=0)
+    newest_first = list(starts[:count])[::-1]
+    return newest_first[: max(0, max_num_offsets)]
+
+
+def _modified_ms(paths: Sequence[str]) -> list[int]:
+    """When files were last written to; one that retention has just removed is as old as can be."""
+    found = []
+    for path in paths:
+        try:
+            found.append(Path(path).stat().st_mtime_ns // 1_000_000)
+        except FileNotFoundError:
+            found.append(0)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     return found

@@ -1,46 +1,62 @@
 """Metadata: brokers, topics and leaders; creates topics when that is allowed.
 
 Versions 0-13. A topic is asked for by name (created if the client and `auto.create.topics.enable` allow it)
-or, since version 10, by id. All topics: null since version 1, the empty list in version 0. A topic that has
-just been created serves already, so the answer never says LEADER_NOT_AVAILABLE. Operations that a client
-may do (versions 8-10) are answered as "not asked": there is no authorizer.
+or, since version 12, by id. All topics: null since version 1, the empty list in version 0. A topic that has
+just been created serves already, so the answer never says LEADER_NOT_AVAILABLE. Operations that a client may
+do (KIP-430, versions 8-10 of the cluster, 8 and up of a topic) are all there are: there is no authorizer.
 """
 
+from penstock.broker.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
-from penstock.broker.topics import INTERNAL, Topic, internal_settings
+from penstock.broker.topics import INTERNAL, Topic, check_name, internal_settings
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import MetadataRequest, MetadataResponse
 
 KEY, VERSIONS = 3, (0, 13)
 NO_ID = bytes(16)
+IDS_SINCE = 12
 
 Entry = MetadataResponse.MetadataResponseTopic
 
 
 async def handle(context: Context, request: MetadataRequest, call: Call) -> MetadataResponse:
     """Answer for the topics that are asked for."""
-    response = MetadataResponse(
-        brokers=[
-            MetadataResponse.MetadataResponseBroker(
-                node_id=context.node_id, host=context.advertised.host, port=context.advertised.port
-            )
-        ],
-        cluster_id=context.cluster_id,
-        controller_id=context.node_id,
-    )
-    wants_all = request.topics is None or (call.api_version == 0 and not request.topics)
-    if wants_all:
+    if _is_wrong(request, call):
+        return _refused(request)
+    host, port = context.advertised_for(call.listener)
+    broker = MetadataResponse.MetadataResponseBroker(node_id=context.node_id, host=host, port=port)
+    response = MetadataResponse(brokers=[broker], cluster_id=context.cluster_id, controller_id=context.node_id)
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = operations_bits(CLUSTER_OPERATIONS)
+    if request.topics is None or (call.api_version == 0 and not request.topics):
         response.topics = [describe(topic) for topic in context.topics.all()]
-        return response
-    # Versions below 4 can't say no.
-    may_create = request.allow_auto_topic_creation or call.api_version < 4
-    seen: set[tuple[str | None, bytes]] = set()
-    for asked in request.topics or ():
-        key = (asked.name, bytes(asked.topic_id))
-        if key not in seen:
-            seen.add(key)
-            response.topics.append(await _one(context, asked.name, bytes(asked.topic_id), may_create))
+    else:
+        # Versions below 4 can't say no.
+        may_create = request.allow_auto_topic_creation or call.api_version < 4
+        for name, topic_id in dict.fromkeys((one.name, bytes(one.topic_id)) for one in request.topics):
+            response.topics.append(await _one(context, name, topic_id, may_create))
+    if request.include_topic_authorized_operations:
+        for topic in response.topics:
+            if not topic.error_code:
+                topic.topic_authorized_operations = operations_bits(TOPIC_OPERATIONS)
     return response
+
+
+def _is_wrong(request: MetadataRequest, call: Call) -> bool:
+    """Whether something is asked for by id where that can't be, or by neither name nor id."""
+    asked = request.topics or ()
+    if call.api_version < IDS_SINCE:
+        return any(one.name is None or any(one.topic_id) for one in asked)
+    return any(one.name is None and not any(one.topic_id) for one in asked)
+
+
+def _refused(request: MetadataRequest) -> MetadataResponse:
+    return MetadataResponse(
+        topics=[
+            Entry(error_code=ErrorCode.INVALID_REQUEST, name=one.name or "", topic_id=one.topic_id)
+            for one in request.topics or ()
+        ]
+    )
 
 
 async def _one(context: Context, name: str | None, topic_id: bytes, may_create: bool) -> Entry:
@@ -60,7 +76,7 @@ async def _one(context: Context, name: str | None, topic_id: bytes, may_create: 
 
 
 async def _create(context: Context, name: str, may_create: bool) -> Topic:
-    context.topics.check_new(name, 1, {})
+    check_name(name)
     if not (may_create and context.config["auto.create.topics.enable"]):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
     if name in INTERNAL:

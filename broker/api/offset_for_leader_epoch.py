@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch: where a leader epoch ended (KIP-101, KIP-279, KIP-320).
 
-Versions 2-4. Answers the largest epoch that is not above the asked one, and its end offset; -1, -1 if the log
+Versions 0-4. Answers the largest epoch that is not above the asked one, and its end offset; -1, -1 if the log
 knows none. Consumers use it after an unclean election to find out that their position was truncated.
 """
 
@@ -8,7 +8,7 @@ from penstock.broker.context import Call, Context
 from penstock.errors import KafkaError
 from penstock.pyx.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
-KEY, VERSIONS = 23, (2, 4)
+KEY, VERSIONS = 23, (0, 4)
 
 Answer = OffsetForLeaderEpochResponse.EpochEndOffset
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+from urllib.parse import quote, unquote
 
 ANY_VERSION = -1  # As an expected version: whatever is there.
 
@@ -141,6 +142,10 @@ class Store(Protocol):
         """The names (not paths) of a node's children, sorted; the watch fires when one comes or goes."""
         ...
 
+    async def tree(self, path: str) -> dict[str, bytes]:
+        """The bytes of every node below a node, by path relative to it: one look for what a start has to read."""
+        ...
+
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """All or nothing, in order; per operation the created path, the new version, or None."""
         ...
@@ -162,6 +167,14 @@ class paths:
     DELETE_TOPICS = "/admin/delete_topics"
     CLUSTER_ID = "/cluster/id"
     PRODUCER_IDS = "/latest_producer_id_block"
+    FEATURES = "/feature"
+    USER_CONFIGS = "/config/users"
+    CLIENT_CONFIGS = "/config/clients"
+    IP_CONFIGS = "/config/ips"
+    GROUP_CONFIGS = "/config/groups"
+    ACLS = "/kafka-acl"
+    PREFIXED_ACLS = "/kafka-acl-extended/prefixed"
+    DEFAULT_ENTITY = "<default>"
 
     @staticmethod
     def broker(node_id: int) -> str:
@@ -187,3 +200,38 @@ class paths:
     def broker_config(node_id: int) -> str:
         """Configs of a broker that were altered at run time."""
         return f"/config/brokers/{node_id}"
+
+    @staticmethod
+    def acls(resource_type: str, name: str, *, prefixed: bool) -> str:
+        """The ACLs of one resource (literal name, or every name that begins so)."""
+        root = paths.PREFIXED_ACLS if prefixed else paths.ACLS
+        return f"{root}/{resource_type}/{quoted(name)}"
+
+    @staticmethod
+    def default_broker_config() -> str:
+        """Configs of all brokers that were altered at run time."""
+        return f"{paths.BROKER_CONFIGS}/{paths.DEFAULT_ENTITY}"
+
+    @staticmethod
+    def entity_config(user: str | None, client_id: str | None, ip: str | None, group: str | None) -> str:
+        """Configs of a user, a client id, both, an address, or a group.
+
+        A name is as it stands in the tree: `quoted`, or DEFAULT_ENTITY; None is not part of the entity.
+        """
+        if group is not None:
+            return f"{paths.GROUP_CONFIGS}/{group}"
+        if ip is not None:
+            return f"{paths.IP_CONFIGS}/{ip}"
+        if user is None:
+            return f"{paths.CLIENT_CONFIGS}/{client_id}"
+        return f"{paths.USER_CONFIGS}/{user}" + ("" if client_id is None else f"/clients/{client_id}")
+
+
+def quoted(name: str) -> str:
+    """A user's own word as the name of a node: what isn't a letter, digit, `.`, `-` or `_` is percent-encoded."""
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def unquoted(name: str) -> str:
+    """The word that `quoted` made this name of."""
+    return unquote(name)

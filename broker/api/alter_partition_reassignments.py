@@ -1,0 +1,65 @@
+"""AlterPartitionReassignments (KIP-455): where partitions should live. Versions 0-1.
+
+One node holds every partition, so the only assignment that can be asked for is the present one, which is there
+at once. A cancellation finds nothing under way.
+"""
+
+from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+
+KEY, VERSIONS = 45, (0, 1)
+
+Asked = AlterPartitionReassignmentsRequest.ReassignablePartition
+Answer = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+
+
+async def handle(
+    context: Context, request: AlterPartitionReassignmentsRequest, call: Call
+) -> AlterPartitionReassignmentsResponse:
+    """Answer per partition; one that fails does not touch the others."""
+    response = AlterPartitionReassignmentsResponse(
+        error_message=None, allow_replication_factor_change=request.allow_replication_factor_change
+    )
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = Answer(partition_index=asked.partition_index, error_message=None)
+            try:
+                _check(context, topic.name, asked)
+            except KafkaError as error:
+                answer.error_code, answer.error_message = error.code, error.what or None
+            answers.append(answer)
+        response.responses.append(
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=topic.name, partitions=answers)
+        )
+    return response
+
+
+def _check(context: Context, name: str, asked: Asked) -> None:
+    topic = context.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if not 0 <= asked.partition_index < len(topic.partitions):
+        why = f"Unable to find partition {name}:{asked.partition_index}."
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
+    if asked.replicas is None:
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of the partition is in progress.")
+    check_assignment(context, asked.replicas)
+
+
+def check_assignment(context: Context, replicas: list[int]) -> None:
+    """Raise KafkaError INVALID_REPLICA_ASSIGNMENT unless a partition can live on these brokers."""
+    why = ""
+    if not replicas:
+        why = "The manual partition assignment includes an empty replica list."
+    for broker_id in replicas:
+        if replicas.count(broker_id) > 1:
+            why = f"The manual partition assignment includes the broker {broker_id} more than once."
+        elif broker_id != context.node_id:
+            why = f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+    if why:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)

@@ -1,0 +1,44 @@
+"""ElectLeaders (KIP-183, KIP-460): elect preferred or, at a loss, unclean leaders. Versions 0-2.
+
+One node leads all that it has, so an election is never needed: ELECTION_NOT_NEEDED for each partition that is
+named, and nothing to tell for those that aren't (null = all).
+"""
+
+from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import ElectLeadersRequest, ElectLeadersResponse
+
+KEY, VERSIONS = 43, (0, 2)
+PREFERRED, UNCLEAN = 0, 1
+
+Topic = ElectLeadersResponse.ReplicaElectionResult
+Partition = ElectLeadersResponse.PartitionResult
+
+
+async def handle(context: Context, request: ElectLeadersRequest, call: Call) -> ElectLeadersResponse:
+    """Answer per partition."""
+    response = ElectLeadersResponse()
+    if request.election_type not in (PREFERRED, UNCLEAN):
+        response.error_code = ErrorCode.INVALID_REQUEST
+    if request.topic_partitions is None:
+        response.replica_election_results = [
+            Topic(topic=topic.name, partition_result=[]) for topic in context.topics.all()
+        ]
+        return response
+    for asked in request.topic_partitions:
+        results = [_one(context, asked.topic, index, request.election_type) for index in asked.partitions]
+        response.replica_election_results.append(Topic(topic=asked.topic, partition_result=results))
+    return response
+
+
+def _one(context: Context, name: str, index: int, election_type: int) -> Partition:
+    topic = context.topics.get(name)
+    if election_type not in (PREFERRED, UNCLEAN):
+        code, why = ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}"
+    elif topic is None:
+        code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
+    elif not 0 <= index < len(topic.partitions):
+        code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}"
+    else:
+        code, why = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+    return Partition(partition_id=index, error_code=code, error_message=why)

@@ -1,0 +1,13 @@
+"""ListPartitionReassignments (KIP-455): reassignments that are under way; on one node there never are. Version 0."""
+
+from penstock.broker.context import Call, Context
+from penstock.pyx.wire.messages import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
+
+KEY, VERSIONS = 46, (0, 0)
+
+
+async def handle(
+    context: Context, request: ListPartitionReassignmentsRequest, call: Call
+) -> ListPartitionReassignmentsResponse:
+    """Answer an empty list; topics that aren't known are no error, as in Kafka."""
+    return ListPartitionReassignmentsResponse(error_message=None)

@@ -1,0 +1,204 @@
+"""The broker's properties in force, in layers, and how each is described.
+
+The layers, the later wins: the default, the properties of the start (file, `--set`, `--listen`, ...), what was
+altered at run time for all brokers, what was altered at run time for this one. The last two are kept in the
+store, so that they hold after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.config import INT_MAX, SCHEMA
+from penstock.broker.topicconfig import (
+    COARSER,
+    TOPIC_CONFIGS,
+    WHEN_NULL,
+    ConfigType,
+    dynamic_properties,
+    invalid_value,
+    text_of,
+    topic_value,
+)
+from penstock.errors import ErrorCode, KafkaError
+
+# Broker properties that may be altered while it runs: those behind topic configs, and what is read at each use.
+DYNAMIC = frozenset(dynamic_properties()) | {
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "producer.id.expiration.ms",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+}
+LISTS = frozenset(("advertised.listeners", "listeners", "log.dirs"))
+
+
+class ConfigSource(IntEnum):
+    """Where a described value comes from."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    BROKER_LOGGER = 6
+    GROUP = 8
+
+
+Layer = tuple[str, str, ConfigSource]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A value with its origin; `synonyms` are (name, text, source) from the winning layer downwards."""
+
+    name: str
+    text: str | None
+    source: ConfigSource
+    kind: ConfigType
+    doc: str
+    read_only: bool
+    synonyms: tuple[Layer, ...]
+
+
+class BrokerConfig(Mapping[str, Any]):
+    """Values by Kafka's property name.
+
+    `static` are the properties of the start; `dynamic` and `dynamic_default` the texts of those altered at run
+    time for this broker and for all brokers.
+    """
+
+    def __init__(self, static: Mapping[str, Any], given: Iterable[str]) -> None:
+        self.static = dict(static)
+        self.given = set(given)
+        self.dynamic: dict[str, str] = {}
+        self.dynamic_default: dict[str, str] = {}
+        self._altered: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._altered[name] if name in self._altered else self.static[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.static)
+
+    def __len__(self) -> int:
+        return len(self.static)
+
+    def settle(self, name: str, value: Any) -> None:
+        """Write down what the command line or the start decided, so that it is described as in force."""
+        self.static[name] = value
+        self.given.add(name)
+
+    @staticmethod
+    def check(texts: Mapping[str, str | None]) -> None:
+        """Raise KafkaError for names that can't be altered at run time or a value that does not parse."""
+        unknown = [name for name in texts if name not in SCHEMA.properties]
+        fixed = [name for name in texts if name in SCHEMA.properties and name not in DYNAMIC]
+        for names, why in ((unknown, "Unknown broker configs"), (fixed, "Cannot update these configs dynamically")):
+            if names:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{why}: [{','.join(names)}]")
+        for name, text in texts.items():
+            prop = SCHEMA.properties[name]
+            try:
+                prop.parse((text or "").strip())
+            except ValueError as error:
+                why = invalid_value(name, text or "", _kind_of(name, prop.default), error)
+                raise KafkaError(ErrorCode.INVALID_REQUEST, why) from None
+
+    def alter(self, texts: Mapping[str, str], *, default: bool = False) -> None:
+        """Replace what was altered at run time for this broker, or (default) for all brokers.
+
+        Raises KafkaError and changes nothing for a wrong one.
+        """
+        self.check(texts)
+        if default:
+            self.dynamic_default = dict(texts)
+        else:
+            self.dynamic = dict(texts)
+        layers = {**self.dynamic_default, **self.dynamic}
+        self._altered = {name: SCHEMA.properties[name].parse(text.strip()) for name, text in layers.items()}
+
+    def _layers(self, name: str) -> list[Layer]:
+        """The layers of a broker property, the one in force first."""
+        layers = []
+        if name in self.dynamic:
+            layers.append((name, self.dynamic[name], ConfigSource.DYNAMIC_BROKER))
+        if name in self.dynamic_default:
+            layers.append((name, self.dynamic_default[name], ConfigSource.DYNAMIC_DEFAULT_BROKER))
+        if name in self.given and self.static[name] is not None:
+            layers.append((name, text_of(self.static[name]), ConfigSource.STATIC_BROKER))
+        default = SCHEMA.properties[name].default
+        if default is not None:
+            layers.append((name, text_of(default), ConfigSource.DEFAULT))
+        return layers
+
+    def _topic_layers(self, name: str) -> list[Layer]:
+        """The layers behind a topic config: those of its property, then those of coarser units."""
+        layers = self._layers(name)
+        if COARSER.get(name) and not any(layer[2] is ConfigSource.DEFAULT for layer in layers):
+            for coarser, _ in COARSER[name]:
+                layers += self._layers(coarser)
+        if not layers and name in WHEN_NULL:
+            layers.append((name, text_of(WHEN_NULL[name]), ConfigSource.DEFAULT))
+        return layers
+
+    def describe_topic(self, configs: Mapping[str, str]) -> list[Described]:
+        """Every config of a topic that has these of its own."""
+        described = []
+        for entry in TOPIC_CONFIGS.values():
+            if entry.broker_name is None:
+                layers = [(entry.name, text_of(entry.default), ConfigSource.DEFAULT)]
+            else:
+                layers = self._topic_layers(entry.broker_name)
+            if entry.name in configs:
+                layers.insert(0, (entry.name, configs[entry.name], ConfigSource.TOPIC))
+            text = text_of(topic_value(self, configs, entry.name))
+            source = layers[0][2] if layers else ConfigSource.DEFAULT
+            described.append(Described(entry.name, text, source, entry.kind, entry.doc, False, tuple(layers)))
+        return described
+
+    def describe_broker(self) -> list[Described]:
+        """Every property of this broker."""
+        return [self._describe(name, self._layers(name)) for name in SCHEMA.properties]
+
+    def describe_default_broker(self) -> list[Described]:
+        """The properties that were altered for all brokers."""
+        found = []
+        for name, text in self.dynamic_default.items():
+            found.append(self._describe(name, [(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)]))
+        return found
+
+    def _describe(self, name: str, layers: list[Layer]) -> Described:
+        prop = SCHEMA.properties[name]
+        text = layers[0][1] if layers else None
+        source = layers[0][2] if layers else ConfigSource.DEFAULT
+        kind = _kind_of(name, self.static[name] if prop.default is None else prop.default)
+        return Described(name, text, source, kind, prop.doc, name not in DYNAMIC, tuple(layers))
+
+
+_TOPIC_KINDS = {entry.broker_name: entry.kind for entry in TOPIC_CONFIGS.values()}
+
+
+def _kind_of(name: str, value: Any) -> ConfigType:
+    """The type of a property, of which `value` is one."""
+    if name in _TOPIC_KINDS:
+        return _TOPIC_KINDS[name]
+    if isinstance(value, bool):
+        return ConfigType.BOOLEAN
+    if isinstance(value, int):
+        return ConfigType.INT if abs(value) <= INT_MAX and not name.endswith("interval.ms") else ConfigType.LONG
+    if isinstance(value, float):
+        return ConfigType.DOUBLE
+    return ConfigType.LIST if isinstance(value, list) or name in LISTS else ConfigType.STRING
+
+
+def load(path: Path | None = None, overrides: Iterable[str] = ()) -> BrokerConfig:
+    """A broker's properties from a file and `key=value` overrides. Raises ConfigError."""
+    values = SCHEMA.load(path, overrides)
+    static = dict(values)
+    if static["node.id"] is not None:
+        static["broker.id"] = static["node.id"]
+    return BrokerConfig(static, values.given)

@@ -1,0 +1,263 @@
+"""What has configs, and how they are read, checked and changed: topics, brokers, groups, loggers (KIP-133, KIP-412).
+
+Each kind of resource is one class; DescribeConfigs, AlterConfigs and IncrementalAlterConfigs find it by its number
+on the wire in `RESOURCES`. Loggers have levels and no configs, so only the incremental request changes them, and
+their levels last until the broker stops.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from penstock.broker.brokerconfig import BrokerConfig, ConfigSource, Described
+from penstock.broker.context import Context
+from penstock.broker.entities import Entity
+from penstock.broker.groupresource import check_group_configs, describe_group
+from penstock.broker.store.base import paths
+from penstock.broker.topicconfig import ConfigType, check_topic_configs
+from penstock.broker.topics import Topic, check_name
+from penstock.errors import ErrorCode, KafkaError
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+ROOT_LOGGER = "penstock"
+TRACE = 5
+LOG_LEVELS = {
+    "DEBUG": logging.DEBUG,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "INFO": logging.INFO,
+    "TRACE": TRACE,
+    "WARN": logging.WARNING,
+}
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, why)
+
+
+class Resource(Protocol):
+    """A kind of resource with configs that are kept. All of its methods raise KafkaError."""
+
+    def names(self, context: Context) -> Iterable[str]:
+        """Every resource of the kind that can be described."""
+        ...
+
+    def describe(self, context: Context, name: str) -> list[Described]:
+        """The configs in force of one resource."""
+        ...
+
+    def own(self, context: Context, name: str) -> dict[str, str]:
+        """The texts that were set for the resource itself; also checks that it may be altered."""
+        ...
+
+    def check(self, context: Context, texts: Mapping[str, str]) -> None:
+        """Whether these may be all its own texts."""
+        ...
+
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+        """Make these, which are checked, all its own texts; durable and in force when it returns."""
+        ...
+
+
+class TopicResource:
+    """Topics; their configs hold for the next append."""
+
+    def names(self, context: Context) -> Iterable[str]:
+        """All topics."""
+        return [topic.name for topic in context.topics.all()]
+
+    def describe(self, context: Context, name: str) -> list[Described]:
+        """All configs, wherever they come from."""
+        check_name(name)
+        topic = context.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' is unknown.")
+        return context.config.describe_topic(topic.configs)
+
+    def own(self, context: Context, name: str) -> dict[str, str]:
+        """The topic's own."""
+        return dict(self._topic(context, name).configs)
+
+    def _topic(self, context: Context, name: str) -> Topic:
+        if not name:
+            raise _invalid("Default topic resources are not allowed.")
+        check_name(name)
+        topic = context.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return topic
+
+    def check(self, context: Context, texts: Mapping[str, str]) -> None:
+        """By the table of topic configs."""
+        check_topic_configs(texts)
+
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+        """Store them and tell the logs."""
+        await context.topics.alter_configs(name, texts)
+
+
+class BrokerResource:
+    """This broker by its id, and all brokers by the empty name."""
+
+    def names(self, context: Context) -> Iterable[str]:
+        """This broker, and all brokers if something was altered for them."""
+        return [str(context.node_id), *([""] if context.config.dynamic_default else [])]
+
+    def describe(self, context: Context, name: str) -> list[Described]:
+        """All properties of this broker; of all brokers only those that were altered."""
+        if not name:
+            return context.config.describe_default_broker()
+        expected = f"{context.node_id} or empty string"
+        check_broker_id(context, name, f"Unexpected broker id, expected {expected}, but received {name}", "Broker")
+        return context.config.describe_broker()
+
+    def own(self, context: Context, name: str) -> dict[str, str]:
+        """Those that were altered at run time."""
+        if not name:
+            return dict(context.config.dynamic_default)
+        check_broker_id(context, name, f"Unexpected broker id, expected {context.node_id}, but received {name}", "Node")
+        return dict(context.config.dynamic)
+
+    def check(self, context: Context, texts: Mapping[str, str]) -> None:
+        """By the table of properties; most can't be altered."""
+        BrokerConfig.check(texts)
+
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+        """Store them and tell every log, whose settings may come from them."""
+        path = paths.broker_config(context.node_id) if name else paths.default_broker_config()
+        data = json.dumps({"version": 1, "config": dict(texts)}).encode()
+        if await context.store.exists(path) is None:
+            await context.store.create(path, data, parents=True)
+        else:
+            await context.store.set(path, data)
+        context.config.alter(texts, default=not name)
+        context.topics.broker_configs_changed()
+
+
+class GroupResource:
+    """Groups of the consumer protocol; one need not exist to have configs."""
+
+    def names(self, context: Context) -> Iterable[str]:
+        """Those that have configs of their own."""
+        return [entity.group for entity, _ in context.entities if isinstance(entity.group, str)]
+
+    def describe(self, context: Context, name: str) -> list[Described]:
+        """All configs of a group, which come from the broker's properties unless it has its own."""
+        if not name:
+            raise _invalid("Group name must not be empty")
+        return describe_group(context.config, context.entities.get(Entity(group=name)))
+
+    def own(self, context: Context, name: str) -> dict[str, str]:
+        """The group's own."""
+        if not name:
+            raise _invalid("Default group resources are not allowed.")
+        return dict(context.entities.get(Entity(group=name)))
+
+    def check(self, context: Context, texts: Mapping[str, str]) -> None:
+        """By the table of group configs and the broker's bounds."""
+        check_group_configs(context.config, texts)
+
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+        """Store them; a heartbeat tells each member."""
+        gone: dict[str, str | None] = dict.fromkeys(context.entities.get(Entity(group=name)))
+        await context.entities.alter({Entity(group=name): {**gone, **texts}})
+
+
+class ClientMetricsResource:
+    """Subscriptions to clients' metrics (KIP-714), of which there are none: no metrics are collected."""
+
+    def names(self, context: Context) -> Iterable[str]:
+        """None."""
+        return []
+
+    def describe(self, context: Context, name: str) -> list[Described]:
+        """Nothing."""
+        if not name:
+            raise _invalid("Client metrics subscription name must not be empty")
+        return []
+
+    def own(self, context: Context, name: str) -> dict[str, str]:
+        """Refuses."""
+        raise _invalid("This broker collects no metrics of clients.")
+
+    def check(self, context: Context, texts: Mapping[str, str]) -> None:
+        """Refuses."""
+        self.own(context, "")
+
+    async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+        """Refuses."""
+        self.own(context, name)
+
+
+class Loggers:
+    """This broker's loggers by name; `penstock` is the root."""
+
+    def names(self, context: Context) -> Iterable[str]:
+        """This broker."""
+        return [str(context.node_id)]
+
+    def describe(self, context: Context, name: str) -> list[Described]:
+        """The level in force of every logger."""
+        if not name:
+            raise _invalid("Broker id must not be empty")
+        check_broker_id(
+            context, name, f"Unexpected broker id, expected {context.node_id} but received {name}", "Broker"
+        )
+        return [
+            Described(
+                logger, _level_name(logger), ConfigSource.BROKER_LOGGER, ConfigType.UNKNOWN, "The level of a logger.",
+                read_only=False, synonyms=(),
+            )
+            for logger in _loggers()
+        ]  # fmt: skip
+
+    def check(self, context: Context, name: str, levels: Mapping[str, str | None]) -> None:
+        """Whether these loggers can be given these levels; None = that of the logger above."""
+        check_broker_id(context, name, f"Unexpected node id. Expected {context.node_id}, but received {name}", "Node")
+        known = _loggers()
+        for logger, level in levels.items():
+            if logger == ROOT_LOGGER and level is None:
+                raise _invalid("Removing the log level of the root logger is not allowed")
+            if logger not in known:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist!")
+            if level is not None and level not in LOG_LEVELS:
+                why = f"Cannot set the log level of {logger} to {level} as it is not a supported log level. "
+                why += f"Valid log levels are {', '.join(LOG_LEVELS)}"
+                raise KafkaError(ErrorCode.INVALID_CONFIG, why)
+
+    def set_levels(self, levels: Mapping[str, str | None]) -> None:
+        """Give loggers levels that are checked."""
+        for logger, level in levels.items():
+            logging.getLogger(logger).setLevel(logging.NOTSET if level is None else LOG_LEVELS[level])
+
+
+def _loggers() -> list[str]:
+    found = logging.root.manager.loggerDict
+    names = {name for name in tuple(found) if name.startswith(f"{ROOT_LOGGER}.")}
+    return sorted(names | {ROOT_LOGGER})
+
+
+def _level_name(logger: str) -> str:
+    level = logging.getLogger(logger).getEffectiveLevel()
+    # The nearest level that has a name, for one in between.
+    return min(LOG_LEVELS, key=lambda name: abs(LOG_LEVELS[name] - level))
+
+
+def check_broker_id(context: Context, name: str, unexpected: str, what: str) -> None:
+    """Raise KafkaError INVALID_REQUEST unless the resource's name is this broker's id."""
+    if not name.isascii() or not name.removeprefix("-").isdigit():
+        raise _invalid(f"{what} id must be an integer, but it is: {name}")
+    if int(name) != context.node_id:
+        raise _invalid(unexpected)
+
+
+LOGGERS = Loggers()
+RESOURCES: dict[int, Resource] = {
+    TOPIC: TopicResource(),
+    BROKER: BrokerResource(),
+    GROUP: GroupResource(),
+    CLIENT_METRICS: ClientMetricsResource(),
+}
