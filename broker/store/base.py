@@ -150,6 +150,10 @@ class Store(Protocol):
         """All or nothing, in order; per operation the created path, the new version, or None."""
         ...
 
+    async def changes(self) -> int:
+        """How many changes (calls of `multi` and the like) there ever were: grows by one with each."""
+        ...
+
     async def close(self) -> None:
         """End the session: its ephemeral nodes vanish."""
         ...

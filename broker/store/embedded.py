@@ -1,6 +1,7 @@
 """The store of a single node: a tree of nodes in one SQLite file.
 
     node(path, parent, data, version, session, sequence, created_ms, modified_ms)
+    counter('changes')
 
 Each change is one SQLite transaction (write-ahead log, synchronous FULL), so what was answered survives a
 power cut, and `multi` is all or nothing. All SQLite work is done by one thread of its own, in order; so reads
@@ -47,6 +48,8 @@ CREATE TABLE IF NOT EXISTS node (
     created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS node_parent ON node (parent);
+CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT OR IGNORE INTO counter VALUES ('changes', 0);
 """
 
 
@@ -134,6 +137,21 @@ class EmbeddedStore:
 
         return await self._run(path, work)
 
+    async def tree(self, path: str) -> dict[str, bytes]:
+        """The bytes of every node below a node; see `Store.tree`."""
+        below = path.rstrip("/") + "/"
+
+        def work() -> dict[str, bytes]:
+            if self._find(path) is None:
+                raise NoNodeError(path)
+            # All that begins so; "0" is the character after "/".
+            rows = self._database.execute(
+                "SELECT path, data FROM node WHERE path > ? AND path < ?", (below, below[:-1] + "0")
+            )
+            return {row[0][len(below) :]: bytes(row[1]) for row in rows}
+
+        return await self._run(path, work)
+
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """All or nothing; see `Store.multi`."""
         where = operations[0].path if operations else "/"
@@ -143,6 +161,7 @@ class EmbeddedStore:
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 results = [self._apply(operation, changes) for operation in operations]
+                self._database.execute("UPDATE counter SET value = value + 1 WHERE name = 'changes'")
                 self._database.execute("COMMIT")
             except BaseException:
                 if self._database.in_transaction:
@@ -152,6 +171,15 @@ class EmbeddedStore:
             return results
 
         return await self._run(where, work)
+
+    async def changes(self) -> int:
+        """How many changes there ever were; see `Store.changes`."""
+
+        def work() -> int:
+            row = self._database.execute("SELECT value FROM counter WHERE name = 'changes'").fetchone()
+            return int(row[0])
+
+        return await self._run("/", work)
 
     async def close(self) -> None:
         """End the session and close the file; nothing can be called afterwards."""

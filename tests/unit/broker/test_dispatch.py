@@ -2,12 +2,14 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from penstock.broker import dispatch
 from penstock.broker.context import Call, Context
+from penstock.broker.features import Features
 from penstock.pyx.wire.frame import REQUESTS, decode_response, encode_request
 from penstock.pyx.wire.messages import (
     ApiVersionsRequest,
@@ -48,8 +50,8 @@ class Answers:
 def run(*frames: Frame) -> tuple[Answers, dispatch.Dispatch]:
     async def main() -> tuple[Answers, dispatch.Dispatch]:
         answers = Answers()
-        # ApiVersions needs nothing of the context; a handler that does fails, which is a case below.
-        rim = dispatch.Dispatch(cast(Context, None), answers)
+        # ApiVersions needs only the features; a handler that needs more fails, which is a case below.
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), answers)
         rim.take(list(frames))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -71,7 +73,7 @@ def test_api_versions_tells_exactly_what_is_registered(version: int) -> None:
     assert correlation_id == 7 and response.error_code == 0
     told = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
     assert told == {key: handler.versions for key, handler in dispatch.registry().items()}
-    assert told[0] == (0, 13) and told[1] == (4, 18) and told[3] == (0, 13) and told[18] == (0, 4)
+    assert told[0] == (0, 13) and told[1] == (0, 18) and told[3] == (0, 13) and told[18] == (0, 4)
 
 
 def test_every_advertised_version_has_a_wire_table() -> None:

@@ -1,0 +1,55 @@
+"""DescribeQuorum (KIP-595, 836, 853): who decides about the cluster's metadata. Versions 0-2.
+
+A single node decides alone: it is leader and only voter of `__cluster_metadata`, of which nothing but the name is
+there; the leader's epoch is the controller's, and offsets count the changes of the metadata store.
+"""
+
+from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
+
+KEY, VERSIONS = 55, (0, 2)
+METADATA = "__cluster_metadata"
+NODES_SINCE = 2
+
+Topic = DescribeQuorumResponse.TopicData
+Partition = DescribeQuorumResponse.PartitionData
+
+
+async def handle(context: Context, request: DescribeQuorumRequest, call: Call) -> DescribeQuorumResponse:
+    """Answer per partition; only one has a quorum."""
+    response = DescribeQuorumResponse(error_message=None)
+    for topic in request.topics:
+        told = Topic(topic_name=topic.topic_name)
+        for partition in topic.partitions:
+            if (topic.topic_name, partition.partition_index) == (METADATA, 0):
+                told.partitions.append(await _quorum(context))
+            else:
+                told.partitions.append(
+                    Partition(
+                        partition_index=partition.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        error_message="This server does not host this topic-partition.",
+                    )
+                )
+        response.topics.append(told)
+    if call.api_version >= NODES_SINCE and any(topic.topic_name == METADATA for topic in request.topics):
+        host, port = context.advertised_for(call.listener)
+        listener = DescribeQuorumResponse.Listener(name=call.listener, host=host, port=port)
+        response.nodes = [DescribeQuorumResponse.Node(node_id=context.node_id, listeners=[listener])]
+    return response
+
+
+async def _quorum(context: Context) -> Partition:
+    end, now_ms = await context.store.changes(), context.now_ms()
+    voter = DescribeQuorumResponse.ReplicaState(
+        replica_id=context.node_id, log_end_offset=end, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms
+    )
+    return Partition(
+        partition_index=0,
+        error_message=None,
+        leader_id=context.node_id,
+        leader_epoch=context.topics.controller_epoch,
+        high_watermark=end,
+        current_voters=[voter],
+    )
