@@ -1,6 +1,6 @@
 """The only door between the control plane and the network threads, besides the partition functions.
 
-The network threads serve Produce (3 to 13) and Fetch (4 to 18) by themselves. Every other request, also Produce and Fetch of
+The network threads serve Produce (3 to 13) and Fetch (0 to 18) by themselves. Every other request, also Produce and Fetch of
 other versions and requests nobody knows, comes out here and is answered, or its connection closed, by its token. Answers
 leave each connection in the order of its requests, whatever the order in which they are given. A token whose connection is
 gone, or that was answered before, is dropped silently (counted as `answers_late`).
@@ -21,6 +21,15 @@ class Request(NamedTuple):
     frame: bytes  # the whole request with its header, without the size in front; at least 10 bytes
     peer: str  # "10.0.0.1:4711", "[::1]:4711"
     listener: str  # as given to `listen`
+    handed_over: bool = False  # a produce for `serve_produce`: a transaction coordinator has to be asked before (KIP-890)
+
+class Unasked(NamedTuple):
+    """A partition of a produce request whose first batch would begin a transaction there."""
+
+    place: int  # of the partition in the request, from 0, through all topics
+    partition: tuple[str, int]
+    producer_id: int
+    producer_epoch: int
 
 class DataPlane:
     """The network threads and their listening sockets.
@@ -30,7 +39,9 @@ class DataPlane:
     unless this broker owes it one (connections.max.idle.ms). queued_bytes_max: bounds both the bytes of requests that wait in
     the control queue and the bytes of frames that have come in part (queued.max.request.bytes); beyond it connections aren't
     read; at least 1 MiB. fetch_max_bytes: of a whole answer (fetch.max.bytes).
-    logs: what is produced to and fetched from.
+    logs: what is produced to and fetched from. fetch_sessions: slots of fetch sessions (KIP-227,
+    max.incremental.fetch.session.cache.slots); one that wasn't used for fetch_session_eviction_ms gives way to any other;
+    fetch_sessions_bytes bounds what all of them hold.
 
     Raises ValueError for a number out of range, OSError when descriptors are short.
     """
@@ -45,6 +56,9 @@ class DataPlane:
         queued_bytes_max: int,
         fetch_max_bytes: int,
         logs: Logs,
+        fetch_sessions: int = 1000,
+        fetch_session_eviction_ms: int = 120_000,
+        fetch_sessions_bytes: int = 64 << 20,
     ) -> None: ...
     @property
     def request_fd(self) -> int:
@@ -64,6 +78,28 @@ class DataPlane:
 
     def close_connection(self, token: int) -> None:
         """Close the connection of a request that can't be answered, once the requests before it are answered."""
+
+    def divert(self, api_key: int, on: bool) -> None:
+        """Send the requests of Produce (0) or Fetch (1) to `take_requests` instead of serving them, or no longer."""
+
+    def resume(self, request: Request, *, lose_answer: bool = False) -> None:
+        """Let the network thread serve a diverted request after all, in its turn. Its version must be one that is served.
+
+        lose_answer: a produce is carried out and its connection closed instead of answered.
+        """
+
+    def unverified(self, request: Request) -> list[Unasked]:
+        """The partitions of a produce request that begin a transaction there (KIP-890): empty if nobody has to be asked.
+
+        A malformed request has none; `serve_produce` closes its connection.
+        """
+
+    def serve_produce(self, request: Request, refused: dict[int, int], *, lose_answer: bool = False) -> None:
+        """Append a produce request and answer it. Its frame is written to: nobody may use it any more.
+
+        refused: places of `unverified` -> the error code that the partition is answered with; all others are appended.
+        Appends in the calling thread, without the GIL. lose_answer: the connection is closed instead of answered.
+        """
 
     def counters(self) -> dict[str, int]:
         """Sums over the threads since `start`, by name.

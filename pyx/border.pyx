@@ -4,20 +4,46 @@ import threading
 from typing import NamedTuple
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libcpp.vector cimport vector
 
 from penstock.pyx.control cimport queue_close
 from penstock.pyx.endian cimport get_i16, get_i32
-from penstock.pyx.frame cimport API_VERSION_AT, CORRELATION_AT, Writer, write_i32, write_raw
-from penstock.pyx.partition cimport LogSetOwner
-from penstock.pyx.posix cimport atomic_load64, close, free, memset
-from penstock.pyx.produce cimport ProduceTally
+from penstock.pyx.frame cimport (
+    API_VERSION_AT,
+    CORRELATION_AT,
+    Reader,
+    RequestHead,
+    Writer,
+    read_head,
+    reader_start,
+    write_i32,
+    write_raw,
+)
+from penstock.pyx.partition cimport LogSetOwner, partition_index, partition_topic
+from penstock.pyx.fetch cimport FETCH_KEY
+from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
+from penstock.pyx.produce cimport (
+    PRODUCE_ANSWERED,
+    PRODUCE_FLEXIBLE_FROM,
+    PRODUCE_KEY,
+    PRODUCE_MALFORMED,
+    PRODUCE_SILENT,
+    PRODUCE_VERSION_MAX,
+    PRODUCE_VERSION_MIN,
+    ProduceResult,
+    ProduceTally,
+    produce_partitions,
+    produce_serve,
+)
 from penstock.pyx.plane cimport (
     DRAIN_MS,
     LISTENERS_MAX,
     MAIL_ANSWER,
     MAIL_CLOSE,
+    MAIL_RESUME,
+    MAIL_RESUME_LOSE,
     REACTORS_MAX,
     ControlRequest,
     Counters,
@@ -33,7 +59,9 @@ from penstock.pyx.reactor cimport (
     reactor_loop,
     token_post,
 )
+from penstock.pyx.sessions cimport sessions_free, sessions_new
 from penstock.pyx.reader cimport reader_free, reader_loop, reader_new, reader_stop
+from penstock.pyx.verification cimport Unverified, find_unverified, unverified_free
 
 cdef enum:
     TAKE_MAX = 256
@@ -42,6 +70,28 @@ cdef enum:
 
 BACKLOG = 1024
 JOIN_S = DRAIN_MS / 1000 + 10
+
+
+class Unasked(NamedTuple):
+    """A partition of a produce that the transaction coordinator has to be asked about; see border.pyi."""
+
+    place: int
+    partition: tuple
+    producer_id: int
+    producer_epoch: int
+
+
+cdef bint _begin(bytes frame, RequestHead* head, Reader* body) noexcept:
+    """The header of a produce; the reader then stands at its body. The records behind it will be written to: the
+    bytes came from `take_requests`, and nobody else has them.
+    """
+    cdef int16_t version
+    reader_start(body, <uint8_t*>PyBytes_AS_STRING(frame), <size_t>PyBytes_GET_SIZE(frame))
+    version = get_i16(body.p + API_VERSION_AT)
+    if not PRODUCE_VERSION_MIN <= version <= PRODUCE_VERSION_MAX:
+        return False
+    read_head(body, version >= PRODUCE_FLEXIBLE_FROM, head)
+    return not body.bad and head.api_key == PRODUCE_KEY
 
 
 class Request(NamedTuple):
@@ -54,6 +104,7 @@ class Request(NamedTuple):
     frame: bytes
     peer: str
     listener: str
+    handed_over: bool = False
 
 
 cdef class DataPlane:
@@ -70,7 +121,9 @@ cdef class DataPlane:
     cdef bint _stopped
 
     def __cinit__(self, *, int network_threads, int node_id, int max_request_bytes, int64_t max_idle_ms,
-                  int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None):
+                  int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None,
+                  int fetch_sessions=1000, int64_t fetch_session_eviction_ms=120_000,
+                  int64_t fetch_sessions_bytes=64 << 20):
         memset(&self.plane, 0, sizeof(Plane))
         self._logs = logs
         self.plane.logs = logs.set
@@ -91,7 +144,8 @@ cdef class DataPlane:
         self.plane.input_bytes_max = max(queued_bytes_max, <int64_t>INPUT_BYTES_LEAST)
         self.plane.queue.bytes_max = self.plane.input_bytes_max
         self.plane.readers = reader_new(on_warm)
-        if self.plane.readers == NULL:
+        self.plane.sessions = sessions_new(fetch_sessions, fetch_session_eviction_ms, fetch_sessions_bytes)
+        if self.plane.readers == NULL or self.plane.sessions == NULL:
             raise MemoryError
         if not plane_open(&self.plane, network_threads):
             plane_close(&self.plane)
@@ -106,6 +160,8 @@ cdef class DataPlane:
             queue_close(&self.plane.queue)
         if self.plane.readers != NULL:
             reader_free(self.plane.readers)
+        if self.plane.sessions != NULL:
+            sessions_free(self.plane.sessions)
 
     @property
     def request_fd(self) -> int:
@@ -180,6 +236,7 @@ cdef class DataPlane:
                     PyBytes_FromStringAndSize(<char*>request.frame, request.n),
                     (<bytes>request.peer).decode("ascii"),
                     self._listeners[request.listener],
+                    request.handed_over,
                 )
             )
             free(request)
@@ -204,6 +261,77 @@ cdef class DataPlane:
         memset(&nothing, 0, sizeof(Writer))
         token_post(&self.plane, token, MAIL_CLOSE, &nothing)
 
+    def divert(self, int api_key, bint on) -> None:
+        if api_key not in (PRODUCE_KEY, FETCH_KEY):
+            raise ValueError("only Produce (0) and Fetch (1) can be diverted")
+        with self._stopping:
+            bits = atomic_load32(&self.plane.diverted)
+            atomic_store32(&self.plane.diverted, bits | 1 << api_key if on else bits & ~(1 << api_key))
+
+    def resume(self, request, *, bint lose_answer=False) -> None:
+        cdef Writer writer
+        cdef bytes frame = request.frame
+        memset(&writer, 0, sizeof(Writer))
+        if request.api_key not in (PRODUCE_KEY, FETCH_KEY):
+            raise ValueError("only Produce (0) and Fetch (1) are served by the network threads")
+        write_raw(&writer, PyBytes_AS_STRING(frame), <size_t>PyBytes_GET_SIZE(frame))
+        if writer.failed:
+            free(writer.p)
+            raise MemoryError
+        token_post(&self.plane, request.token, MAIL_RESUME_LOSE if lose_answer else MAIL_RESUME, &writer)
+
+    def unverified(self, request) -> list:
+        cdef bytes frame = request.frame
+        cdef vector[Unverified] found
+        cdef RequestHead head
+        cdef Reader body
+        cdef const char* name
+        cdef size_t i, n
+        cdef list asked = []
+        if not _begin(frame, &head, &body):
+            return asked
+        with nogil:
+            find_unverified(self.plane.logs, &head, body, &found)
+        for i in range(found.size()):
+            name = partition_topic(found[i].partition, &n)
+            asked.append(
+                Unasked(
+                    found[i].place,
+                    (name[:n].decode(), partition_index(found[i].partition)),
+                    found[i].producer_id,
+                    found[i].producer_epoch,
+                )
+            )
+        unverified_free(found)
+        return asked
+
+    def serve_produce(self, request, dict refused, *, bint lose_answer=False) -> None:
+        cdef bytes frame = request.frame
+        cdef vector[int16_t] verdicts
+        cdef RequestHead head
+        cdef Reader body
+        cdef Writer writer
+        cdef int64_t partitions = -1
+        cdef ProduceResult result = PRODUCE_MALFORMED
+        memset(&writer, 0, sizeof(Writer))
+        if _begin(frame, &head, &body):
+            partitions = produce_partitions(&head, body)
+        if partitions >= 0:
+            verdicts.resize(<size_t>partitions + 1)   # never empty: its address tells that somebody was asked
+            for place, error in refused.items():
+                if not 0 <= place < partitions:
+                    free(writer.p)
+                    raise ValueError(f"the request has no partition {place}")
+                verdicts[<size_t>place] = error
+            with nogil:
+                result = produce_serve(self.plane.logs, &head, body, &writer, &self.plane.produced, verdicts.data())
+        if (result == PRODUCE_ANSWERED or result == PRODUCE_SILENT) and not lose_answer:
+            token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
+            return
+        free(writer.p)
+        memset(&writer, 0, sizeof(Writer))
+        token_post(&self.plane, request.token, MAIL_CLOSE, &writer)
+
     def counters(self) -> dict:
         cdef Counters total
         cdef ProduceTally produced
@@ -211,7 +339,7 @@ cdef class DataPlane:
         cdef int i
         cdef size_t field
         memset(&total, 0, sizeof(Counters))
-        memset(&produced, 0, sizeof(ProduceTally))
+        produced = self.plane.produced
         for i in range(self.plane.reactor_count):
             one = &self.plane.reactors[i].counters
             for field in range(sizeof(Counters) // sizeof(int64_t)):
@@ -224,6 +352,10 @@ cdef class DataPlane:
         counted["produce_bytes"] = produced.bytes
         counted["produce_errors"] = produced.errors
         counted["queued_bytes"] = self.plane.queue.bytes
+        counted["fetch_sessions"] = self.plane.sessions.by_id.size()
+        counted["fetch_session_partitions"] = self.plane.sessions.partitions
+        counted["fetch_session_bytes"] = self.plane.sessions.bytes
+        counted["fetch_session_evictions"] = self.plane.sessions.evictions
         counted["input_bytes"] = atomic_load64(&self.plane.input_bytes)
         return counted
 

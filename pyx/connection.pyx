@@ -6,23 +6,21 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from penstock.pyx.control cimport queue_put
 from penstock.pyx.endian cimport get_i16, get_u32
 from penstock.pyx.fetch cimport (
-    FETCH_AGAIN,
     FETCH_FLEXIBLE_FROM,
     FETCH_KEY,
     FETCH_PARSED,
     FETCH_VERSION_MAX,
     FETCH_VERSION_MIN,
-    FETCH_WAIT,
     FetchJob,
     FetchParse,
-    FetchState,
-    FilePiece,
-    fetch_answer,
+    FetchRange,
+    fetch_begin,
     fetch_free,
+    fetch_held_bytes,
     fetch_parse,
-    fetch_try,
-    piece_release,
 )
+from penstock.pyx.fetchanswer cimport FilePiece, fetch_answer, piece_release
+from penstock.pyx.fetchread cimport FETCH_AGAIN, FETCH_COLD, FETCH_FAILED, FETCH_WAIT, FetchState, fetch_try
 from penstock.pyx.frame cimport (
     API_VERSION_AT,
     CUT_BAD,
@@ -79,6 +77,7 @@ from penstock.pyx.posix cimport (
     MSG_NOSIGNAL,
     TCP_NODELAY,
     atomic_add64,
+    atomic_load32,
     atomic_store32,
     calloc,
     close,
@@ -99,6 +98,7 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.produce cimport (
     PRODUCE_ANSWERED,
     PRODUCE_FLEXIBLE_FROM,
+    PRODUCE_HAND_OVER,
     PRODUCE_KEY,
     PRODUCE_SILENT,
     PRODUCE_VERSION_MAX,
@@ -225,7 +225,7 @@ cdef bint slots_full(Connection* c) noexcept nogil:
         slot = slot_at(c, number)
         held += slot.request_bytes + <int64_t>slot.answer.capacity
         if slot.fetch != NULL:
-            held += slot.fetch.held_bytes
+            held += fetch_held_bytes(slot.fetch)
         number += 1
     return held > SLOTS_BYTES_MAX
 
@@ -331,6 +331,7 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     c.ended = False
     c.refusing = False
     c.closing = False
+    c.handed_over = 0
     c.cold = False
     c.generation = (c.generation + 1) & GENERATION_MASK
     r.free_places[r.free_count] = c.place
@@ -340,14 +341,36 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
 
 
 # --- requests -----------------------------------------------------------------------------------------------
-cdef Served serve_produce(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
+cdef Served hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t n, bint produce) noexcept nogil:
+    """A request for the control plane. A produce is served there: those of its connection that come behind it follow
+    it, so that they stay in order.
+    """
+    cdef Served result = queue_put(r, c, c.tail, frame, n, produce)
+    cdef Slot* slot
+    if result == SERVED:
+        slot = slot_push(c, SLOT_CONTROL)
+        slot.request_bytes = n
+        slot.handed_over = produce
+        c.handed_over += produce
+        r.counters.requests_produce += produce
+        r.counters.requests_control += not produce
+    return result
+
+
+cdef Served serve_produce(
+    Reactor* r, Connection* c, const RequestHead* head, Reader body, const uint8_t* frame, int32_t n
+) noexcept nogil:
     cdef bint straight = c.head == c.tail             # nothing before it waits
     cdef Writer waiting
     cdef Slot* slot
     cdef ProduceResult result
-    r.counters.requests_produce += 1
+    if c.handed_over > 0:
+        return hand_over(r, c, frame, n, True)
     memset(&waiting, 0, sizeof(Writer))
-    result = produce_serve(r.plane.logs, head, body, &c.output if straight else &waiting, &r.produced)
+    result = produce_serve(r.plane.logs, head, body, &c.output if straight else &waiting, &r.produced, NULL)
+    if result == PRODUCE_HAND_OVER:
+        return hand_over(r, c, frame, n, True)
+    r.counters.requests_produce += 1
     if result == PRODUCE_ANSWERED and not straight:
         slot = slot_push(c, SLOT_DONE)
         slot.answer = waiting
@@ -359,16 +382,23 @@ cdef Served serve_produce(Reactor* r, Connection* c, const RequestHead* head, Re
     return SERVE_CLOSE
 
 
-cdef Served serve_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
+cdef FetchJob* begin_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
+    """The job of a fetch; NULL when it is malformed or there is no memory."""
     cdef FetchJob* job
-    cdef Slot* slot
-    cdef FetchParse result = fetch_parse(r.plane.logs, head, body, r.plane.answer_bytes_max, &job)
     r.counters.requests_fetch += 1
-    if result != FETCH_PARSED:
-        return SERVE_CLOSE
+    if fetch_parse(head, body, r.plane.answer_bytes_max, &job) != FETCH_PARSED:
+        return NULL
     job.connection = c
     job.deadline_ms = r.now_ms + max(job.max_wait_ms, 0)
     job.look = True
+    return job
+
+
+cdef Served serve_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
+    cdef FetchJob* job = begin_fetch(r, c, head, body)
+    cdef Slot* slot
+    if job == NULL:
+        return SERVE_CLOSE
     slot = slot_push(c, SLOT_FETCH)
     slot.fetch = job
     return SERVED
@@ -382,20 +412,49 @@ cdef Served serve(Reactor* r, Connection* c, uint8_t* frame, int32_t n) noexcept
     cdef bint fetch = api_key == FETCH_KEY and FETCH_VERSION_MIN <= version <= FETCH_VERSION_MAX
     cdef RequestHead head
     cdef Reader body
-    cdef Served result
-    cdef Slot* slot
-    if produce or fetch:
+    if (produce or fetch) and not (atomic_load32(&r.plane.diverted) >> api_key) & 1:
         reader_start(&body, frame, <size_t>n)
         read_head(&body, version >= (PRODUCE_FLEXIBLE_FROM if produce else FETCH_FLEXIBLE_FROM), &head)
         if body.bad:
             return SERVE_CLOSE
-        return serve_produce(r, c, &head, body) if produce else serve_fetch(r, c, &head, body)
-    result = queue_put(r, c, frame, n)
-    if result == SERVED:
-        slot = slot_push(c, SLOT_CONTROL)
-        slot.request_bytes = n
-        r.counters.requests_control += 1
-    return result
+        return serve_produce(r, c, &head, body, frame, n) if produce else serve_fetch(r, c, &head, body)
+    return hand_over(r, c, frame, n, False)
+
+
+cdef void connection_resume(
+    Reactor* r, Connection* c, uint32_t number, uint8_t* frame, int32_t n, bint lose
+) noexcept nogil:
+    """Serves a diverted Produce or Fetch into the slot that it has held meanwhile."""
+    cdef int16_t version = get_i16(frame + API_VERSION_AT)
+    cdef bint produce = get_i16(frame) == PRODUCE_KEY
+    cdef RequestHead head
+    cdef Reader body
+    cdef ProduceResult result
+    cdef Slot* slot = slot_at(c, number)
+    slot.request_bytes = 0
+    slot.state = SLOT_CLOSE
+    reader_start(&body, frame, <size_t>n)
+    read_head(&body, version >= (PRODUCE_FLEXIBLE_FROM if produce else FETCH_FLEXIBLE_FROM), &head)
+    if not body.bad and produce:
+        result = produce_serve(r.plane.logs, &head, body, &slot.answer, &r.produced, NULL)
+        if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
+            slot.state = SLOT_DONE
+        elif result == PRODUCE_HAND_OVER and not lose and queue_put(r, c, number, frame, n, True) == SERVED:
+            slot.state = SLOT_CONTROL
+            slot.request_bytes = n
+            slot.handed_over = True
+            c.handed_over += 1
+            return
+    elif not body.bad:
+        slot.fetch = begin_fetch(r, c, &head, body)
+        if slot.fetch != NULL:
+            slot.state = SLOT_FETCH
+    if lose and slot.state == SLOT_DONE:
+        writer_free(&slot.answer)
+        slot.state = SLOT_CLOSE
+    if slot.state == SLOT_CLOSE:
+        c.refusing = True
+    connection_ready(r, c)
 
 
 # --- input --------------------------------------------------------------------------------------------------
@@ -570,7 +629,7 @@ cdef bint connection_send(Reactor* r, Connection* c) noexcept nogil:
     cdef size_t until
     cdef ssize_t went
     cdef int64_t total = 0
-    while c.writable and not c.cold:
+    while c.writable:
         piece = &c.pieces.p[c.pieces.first] if c.pieces.first < c.pieces.n else NULL
         until = piece.at if piece != NULL else c.output.n
         if c.sent == until and piece == NULL:
@@ -581,7 +640,7 @@ cdef bint connection_send(Reactor* r, Connection* c) noexcept nogil:
         if c.sent < until:
             went = send(c.fd, c.output.p + c.sent, until - c.sent, MSG_NOSIGNAL | (MSG_MORE if piece != NULL else 0))
             c.sent += <size_t>went if went > 0 else 0
-        elif not warm(r, c, piece, min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)):
+        elif c.cold or not warm(r, c, piece, min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)):
             break
         else:
             went = send_file(r, c, piece)
@@ -609,22 +668,42 @@ cdef enum Step:
     STEP_CLOSE = -1
 
 
+cdef Step warm_range(Reactor* r, Connection* c, FetchJob* job) noexcept nogil:
+    """Has a reader thread read what a fetch of an old version needs in memory; it is tried again then."""
+    cdef const FetchRange* cold = &job.ranges[job.cold]
+    job.look = True
+    r.counters.cold_ranges += 1
+    c.cold = reader_submit(
+        r.plane.readers, cold.read.fd, cold.read.position, cold.read.length, r, c.place, c.generation
+    )
+    if not c.cold:
+        connection_ready(r, c)                        # too much is waiting to be read: in a later turn
+    return STEP_WAIT
+
+
 cdef Step answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     cdef FetchJob* job = slot.fetch
     cdef bint must_answer = r.now_ms >= job.deadline_ms or r.draining
     cdef FetchState state
     cdef int64_t n
-    if not job.look:
+    if not job.look or c.cold:
         return STEP_WAIT
+    if not job.begun:
+        fetch_begin(job, r.plane.logs, r.plane.sessions, r.now_ms)
     job.look = False
     state = fetch_try(job, r.id, must_answer)
+    if state == FETCH_COLD:
+        return warm_range(r, c, job)
     if state == FETCH_AGAIN:
-        atomic_store32(&r.moved, 1)
-        atomic_store32(&r.wake, 1)
-    if state == FETCH_WAIT or state == FETCH_AGAIN:
+        job.look = True
+        connection_ready(r, c)
+        return STEP_WAIT
+    if state == FETCH_WAIT:
         return STEP_WAIT if park(r, job) else STEP_CLOSE
+    if state == FETCH_FAILED:
+        return STEP_CLOSE
     unpark(r, job)
-    n = fetch_answer(job, &c.output, &c.pieces, &r.counters.fetch_errors)
+    n = fetch_answer(job, r.now_ms, &c.output, &c.pieces, &r.counters.fetch_errors)
     slot.fetch = NULL
     fetch_free(job)
     if n < 0:

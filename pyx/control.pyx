@@ -1,5 +1,5 @@
 """The queue between the network threads and the control plane; see control.pxd."""
-from libc.stdint cimport int32_t, int64_t, uint64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 
 from penstock.pyx.plane cimport (
     Connection,
@@ -35,7 +35,9 @@ cdef bint queue_open(ControlQueue* q) noexcept nogil:
     return q.fd >= 0
 
 
-cdef Served queue_put(Reactor* r, Connection* c, const uint8_t* frame, int32_t n) noexcept nogil:
+cdef Served queue_put(
+    Reactor* r, Connection* c, uint32_t number, const uint8_t* frame, int32_t n, bint handed_over
+) noexcept nogil:
     """Copies a request onto the queue. A request is always taken when the queue is empty, however large it is."""
     cdef ControlQueue* q = &r.plane.queue
     cdef ControlRequest* request
@@ -54,7 +56,8 @@ cdef Served queue_put(Reactor* r, Connection* c, const uint8_t* frame, int32_t n
         q.bytes -= cost
         pthread_mutex_unlock(&q.lock)
         return SERVE_CLOSE
-    request.token = token_pack(r.id, c.place, c.generation, c.tail)
+    request.token = token_pack(r.id, c.place, c.generation, number)
+    request.handed_over = handed_over
     request.listener = c.listener
     request.n = n
     request.next = NULL

@@ -9,18 +9,20 @@
 #   slots leave the ring in order -> output (bytes, and pieces of files between them) -> send, sendfile
 #
 # Other threads reach a reactor through its mailbox only (a list under a mutex, an eventfd that is written
-# when `wake` was 0), and through `moved`, which says that a partition with a waiting fetch grew.
+# when `wake` was 0), and through `moved`, which names partitions with a waiting fetch that grew.
 #
 # Reactors are never freed: a partition's wake mask may name one that has stopped, and the next Plane takes it
 # over.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from penstock.pyx.fetch cimport FetchJob, Pieces
+from penstock.pyx.fetch cimport FetchJob
+from penstock.pyx.fetchanswer cimport Pieces
 from penstock.pyx.frame cimport Writer
-from penstock.pyx.partition cimport LogSet
+from penstock.pyx.partition cimport LogSet, Partition
 from penstock.pyx.posix cimport pthread_mutex_t, pthread_t
 from penstock.pyx.produce cimport ProduceTally
 from penstock.pyx.reader cimport ReaderPool
+from penstock.pyx.sessions cimport SessionCache
 
 cdef enum:
     REACTORS_MAX = 64                 # bits of a partition's wake mask
@@ -58,6 +60,7 @@ cdef enum SlotState:
 cdef struct Slot:
     SlotState state
     int32_t request_bytes             # of a request that the control plane has
+    bint handed_over                  # it is a produce that waits there for its transaction coordinator
     Writer answer
     FetchJob* fetch
 
@@ -74,6 +77,7 @@ cdef struct Connection:
     bint closing                      # closed when the output is empty
     bint stalled                      # waits for the control queue or for broker memory
     bint cold                         # a reader thread warms the next piece
+    int32_t handed_over               # produce requests of its slots that the control plane serves, in order
     bint on_ready
     Connection* ready_next
     int64_t active_ms                 # last whole request, or answer bytes taken by the peer
@@ -96,6 +100,8 @@ cdef enum MailKind:
     MAIL_ANSWER = 1
     MAIL_CLOSE = 2
     MAIL_WARM = 3
+    MAIL_RESUME = 4                   # `answer` holds a diverted request: serve it into its slot after all
+    MAIL_RESUME_LOSE = 5              # the same, but its answer is lost and the connection ends
 
 cdef struct Mail:
     MailKind kind
@@ -113,6 +119,7 @@ cdef struct ControlRequest:
     uint64_t token
     int32_t listener
     int32_t n
+    bint handed_over                  # a produce that its network thread may not serve
     char peer[PEER_BYTES]
     ControlRequest* next
     uint8_t frame[1]
@@ -156,13 +163,16 @@ cdef struct Reactor:
     int wake_fd
     pthread_t thread
     int32_t running                   # atomic
-    int32_t wake                      # atomic: the mailbox has something, or `moved` or `stopping` changed
-    int32_t moved                     # atomic: a partition grew on which one of its fetches waits
+    int32_t wake                      # atomic: the mailbox or `moved` has something, or `stopping` changed
     int32_t unstall                   # atomic: there is room again in the control queue, or memory for input
     int32_t stopping                  # atomic
     pthread_mutex_t lock              # of the mailbox
     Mail* mail_first
     Mail* mail_last
+    Partition** moved                 # that grew, or were stopped, and on which one of its fetches waits; under the lock
+    int32_t moved_n
+    int32_t moved_capacity
+    bint moved_all                    # there was no memory to say which
     # The thread's own from here on.
     bint draining
     int64_t accept_ms                 # when to accept again, as it failed or was too much for a turn; 0 = no need
@@ -181,8 +191,8 @@ cdef struct Reactor:
     Connection* ready_last
     Connection* over_budget           # the one connection that may go beyond the broker's input memory
     int32_t stalled_count
-    FetchJob* waiting
-    FetchJob** heap
+    void* waits                       # waiting.pxd
+    FetchJob** heap                   # waiting fetches by deadline
     int32_t heap_n
     int32_t heap_capacity
     uint8_t* scratch
@@ -190,9 +200,12 @@ cdef struct Reactor:
     Counters counters
 
 cdef struct Plane:
+    ProduceTally produced             # by the control plane, for requests that were handed over
     LogSet* logs                      # what it serves
+    SessionCache* sessions            # of fetches
     Reactor* reactors[REACTORS_MAX]
     int32_t reactor_count
+    int32_t diverted                  # atomic: bit = api key of Produce, Fetch: such requests go to the control plane
     int32_t request_bytes_max
     int32_t answer_bytes_max
     int64_t idle_ms_max

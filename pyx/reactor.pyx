@@ -9,6 +9,7 @@ from penstock.pyx.connection cimport (
     connection_close,
     connection_open,
     connection_ready,
+    connection_resume,
     connection_run,
     input_free,
     output_left,
@@ -16,9 +17,9 @@ from penstock.pyx.connection cimport (
     connection_unstall,
 )
 from penstock.pyx.control cimport queue_clear, queue_open, queue_take
-from penstock.pyx.fetch cimport FetchJob, fetch_moved
+from penstock.pyx.fetch cimport FetchJob
 from penstock.pyx.frame cimport Writer, writer_free
-from penstock.pyx.partition cimport set_wake_hook
+from penstock.pyx.partition cimport Partition, partition_release, partition_retain, set_wake_hook
 from penstock.pyx.plane cimport (
     ACCEPTS_MAX,
     Connection,
@@ -29,6 +30,8 @@ from penstock.pyx.plane cimport (
     GENERATION_MASK,
     LISTENERS_MAX,
     MAIL_CLOSE,
+    MAIL_RESUME,
+    MAIL_RESUME_LOSE,
     MAIL_SOCKET,
     MAIL_WARM,
     Mail,
@@ -86,6 +89,7 @@ from penstock.pyx.posix cimport (
     malloc,
     memcpy,
     memset,
+    lowest_bit,
     ntohs,
     pthread_mutex_init,
     pthread_mutex_lock,
@@ -93,6 +97,7 @@ from penstock.pyx.posix cimport (
     pthread_mutex_unlock,
     pthread_self,
     pthread_sigmask,
+    realloc,
     sigfillset,
     sigset_t,
     snprintf,
@@ -103,7 +108,7 @@ from penstock.pyx.posix cimport (
     socklen_t,
     timespec,
 )
-from penstock.pyx.waiting cimport unpark
+from penstock.pyx.waiting cimport look_moved, unpark, wait_open
 
 cdef enum:
     EVENT_WAKE = 0x7fffffff           # epoll's data for what isn't a connection: low half of data.u64
@@ -111,6 +116,7 @@ cdef enum:
     KEEP_INPUT_MS = 5000              # a large empty input buffer is kept this long
     ACCEPT_AGAIN_MS = 100
     DRAIN_LOOK_MS = 10
+    MOVED_KEPT = 4096                 # room for so many moved partitions is kept
 
 # Every reactor that was ever made, by id; the hook reads it without a lock.
 cdef Reactor* _reactors[REACTORS_MAX]
@@ -131,12 +137,33 @@ cdef void reactor_wake(Reactor* r) noexcept nogil:
         eventfd_write(r.wake_fd, 1)
 
 
-cdef void on_partitions_moved(uint64_t mask) noexcept nogil:
-    """The log's wake hook."""
+cdef void note_moved(Reactor* r, Partition* p) noexcept nogil:
+    cdef Partition** grown
+    cdef int32_t capacity
+    pthread_mutex_lock(&r.lock)
+    if r.moved_n == r.moved_capacity:
+        capacity = r.moved_capacity * 2 + 64
+        grown = <Partition**>realloc(r.moved, <size_t>capacity * sizeof(Partition*))
+        if grown != NULL:
+            r.moved = grown
+            r.moved_capacity = capacity
+    if r.moved_n < r.moved_capacity:
+        partition_retain(p)
+        r.moved[r.moved_n] = p
+        r.moved_n += 1
+    else:
+        r.moved_all = True
+    pthread_mutex_unlock(&r.lock)
+
+
+cdef void on_partition_moved(Partition* p, uint64_t mask) noexcept nogil:
+    """The log's wake hook. A bit may be of a thread that has ended since it waited."""
     cdef int32_t i
-    for i in range(REACTORS_MAX):
-        if (mask >> i) & 1 and _reactors[i] != NULL:
-            atomic_store32(&_reactors[i].moved, 1)
+    while mask:
+        i = lowest_bit(mask)
+        mask &= mask - 1
+        if _reactors[i] != NULL and atomic_load32(&_reactors[i].running):
+            note_moved(_reactors[i], p)
             reactor_wake(_reactors[i])
 
 
@@ -280,7 +307,11 @@ cdef void on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
     if slot.state != SLOT_CONTROL:
         r.counters.answers_late += 1
         return
+    if mail.kind == MAIL_RESUME or mail.kind == MAIL_RESUME_LOSE:
+        connection_resume(r, c, number, mail.answer.p, <int32_t>mail.answer.n, mail.kind == MAIL_RESUME_LOSE)
+        return
     slot.request_bytes = 0
+    c.handed_over -= slot.handed_over
     if mail.kind == MAIL_CLOSE:
         slot.state = SLOT_CLOSE
         c.refusing = True
@@ -329,11 +360,33 @@ cdef void look_again(Reactor* r, FetchJob* job) noexcept nogil:
 
 
 cdef void on_moved(Reactor* r) noexcept nogil:
-    cdef FetchJob* job = r.waiting
-    while job != NULL:
-        if job.look or fetch_moved(job, r.id):
-            look_again(r, job)
-        job = job.next
+    """Looks at the fetches that wait for a partition which moved. The list goes back to be filled again."""
+    cdef Partition** moved
+    cdef int32_t n, capacity, i
+    cdef bint all
+    pthread_mutex_lock(&r.lock)
+    moved = r.moved
+    n = r.moved_n
+    capacity = r.moved_capacity
+    all = r.moved_all
+    r.moved = NULL
+    r.moved_n = 0
+    r.moved_capacity = 0
+    r.moved_all = False
+    pthread_mutex_unlock(&r.lock)
+    for i in range(n):
+        look_moved(r, moved[i], look_again)
+        partition_release(moved[i])
+    if all:
+        for i in range(r.heap_n):
+            look_again(r, r.heap[i])
+    pthread_mutex_lock(&r.lock)
+    if r.moved == NULL and capacity <= MOVED_KEPT:
+        r.moved = moved
+        r.moved_capacity = capacity
+        moved = NULL
+    pthread_mutex_unlock(&r.lock)
+    free(moved)
 
 
 cdef void on_deadlines(Reactor* r) noexcept nogil:
@@ -379,16 +432,14 @@ cdef void start_drain(Reactor* r) noexcept nogil:
     """Nothing new is taken; what waits on a log is answered now, what waits on the control plane has DRAIN_MS."""
     cdef int32_t i
     cdef uint32_t place
-    cdef FetchJob* job = r.waiting
     r.draining = True
     r.drain_until_ms = r.now_ms + DRAIN_MS
     for i in range(r.listener_count):
         if r.listeners[i] >= 0:
             close(r.listeners[i])
             r.listeners[i] = -1
-    while job != NULL:
-        job.look = True
-        job = job.next
+    for i in range(r.heap_n):
+        r.heap[i].look = True
     for place in range(r.places_used):
         if r.connections[place].fd >= 0:
             connection_ready(r, r.connections[place])
@@ -443,7 +494,7 @@ cdef void on_wake(Reactor* r) noexcept nogil:
     if atomic_load32(&r.stopping) and not r.draining:
         start_drain(r)
     take_mail(r)
-    if atomic_swap32(&r.moved, 0):
+    if r.moved_n or r.moved_all:                      # read without the lock: who adds to it wakes afterwards
         on_moved(r)
     if atomic_swap32(&r.unstall, 0):
         on_unstall(r)
@@ -487,6 +538,7 @@ cdef void reactor_loop(Reactor* r) noexcept nogil:
 cdef void close_all(Reactor* r) noexcept nogil:
     cdef uint32_t i
     take_mail(r)
+    on_moved(r)
     for i in range(r.places_used):
         connection_close(r, r.connections[i])
         r.connections[i].on_ready = False
@@ -500,7 +552,6 @@ cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
     cdef epoll_event event
     r.plane = plane
     r.stopping = 0
-    r.moved = 0
     r.unstall = 0
     r.wake = 0
     r.draining = False
@@ -513,7 +564,7 @@ cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
         r.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
         r.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
-    if r.scratch == NULL or r.wake_fd < 0 or r.epoll < 0:
+    if r.scratch == NULL or r.wake_fd < 0 or r.epoll < 0 or not wait_open(r):
         return False
     event.events = <uint32_t>EPOLLIN | <uint32_t>EPOLLET
     event.data.u64 = EVENT_WAKE
@@ -555,7 +606,7 @@ cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil:
         plane.reactor_count = i + 1
         if not reactor_prepare(plane.reactors[i], plane):
             return False
-    set_wake_hook(on_partitions_moved)
+    set_wake_hook(on_partition_moved)
     return True
 
 

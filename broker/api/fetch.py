@@ -1,10 +1,10 @@
-"""Fetch: served by the data plane (versions 4-18), which never sends such a request here."""
+"""Fetch: served by the data plane (versions 0-18), which never sends such a request here."""
 
 from penstock.broker.context import Call, Context
 from penstock.broker.dispatch import CloseConnection
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
-KEY, VERSIONS = 1, (4, 18)
+KEY, VERSIONS = 1, (0, 18)
 
 
 async def handle(context: Context, request: FetchRequest, call: Call) -> FetchResponse:

@@ -31,7 +31,7 @@ from penstock.pyx.batch import marker, records, split
 from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceResponse
 
-VERSIONS = range(4, 19)
+VERSIONS = range(4, 19)  # of today's batches; older ones are below
 LONG_MS = 20_000
 
 
@@ -66,6 +66,11 @@ def topic(folder: Path, request: pytest.FixtureRequest) -> str:
     name = f"t{abs(hash(request.node.nodeid)) % 10**10:010d}"
     lead(folder, name, partitions=2)
     return name
+
+
+def transactional(producer_id: int, sequence: int) -> dict[str, int]:
+    """What a batch of a transaction bears."""
+    return {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}
 
 
 def values(one: FetchResponse.PartitionData) -> list[bytes | None]:
@@ -134,10 +139,10 @@ def test_a_request_for_nothing_is_answered_at_once(peer: Peer) -> None:
 # --- sessions, epochs -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", [7, 12, 18])
 @pytest.mark.parametrize(("session", "epoch"), [(0, 0), (0, -1), (5, 0), (5, -1)])
-def test_a_full_request_gets_no_session(peer: Peer, version: int, session: int, epoch: int) -> None:
+def test_a_full_request_has_a_session_if_it_wants_one(peer: Peer, version: int, session: int, epoch: int) -> None:
     request = fetch("read", 0, version, session_id=session, session_epoch=epoch)
     answer = peer.ask(request, version, FetchResponse)
-    assert (answer.error_code, answer.session_id) == (0, 0)
+    assert (answer.error_code, answer.session_id > 0) == (0, epoch == 0)
     assert values(fetched(answer))
 
 
@@ -262,8 +267,7 @@ def test_a_reader_that_goes_away_in_the_middle(served: Broker) -> None:
 def test_read_committed_ends_at_the_last_stable_offset_and_lists_what_was_aborted(peer: Peer, topic: str) -> None:
     def send(producer_id: int, sequence: int) -> None:
         record = b"%d" % producer_id
-        raw = batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True)
-        assert produced(peer.ask(produce(topic, raw, 9), 9, ProduceResponse)).error_code == 0
+        LOGS.append(topic, 0, batch([record], **transactional(producer_id, sequence)))
 
     send(1, 0)                                        # offset 0
     send(2, 0)                                        # offset 1
@@ -283,9 +287,8 @@ def test_read_committed_ends_at_the_last_stable_offset_and_lists_what_was_aborte
 
 
 def test_read_committed_is_woken_by_the_marker(served: Broker, topic: str) -> None:
-    with served.connect() as reader, served.connect() as writer:
-        raw = batch([b"x"], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
-        writer.ask(produce(topic, raw, 9), 9, ProduceResponse)
+    with served.connect() as reader:
+        LOGS.append(topic, 0, batch([b"x"], **transactional(9, 0)))
         request = fetch(topic, 0, 12, max_wait_ms=LONG_MS, isolation_level=1)
         reader.send(encode_request(request, 12, 1, "c"))
         assert reader.is_silent()
@@ -364,17 +367,18 @@ def test_requests_behind_a_waiting_fetch_keep_their_order(served: Broker, topic:
 
 
 def test_what_waiting_fetches_hold_is_bounded(served: Broker, topic: str) -> None:
-    """A request of 1.6 MB makes a job of ten times as much: behind such ones nothing is read until they are answered."""
+    """A request of 1.6 MB makes a job of eight times as much: behind such ones nothing is read until they are answered."""
     one = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
     many = FetchRequest(max_wait_ms=10 * LONG_MS, min_bytes=1, topics=[fetch_topic(topic, 4, [one] * 100_000)])
     with served.connect() as peer:
         before = served.plane.counters()["requests_control"]
-        peer.send(encode_request(many, 4, 1, "test"))
-        peer.send(api_versions(2))
+        for correlation_id in (1, 2):
+            peer.send(encode_request(many, 4, correlation_id, "test"))
+        peer.send(api_versions(3))
         assert peer.is_silent()
         assert served.plane.counters()["requests_control"] == before
         LOGS.append(topic, 0, batch([b"x"]))
-        assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(2)] == [1, 2]
+        assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(3)] == [1, 2, 3]
 
 
 def test_a_waiting_fetch_whose_client_went_is_forgotten(served: Broker, topic: str) -> None:
@@ -469,3 +473,100 @@ def test_cold_pages_are_read_by_the_pool(folder: Path, topic: str) -> None:
             one = fetched(peer.ask(request, 12, FetchResponse))
             assert bytes(one.records or b"") == expected
             assert not cold or served.plane.counters()["cold_ranges"] > warmed
+
+
+# --- clients of 0.8 to 0.11 -----------------------------------------------------------------------------------------
+def old_values(one: FetchResponse.PartitionData) -> list[bytes | None]:
+    """The values of message sets, which are magic 0 or 1 and not compressed here."""
+    return [record.value for raw in split(bytes(one.records or b"")) for record in records(raw)]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_old_versions_get_messages_that_they_can_read(peer: Peer, version: int) -> None:
+    answer = peer.ask(fetch("read", 7, version), version, FetchResponse)
+    one = fetched(answer)
+    assert (one.error_code, one.high_watermark) == (0, 20)
+    assert {raw.magic for raw in split(bytes(one.records))} == {0 if version < 2 else 1}
+    assert old_values(one) == [b"%d" % n for n in range(3, 10) for _ in range(2)][1:]
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_each_partition_gives_its_first_batch_where_no_limit_is_told(peer: Peer, version: int) -> None:
+    request = fetch("large", 0, version, partition_max_bytes=1)
+    (topic,) = request.topics
+    topic.partitions += [
+        FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1) for index in (1, 2)
+    ]
+    answer = peer.ask(request, version, FetchResponse)
+    assert [len(old_values(one)) for one in answer.responses[0].partitions] == [1, 1, 1]
+
+
+def test_version_3_has_a_limit_of_the_whole(peer: Peer) -> None:
+    request = fetch("large", 0, 3, partition_max_bytes=1, max_bytes=1)
+    request.topics[0].partitions.append(
+        FetchRequest.FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1 << 20)
+    )
+    answer = peer.ask(request, 3, FetchResponse)
+    assert [len(old_values(one)) for one in answer.responses[0].partitions] == [1, 0]
+
+
+def test_what_old_clients_get_in_one_answer_is_bounded(peer: Peer, folder: Path, topic: str) -> None:
+    for _ in range(12):
+        LOGS.append(topic, 0, batch([b"v" * 900_000]))
+    got = 0
+    while got < 12:
+        one = fetched(peer.ask(fetch(topic, got, 2, partition_max_bytes=1 << 30), 2, FetchResponse))
+        assert 0 < len(one.records) <= 4 << 20
+        got += len(old_values(one))
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_zstd_is_refused_to_old_clients(peer: Peer, topic: str, version: int) -> None:
+    LOGS.append(topic, 0, batch([b"plain"]))
+    LOGS.append(topic, 0, batch([b"z" * 1000], codec=4))
+    first = fetched(peer.ask(fetch(topic, 0, version), version, FetchResponse))
+    assert (first.error_code, old_values(first)) == (0, [b"plain"])
+    then = fetched(peer.ask(fetch(topic, 1, version), version, FetchResponse))
+    assert then.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize(("version", "refused"), [(4, True), (9, True), (10, False)])
+def test_zstd_comes_with_version_10(peer: Peer, topic: str, version: int, refused: bool) -> None:
+    LOGS.append(topic, 0, batch([b"z" * 1000], codec=4))
+    one = fetched(peer.ask(fetch(topic, 0, version), version, FetchResponse))
+    assert (one.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) == refused
+    assert bool(one.records) != refused
+
+
+def test_markers_do_not_hold_up_old_clients(peer: Peer, topic: str) -> None:
+    for sequence in range(3):
+        LOGS.append(topic, 0, batch([b"t%d" % sequence], **transactional(7, sequence)))
+        LOGS.append(topic, 0, marker(True, 7, 0, 0, 0))
+    values_seen = []
+    offset = 0
+    while len(values_seen) < 3:
+        one = fetched(peer.ask(fetch(topic, offset, 0, partition_max_bytes=1), 0, FetchResponse))
+        values_seen += old_values(one)
+        offset = split(bytes(one.records))[-1].next_offset
+    assert values_seen == [b"t0", b"t1", b"t2"]
+    # At the last marker there is nothing to give: the fetch waits, and what comes then wakes it.
+    peer.send(encode_request(fetch(topic, 5, 0, max_wait_ms=600_000), 0, 1, "test"))
+    assert peer.is_silent()
+    LOGS.append(topic, 0, batch([b"after"]))
+    assert old_values(fetched(FetchResponse.decode(peer.receive()[4:], 0))) == [b"after"]
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_old_clients_wait_for_cold_pages_of_the_pool(folder: Path, topic: str, version: int) -> None:
+    for n in range(8):
+        LOGS.append(topic, 0, batch([bytes([n]) * 200_000]))
+    LOGS.flush_all()
+    path = folder / f"{topic}-0" / "00000000000000000000.log"
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+    with Broker() as broker, broker.connect() as peer:
+        one = fetched(peer.ask(fetch(topic, 0, version, partition_max_bytes=1 << 22), version, FetchResponse))
+        assert [value[0] for value in old_values(one)] == list(range(8))
