@@ -15,7 +15,7 @@ from penstock.pyx.batch import marker, records, split
 from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
-VERSIONS = range(3, 14)
+VERSIONS = range(14)
 
 
 @pytest.fixture(scope="module")
