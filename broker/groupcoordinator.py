@@ -1,53 +1,100 @@
-"""The group coordinator: consumer groups of both protocols and their offsets, in `__consumer_offsets`."""
+"""The group coordinator: consumer groups of both protocols and their offsets, in `__consumer_offsets`.
+
+Subscriptions by pattern are evaluated here and handed to the machine as lists of topics: that of a new pattern
+before its first heartbeat is fed, all of a group's after topics came or went, at most once a second.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from penstock import log
-from penstock.broker import groupoffsets, groups, statelog
+from penstock.broker import groups, statelog
+from penstock.broker.consumergroups import machine
+from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
+from penstock.broker.consumergroups.settings import settings_of
+from penstock.broker.consumergroups.state import ConsumerGroup, ConsumerRecord, Environment, TopicFacts
+from penstock.broker.consumergroups.writing import AnyGroup
 from penstock.broker.context import Context
-from penstock.broker.groupconfig import group_config
+from penstock.broker.entities import Entity
+from penstock.broker.groupconfig import GroupSettings, group_config
+from penstock.broker.groupoffsets import Commit, Marker
 from penstock.broker.groups import Group, GroupRecord
 from penstock.broker.machines import Now, TopicPartition
 from penstock.broker.offsets import OffsetRecord
+from penstock.broker.regex import Regex, RegexError, compile_regex
 from penstock.broker.shell import Coordinator, Entry
-from penstock.broker.topics import GROUP_OFFSETS
+from penstock.broker.topics import GROUP_OFFSETS, Topics
 from penstock.errors import ErrorCode
 from penstock.pyx.batch import BatchError, RawBatch, marker_type
+
+# Between two evaluations of a group's patterns, however often topics come and go.
+PATTERNS_EVERY_MS = 1_000
+# How long topics are tried against a pattern before the loop may do something else.
+MATCH_AT_ONCE_MS = 5
 
 _log = log.get("broker.coordinator")
 
 
-class GroupCoordinator(Coordinator[Group]):
+class TopicCatalog:
+    """The broker's topics as groups look at them."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    @property
+    def version(self) -> int:
+        """Grows whenever a topic comes, grows or goes."""
+        return self._topics.version
+
+    def get(self, name: str) -> TopicFacts | None:
+        """A topic by name."""
+        topic = self._topics.get(name)
+        return None if topic is None else TopicFacts(topic.topic_id, len(topic.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """A topic's name by its id."""
+        topic = self._topics.get_by_id(topic_id)
+        return None if topic is None else topic.name
+
+
+class GroupCoordinator(Coordinator[AnyGroup]):
     """Consumer groups and their offsets: `context.groups`."""
 
     topic = GROUP_OFFSETS
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._config = group_config(context.config)
+        self.config = group_config(context.config)
+        self._environment = Environment(self.config, TopicCatalog(context.topics), self._settings)
         # Which groups have offsets in the open transaction of a producer, by partition and producer id.
         self._open: dict[tuple[int, int], set[str]] = {}
+        self._matched_ms: dict[str, int] = {}  # when a group's patterns were last evaluated again, monotonic
 
-    def _new(self, name: str) -> Group:
-        return Group(name, self._config)
+    def _settings(self, name: str) -> GroupSettings:
+        return settings_of(self._context.entities.get(Entity(group=name)), self.config.consumer)
 
-    def _step(self, machine: Group, event: object, now: Now) -> tuple[Group, Sequence[object]]:
-        return groups.step(machine, event, now)
+    def _new(self, name: str) -> AnyGroup:
+        return Group(name, self.config)
 
-    def _disposable(self, machine: Group) -> bool:
-        return groups.is_disposable(machine)
+    def _step(self, machine_: AnyGroup, event: object, now: Now) -> tuple[AnyGroup, Sequence[object]]:
+        return machine.step(machine_, event, now, self._environment)
 
-    def _resign(self, machine: Group) -> Sequence[object]:
+    def _disposable(self, machine_: AnyGroup) -> bool:
+        if isinstance(machine_, ConsumerGroup):
+            return machine.is_disposable(machine_)
+        return groups.is_disposable(machine_)
+
+    def _resign(self, machine_: AnyGroup) -> Sequence[object]:
         self._open.clear()
-        return groups.resign(machine)
+        return machine.resign(machine_) if isinstance(machine_, ConsumerGroup) else groups.resign(machine_)
 
     def _encode(self, name: str, record: object) -> statelog.KeyValue:
         return statelog.encode_group_record(name, record)
 
-    def _act(self, entry: Entry[Group], action: object) -> object | None:
+    def _act(self, entry: Entry[AnyGroup], action: object) -> object | None:
         raise AssertionError(f"a group has no action {action!r}")
 
     def fresh_member_id(self, prefix: str) -> str:
@@ -56,7 +103,62 @@ class GroupCoordinator(Coordinator[Group]):
         """
         return f"{prefix}-{uuid.uuid4()}"
 
-    async def commit(self, name: str, event: groupoffsets.Commit) -> int | dict[TopicPartition, int]:
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """The consumer group of that name, to be asked and not changed."""
+        found = self.find(name)
+        return found if isinstance(found, ConsumerGroup) else None
+
+    async def heartbeat(self, name: str, event: ConsumerHeartbeat) -> HeartbeatResult:
+        """ConsumerGroupHeartbeat. Raises KafkaError."""
+        group = self.consumer_group(name)
+        if event.pattern and (group is None or event.pattern not in group.patterns):
+            try:
+                regex = compile_regex(event.pattern)
+            except RegexError as error:
+                text = f"SubscribedTopicRegex `{event.pattern}` is not a valid regular expression: {error}."
+                return HeartbeatResult(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
+            event.resolved = await self._matching(regex)
+        result: HeartbeatResult = await self.ask(name, event)
+        self._watch_patterns(name)
+        return result
+
+    async def _matching(self, regex: Regex) -> frozenset[str]:
+        """The topics that a pattern matches, the internal ones aside; in turns with the loop's other work."""
+        found: list[str] = []
+        names = [topic.name for topic in self._context.topics.all() if not topic.internal]
+        begun_ms = self._context.monotonic_ms()
+        for name in names:
+            if regex.matches(name):
+                found.append(name)
+            if self._context.monotonic_ms() - begun_ms >= MATCH_AT_ONCE_MS:
+                await asyncio.sleep(0)
+                begun_ms = self._context.monotonic_ms()
+        return frozenset(found)
+
+    def _watch_patterns(self, name: str) -> None:
+        """Evaluate the group's patterns again if topics have changed since, or it was long ago."""
+        group = self.consumer_group(name)
+        if group is None or not group.patterns:
+            self._matched_ms.pop(name, None)
+            return
+        now_ms = self._context.monotonic_ms()
+        last_ms = self._matched_ms.setdefault(name, now_ms)
+        due_ms = self.config.regex_refresh_interval_ms
+        if group.patterns_version != self._environment.catalog.version:
+            due_ms = PATTERNS_EVERY_MS if group.patterns_version >= 0 else 0
+        if now_ms >= last_ms + due_ms:
+            self._matched_ms[name] = now_ms + (1 << 40)  # Until this one has ended.
+            self.spawn(self._match_again(name, list(group.patterns)))
+
+    async def _match_again(self, name: str, patterns: Iterable[str]) -> None:
+        version = self._environment.catalog.version
+        found = {pattern: await self._matching(compile_regex(pattern)) for pattern in patterns}
+        self._matched_ms[name] = self._context.monotonic_ms()
+        entry = self.entries.get(name)
+        if entry is not None and isinstance(entry.machine, ConsumerGroup):
+            self._feed(entry, PatternsResolved(found, version))
+
+    async def commit(self, name: str, event: Commit) -> int | dict[TopicPartition, int]:
         """OffsetCommit and TxnOffsetCommit: an error code for all, or one for each partition. Raises
         KafkaError.
         """
@@ -73,7 +175,7 @@ class GroupCoordinator(Coordinator[Group]):
         for name in self._open.pop((partition, producer_id), ()):
             entry = self.entries.get(name)
             if entry is not None:
-                self._feed(entry, groupoffsets.Marker(producer_id, commit))
+                self._feed(entry, Marker(producer_id, commit))
 
     def _load_batch(self, partition: int, raw: RawBatch) -> None:
         if raw.is_control:
@@ -81,11 +183,11 @@ class GroupCoordinator(Coordinator[Group]):
             return
         producer_id = raw.producer_id if raw.is_transactional else -1
         for name, record, offset in statelog.read_records(raw, statelog.decode_group_record, self.topic, partition):
-            assert isinstance(record, OffsetRecord | GroupRecord)
+            assert isinstance(record, OffsetRecord | GroupRecord | ConsumerRecord)
             entry = self.entries.get(name)
             if entry is None:
                 entry = self.entries[name] = Entry(name, self._new(name), partition)
-            groups.load(entry.machine, record, offset, producer_id)
+            entry.machine = machine.load(entry.machine, record, offset, producer_id, self._environment)
             if producer_id >= 0:
                 self._open.setdefault((partition, producer_id), set()).add(name)
 
@@ -96,8 +198,11 @@ class GroupCoordinator(Coordinator[Group]):
             _log.error("topic=%s partition=%d: %s", self.topic, partition, error)
             return
         for name in self._open.pop((partition, raw.producer_id), ()):
-            groups.load_marker(self.entries[name].machine, raw.producer_id, commit)
+            self.entries[name].machine.offsets.end_transaction(raw.producer_id, commit)
 
-    def _loaded(self, entry: Entry[Group]) -> None:
-        groups.loaded(entry.machine, self.now())
+    def _loaded(self, entry: Entry[AnyGroup]) -> None:
+        if isinstance(entry.machine, ConsumerGroup):
+            machine.loaded(entry.machine, self.now())
+        else:
+            groups.loaded(entry.machine, self.now())
         self._timers.arm(entry)

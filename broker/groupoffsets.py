@@ -107,15 +107,12 @@ class AfterRemoval:
     then: Callable[[int], None] | None = None
 
 
-def commit(group: Owner, event: Commit, refused: dict[TopicPartition, int], now: Now, out: Out) -> None:
-    """Append the commits of a request that the group lets pass, except those in `refused`."""
+def commit(group: Owner, event: Commit, now: Now, out: Out) -> None:
+    """Append the commits of a request that the group lets pass."""
     results: dict[TopicPartition, int] = {}
     accepted: dict[TopicPartition, Committed] = {}
     limit = group.config.offset_metadata_max_bytes
     for partition, value in event.commits.items():
-        if partition in refused:
-            results[partition] = refused[partition]
-            continue
         # A character has at most four bytes, so the cheap test settles the ordinary case.
         text = value.metadata
         if len(text) * 4 > limit and len(text.encode("utf-8", "surrogatepass")) > limit:

@@ -324,7 +324,7 @@ def _sync_time_is_up(group: Group, now: Now, out: Out) -> None:
         return
     for member_id in list(group.pending_sync):
         _remove(group, member_id)
-    _prepare_rebalance(group, now, out)
+    prepare_rebalance(group, now, out)
 
 
 # --- members ------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def _common_protocols(group: Group) -> set[str]:
     return common or set()
 
 
-def _select_protocol(group: Group) -> str | None:
+def select_protocol(group: Group) -> str | None:
     """Each member votes for the first of its protocols that all support; most votes win, the earliest voter's
     on a tie.
     """
@@ -403,7 +403,7 @@ def _remove_and_rebalance(group: Group, member: Member, now: Now, out: Out) -> N
     _answer_sync(member, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID), out)
     _remove(group, member.id)
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-        _prepare_rebalance(group, now, out)
+        prepare_rebalance(group, now, out)
     else:
         _maybe_complete_join(group, now, out)
 
@@ -494,7 +494,7 @@ def _add_member(group: Group, event: Join, member_id: str, now: Now, out: Out) -
     if event.instance_id is not None:
         group.static_members[event.instance_id] = member_id
     group.pending_members.pop(member_id, None)
-    _prepare_rebalance(group, now, out)
+    prepare_rebalance(group, now, out)
 
 
 def _join_of_known(group: Group, event: Join, now: Now, out: Out) -> None:
@@ -514,7 +514,7 @@ def _join_of_known(group: Group, event: Join, now: Now, out: Out) -> None:
         out.append(Reply(event.token, _joined(group, member)))
         return
     _update_member(group, member, event, out)
-    _prepare_rebalance(group, now, out)
+    prepare_rebalance(group, now, out)
 
 
 def _update_member(group: Group, member: Member, event: Join, out: Out) -> None:
@@ -548,13 +548,13 @@ def _static_member_returned(group: Group, event: Join, old_id: str, now: Now, ou
     )
     _replace_member(group, old, member)
     _await_heartbeat(group, member, now)
-    if group.state is GroupState.STABLE and _select_protocol(group) == group.protocol:
+    if group.state is GroupState.STABLE and select_protocol(group) == group.protocol:
         # Nothing changes for the others: store the new id and let the member have the old one's assignment.
         after = _AfterStaticSwap(member.id, old, old_leader, group.generation, event.can_skip_assignment)
         assignment = {m.id: m.assignment for m in group.members.values()}
-        out.append(Append(group.in_flight.add(after), [GroupRecord(_snapshot(group, assignment))]))
+        out.append(Append(group.in_flight.add(after), [GroupRecord(snapshot(group, assignment))]))
     else:
-        _prepare_rebalance(group, now, out)
+        prepare_rebalance(group, now, out)
 
 
 def _replace_member(group: Group, old: Member, new: Member) -> None:
@@ -612,7 +612,7 @@ def _rebalance_timeout_ms(group: Group) -> int:
     return max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
 
 
-def _prepare_rebalance(group: Group, now: Now, out: Out) -> None:
+def prepare_rebalance(group: Group, now: Now, out: Out) -> None:
     """Begin to collect JoinGroups, unless that goes on already."""
     if group.state in (GroupState.PREPARING_REBALANCE, GroupState.DEAD):
         return
@@ -678,10 +678,10 @@ def _complete_join(group: Group, now: Now, out: Out) -> None:
     if not group.members:
         group.protocol, group.leader, group.subscribed = None, None, frozenset()
         _transition(group, GroupState.EMPTY, now)
-        out.append(Append(group.in_flight.add(_AfterEmpty()), [GroupRecord(_snapshot(group, {}))]))
+        out.append(Append(group.in_flight.add(_AfterEmpty()), [GroupRecord(snapshot(group, {}))]))
         return
-    group.protocol = _select_protocol(group)
-    group.subscribed = _subscribed_topics(group)
+    group.protocol = select_protocol(group)
+    group.subscribed = subscribed_topics(group)
     _transition(group, GroupState.COMPLETING_REBALANCE, now)
     for member in group.members.values():
         _answer_join(member, _joined(group, member), out)
@@ -703,7 +703,7 @@ def _elect_joined_leader(group: Group) -> bool:
     return joined is not None
 
 
-def _subscribed_topics(group: Group) -> frozenset[str] | None:
+def subscribed_topics(group: Group) -> frozenset[str] | None:
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return None
     topics: set[str] = set()
@@ -753,7 +753,7 @@ def _on_sync(group: Group, event: Sync, now: Now, out: Out) -> None:
         group.storing_generation = group.generation
         assignment = {member_id: event.assignments.get(member_id, b"") for member_id in group.members}
         after = _AfterAssignment(group.generation, assignment)
-        out.append(Append(group.in_flight.add(after), [GroupRecord(_snapshot(group, assignment))]))
+        out.append(Append(group.in_flight.add(after), [GroupRecord(snapshot(group, assignment))]))
 
 
 def _sync_refused(group: Group, event: Sync) -> int:
@@ -784,7 +784,7 @@ def _assignment_stored(group: Group, after: _AfterAssignment, error: int, now: N
         return  # Another rebalance began; it has answered those who waited.
     if error:
         _fail_assignment(group, append_error(error), now, out)
-        _prepare_rebalance(group, now, out)
+        prepare_rebalance(group, now, out)
         return
     _transition(group, GroupState.STABLE, now)
     for member in group.members.values():
@@ -839,7 +839,7 @@ def _on_commit(group: Group, event: Commit, now: Now, out: Out) -> None:
     member = group.members.get(event.member_id)
     if member is not None:
         _await_heartbeat(group, member, now)
-    groupoffsets.commit(group, event, {}, now, out)
+    groupoffsets.commit(group, event, now, out)
 
 
 def _commit_refused(group: Group, event: Commit) -> int:
@@ -969,7 +969,7 @@ _HANDLERS: dict[type, Callable[[Group, Any, Now, Out], None]] = {
 
 
 # --- records ------------------------------------------------------------------------------------------------
-def _snapshot(group: Group, assignment: Mapping[str, bytes]) -> GroupSnapshot:
+def snapshot(group: Group, assignment: Mapping[str, bytes]) -> GroupSnapshot:
     members = tuple(
         MemberSnapshot(
             m.id,
@@ -1032,7 +1032,7 @@ def _load_snapshot(group: Group, value: GroupSnapshot | None) -> None:
         if m.instance_id is not None:
             group.static_members[m.instance_id] = m.member_id
     group.state = GroupState.STABLE if group.members else GroupState.EMPTY
-    group.subscribed = _subscribed_topics(group)
+    group.subscribed = subscribed_topics(group)
 
 
 def loaded(group: Group, now: Now) -> None:
@@ -1041,12 +1041,12 @@ def loaded(group: Group, now: Now) -> None:
         _await_heartbeat(group, member, now)
 
 
-def resign(group: Group) -> Out:
-    """The group's log is gone: whoever waits has to look for a coordinator again."""
+def resign(group: Group, error: int = ErrorCode.NOT_COORDINATOR) -> Out:
+    """The group's log is gone, or another group takes its place: whoever waits is told that error."""
     out: Out = []
     for member in group.members.values():
-        _answer_join(member, JoinResult(ErrorCode.NOT_COORDINATOR, member.id), out)
-        _answer_sync(member, SyncResult(ErrorCode.NOT_COORDINATOR), out)
+        _answer_join(member, JoinResult(error, member.id), out)
+        _answer_sync(member, SyncResult(error), out)
     return out
 
 

@@ -1,10 +1,11 @@
 """The coordinators' records as bytes: Kafka's formats of `__consumer_offsets` and `__transaction_state`.
 
 A key and a value each start with two bytes of version; a key's version says what kind of record it is (0 and
-1 an offset commit, 2 a group; in the other topic 0 a transactional id). No value is a tombstone. What a newer
-Kafka wrote beside these (its new group protocols' records) is skipped with a count, so that its folder can be
-opened. Written are OffsetCommitValue v3 (v1 where a client gave an expiry of its own), GroupMetadataValue v3,
-and TransactionLogValue v0, or v1 where a producer id was replaced or KIP-890 is in use.
+1 an offset commit, 2 a classic group, 3 to 8 and 16 a consumer group's, see `consumergroups/records.py`; in the
+other topic 0 a transactional id). No value is a tombstone. What Kafka wrote beside these (records of share and
+streams groups) is passed over, so that its folder can be opened. Written are OffsetCommitValue v3 (v1 where a
+client gave an expiry of its own), GroupMetadataValue v3, and TransactionLogValue v0, or v1 where a producer id was
+replaced or KIP-890 is in use.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from penstock import log
+from penstock.broker.consumergroups import records as consumer_records
+from penstock.broker.consumergroups.state import ConsumerRecord
 from penstock.broker.groups import GroupRecord, GroupSnapshot, MemberSnapshot
 from penstock.broker.machines import TopicPartition
 from penstock.broker.offsets import Committed, OffsetRecord
@@ -54,12 +57,14 @@ def java_hash_partition(name: str, partitions: int) -> int:
 
 # --- to bytes -----------------------------------------------------------------------------------------------
 def encode_group_record(group: str, record: object) -> KeyValue:
-    """Key and value of an OffsetRecord or GroupRecord."""
+    """Key and value of a record of a group, of either protocol."""
     if isinstance(record, OffsetRecord):
         key = OffsetCommitKey(group=group, topic=record.topic, partition=record.partition)
         return encode_versioned(key, 1), _offset_value(record.value)
-    assert isinstance(record, GroupRecord)
-    return encode_versioned(GroupMetadataKey(group=group), GROUP_KEY), _group_value(record.value)
+    if isinstance(record, GroupRecord):
+        return encode_versioned(GroupMetadataKey(group=group), GROUP_KEY), _group_value(record.value)
+    assert isinstance(record, ConsumerRecord)
+    return consumer_records.encode(group, record)
 
 
 def _offset_value(value: Committed | None) -> bytes | None:
@@ -163,7 +168,7 @@ class Loaded(NamedTuple):
     """A record as it was read: whose it is, what it says, where it lies."""
 
     id: str
-    record: OffsetRecord | GroupRecord | TransactionRecord
+    record: OffsetRecord | GroupRecord | ConsumerRecord | TransactionRecord
     offset: int
 
 
@@ -179,6 +184,9 @@ def decode_group_record(key: bytes, value: bytes | None, offset: int) -> Loaded 
     if version == GROUP_KEY:
         group = GroupMetadataKey.decode(rest, version).group
         return Loaded(group, GroupRecord(_read_group_value(value)), offset)
+    if version in consumer_records.KEYS:
+        group, record = consumer_records.decode(key, value)
+        return Loaded(group, record, offset)
     return None
 
 

@@ -1,7 +1,8 @@
 """DescribeGroups: state, protocol and members of groups.
 
 Versions 0-6. Members' metadata and assignments are shown of a stable group only. An unknown group is `Dead`
-with no error; from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043).
+with no error; from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043). So is a consumer group: it has
+ConsumerGroupDescribe.
 """
 
 from penstock.broker import groups
@@ -28,12 +29,13 @@ async def handle(context: Context, request: DescribeGroupsRequest, call: Call) -
 
 
 def _one(context: Context, name: str, call: Call) -> Described:
-    group: groups.Group | None = context.groups.find(name)
-    if group is None or group.state is groups.GroupState.DEAD:
+    group = context.groups.find(name)
+    if not isinstance(group, groups.Group) or group.state is groups.GroupState.DEAD:
         answer = Described(group_id=name, group_state=groups.GroupState.DEAD.value)
         if call.api_version >= NOT_FOUND_SINCE:
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            answer.error_message = f"Group {name} not found."
+            is_not = "not found" if group is None else "is not a classic group"
+            answer.error_message = f"Group {name} {is_not}."
         return answer
     shown = groups.describe(group)
     members = [

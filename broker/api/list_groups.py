@@ -1,14 +1,16 @@
 """ListGroups: every group with its state.
 
 Versions 0-5; filters by state (version 4, KIP-518) and by type (version 5, KIP-848) don't mind upper and
-lower case. All groups here are of type `classic`.
+lower case. A group is of type `classic` or `consumer`.
 """
 
+from penstock.broker.consumergroups.state import ConsumerGroup
 from penstock.broker.context import Call, Context
+from penstock.broker.groups import CONSUMER_PROTOCOL_TYPE
 from penstock.pyx.wire.messages import ListGroupsRequest, ListGroupsResponse
 
 KEY, VERSIONS = 16, (0, 5)
-TYPE = "classic"
+CLASSIC, CONSUMER = "classic", "consumer"
 
 
 async def handle(context: Context, request: ListGroupsRequest, call: Call) -> ListGroupsResponse:
@@ -16,18 +18,17 @@ async def handle(context: Context, request: ListGroupsRequest, call: Call) -> Li
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     response = ListGroupsResponse()
-    if types and TYPE not in types:
-        return response
     for name in sorted(context.groups.entries):
         group = context.groups.find(name)
-        if states and group.state.value.lower() not in states:
+        if isinstance(group, ConsumerGroup):
+            state, kind, protocol_type = group.state(), CONSUMER, CONSUMER_PROTOCOL_TYPE
+        else:
+            state, kind, protocol_type = group.state.value, CLASSIC, group.protocol_type or ""
+        if (states and state.lower() not in states) or (types and kind not in types):
             continue
         response.groups.append(
             ListGroupsResponse.ListedGroup(
-                group_id=name,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=TYPE,
+                group_id=name, protocol_type=protocol_type, group_state=state, group_type=kind
             )
         )
     return response

@@ -1,7 +1,8 @@
 """OffsetCommit: store how far a group has read.
 
-Versions 1-10: retention_time_ms is honoured where it exists (2-4), leader epochs from 6 on (KIP-320), static
-members from 7, topic ids at 10 (UNKNOWN_TOPIC_ID). Answered when the commit is in `__consumer_offsets`. A
+Versions 0-10: version 0, whose offsets Kafka 0.8 kept in ZooKeeper, is kept like all others here;
+retention_time_ms is honoured where it exists (2-4), leader epochs from 6 on (KIP-320), static members from 7,
+member epochs of KIP-848 from 9, topic ids at 10 (UNKNOWN_TOPIC_ID). Answered when the commit is in `__consumer_offsets`. A
 consumer that assigns itself (generation -1, no member id) may commit while the group has no members. A group
 that does not exist has no generations: ILLEGAL_GENERATION, from version 9 on GROUP_ID_NOT_FOUND (KIP-848).
 Decisions: `broker/groups.py`.
@@ -14,7 +15,7 @@ from penstock.broker.offsets import Committed
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 
-KEY, VERSIONS = 8, (1, 10)
+KEY, VERSIONS = 8, (0, 10)
 GROUP_NOT_FOUND_SINCE = 9
 TOPIC_IDS_SINCE = 10
 
@@ -46,6 +47,7 @@ async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> 
             generation=request.generation_id_or_member_epoch,
             commits=commits,
             retention_ms=request.retention_time_ms,
+            knows_epochs=call.api_version >= GROUP_NOT_FOUND_SINCE,
         )
         if (
             event.generation >= 0

@@ -1,20 +1,23 @@
 """OffsetFetch: how far a group has read.
 
-Versions 1-10: null topics ask for all (2), leader epochs from 5, `require_stable` from 7 (KIP-447: a
-partition with an offset in an open transaction answers UNSTABLE_OFFSET_COMMIT), several groups from 8
-(KIP-709), topic ids at 10. A partition without a commit has offset -1 and no error, and so has an unknown
-group. The member fields of version 9 belong to KIP-848 groups and are not looked at.
+Versions 0-10 (version 0 asked ZooKeeper in Kafka 0.8; here all are kept in one place): null topics ask for all
+(2), leader epochs from 5, `require_stable` from 7 (KIP-447: a partition with an offset in an open transaction
+answers UNSTABLE_OFFSET_COMMIT), several groups from 8 (KIP-709), topic ids at 10. A partition without a commit has
+offset -1 and no error, and so has an unknown group. Since version 9 a member of a KIP-848 group may name itself,
+and is refused when its epoch isn't the group's (STALE_MEMBER_EPOCH).
 """
 
 from collections.abc import Iterable
 
+from penstock.broker.consumergroups.machine import fetch_refused
+from penstock.broker.consumergroups.state import ConsumerGroup
+from penstock.broker.consumergroups.writing import AnyGroup
 from penstock.broker.context import Call, Context
-from penstock.broker.groups import Group
 from penstock.broker.machines import TopicPartition
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
-KEY, VERSIONS = 9, (1, 10)
+KEY, VERSIONS = 9, (0, 10)
 GROUPS_SINCE = 8
 TOPIC_IDS_SINCE = 10
 
@@ -34,7 +37,7 @@ GroupPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse:
     """Answer the one group, or each of them."""
     if call.api_version < GROUPS_SINCE:
-        group: Group | None = context.groups.find(request.group_id)
+        group: AnyGroup | None = context.groups.find(request.group_id)
         wanted: Iterable[tuple[str, Iterable[int]]] = _all(group)
         if request.topics is not None:
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
@@ -47,7 +50,7 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
     return OffsetFetchResponse(groups=answers)
 
 
-def _all(group: Group | None) -> list[tuple[str, list[int]]]:
+def _all(group: AnyGroup | None) -> list[tuple[str, list[int]]]:
     """Every partition that has a commit, by topic."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(group.offsets.committed) if group is not None else ():
@@ -55,7 +58,7 @@ def _all(group: Group | None) -> list[tuple[str, list[int]]]:
     return list(topics.items())
 
 
-def _find(group: Group | None, key: TopicPartition, require_stable: bool) -> Found:
+def _find(group: AnyGroup | None, key: TopicPartition, require_stable: bool) -> Found:
     if group is None:
         return _NONE
     if require_stable and group.offsets.is_unstable(key):
@@ -64,7 +67,7 @@ def _find(group: Group | None, key: TopicPartition, require_stable: bool) -> Fou
     return _NONE if value is None else (value.offset, value.leader_epoch, value.metadata, ErrorCode.NONE)
 
 
-def _partition(group: Group | None, key: TopicPartition, require_stable: bool) -> Partition:
+def _partition(group: AnyGroup | None, key: TopicPartition, require_stable: bool) -> Partition:
     offset, epoch, metadata, error = _find(group, key, require_stable)
     return Partition(
         partition_index=key[1],
@@ -78,8 +81,12 @@ def _partition(group: Group | None, key: TopicPartition, require_stable: bool) -
 def _group(
     context: Context, asked: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool, call: Call
 ) -> GroupAnswer:
-    group: Group | None = context.groups.find(asked.group_id)
+    group: AnyGroup | None = context.groups.find(asked.group_id)
     answer = GroupAnswer(group_id=asked.group_id)
+    if isinstance(group, ConsumerGroup):
+        answer.error_code = fetch_refused(group, asked.member_id, asked.member_epoch)
+        if answer.error_code:
+            return answer
     by_id = call.api_version >= TOPIC_IDS_SINCE
     for name, topic_id, indexes in _wanted(context, group, asked, by_id):
         entry = GroupTopic(name=name or "", topic_id=topic_id)
@@ -99,7 +106,7 @@ def _group(
 
 
 def _wanted(
-    context: Context, group: Group | None, asked: OffsetFetchRequest.OffsetFetchRequestGroup, by_id: bool
+    context: Context, group: AnyGroup | None, asked: OffsetFetchRequest.OffsetFetchRequestGroup, by_id: bool
 ) -> list[tuple[str | None, bytes, Iterable[int]]]:
     """(name, id, partitions) of the topics to answer; no name for an id that is not known."""
     if asked.topics is not None and not by_id:
