@@ -1,0 +1,142 @@
+"""Hostile frames of every API and version: each is an answer or a closed connection, and good clients are served meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import BrokerProcess, WireConnection
+from hostile_frames import hostile, strangers
+
+from penstock.broker.dispatch import registry
+from penstock.pyx.batch import BatchBuilder
+from penstock.pyx.wire.messages import ApiVersionsRequest, MetadataRequest, ProduceRequest
+
+GROWTH_MAX_BYTES = 32 << 20
+# How long a frame may wait for an answer that it need not have (a group that gathers, a size that was a lie).
+ANSWER_S = 0.05
+# Frames are cut at each byte of an API's oldest and newest version, and at every seventh of the ones between.
+COARSE = 7
+RESET_AT_CLOSE = struct.pack("ii", 1, 0)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker of this file alone, whose memory and log are looked at."""
+    properties = {
+        "group.initial.rebalance.delay.ms": 0,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.num.partitions": 1,
+    }
+    broker = BrokerProcess(tmp_path_factory.mktemp("badwire") / "broker", properties).start()
+    yield broker
+    broker.close()
+
+
+def resident_bytes(broker: BrokerProcess) -> int:
+    """The process's resident memory."""
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{broker.pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024
+
+
+def throw(broker: BrokerProcess, frame: bytes) -> str:
+    """Send a frame on a connection of its own; answers what became of it."""
+    with socket.create_connection(("127.0.0.1", broker.port), 10) as thrown:
+        # No TIME_WAIT: tens of thousands of connections would use up the ports.
+        thrown.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+        thrown.settimeout(ANSWER_S)
+        try:
+            thrown.sendall(frame)
+            return "answered" if thrown.recv(4096) else "closed"
+        except TimeoutError:
+            return "held"
+        except OSError:
+            return "closed"
+
+
+class GoodClient(threading.Thread):
+    """Produces and asks for metadata over and over until it is stopped."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        super().__init__()
+        self.served = 0
+        self.failure: BaseException | None = None
+        self._broker = broker
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        """Work until stopped; keeps the first failure."""
+        try:
+            with WireConnection(self._broker.bootstrap) as wire:
+                while not self._stop_asked.wait(0.02):
+                    self._turn(wire)
+                    self.served += 1
+        except BaseException as failure:  # noqa: BLE001 - handed to the test
+            self.failure = failure
+
+    def _turn(self, wire: WireConnection) -> None:
+        asked = [MetadataRequest.MetadataRequestTopic(name="good")]
+        assert wire.ask(MetadataRequest(topics=asked), 12).topics[0].error_code == 0
+        builder = BatchBuilder()
+        builder.append(b"key", b"value", 1)
+        data = ProduceRequest.PartitionProduceData(index=0, records=builder.build())
+        topics = [ProduceRequest.TopicProduceData(name="good", partition_data=[data])]
+        answer = wire.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop_asked.set()
+        self.join()
+
+
+def test_no_frame_stops_the_broker(target: BrokerProcess) -> None:
+    client = GoodClient(target)
+    client.start()
+    outcomes = {"answered": 0, "closed": 0, "held": 0}
+    try:
+        for key, handler in registry().items():
+            low, high = handler.versions
+            for version in range(low, high + 1):
+                # One of each first, so that what is made once (topics, caches) doesn't count as growth.
+                throw(target, next(hostile(key, version, COARSE)))
+        before = resident_bytes(target)
+        for frame in strangers():
+            outcomes[throw(target, frame)] += 1
+        for key, handler in registry().items():
+            low, high = handler.versions
+            for version in range(low, high + 1):
+                for frame in hostile(key, version, 1 if version in (low, high) else COARSE):
+                    outcomes[throw(target, frame)] += 1
+        grown = resident_bytes(target) - before
+    finally:
+        client.stop()
+    assert client.failure is None and client.served > 0
+    assert outcomes["answered"] > 0 and outcomes["closed"] > 0
+    assert grown < GROWTH_MAX_BYTES, f"grew by {grown >> 20} MiB over {outcomes}"
+    with WireConnection(target.bootstrap) as wire:
+        assert wire.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3).error_code == 0
+    failed = re.findall(r"api=\w+ version=\d+ failed.*(?:\n(?!20\d\d-).*)*", target.log_text())
+    assert not failed, f"{len(failed)}: {failed[0]}"
+
+
+def test_idle_and_slow_connections_hold_nobody_up(target: BrokerProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", target.port), 10))
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", target.port), 10))
+        request = struct.pack(">ihhih", 12, 18, 0, 1, 2) + b"ok"
+        for byte in request:
+            slow.sendall(bytes([byte]))
+        assert slow.recv(4096)
+        pipelined = stack.enter_context(socket.create_connection(("127.0.0.1", target.port), 10))
+        pipelined.sendall(request * 50)
+        with WireConnection(target.bootstrap) as wire:
+            assert wire.ask(MetadataRequest(topics=None), 12).controller_id == 1
