@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.batch cimport BatchHeader, RecordView
+from penstock.pyx.messageset cimport MessageView
 
 # Owns the memory that the numpy arrays of one Columns look at.
 cdef class Store:
@@ -28,5 +29,8 @@ cdef class Store:
     cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp,
                   int32_t batch) noexcept nogil
 
-    # All records of a batch of magic 2. 0 or a BatchFault; after a fault the store is of no use.
+    # All records of a batch, of any magic. 0 or a BatchFault; after a fault the store is of no use.
     cdef int add_batch(self, const uint8_t* p, const BatchHeader* header, int32_t batch) noexcept nogil
+    cdef int add_messages(self, const uint8_t* p, const BatchHeader* header, int32_t batch) noexcept nogil
+    cdef bint add_message(self, const BatchHeader* wrapper, const MessageView* message, int64_t shift,
+                          int32_t batch) noexcept nogil

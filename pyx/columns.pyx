@@ -9,17 +9,17 @@ from libc.stdint cimport INT32_MAX, int16_t
 from libc.string cimport memcmp, memcpy, memset
 
 from penstock.pyx.batch cimport (
-    BATCH_BAD_COUNT, BATCH_BAD_MAGIC, BATCH_BAD_RECORDS, BATCH_CONTROL, BATCH_NO_MEMORY, BATCH_OK, CODEC_MASK,
+    BATCH_BAD_COUNT, BATCH_BAD_MAGIC, BATCH_BAD_RECORDS, BATCH_CONTROL, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT,
+    CODEC_MASK,
     LOG_APPEND_TIME_BIT, BatchBuilder, HeaderView, RawBatch, batch_finish, batch_is_control, batch_payload,
     raise_fault, record_header, record_read,
 )
 from penstock.pyx.codec cimport bytes_grow
+from penstock.pyx.messageset cimport Inner, MessageView, inner_timestamp, message_next, wrapper_open
 
 from collections import namedtuple
 
 import numpy
-
-from penstock.pyx.batch import records
 
 cdef enum:
     MAGIC_2 = 2
@@ -89,7 +89,10 @@ cdef class Store:
         cdef size_t n
         cdef int32_t last = -1
         cdef int32_t _i
-        cdef int fault = batch_payload(p, header, self.left_bytes, self.scratch, &p, &n)
+        cdef int fault
+        if header.magic < MAGIC_2:
+            return self.add_messages(p, header, batch)
+        fault = batch_payload(p, header, self.left_bytes, self.scratch, &p, &n)
         if fault != BATCH_OK:
             return fault
         self.left_bytes -= n
@@ -107,6 +110,41 @@ cdef class Store:
             if not self.add(&record, header.base_offset + last, record_timestamp(header, &record), batch):
                 return BATCH_NO_MEMORY
         return BATCH_OK if p == end else BATCH_BAD_COUNT
+
+    cdef int add_messages(self, const uint8_t* p, const BatchHeader* header, int32_t batch) noexcept nogil:
+        cdef MessageView message
+        cdef BatchHeader inner
+        cdef Inner found
+        cdef size_t left = <size_t>header.size
+        cdef int64_t shift = 0
+        cdef int fault = BATCH_OK
+        if header.attributes & CODEC_MASK:
+            fault = wrapper_open(p, header, self.left_bytes, False, self.scratch, &found)
+            p = found.data
+            left = found.n
+            shift = found.shift
+        elif left > self.left_bytes:
+            fault = BATCH_OVER_LIMIT
+        if fault != BATCH_OK:
+            return fault
+        self.left_bytes -= left
+        while left:
+            fault = message_next(&p, &left, header.magic, &inner, &message)
+            if fault != BATCH_OK:
+                return fault
+            if not self.add_message(header, &message, shift, batch):
+                return BATCH_NO_MEMORY
+        return BATCH_OK
+
+    cdef bint add_message(self, const BatchHeader* wrapper, const MessageView* message, int64_t shift,
+                          int32_t batch) noexcept nogil:
+        cdef RecordView record
+        record.key = message.key
+        record.key_length = message.key_length
+        record.value = message.value
+        record.value_length = message.value_length
+        record.header_count = 0
+        return self.add(&record, message.offset + shift, inner_timestamp(wrapper, message), batch)
 
     cdef object array(self, void* data, size_t count, object dtype):
         # numpy keeps the Piece, the Piece keeps the Store.
@@ -263,61 +301,24 @@ def decode(batches, size_t limit_bytes=1 << 28):
     cdef vector[BatchHeader] headers
     cdef vector[int32_t] numbers
     cdef RawBatch raw
-    cdef Py_ssize_t i
+    cdef size_t at = 0
+    cdef int fault = BATCH_OK
     for i in range(len(given)):
         raw = given[i]
         if batch_is_control(&raw.header):
             continue
-        if raw.header.magic < MAGIC_2:
-            add_run(store, places, headers, numbers)
-            add_messages(store, raw, <int32_t>i)
-            continue
         places.push_back(raw.data)
         headers.push_back(raw.header)
         numbers.push_back(<int32_t>i)
-    add_run(store, places, headers, numbers)
-    return Columns.over(store)
-
-
-cdef int add_run(Store store, vector[const uint8_t*]& places, vector[BatchHeader]& headers,
-                 vector[int32_t]& numbers) except -1:
-    # All batches so far, with the GIL released once.
-    cdef size_t i = 0
-    cdef int fault = BATCH_OK
     with nogil:
-        while i < places.size():
-            fault = store.add_batch(places[i], &headers[i], numbers[i])
+        while at < places.size():
+            fault = store.add_batch(places[at], &headers[at], numbers[at])
             if fault != BATCH_OK:
                 break
-            i += 1
+            at += 1
     if fault != BATCH_OK:
-        raise_fault(fault, headers[i].base_offset)
-    places.clear()
-    headers.clear()
-    numbers.clear()
-    return 0
-
-
-cdef int add_messages(Store store, RawBatch raw, int32_t number) except -1:
-    # Magic 0 and 1 come from the oldest clients only; they may cost objects.
-    cdef RecordView view
-    cdef bytes key, value
-    memset(&view, 0, sizeof(view))
-    for record in records(raw, store.left_bytes):
-        key = record.key
-        value = record.value
-        view.key_length = view.value_length = -1
-        if key is not None:
-            view.key = <const uint8_t*>PyBytes_AS_STRING(key)
-            view.key_length = <int32_t>PyBytes_GET_SIZE(key)
-            store.left_bytes -= min(store.left_bytes, <size_t>view.key_length)
-        if value is not None:
-            view.value = <const uint8_t*>PyBytes_AS_STRING(value)
-            view.value_length = <int32_t>PyBytes_GET_SIZE(value)
-            store.left_bytes -= min(store.left_bytes, <size_t>view.value_length)
-        if not store.add(&view, record.offset, record.timestamp_ms, number):
-            raise MemoryError()
-    return 0
+        raise_fault(fault, headers[at].base_offset)
+    return Columns.over(store)
 
 
 def keep(RawBatch raw, mask, size_t limit_bytes=1 << 28):

@@ -1,7 +1,7 @@
 """How many records stand in a topic's log: by batch header, by partition and by 10-minute bucket.
 
-The rule is the same at every hop: a batch counts its header's record count, in the bucket of its maximum
-timestamp. Control batches and aborted transactions are not records. Counts come from the logs themselves and never
+The rule is the same at every hop: a batch counts its header's record count (a message set of old clients what it
+holds), in the bucket of its maximum timestamp. Control batches and aborted transactions are not records. Counts come from the logs themselves and never
 from a process's counters, so they survive any kill.
 """
 
@@ -14,6 +14,8 @@ from typing import Any
 
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.fetcher import Fetcher
+from penstock.pyx.batch import BatchError, RawBatch
+from penstock.pyx.messageset import count
 
 BUCKET_MS = 600_000
 # Somebody waits for the answer: a cluster that is away is said to be, soon.
@@ -75,10 +77,19 @@ async def _scan(admin: Admin, topic: str, counts: TopicCounts, on_progress: Call
             for batch in fetched.batches:
                 if batch.base_offset >= counts.ends[fetched.partition]:
                     break
-                counts.records[fetched.partition] += batch.record_count
-                counts.buckets[batch.max_timestamp // BUCKET_MS] += batch.record_count
-                seen += batch.record_count
+                records = _count(batch)
+                counts.records[fetched.partition] += records
+                counts.buckets[batch.max_timestamp // BUCKET_MS] += records
+                seen += records
             if fetched.next_offset >= counts.ends[fetched.partition]:
                 left.pop((fetched.topic, fetched.partition), None)
                 fetcher.pause((fetched.topic, fetched.partition))
         on_progress(seen)
+
+
+def _count(batch: RawBatch) -> int:
+    """The header's count; a compressed message set of magic 0 or 1 says none and is opened (1 if it can't be)."""
+    try:
+        return count(batch)
+    except BatchError:
+        return 1
