@@ -30,6 +30,7 @@ class Frame:
     frame: bytes
     peer: str = "127.0.0.1:1"
     listener: str = "PLAINTEXT"
+    handed_over: bool = False
 
 
 @dataclass
