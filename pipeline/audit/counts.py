@@ -1,8 +1,8 @@
 """How many records stand in a topic's log: by batch header, by partition and by 10-minute bucket.
 
 The rule is the same at every hop: a batch counts its header's record count (a message set of old clients what it
-holds), in the bucket of its maximum timestamp. Control batches and aborted transactions are not records. Counts come from the logs themselves and never
-from a process's counters, so they survive any kill.
+holds), in the bucket of its maximum timestamp. Control batches and aborted transactions are not records. Counts come
+from the logs themselves and never from a process's counters, so they survive any kill.
 """
 
 from __future__ import annotations
