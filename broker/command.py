@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from penstock import failpoints, log
-from penstock.broker.config import BrokerConfig, load
+from penstock.broker.brokerconfig import BrokerConfig, load
 from penstock.broker.context import Endpoint
 from penstock.broker.folder import FolderError
 from penstock.broker.server import Server, ServerError, parse_endpoint
@@ -23,7 +23,7 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
 
 @click.command("broker")
 @click.option("--listen", metavar="HOST:PORT", help=f"Address to serve on, port 0 = any. [{DEFAULT_LISTEN}]")
-@click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help="Data folder; made if missing.")
+@click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help="Data folder, before those of `log.dirs`.")
 @click.option("--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="Properties.")
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="A property, over the file's.")
 @click.option("--advertised", metavar="HOST:PORT", help="The address that clients are told, if it differs.")
@@ -63,11 +63,10 @@ def _data_folder(config: BrokerConfig, data: Path | None) -> Path:
     if data is not None:
         return data
     given = config["log.dirs"] or config["log.dir"]
-    if given is None:
+    first = (given or "").split(",")[0].strip()
+    if not first:
         raise ConfigError("the broker lacks its data folder: give `--data DIR` or the property `log.dirs`")
-    if "," in given:
-        raise ConfigError(f"`log.dirs={given}`: only one data folder is supported")
-    return Path(given)
+    return Path(first)
 
 
 async def _serve(server: Server) -> None:
@@ -85,5 +84,8 @@ async def _serve(server: Server) -> None:
         return
     bound: Endpoint = await starting
     print(f"penstock broker {server.node_id} started on {bound}", flush=True)
-    await ended.wait()
+    failing = asyncio.create_task(server.failed.wait())
+    await asyncio.wait({ending, failing}, return_when=asyncio.FIRST_COMPLETED)
     await server.stop()
+    if server.failed.is_set():
+        raise ServerError("no log folder works any more")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock import log
@@ -13,6 +12,7 @@ from penstock.broker.acls import Acls
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.entities import Entities
 from penstock.broker.features import Features
+from penstock.broker.logdirs import LogDirs
 from penstock.broker.quotas import quotas_of
 from penstock.broker.scram import credentials_of
 from penstock.broker.store.base import Store
@@ -80,7 +80,7 @@ class Context:
     coordinators: Coordinators
     advertised: Endpoint
     cluster_id: str
-    data_folder: Path
+    dirs: LogDirs
     # What clients of a listener are told, by the listener's name; without an entry it is `advertised`.
     advertised_listeners: Mapping[str, Endpoint] = field(default_factory=dict)
     features: Features = field(default_factory=Features)

@@ -1,9 +1,11 @@
 """The data folder: who owns it, which broker it belongs to, whether its last stop was clean.
 
 DIR/.lock                   held by flock for the life of the process; a second broker is refused
-DIR/meta.properties         version, broker.id, cluster.id (Kafka's file); another broker's is refused
+DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id,
+                            directory.id); kept as it is; another broker's or cluster's is refused
+DIR/.ballast                room that is given up when the disk is full (ballast.py)
 DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start
-DIR/metadata.db             the embedded store
+DIR/metadata.db             the embedded store (in the first folder of `log.dirs` only)
 DIR/<topic>-<partition>/    a partition's log;  DIR/*-delete: a deleted one whose removal was cut short
 """
 
@@ -14,7 +16,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import uuid
 from pathlib import Path
 
@@ -28,6 +29,10 @@ STORE = "metadata.db"
 
 class FolderError(Exception):
     """The data folder can't be used; the text is one sentence for the user."""
+
+
+class FolderUnusableError(FolderError):
+    """The disk refuses it: another folder may still serve."""
 
 
 def new_uuid() -> bytes:
@@ -51,6 +56,15 @@ def uuid_bytes(text: str) -> bytes:
     return identity
 
 
+def sync_folder(path: Path) -> None:
+    """Make names that came, went or changed in a folder survive a power cut. Raises OSError."""
+    folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder_fd)
+    finally:
+        os.close(folder_fd)
+
+
 class DataFolder:
     """A data folder that this process owns from `open` to `close`."""
 
@@ -61,24 +75,27 @@ class DataFolder:
         self._lock_fd = lock_fd
 
     @classmethod
-    def open(cls, path: Path, node_id: int) -> DataFolder:
-        """Create the folder if need be, lock it, check that it is this broker's. Raises FolderError."""
+    def open(cls, path: Path, node_id: int, cluster_id: str | None = None) -> DataFolder:
+        """Create the folder if need be, lock it, check that it is this broker's. Raises FolderError.
+
+        cluster_id: of the broker's other folders; None for the first.
+        """
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise FolderError(f"the data folder `{path}` can't be used: {error.strerror}") from None
+            raise FolderUnusableError(f"the data folder `{path}` can't be used: {error.strerror}") from None
         try:
             _lock(path, lock_fd)
-            cluster_id = _meta(path, node_id)
+            cluster_id = _meta(path, node_id, cluster_id)
             clean = path / CLEAN_SHUTDOWN
             was_clean = clean.exists()
             # From here on a crash must not look like a clean stop.
             clean.unlink(missing_ok=True)
-            _sync_folder(path)
+            sync_folder(path)
         except OSError as error:
             os.close(lock_fd)
-            raise FolderError(f"the data folder `{path}` can't be used: {error.strerror}") from None
+            raise FolderUnusableError(f"the data folder `{path}` can't be used: {error.strerror}") from None
         except FolderError:
             os.close(lock_fd)
             raise
@@ -89,15 +106,6 @@ class DataFolder:
         if clean:
             _write_synced(self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0}))
         os.close(self._lock_fd)
-
-    def partition(self, topic: str, partition: int) -> Path:
-        """Where a partition's log lies."""
-        return self.path / f"{topic}-{partition}"
-
-    def remove_partition(self, topic: str, partition: int) -> None:
-        """Remove a log that nobody has open; nothing happens if there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.partition(topic, partition))
 
 
 def _lock(path: Path, lock_fd: int) -> None:
@@ -113,21 +121,28 @@ def _lock(path: Path, lock_fd: int) -> None:
     os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def _meta(path: Path, node_id: int) -> str:
+def _meta(path: Path, node_id: int, expected: str | None) -> str:
     """Read or write meta.properties; returns the cluster's id."""
     file = path / META
     if not file.exists():
-        cluster_id = uuid_text(new_uuid())
+        cluster_id = expected or uuid_text(new_uuid())
         _write_synced(file, f"version=0\nbroker.id={node_id}\ncluster.id={cluster_id}\n")
         return cluster_id
     try:
         meta = parse_properties(file.read_text(encoding="utf-8"), str(file))
-        owner, cluster_id = int(meta["broker.id"]), meta["cluster.id"]
+        owner = int(meta["node.id"] if meta.get("version") == "1" else meta["broker.id"])
+        cluster_id = meta["cluster.id"]
     except (ConfigError, KeyError, ValueError) as error:
-        raise FolderError(f"`{file}` should hold version, broker.id and cluster.id: {error}") from None
+        raise FolderError(
+            f"`{file}` should hold version, broker.id (version 1: node.id) and cluster.id: {error}"
+        ) from None
     if owner != node_id:
         raise FolderError(
             f"the data folder `{path}` belongs to broker {owner}, not to {node_id}; set `broker.id={owner}`"
+        )
+    if expected is not None and cluster_id != expected:
+        raise FolderError(
+            f"the data folder `{path}` belongs to cluster {cluster_id}, the other folders to {expected}"
         )
     return cluster_id
 
@@ -142,12 +157,4 @@ def _write_synced(file: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     temporary.replace(file)
-    _sync_folder(file.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
+    sync_folder(file.parent)

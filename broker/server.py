@@ -1,8 +1,10 @@
 """One broker: what is started in which order, and stopped in the reverse.
 
-Start: data folder (lock, identity) -> listener bound (a port in use is found before any work) -> store ->
-broker registration and controller election -> topics (deletions finished, logs recovered and led) ->
-coordinators (their logs loaded) -> network threads. Only then does it serve, and say so.
+Start: log folders (lock, identity) -> listener bound (a port in use is found before any work) -> store ->
+broker registration and controller election -> topics (deletions finished, every partition announced, the
+coordinators' logs opened) -> coordinators (their logs loaded) -> network threads -> the other logs, those with the
+least to recover first; each serves as soon as it is open, the others answer what clients try again. It says that it
+serves when all are open, or after OPEN_FIRST_S when recovery takes longer.
 
 Stop: network (no new requests, what is served is finished) -> handlers -> coordinators -> housekeeping ->
 logs (flushed, closed, checkpoints) -> store (the registration vanishes) -> clean-shutdown mark -> lock.
@@ -12,25 +14,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock import log
-from penstock.broker.config import BrokerConfig
+from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordinator import Coordinators
+from penstock.broker.disks import Disks
 from penstock.broker.dispatch import Dispatch
-from penstock.broker.folder import STORE, DataFolder
+from penstock.broker.faults import Faults
+from penstock.broker.folder import STORE
 from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.logdirs import LogDirs
 from penstock.broker.store.base import Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topics import Topics
 from penstock.config import ConfigError
+from penstock.errors import KafkaError
 from penstock.pyx.border import DataPlane
 from penstock.pyx.logs import Logs
 
 LISTENER = "PLAINTEXT"
+OPEN_FIRST_S = 5.0
+"""How long a start waits for logs that must be recovered."""
+CLOSE_AT_ONCE = 64
+"""Logs that one thread closes one after the other at a stop."""
 
 _log = log.get("broker.server")
 
@@ -43,8 +53,14 @@ class Server:
     """A broker in this process. `await start()`, then `await stop()` once; both on one loop."""
 
     def __init__(
-        self, config: BrokerConfig, data: Path, listen: Endpoint, advertised: Endpoint | None
+        self,
+        config: BrokerConfig,
+        data: Path,
+        listen: Endpoint,
+        advertised: Endpoint | None,
+        faults: Faults | None = None,
     ) -> None:
+        self._faults = faults  # asked of a broker inside a test's process; None in a service
         self.config = config
         self.node_id: int = config["broker.id"]
         self._data = data
@@ -53,6 +69,9 @@ class Server:
         self._logs = Logs()
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
+        self._opening: asyncio.Task[None] | None = None
+        self.failed = asyncio.Event()
+        """Set when the broker can't go on: whoever started it stops it."""
 
     async def start(self) -> Endpoint:
         """Start; returns the bound address once it serves.
@@ -85,22 +104,26 @@ class Server:
 
     async def _start(self) -> Endpoint:
         loop = asyncio.get_running_loop()
-        folder = await loop.run_in_executor(None, DataFolder.open, self._data, self.node_id)
-        self._undo.append(lambda: self._close_folder(folder))
+        ballast_bytes = self.config["penstock.ballast.bytes"]
+        folders = log_dirs(self._data, self.config["log.dirs"] or self.config["log.dir"])
+        dirs = await loop.run_in_executor(None, LogDirs.open, folders, self.node_id, ballast_bytes)
+        self._undo.append(lambda: self._close_folders(dirs))
         bound, data_plane = self._bind()
         self._undo.append(lambda: self._stop_data_plane(data_plane))
-        store = await EmbeddedStore.open(folder.path / STORE)
+        store = await EmbeddedStore.open(dirs.first.path / STORE)
         self._undo.append(store.close)
-        executor = ThreadPoolExecutor(self.config["num.recovery.threads.per.data.dir"], "logs")
-        self._undo.append(lambda: self._close_logs(executor))
+        threads = self.config["num.recovery.threads.per.data.dir"] * len(dirs.online)
+        executor = ThreadPoolExecutor(threads, "logs")
+        self._undo.append(lambda: self._close_logs(executor, dirs))
         advertised = self._advertised or bound
         advertised = advertised._replace(port=advertised.port or bound.port)
-        self.config.settle("log.dirs", str(folder.path))
+        self.config.settle("log.dirs", ",".join(str(log_dir.path) for log_dir in dirs))
         self.config.settle("listeners", f"{LISTENER}://{bound}")
         self.config.settle("advertised.listeners", f"{LISTENER}://{advertised}")
         controller_epoch = await _register(store, self.node_id, advertised)
         await self._load_altered(store)
-        topics = Topics(self.node_id, self.config, store, folder, self._logs, executor)
+        topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor)
+        self._undo.append(lambda: self._stop_opening(topics))
         await topics.load(controller_epoch)
         coordinators = Coordinators()
         context = Context(
@@ -111,9 +134,13 @@ class Server:
             partitions=self._logs,
             coordinators=coordinators,
             advertised=advertised,
-            cluster_id=folder.cluster_id,
-            data_folder=folder.path,
+            cluster_id=dirs.first.cluster_id,
+            dirs=dirs,
         )
+        await context.load()
+        disks = Disks(dirs, self._logs, topics, self.failed.set)
+        await disks.start()
+        self._undo.append(disks.stop)
         housekeeping = Housekeeping(context)
         housekeeping.start()
         self._undo.append(housekeeping.stop)
@@ -121,9 +148,12 @@ class Server:
         self._undo.append(coordinators.stop)
         dispatch = Dispatch(context, data_plane)
         self._undo.append(dispatch.stop)
-        loop.add_reader(data_plane.request_fd, lambda: dispatch.take(data_plane.take_requests()))
+        take = dispatch.take if self._faults is None else self._faults.before(dispatch.take, data_plane)
+        loop.add_reader(data_plane.request_fd, lambda: take(data_plane.take_requests()))
         self._undo.append(lambda: self._stop_serving(data_plane))
         data_plane.start()
+        self._opening = asyncio.create_task(topics.open_rest(), name="opening")
+        await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
         return bound
 
     def _bind(self) -> tuple[Endpoint, DataPlane]:
@@ -147,9 +177,9 @@ class Server:
         return Endpoint(self._listen.host, port), data_plane
 
     async def _load_altered(self, store: Store) -> None:
-        path = paths.broker_config(self.node_id)
-        if await store.exists(path) is not None:
-            self.config.alter(json.loads((await store.get(path))[0])["config"])
+        for path, default in ((paths.default_broker_config(), True), (paths.broker_config(self.node_id), False)):
+            if await store.exists(path) is not None:
+                self.config.alter(json.loads((await store.get(path))[0])["config"], default=default)
 
     async def _stop_serving(self, data_plane: DataPlane) -> None:
         # The loop goes on answering while the network threads finish what they serve.
@@ -161,20 +191,47 @@ class Server:
     async def _stop_data_plane(self, data_plane: DataPlane) -> None:
         data_plane.stop()
 
-    async def _close_logs(self, executor: ThreadPoolExecutor) -> None:
+    async def _stop_opening(self, topics: Topics) -> None:
+        topics.stop_opening()
+        if self._opening is not None:
+            await self._opening
+        if not topics.all_open:
+            self._clean = False  # Some logs weren't looked at: the next start must.
+
+    async def _close_logs(self, executor: ThreadPoolExecutor, dirs: LogDirs) -> None:
         loop, logs = asyncio.get_running_loop(), self._logs
-        closing = [
-            loop.run_in_executor(executor, logs.stop, name, index) for name, index in logs.partitions()
-        ]
-        results = await asyncio.gather(*closing, return_exceptions=True)
+        states = logs.folder_states()
+        offline = {path for path, (failed, _) in states.items() if failed}
+        failures: list[Exception] = []
+
+        def close(keys: Sequence[tuple[str, int]]) -> None:
+            for key in keys:
+                broken = logs.folder_of(*key) in offline
+                try:
+                    logs.stop(*key)
+                except (OSError, KafkaError) as error:
+                    if not broken:
+                        failures.append(error)
+
+        led = logs.partitions()
+        await asyncio.gather(
+            *(loop.run_in_executor(executor, close, led[at : at + CLOSE_AT_ONCE]) for at in range(0, len(led), CLOSE_AT_ONCE))
+        )
         executor.shutdown()
         await loop.run_in_executor(None, logs.write_checkpoints)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        for log_dir in dirs:
+            if str(log_dir.path) in offline and not log_dir.offline:
+                log_dir.error = "it failed"
+        if failures:
+            raise failures[0]
 
-    async def _close_folder(self, folder: DataFolder) -> None:
-        folder.close(clean=self._clean)
+    async def _close_folders(self, dirs: LogDirs) -> None:
+        dirs.close(clean=self._clean)
+
+
+def log_dirs(data: Path, given: str | None) -> list[Path]:
+    """The log folders in their order: `--data`, then those of the property `log.dirs` (commas between them)."""
+    return [data, *(Path(word.strip()) for word in (given or "").split(",") if word.strip())]
 
 
 async def _register(store: Store, node_id: int, advertised: Endpoint) -> int:

@@ -9,7 +9,6 @@ can't be turned on.
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -80,7 +79,7 @@ _BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
     ("compression.zstd.level", INT, "compression.zstd.level", "Level where it is zstd."),
     ("penstock.validate.records", STR, "penstock.validate.records", "What is looked at before an append."),
     ("delete.retention.ms", LONG, "log.cleaner.delete.retention.ms", "How long compaction keeps tombstones."),
-    ("file.delete.delay.ms", LONG, "log.segment.delete.delay.ms", "Kept only: deleted files go at once."),
+    ("file.delete.delay.ms", LONG, "log.segment.delete.delay.ms", "Time from a segment's end to that of its files."),
     ("flush.messages", LONG, "log.flush.interval.messages", "Records after which the log is flushed."),
     ("flush.ms", LONG, "log.flush.interval.ms", "Time after which it is flushed."),
     ("index.interval.bytes", INT, "log.index.interval.bytes", "Bytes between entries of the index."),
@@ -92,7 +91,7 @@ _BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
     ("min.cleanable.dirty.ratio", FLOAT, "log.cleaner.min.cleanable.ratio", "Dirty part that starts a compaction."),
     ("min.compaction.lag.ms", LONG, "log.cleaner.min.compaction.lag.ms", "Least age of what is compacted."),
     ("min.insync.replicas", INT, "min.insync.replicas", "Copies that `acks=all` waits for."),
-    ("preallocate", BOOL, "log.preallocate", "Only `false`."),
+    ("preallocate", BOOL, "log.preallocate", "Take a segment's room when it is begun."),
     ("retention.bytes", LONG, "log.retention.bytes", "Size above which old segments go; -1 = none."),
     ("retention.ms", LONG, "log.retention.ms", "Age at which segments go; -1 = never."),
     ("segment.bytes", INT, "log.segment.bytes", "Size of a segment."),
@@ -229,11 +228,12 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
     def value(name: str) -> Any:
         return topic_value(config, configs, name)
 
-    segment_ms = value("segment.ms")
-    jitter_ms = min(value("segment.jitter.ms"), segment_ms - 1)
     return {
         "segment_bytes": value("segment.bytes"),
-        "segment_ms": segment_ms - (random.randint(0, jitter_ms) if jitter_ms > 0 else 0),
+        "segment_ms": value("segment.ms"),
+        "segment_jitter_ms": value("segment.jitter.ms"),
+        "file_delete_delay_ms": value("file.delete.delay.ms"),
+        "preallocate": int(value("preallocate")),
         "index_interval_bytes": value("index.interval.bytes"),
         "segment_index_bytes": value("segment.index.bytes"),
         "retention_ms": value("retention.ms"),
@@ -245,6 +245,7 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
         "timestamp_after_max_ms": value("message.timestamp.after.max.ms"),
         "log_append_time": int(value("message.timestamp.type") == "LogAppendTime"),
         "producer_id_expiration_ms": config["producer.id.expiration.ms"],
+        "verify_transactions": int(config["transaction.partition.verification.enable"]),
         "cleanup_delete": int("delete" in value("cleanup.policy")),
         "cleanup_compact": int("compact" in value("cleanup.policy")),
         "validate_records": VALIDATE_RECORDS.index(value("penstock.validate.records")),

@@ -17,16 +17,21 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shutil
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from penstock import log
-from penstock.broker.config import BrokerConfig, check_topic_configs, log_config
-from penstock.broker.folder import DataFolder, new_uuid, uuid_bytes, uuid_text
-from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, paths
+from penstock.broker.adoption import adopted, strangers
+from penstock.broker.brokerconfig import BrokerConfig
+from penstock.broker.folder import new_uuid, sync_folder, uuid_bytes, uuid_text
+from penstock.broker.logdirs import Key, LogDirs
+from penstock.broker.opening import Job, Opening, each, lead
+from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, StoreError, paths
+from penstock.broker.topicconfig import check_topic_configs, log_config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.logs import Logs
@@ -46,13 +51,22 @@ _log = log.get("broker.topics")
 
 @dataclass
 class PartitionState:
-    """A partition's leadership, as in the store's partition state node."""
+    """A partition's leadership, as in the store's partition state node.
+
+    leader: -1 while its log isn't open. offline: its disk has failed (then it isn't open either).
+    """
 
     index: int
     leader: int
     leader_epoch: int
     replicas: list[int]
     isr: list[int]
+    offline: bool = False
+
+    @property
+    def offline_replicas(self) -> list[int]:
+        """Replicas on disks that failed, as Metadata tells them."""
+        return self.replicas if self.offline else []
 
 
 @dataclass
@@ -104,16 +118,19 @@ class Topics:
         node_id: int,
         config: BrokerConfig,
         store: Store,
-        folder: DataFolder,
+        dirs: LogDirs,
         logs: Logs,
         executor: ThreadPoolExecutor,
     ) -> None:
         self._node_id = node_id
         self._config = config
         self._store = store
-        self._folder = folder
+        self._dirs = dirs
         self._logs = logs
         self._executor = executor
+        self._opening = Opening(node_id, dirs, logs, executor)
+        self._unopened: list[Job] = []
+        self._reconfigure_again = False  # settings changed while logs were being opened
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._changes = asyncio.Lock()
@@ -191,18 +208,17 @@ class Topics:
     async def _create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         self.check_new(name, partitions, configs)
         topic = Topic(name, new_uuid(), [self._new_partition(i) for i in range(partitions)], dict(configs))
-        operations: list[Operation] = [
-            Create(paths.topic(name), _topic_json(topic), parents=True),
-            Create(paths.topic_config(name), _config_json(topic.configs), parents=True),
-            *self._state_nodes(topic, topic.partitions),
-        ]
-        await self._store.multi(operations)
+        operations = self._topic_nodes(topic)
+        async with _stored(name):
+            await self._store.multi(operations)
         failpoint(CREATED)
         try:
-            await self._lead(topic, topic.partitions)
-        except OSError as error:
+            await self._make(topic, topic.partitions)
+        except (OSError, ValueError) as error:
             _log.error("topic=%s can't be created: %s", name, error)
-            await self._remove(topic)
+            await self._delete_logs(topic)
+            async with _stored(name):
+                await self._remove(topic)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
         self._by_name[name] = self._by_id[topic.topic_id] = topic
         self.version += 1
@@ -227,10 +243,13 @@ class Topics:
                 return
             added = [self._new_partition(index) for index in range(have, count)]
             grown = Topic(name, topic.topic_id, topic.partitions + added, topic.configs)
-            await self._store.multi([Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)])
+            async with _stored(name):
+                await self._store.multi(
+                    [Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)]
+                )
             try:
-                await self._lead(topic, added)
-            except OSError as error:
+                await self._make(topic, added)
+            except (OSError, ValueError) as error:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
             topic.partitions.extend(added)
             self.version += 1
@@ -242,7 +261,8 @@ class Topics:
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             check_topic_configs(configs)
-            await self._store.set(paths.topic_config(name), _config_json(configs))
+            async with _stored(name):
+                await self._store.set(paths.topic_config(name), _config_json(configs))
             topic.configs = dict(configs)
             self._reconfigure(topic)
             self.changed.set()
@@ -256,7 +276,10 @@ class Topics:
     def _reconfigure(self, topic: Topic) -> None:
         settings = log_config(self._config, topic.configs)
         for state in topic.partitions:
-            self._logs.reconfigure(topic.name, state.index, settings)
+            if state.leader >= 0:
+                self._logs.reconfigure(topic.name, state.index, settings)
+            else:
+                self._reconfigure_again = True
 
     async def delete(self, name: str) -> None:
         """Delete a topic; a crash in between is finished at the next start. Raises KafkaError."""
@@ -264,13 +287,15 @@ class Topics:
             topic = self._by_name.get(name)
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-            await self._mark_deleted(name)
+            async with _stored(name):
+                await self._mark_deleted(name)
             failpoint(MARKED)
             del self._by_name[name], self._by_id[topic.topic_id]
             self.version += 1
-            await self._each(lambda state: self._logs.delete(name, state.index), topic.partitions)
+            await self._delete_logs(topic)
             failpoint(EMPTIED)
-            await self._remove(topic)
+            async with _stored(name):
+                await self._remove(topic)
             _log.info("deleted topic=%s id=%s", name, uuid_text(topic.topic_id))
 
     async def _mark_deleted(self, name: str) -> None:
@@ -295,31 +320,101 @@ class Topics:
         await self._store.multi(operations)
 
     async def load(self, controller_epoch: int) -> None:
-        """Read the store at start: finish deletions, take the lead of every partition. Raises OSError.
+        """Read the store at start, finish deletions, announce every partition; open the coordinators' logs.
 
         Each start is an election, so leader epochs grow by one: a client or a copy can tell what was written
-        before a crash from what came after it.
+        before a crash from what came after it. Raises StoreError, OSError.
         """
         self.controller_epoch = controller_epoch
-        try:
-            names = await self._store.children(paths.TOPICS)
-        except NoNodeError:
-            await self._store.create(paths.TOPICS, parents=True)
-            names = []
-        topics = [await self._read_topic(name) for name in names]
+        topics = await self._read_topics()
         marked = set(await self._marked())
         for topic in [topic for topic in topics if topic.name in marked]:
-            await self._each(partial(self._remove_log, topic.name), topic.partitions)
+            await self._delete_logs(topic)
             await self._remove(topic)
             _log.info("finished the deletion of topic=%s", topic.name)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, self._logs.remove_deleted, str(self._folder.path))
-        await self._lead_all([topic for topic in topics if topic.name not in marked])
+        for log_dir in self._dirs.online:
+            await loop.run_in_executor(self._executor, self._logs.remove_deleted, str(log_dir.path))
+        topics = [topic for topic in topics if topic.name not in marked]
+        known = {(topic.name, state.index) for topic in topics for state in topic.partitions}
+        for path in strangers(self._dirs, known):
+            _log.warning("the folder %s belongs to no topic; it is left alone", path)
+        await self._raise_epochs(topics)
+        for topic in topics:
+            self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
+            self._unopened += self._opening.announce(topic, log_config(self._config, topic.configs))
+        await self._open([job for job in self._unopened if job.topic.internal])
 
-    def _remove_log(self, name: str, state: PartitionState) -> None:
-        self._folder.remove_partition(name, state.index)
+    async def open_rest(self) -> None:
+        """Open all that `load` only announced. A disk that fails takes its partitions offline, nothing is raised."""
+        await self._open(self._unopened)
 
-    async def _lead_all(self, topics: Sequence[Topic]) -> None:
+    def stop_opening(self) -> None:
+        """Begin no further log: the broker stops."""
+        self._opening.stop()
+
+    @property
+    def all_open(self) -> bool:
+        """Whether every log was opened, or is offline for good."""
+        return not self._unopened
+
+    async def _open(self, jobs: Sequence[Job]) -> None:
+        await self._opening.open(jobs)
+        opened = {job.key for job in jobs if job.state.leader >= 0 or job.state.offline}
+        self._unopened = [job for job in self._unopened if job.key not in opened]
+        if self._reconfigure_again and not self._unopened:
+            self._reconfigure_again = False
+            self.broker_configs_changed()
+
+    def folder_failed(self, path: str) -> None:
+        """Take the partitions of a log folder out of the picture; their logs answer KAFKA_STORAGE_ERROR already."""
+        for topic in self._by_name.values():
+            for state in topic.partitions:
+                log_dir = self._dirs.of((topic.name, state.index))
+                if log_dir is not None and str(log_dir.path) == path:
+                    state.leader, state.offline = -1, True
+        self.version += 1
+
+    async def _make(self, topic: Topic, states: Sequence[PartitionState]) -> None:
+        """Make and open the logs of new partitions. One sync of each folder is enough for all their names: what was
+        acknowledged survives kill -9 in any case. Raises OSError, ValueError, KafkaError."""
+        settings = log_config(self._config, topic.configs)
+        jobs = []
+        for state in states:
+            log_dir = self._dirs.place((topic.name, state.index), new=True)
+            if log_dir is None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic.name}-{state.index} lies on a broken disk")
+            jobs.append(Job(topic, state, log_dir, settings))
+        await each(self._executor, lambda job: lead(self._logs, job), jobs)
+        loop = asyncio.get_running_loop()
+        for path in {job.log_dir.path for job in jobs}:
+            await loop.run_in_executor(self._executor, sync_folder, path)
+
+    async def _delete_logs(self, topic: Topic) -> None:
+        """Remove a topic's logs; what lies on a broken disk stays there and is a stranger when the disk is back."""
+        await self._opening.settled((topic.name, state.index) for state in topic.partitions)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._delete_all, topic)
+
+    def _delete_all(self, topic: Topic) -> None:
+        for state in topic.partitions:
+            key = (topic.name, state.index)
+            try:
+                self._delete_log(key)
+            except OSError as error:
+                _log.error("the log of topic=%s partition=%d can't be removed: %s", *key, error)
+
+    def _delete_log(self, key: Key) -> None:
+        log_dir = self._dirs.drop(key)
+        try:
+            self._logs.delete(*key)
+        except KafkaError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        if log_dir is not None and not log_dir.offline and log_dir.holds(key).exists():
+            shutil.rmtree(log_dir.holds(key))  # It wasn't open.
+
+    async def _raise_epochs(self, topics: Sequence[Topic]) -> None:
         operations: list[Operation] = []
         for topic in topics:
             for state in topic.partitions:
@@ -328,51 +423,41 @@ class Topics:
                 path = paths.partition_state(topic.name, state.index)
                 operations.append(Set(path, self._state_json(state)))
         await self._store.multi(operations)
-        await asyncio.gather(*(self._lead(topic, topic.partitions) for topic in topics))
-        for topic in topics:
-            self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
 
-    async def _read_topic(self, name: str) -> Topic:
-        node = json.loads((await self._store.get(paths.topic(name)))[0])
-        configs = json.loads((await self._store.get(paths.topic_config(name)))[0])["config"]
-        states = []
-        for index in range(len(node["partitions"])):
-            state = json.loads((await self._store.get(paths.partition_state(name, index)))[0])
-            replicas = node["partitions"][str(index)]
-            states.append(PartitionState(index, state["leader"], state["leader_epoch"], replicas, state["isr"]))
-        return Topic(name, uuid_bytes(node["topic_id"]), states, configs)
+    async def _read_topics(self) -> list[Topic]:
+        """The topics in the store; in a store without any history those that lie in the folders."""
+        try:
+            nodes = await self._store.tree(paths.TOPICS)
+        except NoNodeError:
+            return await self._adopt()
+        configs = await self._store.tree(paths.TOPIC_CONFIGS) if nodes else {}
+        names = sorted(name for name in nodes if "/" not in name)
+        return [_read_topic(name, nodes, configs) for name in names]
 
-    async def _lead(self, topic: Topic, states: Sequence[PartitionState]) -> None:
-        settings = log_config(self._config, topic.configs)
-
-        def lead(state: PartitionState) -> None:
-            recovered = self._logs.lead(
-                topic.name,
-                topic.topic_id,
-                state.index,
-                state.leader_epoch,
-                str(self._folder.path),
-                settings,
-                self._folder.was_clean,
-            )
-            if recovered.cut_bytes:
-                _log.warning(
-                    "cut %d bytes of no whole batch topic=%s partition=%d log_end=%d",
-                    recovered.cut_bytes, topic.name, state.index, recovered.log_end,
-                )  # fmt: skip
-
-        await self._each(lead, states)
-
-    async def _each(self, work: Callable[[PartitionState], object], states: Sequence[PartitionState]) -> None:
-        """Do disk work for each partition, a few at a time; raises the first error when all are done."""
-        loop = asyncio.get_running_loop()
-        running = [loop.run_in_executor(self._executor, work, state) for state in states]
-        for result in await asyncio.gather(*running, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
+    async def _adopt(self) -> list[Topic]:
+        found = await asyncio.get_running_loop().run_in_executor(self._executor, adopted, self._dirs)
+        operations: list[Operation] = [Create(paths.TOPICS, parents=True)]
+        topics = []
+        for name, (topic_id, epochs) in found.items():
+            configs = internal_settings(self._config, name)[1] if name in INTERNAL else {}
+            topic = Topic(name, topic_id, [self._new_partition(index) for index in range(len(epochs))], configs)
+            for state, epoch in zip(topic.partitions, epochs, strict=True):
+                state.leader_epoch = epoch
+            operations += self._topic_nodes(topic)
+            topics.append(topic)
+            _log.info("found topic=%s id=%s partitions=%d", name, uuid_text(topic_id), len(epochs))
+        await self._store.multi(operations)
+        return topics
 
     def _new_partition(self, index: int) -> PartitionState:
         return PartitionState(index, self._node_id, 0, [self._node_id], [self._node_id])
+
+    def _topic_nodes(self, topic: Topic) -> list[Operation]:
+        return [
+            Create(paths.topic(topic.name), _topic_json(topic), parents=True),
+            Create(paths.topic_config(topic.name), _config_json(topic.configs), parents=True),
+            *self._state_nodes(topic, topic.partitions),
+        ]
 
     def _state_nodes(self, topic: Topic, states: Sequence[PartitionState]) -> list[Create]:
         return [
@@ -406,3 +491,24 @@ def _config_json(configs: Mapping[str, str]) -> bytes:
 
 def _json(**fields: object) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, bytes]) -> Topic:
+    """A topic from the nodes below `/brokers/topics` and `/config/topics`, by path relative to these."""
+    node = json.loads(nodes[name])
+    states = []
+    for index in range(len(node["partitions"])):
+        state = json.loads(nodes[f"{name}/partitions/{index}/state"])
+        replicas = node["partitions"][str(index)]
+        states.append(PartitionState(index, state["leader"], state["leader_epoch"], replicas, state["isr"]))
+    return Topic(name, uuid_bytes(node["topic_id"]), states, json.loads(configs[name])["config"])
+
+
+@asynccontextmanager
+async def _stored(name: str) -> AsyncIterator[None]:
+    """What the store refuses (its disk is full, or failed) is an answer that a client tries again."""
+    try:
+        yield
+    except StoreError as error:
+        _log.error("topic=%s: %s", name, error)
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error

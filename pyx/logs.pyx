@@ -10,7 +10,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
-from penstock.pyx.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICA, Appended, partition_append
+from penstock.pyx.append cimport (
+    ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Appended, partition_append,
+)
 from penstock.pyx.batch cimport BatchHeader, batch_parse
 from penstock.pyx.epochs cimport epochs_cut_start
 from penstock.pyx.files cimport is_full, is_passing, made, read_at, wall_ms
@@ -21,11 +23,11 @@ from penstock.pyx.partition cimport (
     partition_offsets, partition_release,
 )
 from penstock.pyx.partitionlog cimport (
-    TOPIC_ID_BYTES, LogFolder, PartitionLog, folder_fail, folder_ran_full, folder_release, is_offline, log_of,
-    settle_stable, write_epochs,
+    TOPIC_ID_BYTES, LogFolder, PartitionLog, end_cleaning, folder_fail, folder_ran_full, folder_release, is_offline,
+    log_of, settle_stable, write_epochs,
 )
 from penstock.pyx.posix cimport (
-    EIO, atomic_add32, atomic_load32, atomic_store32, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
+    EIO, atomic_add32, atomic_load32, atomic_store32, close, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.producerstate cimport ProducerEntry, producer_clear
 from penstock.pyx.read cimport (
@@ -62,6 +64,8 @@ cdef class _Folder:
         self.shared.news = news
 
     def __dealloc__(self):
+        # Partitions that outlive the Logs must not write to a descriptor that is another's by then.
+        self.shared.news = -1
         folder_release(self.shared)
 
 
@@ -147,10 +151,7 @@ cdef class Logs(LogSetOwner):
         self.news_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __dealloc__(self):
-        # Partitions that outlive this object must not write to a descriptor that is another's by then.
-        for folder in self._folders.values():
-            (<_Folder>folder).shared.news = -1
-        os.close(self.news_fd)
+        close(self.news_fd)
 
     cdef _Led _find(self, str topic, int partition):
         led = self._led.get((topic, partition))
@@ -321,6 +322,7 @@ cdef class Logs(LogSetOwner):
         cdef PartitionLog* p = led.p
         cdef int result
         with nogil:
+            end_cleaning(p)
             pthread_mutex_lock(&p.upkeep)
             halt_log(p)
             result = close_log(p, wall_ms())
@@ -339,6 +341,7 @@ cdef class Logs(LogSetOwner):
         led = self._take_out(topic, partition)
         p = led.p
         with nogil:
+            end_cleaning(p)
             pthread_mutex_lock(&p.upkeep)
             halt_log(p)
             pthread_mutex_unlock(&p.upkeep)
@@ -381,6 +384,10 @@ cdef class Logs(LogSetOwner):
     def append(self, str topic, int partition, bytes records, int leader_epoch=-1):
         """Append as a coordinator; see logs.pyi."""
         return self._append(topic, partition, records, ORIGIN_COORDINATOR, leader_epoch)
+
+    def append_marker(self, str topic, int partition, bytes records):
+        """Append a marker of transactions v2; see logs.pyi."""
+        return self._append(topic, partition, records, ORIGIN_MARKER, -1)
 
     def append_client(self, str topic, int partition, bytes records):
         """Append as a client; see logs.pyi."""

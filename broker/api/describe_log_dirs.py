@@ -1,47 +1,49 @@
-"""DescribeLogDirs: the data folder and the size of each partition in it (KIP-113, KIP-827). Versions 1-5.
+"""DescribeLogDirs: the log folders, their room, and the size of each partition in them (KIP-113, KIP-827). Versions 1-5.
 
-There is one folder. Null topics = all; partitions that are not here are left out, as in Kafka.
+Null topics = all; partitions that are not here are left out, as in Kafka. A folder that is offline answers
+KAFKA_STORAGE_ERROR without its partitions. `offset_lag` is what an `is_future_key` copy still lacks: 0 for the others.
 """
 
 import asyncio
 import shutil
 
 from penstock.broker.context import Call, Context
+from penstock.broker.logdirs import LogDir
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 KEY, VERSIONS = 35, (1, 5)
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
+Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
+Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
 async def handle(context: Context, request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse:
-    """Answer for the data folder."""
-    result = Result(log_dir=str(context.data_folder.absolute()))
-    try:
-        usage = await asyncio.get_running_loop().run_in_executor(None, shutil.disk_usage, context.data_folder)
-    except OSError:
-        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-        return DescribeLogDirsResponse(results=[result])
-    result.total_bytes, result.usable_bytes = usage.total, usage.free
+    """Answer for every log folder."""
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    for topic in context.topics.all():
-        partitions = []
-        for state in topic.partitions:
-            if wanted is None or (topic.name, state.index) in wanted:
-                try:
-                    size = context.partitions.size_bytes(topic.name, state.index)
-                except KafkaError:
-                    continue  # It is being deleted.
-                partitions.append(
-                    DescribeLogDirsResponse.DescribeLogDirsPartition(
-                        partition_index=state.index, partition_size=size
-                    )
-                )
-        if partitions:
-            result.topics.append(
-                DescribeLogDirsResponse.DescribeLogDirsTopic(name=topic.name, partitions=partitions)
-            )
-    return DescribeLogDirsResponse(results=[result])
+    return DescribeLogDirsResponse(results=[await _describe(context, log_dir, wanted) for log_dir in context.dirs])
+
+
+async def _describe(context: Context, log_dir: LogDir, wanted: set[tuple[str, int]] | None) -> Result:
+    result = Result(log_dir=str(log_dir.path))
+    if log_dir.offline:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    try:
+        usage = await asyncio.get_running_loop().run_in_executor(None, shutil.disk_usage, log_dir.path)
+    except OSError:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    result.total_bytes, result.usable_bytes = usage.total, usage.free
+    by_topic: dict[str, list[Partition]] = {}
+    for name, index in sorted(log_dir.partitions if wanted is None else log_dir.partitions & wanted):
+        try:
+            size_bytes = context.partitions.size_bytes(name, index)
+        except KafkaError:
+            continue  # It is being deleted, or not open yet.
+        by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
+    result.topics = [Topic(name=name, partitions=partitions) for name, partitions in by_topic.items()]
+    return result

@@ -68,10 +68,12 @@ def _describe(topic: Topic, start: int, most: int) -> Entry:
         partitions=[
             Partition(
                 partition_index=state.index,
+                error_code=0 if state.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 leader_id=state.leader,
                 leader_epoch=state.leader_epoch,
                 replica_nodes=state.replicas,
                 isr_nodes=state.isr,
+                offline_replicas=state.offline_replicas,
                 eligible_leader_replicas=[],
                 last_known_elr=[],
             )

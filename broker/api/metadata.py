@@ -93,10 +93,12 @@ def describe(topic: Topic) -> Entry:
         partitions=[
             MetadataResponse.MetadataResponsePartition(
                 partition_index=state.index,
+                error_code=0 if state.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 leader_id=state.leader,
                 leader_epoch=state.leader_epoch,
                 replica_nodes=state.replicas,
                 isr_nodes=state.isr,
+                offline_replicas=state.offline_replicas,
             )
             for state in topic.partitions
         ],

@@ -1,0 +1,65 @@
+"""Topics that lie in the log folders though the store knows nothing yet: a folder that Apache Kafka has left.
+
+A partition is a folder `<topic>-<partition>`; its topic's id stands in `partition.metadata`, its last leader epoch in
+`leader-epoch-checkpoint`. How many partitions a topic has follows from the highest one that is there; its configs were in
+Kafka's metadata, which isn't read: they are the defaults (of the coordinators' topics: what Kafka gives them).
+`__cluster_metadata`, KRaft's own log, is left alone.
+
+Only a store without any history adopts. Later an unknown folder is a deleted topic's that a broken disk brought back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.folder import new_uuid, uuid_bytes
+from penstock.broker.logdirs import Key, LogDirs
+
+METADATA_LOG = "__cluster_metadata"
+
+
+def adopted(dirs: LogDirs) -> Mapping[str, tuple[bytes, list[int]]]:
+    """By topic: its id, and the last leader epoch of each partition from 0 on. Reads the disk. Raises OSError."""
+    highest: dict[str, int] = {}
+    for name, index in dirs.found():
+        if name != METADATA_LOG:
+            highest[name] = max(highest.get(name, 0), index)
+    return {name: _topic(dirs, name, highest[name] + 1) for name in sorted(highest)}
+
+
+def strangers(dirs: LogDirs, known: set[Key]) -> list[Path]:
+    """Partition folders of no topic that the store knows."""
+    found = (key for key in dirs.found() if key not in known and key[0] != METADATA_LOG)
+    return sorted(log_dir.holds(key) for key in found if (log_dir := dirs.of(key)) is not None)
+
+
+def _topic(dirs: LogDirs, name: str, count: int) -> tuple[bytes, list[int]]:
+    topic_id: bytes | None = None
+    epochs = []
+    for index in range(count):
+        log_dir = dirs.of((name, index))
+        folder = log_dir.holds((name, index)) if log_dir is not None else None
+        topic_id = topic_id or (_topic_id(folder) if folder is not None else None)
+        epochs.append(_last_epoch(folder) if folder is not None else 0)
+    return topic_id or new_uuid(), epochs
+
+
+def _topic_id(folder: Path) -> bytes | None:
+    """The id in `partition.metadata`; None if the file isn't there (a log of before Kafka 2.8) or holds none."""
+    try:
+        text = (folder / "partition.metadata").read_text(encoding="ascii")
+        topic_id = uuid_bytes(text.partition("topic_id: ")[2].strip())
+    except (OSError, ValueError):
+        return None
+    return topic_id if any(topic_id) else None
+
+
+def _last_epoch(folder: Path) -> int:
+    """The last entry of `leader-epoch-checkpoint`; 0 if there is none."""
+    try:
+        lines: list[Any] = (folder / "leader-epoch-checkpoint").read_text(encoding="ascii").splitlines()
+        return max(0, *(int(line.split(" ")[0]) for line in lines[2:])) if len(lines) > 2 else 0
+    except (OSError, ValueError):
+        return 0

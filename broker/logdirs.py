@@ -1,0 +1,177 @@
+"""The log folders of a broker (`log.dirs`): which of them work, and which one holds which partition.
+
+The first folder is the broker's own: it holds the metadata store too, and without it the broker doesn't start. Any other
+that can't be used is offline until the next start: its partitions answer KAFKA_STORAGE_ERROR, the rest serve. A new
+partition goes to the folder with the fewest; one that exists is found where it lies. A partition that the store knows and
+no folder holds is made anew only while every folder can be seen: else it may lie in the one that can't.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock import log
+from penstock.broker.ballast import Ballast
+from penstock.broker.folder import DataFolder, FolderError, FolderUnusableError
+from penstock.errors import ErrorCode, KafkaError
+
+Key = tuple[str, int]
+
+_log = log.get("broker.logdirs")
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
+FUTURE = "-future"
+
+
+@dataclass
+class LogDir:
+    """One folder of `log.dirs`; `folder` is None when it could not be opened."""
+
+    path: Path
+    folder: DataFolder | None
+    ballast: Ballast
+    error: str = ""  # why it is offline; empty = it works
+    partitions: set[Key] = field(default_factory=set)
+
+    @property
+    def offline(self) -> bool:
+        """Whether its partitions can't be served."""
+        return bool(self.error)
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether all that it holds was flushed when the broker stopped."""
+        return self.folder is not None and self.folder.was_clean
+
+    def holds(self, key: Key) -> Path:
+        """Where a partition of this folder lies."""
+        return self.path / f"{key[0]}-{key[1]}"
+
+
+def partition_of(name: str) -> Key | None:
+    """Topic and partition of a partition folder's name; None for any other name."""
+    found = _PARTITION.match(name)
+    if found is None or found[1] in (".", "..") or str(int(found[2])) != found[2] or int(found[2]) >= 1 << 31:
+        return None
+    return found[1], int(found[2])
+
+
+class LogDirs:
+    """All folders, in the order of `log.dirs`. Used on the loop, but for `open`."""
+
+    def __init__(self, dirs: Sequence[LogDir]) -> None:
+        self._dirs = list(dirs)
+        self._where: dict[Key, LogDir] = {}
+        for log_dir in self._dirs:
+            for key in log_dir.partitions:
+                self._where.setdefault(key, log_dir)
+
+    @classmethod
+    def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0) -> LogDirs:
+        """Lock the folders and look what they hold. Raises FolderError: the first can't be used, or one is another's."""
+        opened: list[LogDir] = []
+        cluster_id: str | None = None
+        try:
+            for path in dict.fromkeys(path.absolute() for path in paths):
+                log_dir = _open(path, node_id, cluster_id, Ballast(path, ballast_bytes))
+                if log_dir.folder is None and not opened:
+                    raise FolderError(log_dir.error)
+                opened.append(log_dir)
+                if log_dir.folder is not None:
+                    cluster_id = log_dir.folder.cluster_id
+        except FolderError:
+            for log_dir in opened:
+                if log_dir.folder is not None:
+                    log_dir.folder.close(clean=log_dir.was_clean)
+            raise
+        return cls(opened)
+
+    def __iter__(self) -> Iterator[LogDir]:
+        return iter(self._dirs)
+
+    @property
+    def first(self) -> DataFolder:
+        """The broker's own folder."""
+        folder = self._dirs[0].folder
+        assert folder is not None
+        return folder
+
+    @property
+    def online(self) -> list[LogDir]:
+        """The folders that work."""
+        return [log_dir for log_dir in self._dirs if not log_dir.offline]
+
+    def by_path(self, path: str) -> LogDir | None:
+        """The folder of that path, as Kafka's admin tools give it."""
+        wanted = Path(path).absolute()
+        return next((log_dir for log_dir in self._dirs if log_dir.path == wanted), None)
+
+    def of(self, key: Key) -> LogDir | None:
+        """The folder that holds a partition; None: none that can be seen."""
+        return self._where.get(key)
+
+    def found(self) -> set[Key]:
+        """Every partition that lies in a folder that works."""
+        return {key for key, log_dir in self._where.items() if not log_dir.offline}
+
+    def place(self, key: Key, *, new: bool) -> LogDir | None:
+        """The folder that holds the partition, or is to hold it; None while it may lie in one that is offline.
+
+        Raises KafkaError KAFKA_STORAGE_ERROR if no folder works.
+        """
+        there = self._where.get(key)
+        if there is not None:
+            return None if there.offline else there
+        if not new and len(self.online) < len(self._dirs):
+            return None
+        if not self.online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no log folder works")
+        chosen = min(self.online, key=lambda log_dir: len(log_dir.partitions))
+        self.put(key, chosen)
+        return chosen
+
+    def put(self, key: Key, log_dir: LogDir) -> None:
+        """Take down where a partition lies from now on."""
+        before = self._where.get(key)
+        if before is not None:
+            before.partitions.discard(key)
+        log_dir.partitions.add(key)
+        self._where[key] = log_dir
+
+    def drop(self, key: Key) -> LogDir | None:
+        """Forget a partition that was deleted; the folder that held it."""
+        log_dir = self._where.pop(key, None)
+        if log_dir is not None:
+            log_dir.partitions.discard(key)
+        return log_dir
+
+    def close(self, *, clean: bool) -> None:
+        """Let all folders go; one that failed gets no clean mark. Raises OSError when all have been tried."""
+        failure: OSError | None = None
+        for log_dir in self._dirs:
+            if log_dir.folder is None:
+                continue
+            log_dir.ballast.release()
+            try:
+                log_dir.folder.close(clean=clean and not log_dir.offline)
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast) -> LogDir:
+    try:
+        folder = DataFolder.open(path, node_id, cluster_id)
+    except FolderUnusableError as error:
+        _log.error("log_dir=%s is offline: %s", path, error)
+        return LogDir(path, None, ballast, str(error))
+    try:
+        held = {key for entry in path.iterdir() if (key := partition_of(entry.name)) and entry.is_dir()}
+    except OSError as error:
+        folder.close(clean=False)
+        _log.error("log_dir=%s is offline: %s", path, error)
+        return LogDir(path, None, ballast, str(error))
+    return LogDir(path, folder, ballast, partitions=held)
