@@ -26,7 +26,7 @@ RECYCLING = {
     KAFKA: {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"},
 }
 RECYCLED_TOPIC = {
-    "segment.bytes": str(16 * MIB),
+    "segment.bytes": str(32 * MIB),
     "retention.bytes": str(32 * MIB),
     "file.delete.delay.ms": "0",
 }

@@ -41,21 +41,26 @@ class RdProduce(Case):
     records: float
     properties: dict[str, str]
     record_bytes: int = 1024
+    _topics: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self, world: World, side: str) -> None:
+        self._topics[side] = world.topic(world.broker(side), self.name, PARTITIONS, RECYCLED_TOPIC)
 
     def run(self, world: World, side: str) -> Sample:
         broker, count = world.broker(side), world.scaled(self.records, least=1000)
-        topic = world.topic(broker, self.name, PARTITIONS, RECYCLED_TOPIC)
         given = {"acks": "1", **QUEUE, **self.properties}
-        try:
-            done, cpu_s = world.measured(
-                broker,
-                lambda: ended(
-                    rdkafka(world.programs, "produce", broker, topic, count, self.record_bytes, given)
-                )[-1],
-            )
-        finally:
-            world.drop(broker, topic)
+
+        def produce() -> dict[str, float]:
+            return ended(
+                rdkafka(world.programs, "produce", broker, self._topics[side], count, self.record_bytes, given)
+            )[-1]
+
+        done, cpu_s = world.measured(broker, produce)
         return throughput(count, self.record_bytes, done["seconds"], cpu_s, done["client_cpu_s"])
+
+    def finish(self, world: World, side: str) -> None:
+        if side in self._topics:
+            world.drop(world.broker(side), self._topics[side])
 
 
 @dataclass

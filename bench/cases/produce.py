@@ -11,7 +11,9 @@ from penstock.bench.case import Case, Sample
 from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Server
 from penstock.bench.world import GB, MIB, RECYCLED_TOPIC, World
 
-PARTITIONS = 4
+PARTITIONS = 2
+# Sent before what is measured: the pages that the brokers write to are then pages that were in use just now.
+AHEAD = 0.1
 
 
 @dataclass
@@ -28,23 +30,21 @@ class Produce(Case):
     in_flight: int = 4
     properties: dict[str, str] = field(default_factory=dict)  # of our broker
     sides: tuple[str, ...] = (PENSTOCK, KAFKA)
+    floor: str = "write"
+    _loads: dict[str, tuple[Server, str, frames.Frames]] = field(default_factory=dict)
+    _kept: list[Path] = field(default_factory=list)
 
-    def run(self, world: World, side: str) -> Sample:
+    def prepare(self, world: World, side: str) -> None:
         if side == FLOOR:
-            return self._floor(world)
-        broker = world.broker(side, **(self.properties if side == PENSTOCK else {}))
-        topic = world.topic(broker, self.name, PARTITIONS, RECYCLED_TOPIC)
-        load = self._frames(world, topic)
-        try:
-            return self._load(world, broker, load)
-        finally:
-            world.drop(broker, topic)
-            load.path.unlink()
+            server, topic = self._floor(world), "floor"
+        else:
+            server = world.broker(side, **(self.properties if side == PENSTOCK else {}))
+            topic = world.topic(server, self.name, PARTITIONS, RECYCLED_TOPIC)
+        self._loads[side] = server, topic, self._frames(world, topic)
 
     def _frames(self, world: World, topic: str) -> frames.Frames:
-        path = world.path(self.name)
         return frames.produce(
-            path,
+            world.path(self.name),
             topic,
             PARTITIONS,
             batch_bytes=self.batch_bytes,
@@ -52,14 +52,16 @@ class Produce(Case):
             codec=self.codec,
         )
 
-    def _load(self, world: World, server: Server, load: frames.Frames) -> Sample:
+    def _floor(self, world: World) -> Server:
+        self._kept = [answer_file(world, "floor"), world.path("floor-kept")]
+        writing = {"file": self._kept[1], "wrap": 64 * MIB} if self.floor == "write" else {}
+        return world.floor(self.floor, answer=self._kept[0], **writing)
+
+    def run(self, world: World, side: str) -> Sample:
+        server, _, load = self._loads[side]
         count = world.scaled(self.gb * GB / load.value_bytes, least=4)
-        done, cpu_s = world.measured(
-            server,
-            lambda: world.requests(
-                server, load, connections=self.connections, in_flight=self.in_flight, requests=count
-            )[-1],
-        )
+        self._send(world, server, load, max(4, int(count * AHEAD)))
+        done, cpu_s = world.measured(server, lambda: self._send(world, server, load, count))
         bytes_sent = count * load.value_bytes
         return {
             "cpu_s_per_gb": cpu_s / (bytes_sent / GB),
@@ -71,20 +73,22 @@ class Produce(Case):
             "client_cpu_s": done["client_cpu_s"],
         }
 
-    def _floor(self, world: World) -> Sample:
-        load = self._frames(world, "floor")
-        answer, kept = answer_file(world, "floor"), world.path("floor-kept")
-        floor = world.floor("write", answer=answer, file=kept, wrap=64 * MIB)
-        try:
-            self._load_some(world, floor, load)  # the file's pages are there afterwards
-            return self._load(world, floor, load)
-        finally:
-            floor.stop()
-            for path in (load.path, answer, kept):
-                path.unlink()
+    def _send(self, world: World, server: Server, load: frames.Frames, count: int) -> dict[str, float]:
+        return world.requests(
+            server, load, connections=self.connections, in_flight=self.in_flight, requests=count
+        )[-1]
 
-    def _load_some(self, world: World, server: Server, load: frames.Frames) -> None:
-        world.requests(server, load, requests=max(4, 80 * MIB // load.batch_bytes))
+    def finish(self, world: World, side: str) -> None:
+        if side not in self._loads:
+            return
+        server, topic, load = self._loads.pop(side)
+        load.path.unlink()
+        if side == FLOOR:
+            server.stop()
+            for path in self._kept:
+                path.unlink(missing_ok=True)
+        else:
+            world.drop(server, topic)
 
 
 def answer_file(world: World, topic: str) -> Path:
@@ -94,22 +98,6 @@ def answer_file(world: World, topic: str) -> Path:
     path = world.path("answer")
     path.write_bytes(struct.pack(">i", len(body)) + body)
     return path
-
-
-@dataclass
-class OneRecord(Produce):
-    """One record of 100 bytes in each request: what a request costs. The floor answers and does nothing else."""
-
-    def _floor(self, world: World) -> Sample:
-        load = self._frames(world, "floor")
-        answer = answer_file(world, "floor")
-        floor = world.floor("echo", answer=answer)
-        try:
-            return self._load(world, floor, load)
-        finally:
-            floor.stop()
-            load.path.unlink()
-            answer.unlink()
 
 
 def _compressed(codec: str) -> list[Case]:
@@ -127,30 +115,27 @@ def _compressed(codec: str) -> list[Case]:
     ]
 
 
+def _one_record(name: str, how: str, *, connections: int, in_flight: int) -> Case:
+    return Produce(
+        name,
+        f"one record of 100 B a request, {how}",
+        batch_bytes=100,
+        gb=0.01,
+        record_bytes=100,
+        connections=connections,
+        in_flight=in_flight,
+        sides=(PENSTOCK, KAFKA, FLOOR),
+        floor="echo",
+    )
+
+
 CASES: list[Case] = [
     Produce("produce-1m", "produce, 1 MB batches", 1_000_000, 2.0, sides=(PENSTOCK, KAFKA, FLOOR)),
     Produce("produce-16k", "produce, 16 KB batches", 16_384, 1.0, sides=(PENSTOCK, KAFKA, FLOOR)),
     *_compressed("snappy"),
     *_compressed("lz4"),
     *_compressed("zstd"),
-    OneRecord(
-        "request-5",
-        "one record of 100 B a request, 1 connection, 5 in flight",
-        100,
-        0.01,
-        record_bytes=100,
-        connections=1,
-        in_flight=5,
-        sides=(PENSTOCK, KAFKA, FLOOR),
-    ),
-    OneRecord(
-        "request-16x1",
-        "one record of 100 B a request, 16 connections, 1 in flight each",
-        100,
-        0.01,
-        record_bytes=100,
-        connections=16,
-        in_flight=1,
-        sides=(PENSTOCK, KAFKA, FLOOR),
-    ),
+    # What a request costs. The floor answers and does nothing else.
+    _one_record("request-5", "1 connection, 5 in flight", connections=1, in_flight=5),
+    _one_record("request-16x1", "16 connections, 1 in flight each", connections=16, in_flight=1),
 ]

@@ -7,6 +7,8 @@ nanoseconds. Needs `perf` (Debian: linux-perf) and leave to use it.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
 import signal
@@ -39,10 +41,11 @@ CALLS = {
     "epoll_pwait": "wait: epoll",
     "futex": "locks: futex",
     "fdatasync": "flush: fdatasync",
-    "unlink": "retention: unlink",
-    "rename": "retention: unlink",
-    "openat": "files: open, close",
-    "close": "files: open, close",
+    "unlink": "retention: unlink, close (pages are freed)",
+    "unlinkat": "retention: unlink, close (pages are freed)",
+    "close": "retention: unlink, close (pages are freed)",
+    "rename": "roll: open, rename",
+    "openat": "roll: open, rename",
 }
 # Module of the data plane -> step.
 MODULES = {
@@ -96,6 +99,41 @@ def steps(script: str) -> Counter[str]:
     return found
 
 
+class Sampling:
+    """`perf record` of a process, for as long as the block lasts: it takes no sample before it is asked to."""
+
+    def __init__(self, pid: int, kept: Path) -> None:
+        self._pid, self._kept = pid, kept
+        self.complained = ""
+
+    def __enter__(self) -> Sampling:
+        ask_end, self._ask = os.pipe()
+        self._told, told_end = os.pipe()
+        options = ["-q", "-g", "-e", "cpu-clock", "-F", str(SAMPLES_PER_S), "--delay=-1"]
+        options += [f"--control=fd:{ask_end},{told_end}", "-o", str(self._kept), "-p", str(self._pid)]
+        self._perf = subprocess.Popen(
+            ["perf", "record", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(ask_end, told_end),
+        )
+        os.close(ask_end)
+        os.close(told_end)
+        with contextlib.suppress(BrokenPipeError):  # perf has ended: its complaint is read in the end
+            os.write(self._ask, b"enable\n")
+        os.read(self._told, 16)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._perf.poll() is None:
+            self._perf.send_signal(signal.SIGINT)
+        _, self.complained = self._perf.communicate()
+        os.close(self._ask)
+        os.close(self._told)
+
+
 @dataclass
 class Steps(Case):
     """Another case on our broker, sampled."""
@@ -114,20 +152,10 @@ class Steps(Case):
     def run(self, world: World, side: str) -> Sample:
         if shutil.which("perf") is None:
             raise Skipped("`perf` is not installed; Debian has it as `linux-perf`")
-        kept, pid = world.path("perf"), str(world.broker(side).pid)
-        recording = subprocess.Popen(
-            ["perf", "record", "-q", "-g", "-e", "cpu-clock", "-F", str(SAMPLES_PER_S), "-o", str(kept), "-p", pid],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
+        kept = world.path("perf")
+        with Sampling(world.broker(side).pid, kept) as sampling:
             sample = self.inner.run(world, side)
-        finally:
-            recording.send_signal(signal.SIGINT)
-            _, complained = recording.communicate()
-        found = self._found(kept, complained)
+        found = self._found(kept, sampling.complained)
         ns = sample["cpu_us_per_request"] * 1e3
         total = sum(found.values())
         shares = {f"{name} ns": ns * count / total for name, count in found.most_common()}
