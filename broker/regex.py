@@ -182,6 +182,8 @@ class _Parser:
         while self.at < len(self.text) and self._peek() not in "|)":
             if self._take("\\Q"):
                 parts += self._quoted()
+                if parts:
+                    parts.append(self._repeated(parts.pop()))
                 continue
             atom = self._atom()
             if atom is not None:

@@ -47,8 +47,29 @@ def test_whole_names(pattern: str, text: str, whole: bool) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["a**", "(", ")", "[a", "a{2,1}", "a{1001}", "(?=a)", "(?<=a)", r"\1", r"\x{110000}", "*a", "\\", "[[:foo:]]"]
-    + ["((a{100}){100})", "(?P<1>a)", "[b-a]", r"\8", "(?z)", "(" * 200, "a" * (PATTERN_MAX + 1), r"\p{Greek}"],
+    [
+        "a**",
+        "(",
+        ")",
+        "[a",
+        "a{2,1}",
+        "a{1001}",
+        "(?=a)",
+        "(?<=a)",
+        r"\1",
+        r"\8",
+        r"\x{110000}",
+        "*a",
+        "\\",
+        "[[:foo:]]",
+        "((a{100}){100})",
+        "(?P<1>a)",
+        "[b-a]",
+        "(?z)",
+        "(" * 200,
+        "a" * (PATTERN_MAX + 1),
+        r"\p{Greek}",
+    ],
 )
 def test_what_is_no_expression_is_refused(pattern: str) -> None:
     with pytest.raises(RegexError):
