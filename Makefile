@@ -52,5 +52,14 @@ check: ext
 test: build
 	$(BIN)/pytest -q -n 2 tests
 
+# Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
+SECONDS ?= 10
+.PHONY: fuzz
+fuzz: build
+	@command -v clang++ >/dev/null || { sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	 DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends clang; }
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || PENSTOCK_MODULES=crc $(BIN)/pip install -q --no-build-isolation -e '.[fuzz]'
+	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
+
 clean:
 	rm -rf build dist *.egg-info pyx/*.so pyx/wire/messages.py

@@ -1,0 +1,318 @@
+"""The fuzz targets: every parser of bytes that come from a socket or a disk. Run by `run.py`.
+
+A target takes bytes, feeds them to the real code and catches only the errors that its door promises; anything else - another
+exception, a sanitizer's report, a wrong result, a hang - is a finding. Checksums are repaired first where one would keep
+the fuzzer out, for half of the inputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import socket
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import atheris
+
+from penstock.errors import KafkaError
+from penstock.pyx import batch, codec, columns, convert, crc, messageset
+from penstock.pyx.border import DataPlane
+from penstock.pyx.logs import Logs
+from penstock.pyx.wire.codec import WireError
+from penstock.pyx.wire.frame import REQUESTS, RESPONSES
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_BYTES = 1 << 20
+TOPIC_ID = bytes(range(16))
+TARGETS: dict[str, Callable[[bytes], None]] = {}
+SEEDS: dict[str, Callable[[], list[bytes]]] = {}
+
+
+def target(seeds: Callable[[], list[bytes]]) -> Callable[[Callable[[bytes], None]], Callable[[bytes], None]]:
+    """Register a function as the target of its name, with first inputs."""
+
+    def register(function: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        TARGETS[function.__name__] = function
+        SEEDS[function.__name__] = seeds
+        return function
+
+    return register
+
+
+# --- bytes to begin with --------------------------------------------------------------------------------------
+
+
+def made_batches() -> list[bytes]:
+    """Batches of every codec, plain, transactional and control ones."""
+    made = [batch.marker(True, 7, 1, 0, 1000)]
+    for number in range(5):
+        builder = batch.BatchBuilder(number)
+        for index in range(4):
+            builder.append(b"key%d" % index, b"value" * index, 1000 + index, [("header", b"x")])
+        made.append(bytes(builder.build()))
+    builder = batch.BatchBuilder(0)
+    builder.append(None, b"value", 1000)
+    made.append(bytes(builder.build(7, 1, 0, True)))
+    return made
+
+
+def made_messages() -> list[bytes]:
+    """The same as message sets of magic 0 and 1, wrapped ones included."""
+    return [
+        converted
+        for stored in made_batches()[1:5]
+        for magic in (0, 1)
+        if (converted := convert.down(stored, magic))
+    ]
+
+
+def stored_seeds() -> list[bytes]:
+    """A repair mark, then stored bytes."""
+    return [b"\x01" + stored for stored in made_batches() + made_messages()]
+
+
+def repaired(data: bytes) -> bytes:
+    """The stored bytes after the first one, which says whether lengths and checksums are put right."""
+    if len(data) < 1 + 26 or not data[0] & 1:
+        return data[1:]
+    stored = bytearray(data[1:])
+    struct.pack_into(">i", stored, 8, len(stored) - 12)
+    if stored[16] == 2 and len(stored) >= 61:
+        struct.pack_into(">I", stored, 17, crc.crc32c(bytes(stored[21:])))
+    elif stored[16] < 2:
+        struct.pack_into(">I", stored, 12, zlib.crc32(bytes(stored[16:])))
+    return bytes(stored)
+
+
+# --- targets --------------------------------------------------------------------------------------------------
+
+
+@target(stored_seeds)
+def batches(data: bytes) -> None:
+    """Record batches and message sets: cut, checked, opened as records and as columns, rebuilt."""
+    try:
+        cut = batch.split(repaired(data))
+    except batch.BatchError:
+        return
+    for raw in cut:
+        try:
+            raw.check()
+            found = batch.records(raw, LIMIT_BYTES)
+            if raw.magic < 2:
+                assert messageset.count(raw, LIMIT_BYTES) == len(found)
+            opened = columns.decode([raw], LIMIT_BYTES)
+            assert raw.is_control or len(opened.offsets) == len(found)
+        except batch.BatchError:
+            continue
+
+
+@target(lambda: [bytes([magic]) + seed for magic in (0, 1) for seed in stored_seeds()])
+def conversion(data: bytes) -> None:
+    """Stored batches for clients that only read old message sets: what comes out must be readable."""
+    if not data:
+        return
+    try:
+        converted = convert.down(repaired(data[1:]), data[0] & 1, data[0] >> 1)
+    except batch.BatchError:
+        return
+    for raw in batch.split(converted):
+        assert raw.magic <= data[0] & 1
+        batch.records(raw)
+
+
+@target(lambda: [bytes([kind]) + codec.compress(kind, b"some text, some text, some text") for kind in range(1, 5)])
+def codecs(data: bytes) -> None:
+    """Decompression, bounded."""
+    if not data:
+        return
+    with contextlib.suppress(codec.CodecError):
+        assert len(codec.decompress(data[0] % 5, data[1:], LIMIT_BYTES)) <= LIMIT_BYTES
+
+
+@cache
+def work() -> Path:
+    """A folder of this run, removed by whoever started it."""
+    return Path(os.environ["PENSTOCK_FUZZ_WORK"])
+
+
+@cache
+def a_log(name: str, **config: int) -> Logs:
+    """Logs with one partition."""
+    logs = Logs()
+    logs.lead(name, TOPIC_ID, 0, 0, str(work()), {"max_message_bytes": LIMIT_BYTES, **config})
+    return logs
+
+
+@target(stored_seeds)
+def append(data: bytes) -> None:
+    """A producer's records, into a log that opens every batch: what is taken can be read back, all of it."""
+    logs = a_log("append", validate_records=2)
+    try:
+        done = logs.append_client("append", 0, repaired(data))
+    except KafkaError:
+        return
+    stored = logs.read("append", 0, done.base_offset, 1 << 20)
+    for raw in batch.split(stored):
+        raw.check()
+        batch.records(raw, LIMIT_BYTES)
+    assert logs.offsets("append", 0).log_end > done.base_offset
+    if logs.size_bytes("append", 0) > 4 << 20:
+        logs.delete("append", 0)
+        a_log.cache_clear()
+
+
+def damaged_seeds() -> list[bytes]:
+    """A log of some batches and its other files, each with its length in front."""
+    stored = b"".join(made_batches()[:4])
+    return [struct.pack(">H", len(part)) + part for part in (stored,)] + [
+        struct.pack(">H", len(stored)) + stored + struct.pack(">H", 16) + bytes(16) + struct.pack(">H", 24) + bytes(24)
+    ]
+
+
+FILES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+
+
+@target(damaged_seeds)
+def recovery(data: bytes) -> None:
+    """A partition's folder with any bytes in its files: it opens, serves what is whole, and takes records again."""
+    folder = work() / "damaged-0"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for suffix in FILES:
+        if len(data) < 2:
+            break
+        (length,) = struct.unpack_from(">H", data)
+        (folder / f"{0:020d}{suffix}").write_bytes(data[2 : 2 + length])
+        data = data[2 + length :]
+    (folder / "leader-epoch-checkpoint").write_bytes(data)
+    logs = Logs()
+    try:
+        logs.lead("damaged", TOPIC_ID, 0, 0, str(work()), {})
+    except OSError:
+        return
+    where = logs.offsets("damaged", 0)
+    at = where.log_start
+    while at < where.log_end:
+        stored = logs.read("damaged", 0, at, 1 << 20)
+        for raw in batch.split(stored):
+            raw.check()
+            at = raw.last_offset + 1
+    logs.offset_for_timestamp("damaged", 0, 1001)
+    logs.aborted("damaged", 0, 0, where.log_end)
+    assert logs.append("damaged", 0, made_batches()[1]).base_offset == where.log_end
+    logs.delete("damaged", 0)
+
+
+@cache
+def a_plane() -> tuple[DataPlane, int]:
+    """Network threads over a log, without a control plane behind them."""
+    logs = a_log("frames")
+    plane = DataPlane(
+        network_threads=1, node_id=1, max_request_bytes=1 << 20, max_idle_ms=60_000, queued_bytes_max=1 << 20,
+        fetch_max_bytes=1 << 20, logs=logs,
+    )  # fmt: skip
+    port = plane.listen("127.0.0.1", 0, "PLAINTEXT")
+    plane.start()
+    return plane, port
+
+
+def frame_seeds() -> list[bytes]:
+    """Produce and Fetch of every version."""
+    from penstock.pyx.wire.frame import encode_request
+    from penstock.pyx.wire.messages import FetchRequest, ProduceRequest
+
+    seeds = []
+    for version in range(ProduceRequest.MAX_VERSION + 1):
+        data = ProduceRequest.PartitionProduceData(index=0, records=made_batches()[1])
+        topic = ProduceRequest.TopicProduceData(
+            **({"name": "frames"} if version < 13 else {"topic_id": TOPIC_ID}), partition_data=[data]
+        )
+        seeds.append(encode_request(ProduceRequest(acks=1, topic_data=[topic]), version, 1, "fuzz"))
+    for version in range(FetchRequest.MAX_VERSION + 1):
+        part = FetchRequest.FetchPartition(partition=0, partition_max_bytes=1000)
+        asked = FetchRequest.FetchTopic(
+            **({"topic": "frames"} if version < 13 else {"topic_id": TOPIC_ID}), partitions=[part]
+        )
+        seeds.append(encode_request(FetchRequest(topics=[asked]), version, 1, "fuzz"))
+    return seeds
+
+
+@target(frame_seeds)
+def frames(data: bytes) -> None:
+    """A frame for the network threads: an answer, or the connection's end, and the next frame is served."""
+    if len(data) < 10 or data[0] != 0 or data[1] > 1:
+        return
+    plane, port = a_plane()
+    with socket.create_connection(("127.0.0.1", port), 10) as peer:
+        peer.sendall(struct.pack(">i", len(data)) + data)
+        peer.shutdown(socket.SHUT_WR)
+        while select.select([peer, plane.request_fd], [], [], 10)[0]:
+            for request in plane.take_requests():
+                plane.close_connection(request.token)
+            if select.select([peer], [], [], 0)[0] and not peer.recv(1 << 16):
+                return
+    raise AssertionError("neither an answer nor an end in 10 seconds")
+
+
+def wire_seeds() -> list[bytes]:
+    """A message of every API and version, as this side writes it."""
+    return [
+        bytes([kind, key, version]) + message().encode(version)
+        for kind, table in enumerate((REQUESTS, RESPONSES))
+        for key, message in table.items()
+        for version in (message.MIN_VERSION, message.MAX_VERSION)
+        if _encodes(message, version)
+    ]
+
+
+def _encodes(message: Any, version: int) -> bool:
+    try:
+        message().encode(version)
+    except WireError:
+        return False
+    return True
+
+
+@target(wire_seeds)
+def wire(data: bytes) -> None:
+    """Every message of the wire tables: decoded, and what was decoded survives being written and read again."""
+    if len(data) < 3:
+        return
+    table = (REQUESTS, RESPONSES)[data[0] & 1]
+    message = table.get(data[1])
+    if message is None or not message.MIN_VERSION <= data[2] <= message.MAX_VERSION:
+        return
+    try:
+        found = message.decode(data[3:], data[2])
+        again = found.encode(data[2])
+    except WireError:
+        return
+    assert message.decode(again, data[2]).encode(data[2]) == again
+
+
+def main() -> None:
+    """`targets.py TARGET [libFuzzer's arguments]`, or `--list`."""
+    if sys.argv[1:] == ["--list"]:
+        print("\n".join(TARGETS))
+        return
+    name = sys.argv[1]
+    if not batch.__file__.startswith(os.environ["PYTHONPATH"]):
+        sys.exit(f"{batch.__file__} is not the sanitized module")
+    folders = [Path(argument) for argument in sys.argv[2:] if not argument.startswith("-")]
+    if folders and folders[0].is_dir():
+        for number, seed in enumerate(SEEDS[name]()):
+            (folders[0] / f"seed-{number}").write_bytes(seed)
+    atheris.Setup([sys.argv[0], *sys.argv[2:]], TARGETS[name])
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
