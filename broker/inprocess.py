@@ -1,0 +1,146 @@
+"""A broker inside this process: for tests and for tools that want one without a service.
+
+    from penstock.broker import Broker
+
+    with Broker() as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+
+It is the broker of `penstock broker`, with its own asyncio loop in a thread; any number of them may run at once. Without a
+folder of its own it keeps its data in a temporary one, which goes when it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from penstock.broker.brokerconfig import load
+from penstock.broker.context import Endpoint
+from penstock.broker.faults import Faults
+from penstock.broker.server import Server
+
+
+class Broker:
+    """One broker, started by `with` or `start()`.
+
+    data: its folder; None = a temporary one. port: on 127.0.0.1; 0 = any free one, which a restart keeps.
+    properties: as in a broker's properties file, by Kafka's names; values may be numbers and booleans.
+
+    `faults` plants faults (`penstock.broker.faults.Faults`): they outlive a restart.
+
+    Raises ConfigError for properties, on `start` ServerError, FolderError, StoreError or OSError.
+    """
+
+    def __init__(
+        self,
+        data: str | Path | None = None,
+        *,
+        port: int = 0,
+        properties: Mapping[str, object] | None = None,
+    ) -> None:
+        self.faults = Faults()
+        self._given = [f"{name}={_text(value)}" for name, value in (properties or {}).items()]
+        load(overrides=self._given)  # A wrong property is said here, not at the start.
+        self._port = port
+        self._own_folder = data is None
+        self._data = Path(tempfile.mkdtemp(prefix="penstock-") if data is None else data)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: Server | None = None
+        self._ended: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients' `bootstrap.servers`. Raises RuntimeError before the first start."""
+        if not self._port:
+            raise RuntimeError("the broker was not started yet: it has no port")
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self._data
+
+    @property
+    def running(self) -> bool:
+        """Whether it serves."""
+        return self._server is not None
+
+    def start(self) -> Broker:
+        """Start it; returns when it serves. Nothing happens if it runs already."""
+        if self._thread is not None:
+            return self
+        self._failure = None
+        serving = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(serving,), name="penstock-broker", daemon=True)
+        self._thread.start()
+        serving.wait()
+        if self._failure is not None:
+            self._thread.join()
+            self._thread = None
+            raise self._failure
+        atexit.register(self.close)
+        return self
+
+    def stop(self) -> None:
+        """Stop it cleanly; its data stays. Nothing happens if it doesn't run. Raises OSError if a disk refuses."""
+        if self._thread is None or self._loop is None or self._ended is None:
+            return
+        with contextlib.suppress(RuntimeError):  # The loop may have ended by itself.
+            self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self._thread = None
+        if self._failure is not None:
+            raise self._failure
+
+    def restart(self) -> None:
+        """Stop and start again, with the same port, data and faults."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop; a temporary data folder is removed."""
+        atexit.unregister(self.close)
+        self.stop()
+        if self._own_folder:
+            shutil.rmtree(self._data, ignore_errors=True)
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, serving: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(serving))
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever started or stopped the broker
+            self._failure = error
+        finally:
+            self._server = None
+            serving.set()
+
+    async def _serve(self, serving: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        where = Endpoint("127.0.0.1", self._port)
+        server = Server(load(overrides=self._given), self._data, where, None, faults=self.faults)
+        self._port = (await server.start()).port
+        self._server = server
+        serving.set()
+        await self._ended.wait()
+        await server.stop()
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
