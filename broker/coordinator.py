@@ -12,14 +12,21 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from penstock import log
-from penstock.broker import groups, statelog, transactions
+from penstock.broker import groupoffsets, statelog, transactions
 from penstock.broker.context import Context
+from penstock.broker.features import TRANSACTION_VERSION
 from penstock.broker.groupcoordinator import GroupCoordinator
 from penstock.broker.machines import Now, TopicPartition
 from penstock.broker.producerids import ProducerIds
 from penstock.broker.shell import Coordinator, Entry
 from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
-from penstock.broker.transactions import ProducerResult, Transaction, TransactionRecord, WriteMarkers
+from penstock.broker.transactions import (
+    ProducerResult,
+    Transaction,
+    TransactionConfig,
+    TransactionRecord,
+    WriteMarkers,
+)
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.batch import RawBatch, marker
@@ -42,13 +49,17 @@ class TransactionCoordinator(Coordinator[Transaction]):
     def __init__(self, context: Context, group_coordinator: GroupCoordinator) -> None:
         super().__init__(context)
         self._groups = group_coordinator
+        config = context.config
+        self._config = TransactionConfig(
+            config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"]
+        )
         self.producer_ids = ProducerIds(context.store, context.node_id)
 
     def _new(self, name: str) -> Transaction:
-        config = self._context.config
-        return Transaction(name, config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
+        return Transaction(name, self._config)
 
     def _step(self, machine: Transaction, event: object, now: Now) -> tuple[Transaction, Sequence[object]]:
+        self._config.version = self._context.features.level(TRANSACTION_VERSION)
         return transactions.step(machine, event, now)
 
     def _disposable(self, machine: Transaction) -> bool:
@@ -77,6 +88,16 @@ class TransactionCoordinator(Coordinator[Transaction]):
             event.fresh_producer_id = await self.producer_ids.next()
         result: ProducerResult = await self.ask(name, event)
         return result
+
+    def add_now(self, name: str, event: transactions.AddPartitions) -> int:
+        """Feed AddPartitions without waiting: an error code. Nothing can come in between it and the caller's append."""
+        entry = self.entries.get(name)
+        if entry is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        event.token = answer
+        self._feed(entry, event)
+        return answer.result() if answer.done() else ErrorCode.CONCURRENT_TRANSACTIONS
 
     def verify(self, name: str, producer_id: int, producer_epoch: int, partition: TopicPartition) -> int:
         """Whether a partition is in the ongoing transaction of that producer: an error code."""
@@ -108,7 +129,9 @@ class TransactionCoordinator(Coordinator[Transaction]):
     def _write(self, entry: Entry[Transaction], action: WriteMarkers, partitions: Sequence[TopicPartition]) -> bool:
         epoch = self._context.topics.partition(self.topic, entry.partition).leader_epoch
         errors = [
-            self.write_marker(partition, action.producer_id, action.producer_epoch, action.commit, epoch)
+            self.write_marker(
+                partition, action.producer_id, action.producer_epoch, action.commit, epoch, action.version
+            )
             for partition in partitions
         ]
         # A deleted topic needs no marker; a producer that was fenced there has none of this transaction open.
@@ -127,13 +150,19 @@ class TransactionCoordinator(Coordinator[Transaction]):
         producer_epoch: int,
         commit: bool,
         coordinator_epoch: int,
+        version: int = 0,
     ) -> int:
-        """Append a marker to a partition and tell the groups if it is one of theirs: an error code."""
+        """Append a marker to a partition and tell the groups if it is one of theirs: an error code.
+
+        From version 2 on (KIP-890) a marker whose epoch is that of an open transaction's records is refused: it is an
+        older transaction's, come late.
+        """
         failpoint(BEFORE_MARKER)
         topic, index = partition
         batch = marker(commit, producer_id, producer_epoch, coordinator_epoch, self._context.now_ms())
+        partitions = self._context.partitions
         try:
-            self._context.partitions.append(topic, index, batch)
+            (partitions.append_marker if version >= 2 else partitions.append)(topic, index, batch)
         except KafkaError as error:
             _log.warning("marker refused: %s topic=%s partition=%d", error, topic, index)
             return error.code
@@ -182,7 +211,7 @@ class Coordinators:
         await self._groups.load()
         await self._transactions.load()
         config = context.config
-        self._groups.spawn(self._groups.sweep_for_ever(config["offsets.retention.check.interval.ms"], groups.Expire))
+        self._groups.spawn(self._groups.sweep_for_ever(config["offsets.retention.check.interval.ms"], groupoffsets.Expire))
         every_ms = config["transaction.remove.expired.transaction.cleanup.interval.ms"]
         self._transactions.spawn(self._transactions.sweep_for_ever(every_ms, transactions.Expire))
 
@@ -196,5 +225,5 @@ class Coordinators:
     def topic_deleted(self, name: str) -> None:
         """Forget a deleted topic's committed offsets and transactions' partitions."""
         if self._groups is not None and self._transactions is not None:
-            self._groups.topic_deleted(name, lambda: groups.TopicDeleted(name))
+            self._groups.topic_deleted(name, lambda: groupoffsets.TopicDeleted(name))
             self._transactions.topic_deleted(name, lambda: transactions.TopicDeleted(name))

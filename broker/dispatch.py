@@ -14,20 +14,22 @@ from __future__ import annotations
 import asyncio
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock import log
-from penstock.broker import api
+from penstock.broker import api, verification
 from penstock.broker.context import Call, Context
-from penstock.pyx.border import Request
+from penstock.pyx.border import Request, Unasked
 from penstock.pyx.wire.codec import Message, WireError
 from penstock.pyx.wire.frame import REQUESTS, decode_request_header, encode_response
 from penstock.pyx.wire.messages import ApiVersionsResponse
 
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
+SAY_EVERY_S = 1.0
 
 _log = log.get("broker.dispatch")
 
@@ -57,6 +59,14 @@ class Answers(Protocol):
 
     def close_connection(self, token: int) -> None:
         """Close the connection of a request."""
+        ...
+
+    def unverified(self, request: Request) -> tuple[str, list[Unasked]]:
+        """The transactional id of a produce, and where it begins a transaction."""
+        ...
+
+    def serve_produce(self, request: Request, refused: dict[int, int]) -> None:
+        """Append a produce but for what is refused, and answer it."""
         ...
 
 
@@ -97,12 +107,17 @@ class Dispatch:
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed = 0
+        self.refused = 0
+        self._said_at_s = -SAY_EVERY_S
         if not HANDLERS:
             HANDLERS.update(registry())
 
     def take(self, requests: list[Request]) -> None:
         """Start the handler of each request, in order. Never raises."""
         for request in requests:
+            if request.handed_over:
+                self._start(self._produce(request))
+                continue
             try:
                 handler, message, call = self._decode(request)
             except (WireError, CloseConnection) as error:
@@ -111,9 +126,22 @@ class Dispatch:
             if message is None:
                 self._answer_api_versions_range(request)
                 continue
-            task = asyncio.create_task(self._handle(request, handler, message, call))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._handle(request, handler, message, call))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _produce(self, request: Request) -> None:
+        """A produce whose transaction coordinator has to be asked; it is served without a pause, so in its turn."""
+        try:
+            refused = verification.refused(self._context, request, *self._answers.unverified(request))
+            self._answers.serve_produce(request, refused)
+        except Exception:  # noqa: BLE001 - the rim, as in _handle
+            self.failed += 1
+            _log.exception("api=produce version=%d failed for %s", request.api_version, request.peer)
+            self._answers.close_connection(request.token)
 
     def _decode(self, request: Request) -> tuple[Handler, Message | None, Call]:
         """Handler, message and call; no message for an ApiVersions of a version that is not known."""
@@ -155,10 +183,17 @@ class Dispatch:
             self._answers.answer(request.token, frame)
 
     def _refuse(self, request: Request, error: Exception) -> None:
-        _log.info(
-            "closing %s: api_key=%d version=%d: %s", request.peer, request.api_key, request.api_version, error
-        )
+        """Close the connection; says so, but not once for each of thousands of bad frames."""
         self._answers.close_connection(request.token)
+        self.refused += 1
+        now_s = time.monotonic()
+        if now_s - self._said_at_s < SAY_EVERY_S:
+            return
+        self._said_at_s = now_s
+        _log.info(
+            "closing %s: api_key=%d version=%d: %s (%d refused since the start)",
+            request.peer, request.api_key, request.api_version, error, self.refused,
+        )  # fmt: skip
 
     async def stop(self) -> None:
         """Cancel what still waits; its connections are closed."""

@@ -15,8 +15,12 @@ try of the markers, a little later than Apache Kafka does, so that an ordinary c
 needn't wait.
 
 A producer is fenced by raising the epoch: InitProducerId raises it, and so does the abort of a transaction
-that is too old or whose producer was replaced (KIP-98, KIP-360 for producers that go on after an error,
-KIP-890 for EndTxn v5, which raises the epoch with each transaction).
+that is too old or whose producer was replaced (KIP-98, KIP-360 for producers that go on after an error).
+
+Transactions version 2 (KIP-890) is the choice of a client, one transaction at a time: its EndTxn (from v5 on)
+raises the epoch, so that nothing that was sent for one transaction can act on another. The epoch also tells a
+repeated EndTxn from the next one. When the epochs of a producer id are used up the answer of EndTxn names the
+next id; the markers are written under the old one. Two-phase commit (KIP-939) is not here.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ class Facts:
     partitions: frozenset[TopicPartition]
     updated_ms: int
     started_ms: int
-    client_version: int  # 2: the last EndTxn was of KIP-890's kind.
+    client_version: int  # 2: the last request that changed the transaction was of KIP-890's kind.
 
 
 @dataclass(slots=True, frozen=True)
@@ -84,12 +88,20 @@ class TransactionRecord:
 
 
 @dataclass(slots=True)
+class TransactionConfig:
+    """What holds for all transactional ids of a coordinator; its owner may change it between two steps."""
+
+    expiration_ms: int = 7 * 24 * 3_600_000
+    timeout_max_ms: int = 900_000
+    version: int = 2  # The finalized `transaction.version`: how a transaction is aborted that no client ends.
+
+
+@dataclass(slots=True)
 class Transaction:
     """The whole state of one transactional id. Only `step` and `load` change it."""
 
     id: str
-    expiration_ms: int
-    timeout_max_ms: int
+    config: TransactionConfig
     facts: Facts | None = None  # None: new, nothing is stored yet.
     changing: bool = False  # A record is being appended.
     started_mono_ms: int = 0  # When the ongoing transaction began, on the monotonic clock.
@@ -128,12 +140,15 @@ class ProducerResult:
 
 @dataclass(slots=True)
 class AddPartitions:
-    """AddPartitionsToTxn and AddOffsetsToTxn. Answered by an error code."""
+    """AddPartitionsToTxn and AddOffsetsToTxn; with client_version 2 a Produce or TxnOffsetCommit that adds by itself
+    (KIP-890). Answered by an error code.
+    """
 
     token: object
     producer_id: int
     producer_epoch: int
     partitions: Sequence[TopicPartition]
+    client_version: int = 0
 
 
 @dataclass(slots=True)
@@ -178,6 +193,7 @@ class WriteMarkers:
     producer_epoch: int
     commit: bool
     partitions: frozenset[TopicPartition]
+    version: int = 0  # 2: the epoch is above that of the transaction's records (KIP-890).
 
 
 # --- what an append was for ---------------------------------------------------------------------------------
@@ -231,16 +247,17 @@ def needs_producer_id(transaction: Transaction, event: object) -> bool:
 
 
 def verify(transaction: Transaction, producer_id: int, producer_epoch: int, partition: TopicPartition) -> int:
-    """Whether the partition is in this producer's ongoing transaction (KIP-890): an error code."""
+    """Whether the partition is in this producer's ongoing transaction (KIP-890): an error code.
+
+    TRANSACTION_ABORTABLE if it is not; those who can't understand that hear INVALID_TXN_STATE.
+    """
     error = _check_producer(transaction, producer_id, producer_epoch)
     if error:
         return error
-    assert transaction.facts is not None
-    if (
-        transaction.facts.state is not TransactionState.ONGOING
-        or partition not in transaction.facts.partitions
-    ):
-        return ErrorCode.INVALID_TXN_STATE
+    facts = transaction.facts
+    assert facts is not None
+    if facts.state is not TransactionState.ONGOING or partition not in facts.partitions:
+        return ErrorCode.TRANSACTION_ABORTABLE
     return ErrorCode.NONE
 
 
@@ -250,12 +267,15 @@ def _is_exhausted(epoch: int) -> bool:
 
 def _check_producer(transaction: Transaction, producer_id: int, producer_epoch: int) -> int:
     facts = transaction.facts
-    if facts is None or facts.state is TransactionState.DEAD or facts.producer_id != producer_id:
+    if facts is None or facts.state is TransactionState.DEAD:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    # Before the id: a producer may have heard its next id from an EndTxn that isn't complete yet.
+    if transaction.changing or facts.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if facts.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if facts.producer_epoch != producer_epoch:
         return ErrorCode.PRODUCER_FENCED
-    if transaction.changing or facts.state in PREPARED:
-        return ErrorCode.CONCURRENT_TRANSACTIONS
     return ErrorCode.NONE
 
 
@@ -268,7 +288,7 @@ def _change(transaction: Transaction, change: _Change, out: Out) -> None:
 # --- InitProducerId -----------------------------------------------------------------------------------------
 def _on_init(transaction: Transaction, event: Init, now: Now, out: Out) -> None:
     facts = transaction.facts
-    if not 0 < event.timeout_ms <= transaction.timeout_max_ms:
+    if not 0 < event.timeout_ms <= transaction.config.timeout_max_ms:
         out.append(Reply(event.token, ProducerResult(ErrorCode.INVALID_TRANSACTION_TIMEOUT)))
         return
     if transaction.changing or (facts is not None and facts.state in PREPARED):
@@ -356,13 +376,20 @@ def _fence(
     token: object | None = None,
     result: object = None,
 ) -> None:
-    """Abort the ongoing transaction under a raised epoch, so that its producer has no more effect."""
+    """Abort the ongoing transaction under a raised epoch, so that its producer has no more effect.
+
+    With version 2 the producer may find out and go on with that epoch (by EndTxn v5 or InitProducerId), as it does
+    after an EndTxn of its own: a newcomer's InitProducerId raises it once more.
+    """
+    # The last epoch of an id is for this abort alone: nobody may go on with it.
+    raises = transaction.config.version >= 2 and not _is_exhausted(facts.producer_epoch)
     aborted = replace(
         facts,
         state=TransactionState.PREPARE_ABORT,
         producer_epoch=min(facts.producer_epoch + 1, EPOCH_MAX),
-        last_producer_epoch=NO_PRODUCER_EPOCH,
+        last_producer_epoch=facts.producer_epoch if raises else NO_PRODUCER_EPOCH,
         next_producer_id=NO_PRODUCER_ID,
+        client_version=2 if raises else 0,
         updated_ms=now.wall_ms,
     )
     _change(transaction, _Change(aborted, token, result), out)
@@ -386,6 +413,7 @@ def _on_add_partitions(transaction: Transaction, event: AddPartitions, now: Now,
         partitions=facts.partitions.union(event.partitions) if ongoing else frozenset(event.partitions),
         started_ms=facts.started_ms if ongoing else now.wall_ms,
         updated_ms=now.wall_ms,
+        client_version=event.client_version,
     )
     _change(transaction, _Change(added, event.token, ErrorCode.NONE), out)
 
@@ -403,7 +431,7 @@ def _on_end(transaction: Transaction, event: End, now: Now, out: Out) -> None:
     prepared = replace(
         facts,
         state=TransactionState.PREPARE_COMMIT if event.commit else TransactionState.PREPARE_ABORT,
-        client_version=2 if event.raises_epoch else facts.client_version,
+        client_version=2 if event.raises_epoch else 0,
         started_ms=facts.started_ms if facts.state is TransactionState.ONGOING else now.wall_ms,
         updated_ms=now.wall_ms,
     )
@@ -453,16 +481,20 @@ def _end_raising_epoch(transaction: Transaction, facts: Facts, event: End) -> Pr
     """EndTxn from v5: the epoch tells a repeated request from the next one; an abort of nothing is
     allowed.
     """
+    # Only an end of version 2 was answered with a new epoch; after another one the older epoch is a zombie's.
+    raised = facts.client_version >= 2
+    same_id = facts.producer_id == event.producer_id
     overflowed = (
-        facts.previous_producer_id == event.producer_id
+        raised
+        and facts.previous_producer_id == event.producer_id
         and event.producer_epoch == EPOCH_EXHAUSTED
         and facts.producer_epoch == 0
     )
-    bumped = facts.producer_epoch == event.producer_epoch + 1
+    bumped = raised and same_id and facts.producer_epoch == event.producer_epoch + 1
     again = bumped or overflowed
     if transaction.changing:
         return ProducerResult(ErrorCode.CONCURRENT_TRANSACTIONS)
-    if not again and facts.producer_id != event.producer_id:
+    if not again and not same_id:
         return ProducerResult(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     current = facts.producer_epoch == event.producer_epoch
     if facts.state in PREPARED:
@@ -489,7 +521,8 @@ def _end_raising_epoch(transaction: Transaction, facts: Facts, event: End) -> Pr
 def _write_markers(transaction: Transaction, facts: Facts, out: Out) -> None:
     transaction.markers_in_flight = True
     commit = facts.state is TransactionState.PREPARE_COMMIT
-    out.append(WriteMarkers(facts.producer_id, facts.producer_epoch, commit, facts.partitions))
+    markers = WriteMarkers(facts.producer_id, facts.producer_epoch, commit, facts.partitions, facts.client_version)
+    out.append(markers)
 
 
 def _on_markers_written(transaction: Transaction, event: MarkersWritten, now: Now, out: Out) -> None:
@@ -640,7 +673,7 @@ def _on_expire(transaction: Transaction, event: Expire, now: Now, out: Out) -> N
     if facts is None or transaction.changing:
         return
     idle = facts.state is TransactionState.EMPTY or facts.state in COMPLETED
-    if idle and now.wall_ms - facts.updated_ms >= transaction.expiration_ms:
+    if idle and now.wall_ms - facts.updated_ms >= transaction.config.expiration_ms:
         transaction.changing = True
         out.append(Append(transaction.in_flight.add(_Forget()), [TransactionRecord(None)]))
 

@@ -9,6 +9,12 @@ cdef enum:
     ORIGIN_CLIENT = 0                  # a producer: sequences are checked, control batches are refused
     ORIGIN_COORDINATOR = 1             # this broker's coordinators: control batches allowed, no sequences
     ORIGIN_REPLICA = 2                 # bytes of the leader: offsets and leader epochs are kept as they are
+    ORIGIN_VERIFIED = 3                # a producer whose transaction the coordinator has just been asked about
+    ORIGIN_ADDED = 4                   # the same with transactions v2: the coordinator has added the partition to it
+    ORIGIN_MARKER = 5                  # a marker of transactions v2: its epoch is above that of its records
+
+cdef inline bint from_client(int origin) noexcept nogil:
+    return origin == ORIGIN_CLIENT or origin == ORIGIN_VERIFIED or origin == ORIGIN_ADDED
 
 # What an append did. `base_offset` is the offset of the first record, also of a duplicate (error 0 then), -1 on errors.
 cdef struct Appended:
@@ -26,5 +32,7 @@ cdef struct Appended:
 #  45 OUT_OF_ORDER_SEQUENCE_NUMBER   46 DUPLICATE_SEQUENCE_NUMBER is not used (an old duplicate is out of order)
 #  76 UNSUPPORTED_COMPRESSION_TYPE
 #  47 INVALID_PRODUCER_EPOCH   48 INVALID_TXN_STATE   52 TRANSACTION_COORDINATOR_FENCED   56 KAFKA_STORAGE_ERROR
+# 48 also for a client's batch that would begin a transaction in the partition (LogConfig.verify_transactions): it is
+# appended as ORIGIN_VERIFIED or ORIGIN_ADDED, once the coordinator has been asked (verification.pxd).
 # Waiters are woken through the hook before it returns.
 cdef int16_t partition_append(Partition* p, uint8_t* records, size_t n, int origin, Appended* out) noexcept nogil

@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 from penstock.pyx.batch cimport (
-    BatchHeader, batch_is_control, batch_last_offset, batch_marker_type, batch_set_offset,
+    BatchHeader, batch_is_control, batch_is_transactional, batch_last_offset, batch_marker_type, batch_set_offset,
 )
 from penstock.pyx.endian cimport put_i64
 from penstock.pyx.epochs cimport epochs_assign
@@ -22,7 +22,7 @@ from penstock.pyx.partitionlog cimport (
 )
 from penstock.pyx.posix cimport EIO, atomic_load32, pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.producerstate cimport (
-    NO_OFFSET, EndedTxn, ProducerEntry, producer_clear, producer_data, producer_marker,
+    NO_OFFSET, EndedTxn, ProducerEntry, producer_clear, producer_data, producer_marker, would_begin,
 )
 from penstock.pyx.recovery cimport replay_batch
 from penstock.pyx.segment cimport (
@@ -32,10 +32,11 @@ from penstock.pyx.upkeep cimport flush_log, roll
 
 cdef enum:
     RELATIVE_MAX = 0x7fffffff          # offsets in an index are 32 bits
+    INVALID_TXN_STATE = 48
 
 
 cdef inline int _who(int origin) noexcept nogil:
-    if origin == ORIGIN_CLIENT:
+    if from_client(origin):
         return INGEST_CLIENT
     return INGEST_REPLICA if origin == ORIGIN_REPLICA else INGEST_COORDINATOR
 
@@ -55,6 +56,7 @@ cdef int16_t _judge_producers(
     cdef size_t i
     cdef int16_t error
     cdef int marker
+    cdef bint begins
     cdef const BatchHeader* header
     repeated[0] = 0
     for i in range(batches.size()):
@@ -74,7 +76,10 @@ cdef int16_t _judge_producers(
                 marker = batch_marker_type(records, header, &coordinator_epoch)
                 error = producer_marker(&e, header, marker == 1, coordinator_epoch, origin, offset, now_ms, &ended)
             else:
+                begins = batch_is_transactional(header) and would_begin(&e, header)
                 error = producer_data(&e, header, origin, offset, now_ms, &duplicate_of)
+                if begins and error == 0 and duplicate_of == NO_OFFSET and p.config.verify_transactions:
+                    error = INVALID_TXN_STATE if origin == ORIGIN_CLIENT else 0
             if error != 0:
                 return error
             if duplicate_of != NO_OFFSET:
@@ -184,7 +189,7 @@ cdef int16_t _append_locked(
     cdef Segment* s
     if p.stopped:
         return NOT_LEADER_OR_FOLLOWER
-    if is_offline(p) or (origin == ORIGIN_CLIENT and atomic_load32(&p.folder.room) == FOLDER_RESERVED):
+    if is_offline(p) or (from_client(origin) and atomic_load32(&p.folder.room) == FOLDER_RESERVED):
         return KAFKA_STORAGE_ERROR
     error = ingest_place(&p.config, taken, p.log.log_end)
     records = taken.records

@@ -88,10 +88,11 @@ class DataPlane:
         lose_answer: a produce is carried out and its connection closed instead of answered.
         """
 
-    def unverified(self, request: Request) -> list[Unasked]:
-        """The partitions of a produce request that begin a transaction there (KIP-890): empty if nobody has to be asked.
+    def unverified(self, request: Request) -> tuple[str, list[Unasked]]:
+        """The transactional id of a produce request, and the partitions in which it begins a transaction (KIP-890).
 
-        A malformed request has none; `serve_produce` closes its connection.
+        No partitions (and no id): nobody has to be asked. A malformed request has none; `serve_produce` closes its
+        connection.
         """
 
     def serve_produce(self, request: Request, refused: dict[int, int], *, lose_answer: bool = False) -> None:

@@ -15,8 +15,10 @@ from penstock.pyx.frame cimport (
     CORRELATION_AT,
     Reader,
     RequestHead,
+    Slice,
     Writer,
     read_head,
+    read_string,
     reader_start,
     write_i32,
     write_raw,
@@ -280,18 +282,22 @@ cdef class DataPlane:
             raise MemoryError
         token_post(&self.plane, request.token, MAIL_RESUME_LOSE if lose_answer else MAIL_RESUME, &writer)
 
-    def unverified(self, request) -> list:
+    def unverified(self, request) -> tuple:
         cdef bytes frame = request.frame
         cdef vector[Unverified] found
         cdef RequestHead head
         cdef Reader body
+        cdef Slice transactional_id
         cdef const char* name
         cdef size_t i, n
         cdef list asked = []
         if not _begin(frame, &head, &body):
-            return asked
+            return "", asked
         with nogil:
             find_unverified(self.plane.logs, &head, body, &found)
+        if found.empty():
+            return "", asked
+        transactional_id = read_string(&body, head.api_version >= PRODUCE_FLEXIBLE_FROM, True)
         for i in range(found.size()):
             name = partition_topic(found[i].partition, &n)
             asked.append(
@@ -303,7 +309,7 @@ cdef class DataPlane:
                 )
             )
         unverified_free(found)
-        return asked
+        return (<char*>transactional_id.p)[:transactional_id.n].decode(errors="replace"), asked
 
     def serve_produce(self, request, dict refused, *, bint lose_answer=False) -> None:
         cdef bytes frame = request.frame

@@ -20,6 +20,7 @@ cdef struct LogConfig:
     int8_t cleanup_delete
     int8_t cleanup_compact
     int8_t preallocate                 # room for a whole segment is taken when it is begun
+    int8_t verify_transactions         # a client's batch may not begin a transaction unasked (append.pxd)
     int8_t validate_records            # ingest.pxd's VALIDATE_*
     int8_t compression_codec           # of what clients append; -1: as their producer made it
     int32_t compression_level          # -1: the codec's default

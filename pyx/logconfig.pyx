@@ -22,6 +22,7 @@ DEFAULTS = {
     "cleanup_delete": 1,
     "cleanup_compact": 0,
     "preallocate": 0,
+    "verify_transactions": 0,          # a log alone has no coordinator to ask
     "validate_records": 1,
     "compression_codec": -1,
     "compression_level": -1,
@@ -65,6 +66,7 @@ cdef object read_config(LogConfig* out, dict config):
     out.cleanup_delete = bool(merged["cleanup_delete"])
     out.cleanup_compact = bool(merged["cleanup_compact"])
     out.preallocate = bool(merged["preallocate"])
+    out.verify_transactions = bool(merged["verify_transactions"])
     out.validate_records = merged["validate_records"]
     out.compression_codec = merged["compression_codec"]
     out.compression_level = merged["compression_level"]

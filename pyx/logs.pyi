@@ -126,6 +126,12 @@ class Logs(LogSetOwner):
         leader_epoch >= 0: refuse with FENCED_LEADER_EPOCH if the partition is not at that epoch.
         """
 
+    def append_marker(self, topic: str, partition: int, records: bytes) -> Appended:
+        """Append a marker of transactions v2 (KIP-890): refused when a transaction of its own epoch is open.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED and as `append`.
+        """
+
     def append_client(self, topic: str, partition: int, records: bytes) -> Appended:
         """Append whole batches as a client's produce request does (sequences checked). Raises KafkaError."""
 

@@ -5,9 +5,10 @@
 # Versions 0 to 2 bring message sets (magic 0 and 1; Kafka takes magic 2 there, too), later ones exactly one batch of
 # magic 2 for each partition.
 #
-# Not done here: whether a partition was
-# added to its transaction (KIP-890's verification) is not asked of the coordinator; the tags that name a new
-# leader (KIP-951).
+# A request that begins a transaction in a partition has to wait for its coordinator (KIP-890, verification.pxd): it is
+# handed over to the control plane whole, which asks and then serves it by the same function.
+#
+# Not done here: the tags that name a new leader (KIP-951).
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from penstock.pyx.frame cimport Reader, RequestHead, Writer
@@ -24,6 +25,7 @@ cdef enum:
 cdef enum ProduceResult:
     PRODUCE_ANSWERED = 0              # a whole answer, size first, was written
     PRODUCE_SILENT = 1                # acks=0: there is none
+    PRODUCE_HAND_OVER = 2             # nothing was appended: the control plane has to ask the transaction coordinator
     PRODUCE_CLOSE = -1                # acks=0 and something failed: only a closed connection can tell (as in Kafka)
     PRODUCE_MALFORMED = -2            # nothing was appended; the connection is closed
     PRODUCE_NO_MEMORY = -3            # the answer couldn't be written; the connection is closed
@@ -36,6 +38,10 @@ cdef struct ProduceTally:
 
 # Serves one request whose reader stands at the body. The records behind it are written to (offsets, epochs).
 # When the result isn't PRODUCE_ANSWERED, `out` is as it was before.
+# `verdicts`: what the transaction coordinator says to each partition, in the order of the request: 0, or the error that
+# it is answered with. NULL on the network threads: nobody was asked.
 cdef ProduceResult produce_serve(
-    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally
+    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil
+# How many partitions a request names; -1 if it is malformed.
+cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil

@@ -4,10 +4,12 @@ malformed one appends nothing, and once to append and answer.
 from penstock.pyx.batch cimport (
     ATTRIBUTES_AT,
     CODEC_MASK,
+    CONTROL_BIT,
     LAST_OFFSET_DELTA_AT,
     LENGTH_AT,
     LOG_OVERHEAD,
     MAGIC_AT,
+    TRANSACTIONAL_BIT,
     batch_error_text,
 )
 from penstock.pyx.endian cimport get_i16, get_i32
@@ -31,7 +33,7 @@ from penstock.pyx.frame cimport (
     write_raw,
     write_string,
 )
-from penstock.pyx.append cimport ORIGIN_CLIENT, Appended, partition_append
+from penstock.pyx.append cimport ORIGIN_ADDED, ORIGIN_CLIENT, ORIGIN_VERIFIED, Appended, partition_append
 from penstock.pyx.partition cimport (
     LogSet,
     Partition,
@@ -42,7 +44,7 @@ from penstock.pyx.partition cimport (
     partition_topic,
 )
 from penstock.pyx.ingest cimport Refusal
-from penstock.pyx.posix cimport memcmp
+from penstock.pyx.verification cimport ADDS_PARTITIONS_FROM, find_unverified, is_internal
 from libc.stdint cimport int32_t
 from libc.string cimport strlen
 
@@ -51,6 +53,7 @@ cdef enum:
     NOT_LEADER_OR_FOLLOWER = 6
     INVALID_TOPIC_EXCEPTION = 17
     INVALID_REQUIRED_ACKS = 21
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
     UNSUPPORTED_COMPRESSION_TYPE = 76
     INVALID_RECORD = 87
@@ -73,54 +76,48 @@ cdef struct Terms:
     LogSet* logs
     int16_t version
     bint flexible
+    bint transactional                # the request names a transactional id
     int16_t acks
+    int origin                        # of what is appended
 
 
 cdef void read_terms(Reader* r, Terms* out) noexcept nogil:
-    if out.version >= TRANSACTIONS_FROM:
-        read_string(r, out.flexible, True)            # transactional_id: the batches say it themselves
+    out.transactional = out.version >= TRANSACTIONS_FROM and read_string(r, out.flexible, True).p != NULL
     out.acks = read_i16(r)
     read_i32(r)                                       # timeout_ms: nothing waits
 
 
-cdef bint whole(Reader r, int16_t version) noexcept nogil:
-    """Whether the request can be read to its end."""
+cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil:
+    cdef Reader r = body
     cdef Terms terms
     cdef int32_t topics, partitions, _i, _j
     cdef int64_t total = 0
-    terms.version = version
-    terms.flexible = version >= PRODUCE_FLEXIBLE_FROM
+    terms.version = head.api_version
+    terms.flexible = terms.version >= PRODUCE_FLEXIBLE_FROM
     read_terms(&r, &terms)
     topics = read_count(&r, terms.flexible, TOPIC_BYTES_MIN)
     if topics > PRODUCE_PARTITIONS_MAX:
-        return False
+        return -1
     for _i in range(topics):
-        if version >= PRODUCE_TOPIC_IDS_FROM:
+        if terms.version >= PRODUCE_TOPIC_IDS_FROM:
             read_raw(&r, TOPIC_ID_BYTES)
         else:
             read_string(&r, terms.flexible, False)
         partitions = read_count(&r, terms.flexible, PARTITION_BYTES_MIN)
         total += partitions
         if total > PRODUCE_PARTITIONS_MAX:
-            return False
+            return -1
         for _j in range(partitions):
             read_i32(&r)
             read_bytes(&r, terms.flexible, True)
             skip_tags(&r, terms.flexible)
             if r.bad:
-                return False
+                return -1
         skip_tags(&r, terms.flexible)
         if r.bad:
-            return False
+            return -1
     skip_tags(&r, terms.flexible)
-    return not r.bad
-
-
-cdef bint is_internal(const char* name, size_t n) noexcept nogil:
-    """Topics that only the coordinators of this broker write to."""
-    return (n == 18 and memcmp(name, b"__consumer_offsets", 18) == 0) or (
-        n == 19 and memcmp(name, b"__transaction_state", 19) == 0
-    )
+    return -1 if r.bad else total
 
 
 cdef int64_t count_batches(const uint8_t* p, int64_t n) noexcept nogil:
@@ -148,7 +145,16 @@ cdef int16_t judge_by_version(const uint8_t* p, size_t n, int16_t version) noexc
     return 0
 
 
-cdef int16_t append(Partition* partition, Slice records, int16_t version, Appended* out) noexcept nogil:
+cdef bint is_transactional(Slice records) noexcept nogil:
+    """Whether the first batch says that it is part of a transaction; markers say so too, but no client may send them."""
+    return (
+        records.n >= LAST_OFFSET_DELTA_AT
+        and records.p[MAGIC_AT] >= MAGIC_2
+        and get_i16(records.p + ATTRIBUTES_AT) & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT
+    )
+
+
+cdef int16_t append(Partition* partition, Slice records, const Terms* terms, Appended* out) noexcept nogil:
     """What can be judged by the request's version alone, then the log's own checks and the append."""
     cdef size_t n
     cdef int16_t error
@@ -157,11 +163,13 @@ cdef int16_t append(Partition* partition, Slice records, int16_t version, Append
         return INVALID_TOPIC_EXCEPTION
     if records.n == 0:
         return INVALID_RECORD
-    error = judge_by_version(records.p, <size_t>records.n, version)
+    error = judge_by_version(records.p, <size_t>records.n, terms.version)
     if error:
         return error
-    error = partition_append(partition, <uint8_t*>records.p, <size_t>records.n, ORIGIN_CLIENT, out)
-    return NOT_LEADER_OR_FOLLOWER if error == KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_FROM else error
+    if not terms.transactional and is_transactional(records):
+        return TRANSACTIONAL_ID_AUTHORIZATION_FAILED      # nobody could be asked about its transaction
+    error = partition_append(partition, <uint8_t*>records.p, <size_t>records.n, terms.origin, out)
+    return NOT_LEADER_OR_FOLLOWER if error == KAFKA_STORAGE_ERROR and terms.version < STORAGE_ERROR_FROM else error
 
 
 cdef int16_t serve_partition(
@@ -181,7 +189,7 @@ cdef int16_t serve_partition(
             # The name alone decides for the internal ones, also where another broker leads them.
             return INVALID_TOPIC_EXCEPTION if is_internal(<const char*>name.p, <size_t>name.n) \
                 else UNKNOWN_TOPIC_OR_PARTITION
-    error = append(partition, records, terms.version, out)
+    error = append(partition, records, terms, out)
     partition_release(partition)
     return error
 
@@ -219,7 +227,7 @@ cdef void write_partition(
 
 
 cdef ProduceResult produce_serve(
-    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally
+    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil:
     cdef Reader* r = &body
     cdef Terms terms
@@ -228,14 +236,19 @@ cdef ProduceResult produce_serve(
     cdef const uint8_t* topic_id = NULL
     cdef size_t before = out.n, at
     cdef int32_t topics, partitions, index, _i, _j
-    cdef int64_t errors = 0
+    cdef int64_t errors = 0, place = 0
     cdef int16_t error
-    if not whole(body, head.api_version):
+    if produce_partitions(head, body) < 0:
         return PRODUCE_MALFORMED
     terms.logs = logs
     terms.version = head.api_version
     terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
     read_terms(r, &terms)
+    terms.origin = ORIGIN_CLIENT
+    if verdicts != NULL:
+        terms.origin = ORIGIN_ADDED if terms.version >= ADDS_PARTITIONS_FROM else ORIGIN_VERIFIED
+    elif terms.transactional and find_unverified(logs, head, body, NULL):
+        return PRODUCE_HAND_OVER
     at = answer_begin(out, head.correlation_id, terms.flexible)
     topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
     write_count(out, topics, terms.flexible)
@@ -258,7 +271,10 @@ cdef ProduceResult produce_serve(
             done.log_append_time_ms = -1
             done.log_start_offset = -1
             done.refusal.fault = done.refusal.count = 0
-            error = serve_partition(&terms, name, topic_id, index, records, &done)
+            error = verdicts[place] if verdicts != NULL else 0
+            place += 1
+            if not error:
+                error = serve_partition(&terms, name, topic_id, index, records, &done)
             if error:
                 errors += 1
             else:

@@ -66,6 +66,13 @@ cdef void producer_clear(ProducerEntry* e, int64_t producer_id) noexcept nogil
 cdef int16_t producer_data(
     ProducerEntry* e, const BatchHeader* header, int origin, int64_t base_offset, int64_t now_ms, int64_t* duplicate_of
 ) noexcept nogil
+# Whether a transactional batch would begin its producer's transaction here. One of too old an epoch would not: it is
+# refused.
+cdef inline bint would_begin(const ProducerEntry* e, const BatchHeader* header) noexcept nogil:
+    if header.producer_epoch < e.epoch:
+        return False
+    return e.txn_first_offset == NO_OFFSET or header.producer_epoch != e.epoch
+
 # A commit or abort marker at `offset`. ended.first_offset is NO_OFFSET when no transaction was open.
 cdef int16_t producer_marker(
     ProducerEntry* e, const BatchHeader* header, bint commit, int32_t coordinator_epoch, int origin, int64_t offset,

@@ -18,8 +18,11 @@ cdef enum:
     TRANSACTION_COORDINATOR_FENCED = 52
 
 cdef enum:
-    ORIGIN_CLIENT = 0                  # as in partition.pxd
+    ORIGIN_CLIENT = 0                  # as in append.pxd
     ORIGIN_REPLICA = 2
+    ORIGIN_VERIFIED = 3
+    ORIGIN_ADDED = 4
+    ORIGIN_MARKER = 5
 
 cdef enum:
     SNAPSHOT_VERSION = 1
@@ -93,7 +96,7 @@ cdef int16_t producer_data(
     if origin != ORIGIN_REPLICA:
         if header.producer_epoch < e.epoch:
             return INVALID_PRODUCER_EPOCH
-        if origin == ORIGIN_CLIENT:
+        if origin == ORIGIN_CLIENT or origin == ORIGIN_VERIFIED or origin == ORIGIN_ADDED:
             last_offset = _find_duplicate(e, header)
             if last_offset >= 0:
                 duplicate_of[0] = last_offset - header.last_offset_delta
@@ -101,6 +104,9 @@ cdef int16_t producer_data(
             error = _check_sequence(e, header)
             if error != 0:
                 return error
+            # Transactions v2 have an epoch each, so the first batch is number 0 also where nothing is known.
+            if origin == ORIGIN_ADDED and e.epoch == NO_EPOCH and header.base_sequence != 0:
+                return OUT_OF_ORDER_SEQUENCE_NUMBER
         if e.txn_first_offset != NO_OFFSET and not batch_is_transactional(header):
             return INVALID_TXN_STATE
     _set_epoch(e, header.producer_epoch)
@@ -122,6 +128,9 @@ cdef int16_t producer_marker(
 ) noexcept nogil:
     if origin != ORIGIN_REPLICA:
         if header.producer_epoch < e.epoch:
+            return INVALID_PRODUCER_EPOCH
+        # The epoch of a marker of transactions v2 is above that of its records: these are the next transaction's.
+        if origin == ORIGIN_MARKER and header.producer_epoch == e.epoch and e.txn_first_offset != NO_OFFSET:
             return INVALID_PRODUCER_EPOCH
         if coordinator_epoch < e.coordinator_epoch:
             return TRANSACTION_COORDINATOR_FENCED

@@ -3,7 +3,8 @@
 Versions 0-5. From version 4 on for several transactions at once, or only to verify (KIP-890); that is the way
 of brokers, and answered to anybody. If one partition does not exist none is added: the others hear
 OPERATION_NOT_ATTEMPTED. The coordinators' own topics can't be written to: TOPIC_AUTHORIZATION_FAILED. A
-fenced producer hears PRODUCER_FENCED, before version 2 INVALID_PRODUCER_EPOCH. Decisions:
+fenced producer hears PRODUCER_FENCED, before version 2 INVALID_PRODUCER_EPOCH. A partition that is to be verified
+and isn't in the transaction is TRANSACTION_ABORTABLE, before version 5 INVALID_TXN_STATE. Decisions:
 `broker/transactions.py`.
 """
 
@@ -19,6 +20,7 @@ from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, AddPartitionsT
 KEY, VERSIONS = 24, (0, 5)
 FENCED_SINCE = 2
 MANY_SINCE = 4
+ABORTABLE_SINCE = 5
 
 Topics = Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
@@ -41,8 +43,8 @@ async def handle(context: Context, request: AddPartitionsToTxnRequest, call: Cal
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_answer(request.v3_and_below_topics, results))
     response = AddPartitionsToTxnResponse()
     for asked in request.transactions:
-        work = _verify if asked.verify_only else _add
-        results = await work(context, asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.topics)
+        who = (context, asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.topics)
+        results = _verify(*who, call.api_version) if asked.verify_only else await _add(*who, client_version=2)
         response.results_by_transaction.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
                 transactional_id=asked.transactional_id, topic_results=_answer(asked.topics, results)
@@ -56,7 +58,12 @@ def _keys(topics: Topics) -> list[TopicPartition]:
 
 
 async def _add(
-    context: Context, transactional_id: str, producer_id: int, producer_epoch: int, topics: Topics
+    context: Context,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    topics: Topics,
+    client_version: int = 0,
 ) -> dict[TopicPartition, int]:
     keys = _keys(topics)
     if not transactional_id:
@@ -64,7 +71,7 @@ async def _add(
     refused = {key: error for key in keys if (error := _refused(context, key))}
     if refused:
         return {key: refused.get(key, ErrorCode.OPERATION_NOT_ATTEMPTED) for key in keys}
-    event = AddPartitions(None, producer_id, producer_epoch, keys)
+    event = AddPartitions(None, producer_id, producer_epoch, keys, client_version)
     return dict.fromkeys(keys, await context.transactions.ask(transactional_id, event))
 
 
@@ -77,11 +84,18 @@ def _refused(context: Context, key: TopicPartition) -> int:
     return ErrorCode.NONE
 
 
-async def _verify(
-    context: Context, transactional_id: str, producer_id: int, producer_epoch: int, topics: Topics
+def _verify(
+    context: Context, transactional_id: str, producer_id: int, producer_epoch: int, topics: Topics, version: int
 ) -> dict[TopicPartition, int]:
+    keys = _keys(topics)
+    if not transactional_id:
+        return dict.fromkeys(keys, ErrorCode.INVALID_REQUEST)
     verify = context.transactions.verify
-    return {key: verify(transactional_id, producer_id, producer_epoch, key) for key in _keys(topics)}
+    results = {key: verify(transactional_id, producer_id, producer_epoch, key) for key in keys}
+    if version >= ABORTABLE_SINCE:
+        return results
+    new, old = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
+    return {key: old if error == new else error for key, error in results.items()}
 
 
 def _answer(topics: Topics, results: dict[TopicPartition, int]) -> list[TopicResult]:

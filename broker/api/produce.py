@@ -1,7 +1,6 @@
-"""Produce: served by the data plane (versions 3-13), which never sends such a request here.
+"""Produce: served by the network threads (versions 0-13), which never send such a request here.
 
-Versions 0-2 are advertised, as Apache Kafka 4 does: with a higher minimum older librdkafka silently stops
-compressing (KAFKA-18659). A request of one of them is refused by closing the connection.
+Those that begin a transaction are handed over, but as they came: `broker/verification.py`.
 """
 
 from penstock.broker.context import Call, Context
@@ -12,5 +11,5 @@ KEY, VERSIONS = 0, (0, 13)
 
 
 async def handle(context: Context, request: ProduceRequest, call: Call) -> ProduceResponse:
-    """Refuse what the data plane does not serve."""
+    """Refuse what the network threads do not serve."""
     raise CloseConnection(f"produce version {call.api_version} is not served")

@@ -1,10 +1,10 @@
 """TxnOffsetCommit: commit a group's offsets as part of a transaction; they count when it commits.
 
 Versions 0-5; from 3 on members are fenced by id and generation (KIP-447). The group's partition has to be in
-the producer's ongoing transaction (AddOffsetsToTxn), so that nothing can be written after its marker; from
-version 5 on it is added here (KIP-890). A transaction that is just ending answers
-COORDINATOR_LOAD_IN_PROGRESS, which clients try again. Decisions: `broker/groups.py` and
-`broker/transactions.py`.
+the producer's ongoing transaction (AddOffsetsToTxn), so that nothing can be written after its marker; if it
+isn't the answer is TRANSACTION_ABORTABLE, before version 4 INVALID_TXN_STATE. From version 5 on it is added here
+(KIP-890). A transaction that is just ending answers COORDINATOR_LOAD_IN_PROGRESS, which clients try again.
+Decisions: `broker/groups.py` and `broker/transactions.py`.
 """
 
 from penstock.broker.context import Call, Context
@@ -17,6 +17,7 @@ from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 KEY, VERSIONS = 28, (0, 5)
+ABORTABLE_SINCE = 4
 ADDS_PARTITION_SINCE = 5
 
 Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
@@ -84,10 +85,12 @@ async def _in_transaction(context: Context, request: TxnOffsetCommitRequest, cal
     partition = (GROUP_OFFSETS, context.groups.partition_of(request.group_id))
     error = ErrorCode.NONE
     if call.api_version >= ADDS_PARTITION_SINCE:
-        error = await context.transactions.ask(name, AddPartitions(None, producer_id, epoch, [partition]))
+        error = context.transactions.add_now(name, AddPartitions(None, producer_id, epoch, [partition], 2))
     error = error or context.transactions.verify(name, producer_id, epoch, partition)
     if error == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error == ErrorCode.CONCURRENT_TRANSACTIONS:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if error == ErrorCode.TRANSACTION_ABORTABLE and call.api_version < ABORTABLE_SINCE:
+        return ErrorCode.INVALID_TXN_STATE
     return error

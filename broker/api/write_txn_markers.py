@@ -2,7 +2,8 @@
 
 Versions 0-2. Coordinators of other brokers send it; an operator's tool sends it to end a hanging transaction
 (KIP-664). A marker in `__consumer_offsets` also ends the offsets of that transaction. The partition refuses a
-marker of an older epoch with INVALID_PRODUCER_EPOCH.
+marker of an older epoch with INVALID_PRODUCER_EPOCH; version 2 says whether the marker is one of transactions v2
+(KIP-890), whose epoch must be above that of the transaction's records.
 """
 
 from penstock.broker.context import Call, Context
@@ -38,5 +39,6 @@ def _one(context: Context, marker: WriteTxnMarkersRequest.WritableTxnMarker, nam
             marker.producer_epoch,
             marker.transaction_result,
             marker.coordinator_epoch,
+            marker.transaction_version,
         )
     return Partition(partition_index=index, error_code=error)

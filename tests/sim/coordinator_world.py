@@ -27,10 +27,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.broker import groups, transactions
-from penstock.broker.groups import Commit, Group, GroupConfig, GroupRecord, GroupState
+from penstock.broker.groupconfig import GroupConfig
+from penstock.broker.groupoffsets import Commit, Marker
+from penstock.broker.groups import Group, GroupRecord, GroupState
 from penstock.broker.machines import Append, Appended, Now, Reply, Tick, TopicPartition
 from penstock.broker.offsets import Committed, OffsetRecord
-from penstock.broker.transactions import Facts, Transaction, TransactionRecord, TransactionState, WriteMarkers
+from penstock.broker.transactions import (
+    Facts,
+    Transaction,
+    TransactionConfig,
+    TransactionRecord,
+    TransactionState,
+    WriteMarkers,
+)
 from penstock.errors import ErrorCode as E
 
 OFFSETS: TopicPartition = ("__consumer_offsets", 0)
@@ -132,6 +141,7 @@ class World:
         self.incarnation = 0
         self.groups: dict[str, Group] = {}
         self.transactions: dict[str, Transaction] = {}
+        self.txn_config = TransactionConfig(1 << 50, 60_000)
         self.next_producer_id = itertools.count(1_000)
         self.next_member_id = itertools.count(1)
         self.next_transaction = itertools.count(1)
@@ -233,7 +243,7 @@ class World:
 
     def transaction(self, name: str) -> Transaction:
         """The machine of a transactional id."""
-        return self.transactions.setdefault(name, Transaction(name, 1 << 50, 60_000))
+        return self.transactions.setdefault(name, Transaction(name, self.txn_config))
 
     def feed_group(self, name: str, event: object) -> None:
         """One event, its actions, and when to look again."""
@@ -337,7 +347,7 @@ class World:
 
     def _tell_groups(self, action: WriteMarkers) -> None:
         for name in list(self.groups):
-            self.feed_group(name, groups.Marker(action.producer_id, action.commit))
+            self.feed_group(name, Marker(action.producer_id, action.commit))
 
     def put(self, log: TopicPartition, item: Written, ended: Callable[[int, int], None]) -> None:
         """An append begins; it ends after a while, unless the coordinator is gone by then."""

@@ -17,6 +17,7 @@ from penstock.broker import coordinator, statelog
 from penstock.broker.config import SCHEMA
 from penstock.broker.coordinator import Coordinators, GroupCoordinator, TransactionCoordinator
 from penstock.broker.groupoffsets import Commit
+from penstock.broker.features import Features
 from penstock.broker.groups import Heartbeat, Join, Sync
 from penstock.broker.offsets import Committed
 from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
@@ -69,6 +70,7 @@ class World:
             await self.stop()
         self.coordinators = Coordinators()
         self.context = SimpleNamespace(
+            features=Features(),
             config=self.config,
             topics=self.topics,
             partitions=LOGS,

@@ -21,6 +21,7 @@ from penstock.broker.transactions import (
     ProducerResult,
     TopicDeleted,
     Transaction,
+    TransactionConfig,
     TransactionRecord,
     TransactionState,
     WriteMarkers,
@@ -34,8 +35,9 @@ PART, OTHER = ("t", 0), ("t", 1)
 class Bench:
     """A transaction with a fake log and fake partitions; appends and markers succeed at once unless told not to."""
 
-    def __init__(self) -> None:
-        self.transaction = Transaction("x", DAY_MS, 900_000)
+    def __init__(self, version: int = 2) -> None:
+        self.config = TransactionConfig(DAY_MS, 900_000, version)
+        self.transaction = Transaction("x", self.config)
         self.mono_ms, self.wall_ms = 1_000, 1_700_000_000_000
         self.log: list[TransactionRecord] = []
         self.markers: list[WriteMarkers] = []
@@ -113,8 +115,8 @@ class Bench:
         result: ProducerResult = self.ask(Init(None, timeout_ms, producer_id, epoch))
         return result.error, result.producer_id, result.producer_epoch
 
-    def add(self, *partitions: tuple[str, int], producer: tuple[int, int] = (100, 0)) -> int:
-        return int(self.ask(AddPartitions(None, *producer, partitions)))
+    def add(self, *partitions: tuple[str, int], producer: tuple[int, int] = (100, 0), version: int = 0) -> int:
+        return int(self.ask(AddPartitions(None, *producer, partitions, version)))
 
     def end(self, commit: bool, producer: tuple[int, int] = (100, 0), raises: bool = False) -> Any:
         result: ProducerResult | None = self.ask(End(None, *producer, commit, raises))
@@ -126,7 +128,7 @@ class Bench:
 
     def restart(self) -> None:
         """A new coordinator knows what is in the log and nothing else."""
-        self.transaction = Transaction("x", DAY_MS, 900_000)
+        self.transaction = Transaction("x", self.config)
         self.hold, self.held = False, []
         for record in self.log:
             transactions.load(self.transaction, record)
@@ -224,11 +226,12 @@ def test_a_new_producer_fences_the_old_one() -> None:
     assert bench.add(PART) == E.PRODUCER_FENCED
 
 
-def test_a_new_producer_aborts_the_old_ones_transaction_first() -> None:
-    bench = Bench()
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_new_producer_aborts_the_old_ones_transaction_first(version: int) -> None:
+    bench = Bench(version)
     bench.ongoing()
     assert bench.init()[0] == E.CONCURRENT_TRANSACTIONS
-    assert bench.markers == [WriteMarkers(100, 1, False, frozenset({PART}))], "under the fencing epoch"
+    assert bench.markers == [WriteMarkers(100, 1, False, frozenset({PART}), version)], "under the fencing epoch"
     assert bench.init() == (E.NONE, 100, 2), "the fencing epoch is nobody's"
     assert bench.end(True) == E.PRODUCER_FENCED
 
@@ -271,15 +274,17 @@ def test_the_last_epoch_is_kept_for_fencing() -> None:
     assert bench.init() == (E.NONE, 101, 0)
 
 
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced() -> None:
-    bench = Bench()
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(version: int) -> None:
+    bench = Bench(version)
     bench.ongoing()
     bench.pass_ms(TIMEOUT_MS - 1)
     assert bench.state == "Ongoing"
     bench.pass_ms(1)
     assert bench.state == "CompleteAbort"
-    assert bench.markers == [WriteMarkers(100, 1, False, frozenset({PART}))]
+    assert bench.markers == [WriteMarkers(100, 1, False, frozenset({PART}), version)]
     assert bench.end(True) == E.PRODUCER_FENCED
+    assert bench.add(OTHER) == E.PRODUCER_FENCED
     assert bench.transaction.wake_at_ms == NEVER
 
 
@@ -395,10 +400,15 @@ def test_verification() -> None:
     assert transactions.verify(bench.transaction, 100, 0, PART) == E.INVALID_PRODUCER_ID_MAPPING
     bench.ongoing()
     assert transactions.verify(bench.transaction, 100, 0, PART) == E.NONE
-    assert transactions.verify(bench.transaction, 100, 0, OTHER) == E.INVALID_TXN_STATE
+    assert transactions.verify(bench.transaction, 100, 0, OTHER) == E.TRANSACTION_ABORTABLE
     assert transactions.verify(bench.transaction, 100, 1, PART) == E.PRODUCER_FENCED
     bench.end(True)
-    assert transactions.verify(bench.transaction, 100, 0, PART) == E.INVALID_TXN_STATE
+    assert transactions.verify(bench.transaction, 100, 0, PART) == E.TRANSACTION_ABORTABLE
+    bench.add(OTHER)
+    assert transactions.verify(bench.transaction, 100, 0, PART) == E.TRANSACTION_ABORTABLE, "late for the one before"
+    bench.markers_fail = True
+    bench.end(True)
+    assert transactions.verify(bench.transaction, 100, 0, OTHER) == E.CONCURRENT_TRANSACTIONS
 
 
 # --- EndTxn from v5 on (KIP-890) --------------------------------------------------------------------------------------
@@ -433,6 +443,91 @@ def test_raising_the_last_epoch_means_a_new_producer_id() -> None:
     assert bench.markers[-1].producer_id == 100 and bench.markers[-1].producer_epoch == EPOCH_MAX
     assert bench.end(True, last, raises=True) == ProducerResult(E.NONE, 101, 0), "asked again"
     assert bench.add(PART, producer=(101, 0)) == E.NONE
+
+
+def test_the_next_producer_id_waits_for_the_markers_of_the_one_before() -> None:
+    bench = Bench()
+    bench.init()
+    bench.transaction.facts = replace(bench.facts, producer_epoch=EPOCH_EXHAUSTED)
+    last = (100, EPOCH_EXHAUSTED)
+    bench.add(PART, producer=last)
+    bench.markers_fail = True
+    assert bench.end(True, last, raises=True) == ProducerResult(E.NONE, 101, 0), "the decision is stored"
+    assert bench.add(PART, producer=(101, 0)) == E.CONCURRENT_TRANSACTIONS
+    bench.restart()
+    assert bench.add(PART, producer=(101, 0)) == E.CONCURRENT_TRANSACTIONS
+    bench.markers_fail = False
+    bench.pass_ms(2 * transactions.RETRY_MS)
+    assert bench.add(PART, producer=(101, 0)) == E.NONE
+    assert bench.add(PART, producer=last) == E.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_late_end_does_not_end_the_next_transaction() -> None:
+    bench = Bench()
+    bench.ongoing()
+    assert bench.end(True, raises=True) == ProducerResult(E.NONE, 100, 1)
+    bench.add(OTHER, producer=(100, 1), version=2)
+    for commit in (True, False):
+        assert bench.end(commit, raises=True).error == E.PRODUCER_FENCED
+        assert bench.end(commit) == E.PRODUCER_FENCED
+    assert (bench.state, bench.facts.partitions, len(bench.markers)) == ("Ongoing", {OTHER}, 1)
+
+
+def test_who_asks_again_after_a_restart_is_known() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.end(False, raises=True)
+    bench.restart()
+    assert bench.end(False, raises=True) == ProducerResult(E.NONE, 100, 1)
+    assert bench.end(True, raises=True).error == E.INVALID_TXN_STATE
+
+
+def test_an_older_producer_does_not_take_its_successors_commit_for_its_own() -> None:
+    bench = Bench()
+    bench.init()
+    assert bench.init() == (E.NONE, 100, 1), "the successor, of transactions v1"
+    bench.add(PART, producer=(100, 1))
+    bench.end(True, producer=(100, 1))
+    assert bench.end(True, producer=(100, 0), raises=True).error == E.PRODUCER_FENCED
+    assert bench.end(True, producer=(99, 0), raises=True).error == E.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_a_producer_may_go_on_after_its_transaction_took_too_long() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.pass_ms(TIMEOUT_MS)
+    assert bench.end(True, raises=True).error == E.INVALID_TXN_STATE, "it is aborted"
+    assert bench.end(False, raises=True) == ProducerResult(E.NONE, 100, 1)
+    assert bench.init(100, 0) == (E.NONE, 100, 1)
+    assert bench.add(PART, producer=(100, 1), version=2) == E.NONE
+
+
+def test_nobody_goes_on_with_the_last_epoch() -> None:
+    bench = Bench()
+    bench.init()
+    bench.transaction.facts = replace(bench.facts, producer_epoch=EPOCH_EXHAUSTED)
+    last = (100, EPOCH_EXHAUSTED)
+    bench.add(PART, producer=last)
+    bench.pass_ms(TIMEOUT_MS)
+    assert bench.facts.producer_epoch == EPOCH_MAX
+    assert bench.end(False, last, raises=True).error == E.PRODUCER_FENCED
+    assert bench.init(*last)[0] == E.PRODUCER_FENCED
+    error, producer_id, epoch = bench.init()
+    assert (error, epoch) == (E.NONE, 0) and producer_id != 100
+
+
+def test_each_transaction_is_of_its_clients_version() -> None:
+    bench = Bench()
+    bench.ongoing()
+    bench.end(True)
+    assert bench.markers[-1].version == 0 and bench.facts.client_version == 0
+    assert bench.add(PART, version=2) == E.NONE
+    assert bench.facts.client_version == 2
+    assert bench.end(True, raises=True) == ProducerResult(E.NONE, 100, 1)
+    assert bench.markers[-1] == WriteMarkers(100, 1, True, frozenset({PART}), 2)
+    assert bench.add(PART, producer=(100, 1)) == E.NONE
+    assert bench.end(False, producer=(100, 1)) == E.NONE, "an older client's"
+    assert bench.markers[-1] == WriteMarkers(100, 1, False, frozenset({PART}), 0)
 
 
 def test_state_names_are_kafkas() -> None:

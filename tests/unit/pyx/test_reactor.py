@@ -121,7 +121,7 @@ def test_the_control_plane_sees_the_whole_request() -> None:
         peer.receive()
         host, port = peer.socket.getsockname()
     (request,) = seen
-    assert request[1:] == (3, 12, -5, frame, f"{host}:{port}", "PLAINTEXT")
+    assert request[1:] == (3, 12, -5, frame, f"{host}:{port}", "PLAINTEXT", False)
     assert 0 <= request.token < 2**64
 
 
