@@ -43,6 +43,7 @@ MODULES: dict[str, list[str]] = {
     "fetchconvert": [],
     "fetchread": [],
     "fetchanswer": [],
+    "admission": [],
     "control": [],
     "waiting": [],
     "connection": [],

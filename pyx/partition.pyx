@@ -140,6 +140,7 @@ cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_
     p.refs = 1
     pthread_mutex_init(&p.lock, NULL)
     pthread_mutex_init(&p.upkeep, NULL)
+    pthread_mutex_init(&p.cleaning, NULL)
     p.topic.assign(topic, n)
     p.index = index
     memcpy(p.topic_id, topic_id16, TOPIC_ID_BYTES)
@@ -159,6 +160,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
         segment_release(p.log.segments[i])
     pthread_mutex_destroy(&p.lock)
     pthread_mutex_destroy(&p.upkeep)
+    pthread_mutex_destroy(&p.cleaning)
     folder_release(p.folder)
     dropped[PartitionLog](p)
 

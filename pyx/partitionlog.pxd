@@ -1,8 +1,8 @@
-"""What a `Partition` of partition.pxd is inside: for append.pyx, read.pyx, upkeep.pyx and logs.pyx.
+"""What a `Partition` of partition.pxd is inside: for append.pyx, read.pyx, upkeep.pyx, compactor.pyx and logs.pyx.
 
-Locks, in the order in which they may be taken: `upkeep` (one flush, retention, stop or delete of a partition at a time;
-held while the disk works), the LogSet's, the partition's `lock` (held for checks, one write and the indexes), a
-segment's.
+Locks, in the order in which they may be taken: `cleaning` (one compaction pass at a time), `upkeep` (one flush,
+retention, stop or delete of a partition at a time; held while the disk works), the LogSet's, the partition's `lock`
+(held for checks, one write and the indexes), a segment's.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
@@ -12,7 +12,10 @@ from penstock.pyx.epochs cimport epochs_write
 from penstock.pyx.files cimport dropped
 from penstock.pyx.logconfig cimport LogConfig
 from penstock.pyx.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED, Partition
-from penstock.pyx.posix cimport atomic_add32, atomic_load32, atomic_store32, eventfd_write, pthread_mutex_t
+from penstock.pyx.posix cimport (
+    atomic_add32, atomic_load32, atomic_store32, eventfd_write, pthread_mutex_lock, pthread_mutex_t,
+    pthread_mutex_unlock,
+)
 from penstock.pyx.producerstate cimport producers_first_open
 from penstock.pyx.recovery cimport LogState
 from penstock.pyx.segment cimport DeletedFile
@@ -67,6 +70,8 @@ cdef struct PartitionLog:
     int32_t refs
     pthread_mutex_t lock
     pthread_mutex_t upkeep
+    pthread_mutex_t cleaning           # held by a compaction pass from its first to its last step
+    int32_t cancelled                  # atomic: a pass has to end, and no other begins
     string topic
     int32_t index
     uint8_t topic_id[TOPIC_ID_BYTES]
@@ -88,6 +93,12 @@ cdef struct PartitionLog:
 
 cdef inline PartitionLog* log_of(Partition* partition) noexcept nogil:
     return <PartitionLog*>partition
+
+# Before `upkeep` is taken to stop a log for good: nothing writes into its folder any more.
+cdef inline void end_cleaning(PartitionLog* p) noexcept nogil:
+    atomic_store32(&p.cancelled, 1)
+    pthread_mutex_lock(&p.cleaning)
+    pthread_mutex_unlock(&p.cleaning)
 
 # Under the lock: everybody who waits for anything.
 cdef inline uint64_t take_all_waiting(PartitionLog* p) noexcept nogil:

@@ -21,6 +21,7 @@ from penstock.pyx.segment cimport (
     segment_open, segment_release, segment_reset_indexes,
     segment_seal, segment_stem, walk_begin, walk_next,
 )
+from penstock.pyx.swap cimport swap_recover
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
 from penstock.pyx.txnindex cimport TXNINDEX_ENTRY
 from cython.operator cimport dereference as at
@@ -241,7 +242,7 @@ cdef bint _find_end(Segment* s) noexcept nogil:
             return False
         if position == 0:
             s.first_timestamp = header.max_timestamp
-        if header.max_timestamp > s.max_timestamp:
+        if header.max_timestamp > s.max_timestamp and header.record_count > 0:
             s.max_timestamp = header.max_timestamp
             s.max_timestamp_offset = batch_last_offset(&header)
         if first and start > 0:
@@ -489,7 +490,9 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     report.batches_checked = 0
     report.cut_bytes = 0
     path.append(b"/leader-epoch-checkpoint")
-    result = _list_folder(log.folder, bases, snapshots)
+    result = swap_recover(log.folder)
+    if result == 0:
+        result = _list_folder(log.folder, bases, snapshots)
     if result == 0:
         result = epochs_read(&log.epochs, path.c_str())
     if result == 0:

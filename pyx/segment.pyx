@@ -9,6 +9,7 @@ from penstock.pyx.index cimport (
     INDEX_ENTRY, index_add, index_bound, index_floor, index_hold, index_release, index_reset, index_unmap, index_view,
     index_write,
 )
+from penstock.pyx.messageset cimport message_at_time
 from penstock.pyx.posix cimport (
     ENOENT, O_CLOEXEC, O_CREAT, O_RDWR, atomic_add32, atomic_load32, close, errno, fdatasync, ftruncate, open,
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf, unlink,
@@ -119,7 +120,8 @@ cdef void segment_index_batch(
     pthread_mutex_lock(&s.lock)
     if position == 0:
         s.first_timestamp = header.max_timestamp
-    if header.max_timestamp > s.max_timestamp:
+    # A batch that compaction has emptied has no record of that time.
+    if header.max_timestamp > s.max_timestamp and header.record_count > 0:
         s.max_timestamp = header.max_timestamp
         s.max_timestamp_offset = last_offset
     if s.bytes_since_index > interval_bytes:
@@ -398,6 +400,8 @@ cdef bint _record_at_time(
     cdef const uint8_t* end
     cdef size_t n
     cdef RecordView record
+    if header.magic < 2:
+        return message_at_time(p, header, timestamp_ms, from_offset, INFLATED_MAX_BYTES, scratch, offset, timestamp)
     if header.attributes & LOG_APPEND_TIME_BIT:
         offset[0] = header.base_offset if header.base_offset > from_offset else from_offset
         timestamp[0] = header.max_timestamp
@@ -443,12 +447,8 @@ cdef int segment_find_time(
         result = walk_next(&walk, &header, &bytes, False)
         if result != WALK_BATCH:
             return result
-        if header.max_timestamp < timestamp_ms or batch_last_offset(&header) < from_offset:
+        if header.max_timestamp < timestamp_ms or batch_last_offset(&header) < from_offset or header.record_count == 0:
             continue
-        if header.magic < 2:           # a message; of a wrapper, the offset of its last one is answered
-            offset[0] = header.base_offset
-            timestamp[0] = header.max_timestamp
-            return WALK_BATCH
         walk.position -= header.size
         result = walk_next(&walk, &header, &bytes, True)
         if result != WALK_BATCH:

@@ -1,0 +1,473 @@
+"""Compaction: what stays of a log, and in which form."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+from compacted import RETENTION_MS, CompactedLog, Kept, keyed
+from logs import LOGS, NOW_MS, index_entries
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.batch import marker, split
+from penstock.pyx.compactor import Compactor, Pace, RottenLogError
+
+PRODUCER = (7, 0)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CompactedLog:
+    return CompactedLog(tmp_path)
+
+
+def values(log: CompactedLog) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in log.kept()}
+
+
+def test_the_newest_record_of_each_key_stays_where_it_was(log: CompactedLog) -> None:
+    log.put((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    log.put((b"a", b"2"), (b"d", b"1"))
+    log.roll()
+    log.put((b"b", b"2"), (b"e", b"1"))
+    log.roll()
+    done = log.compact()
+    assert (done.first_dirty, done.segments_before, done.segments_after) == (7, 2, 1)
+    assert (done.records_read, done.records_kept, done.keys) == (7, 5, 5)
+    assert log.kept() == [
+        Kept(2, b"c", b"1", NOW_MS + 2),
+        Kept(3, b"a", b"2", NOW_MS),
+        Kept(4, b"d", b"1", NOW_MS + 1),
+        Kept(5, b"b", b"2", NOW_MS),
+        Kept(6, b"e", b"1", NOW_MS + 1),
+    ]
+
+
+def test_the_active_segment_is_never_touched(log: CompactedLog) -> None:
+    log.put((b"a", b"1"), (b"a", b"2"))
+    assert log.cleanable().cleanable_bytes == 0
+    assert log.compact().first_dirty == 0
+    assert [record.value for record in log.kept()] == [b"1", b"2"]
+
+
+def test_offsets_and_the_log_end_survive_a_log_whose_end_is_superseded(log: CompactedLog) -> None:
+    for value in (b"1", b"2", b"3"):
+        log.put((b"a", value))
+        log.roll()
+    log.put((b"a", b"4"))
+    log.roll()
+    before = log.offsets()
+    log.compact()
+    assert log.kept() == [Kept(3, b"a", b"4", NOW_MS)]
+    assert log.offsets() == before
+    log.restart()
+    assert log.offsets() == before
+    assert log.put((b"b", b"1")) == 4
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_batches_keep_their_codec_and_header_fields(log: CompactedLog, codec: int) -> None:
+    log.put((b"a", b"1" * 100), (b"b", b"1" * 100), (b"c", b"1" * 100), producer=(7, 3, 40), codec=codec)
+    log.put((b"c", b"2"), (b"a", b"2"))
+    log.roll()
+    old = log.read_all()[0]
+    log.compact()
+    new = log.read_all()[0]
+    assert (new.base_offset, new.last_offset_delta, new.record_count) == (0, 2, 1)
+    for name in ("producer_id", "producer_epoch", "base_sequence", "last_sequence", "codec", "leader_epoch"):
+        assert getattr(new, name) == getattr(old, name)
+    assert new.max_timestamp == NOW_MS + 1
+    assert log.kept()[0] == Kept(1, b"b", b"1" * 100, NOW_MS + 1)
+
+
+def test_headers_of_records_stay(log: CompactedLog) -> None:
+    from penstock.pyx.batch import BatchBuilder, records
+
+    builder = BatchBuilder()
+    builder.append(b"a", b"1", NOW_MS, headers=[("x", b"y"), ("z", None)])
+    builder.append(b"b", None, NOW_MS, headers=[("t", b"u")])
+    log.append(builder.build())
+    log.put((b"c", b"1"), (b"c", b"2"))
+    log.roll()
+    log.compact()
+    kept = [record for raw in log.read_all() for record in records(raw)]
+    assert [record.headers for record in kept] == [(("x", b"y"), ("z", None)), (("t", b"u"),), ()]
+
+
+def test_records_without_a_key_go_as_in_kafka(log: CompactedLog) -> None:
+    LOGS.reconfigure(log.topic, 0, {"cleanup_compact": 0})  # They came before the topic was compacted.
+    log.put((None, b"1"), (b"a", b"1"))
+    LOGS.reconfigure(log.topic, 0, {"cleanup_compact": 1})
+    log.roll()
+    assert log.compact().records_without_key == 1
+    assert values(log) == {b"a": b"1"}
+
+
+def test_tombstones_stay_for_their_retention_and_go_then(log: CompactedLog) -> None:
+    log.put((b"a", b"1"), (b"b", b"1"))
+    log.put((b"a", None), (b"c", b"1"))
+    log.roll()
+    log.compact(NOW_MS)
+    assert values(log) == {b"b": b"1", b"a": None, b"c": b"1"}
+    batch = log.read_all()[1]
+    assert batch.attributes & 0x40 and batch.base_timestamp == NOW_MS + RETENTION_MS
+    assert log.kept()[1:] == [Kept(2, b"a", None, NOW_MS), Kept(3, b"c", b"1", NOW_MS + 1)]
+    log.put((b"d", b"1"))
+    log.roll()
+    log.compact(NOW_MS + RETENTION_MS - 1)
+    assert b"a" in values(log)
+    assert log.read_all()[1].base_timestamp == NOW_MS + RETENTION_MS, "the horizon is set once"
+    log.put((b"e", b"1"))
+    log.roll()
+    log.compact(NOW_MS + RETENTION_MS)
+    assert values(log) == {b"b": b"1", b"c": b"1", b"d": b"1", b"e": b"1"}
+
+
+def test_a_tombstone_is_superseded_like_any_record(log: CompactedLog) -> None:
+    log.put((b"a", None))
+    log.put((b"a", b"1"))
+    log.roll()
+    log.compact()
+    assert log.kept() == [Kept(1, b"a", b"1", NOW_MS)]
+
+
+def test_the_last_batch_of_a_producer_is_kept_without_its_records(log: CompactedLog) -> None:
+    log.put((b"a", b"1"), producer=(7, 0, 0))
+    log.put((b"a", b"2"), (b"b", b"2"), producer=(7, 0, 1))
+    log.put((b"a", b"3"), (b"b", b"3"), producer=(8, 2, 0))
+    log.put((b"a", b"4"), (b"b", b"4"))
+    log.roll()
+    log.compact()
+    assert [(raw.base_offset, raw.last_offset, raw.record_count) for raw in log.read_all()] == [
+        (1, 2, 0), (3, 4, 0), (5, 6, 2),
+    ]  # fmt: skip
+    assert log.read_all()[0].last_sequence == 2
+    log.kill(log.root.with_name(log.root.name + "k"))
+    with pytest.raises(KafkaError) as refused:
+        log.put((b"a", b"5"), producer=(7, 0, 9))
+    assert refused.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.put((b"a", b"2"), (b"b", b"2"), producer=(7, 0, 1)) == 1, "a batch sent again is known"
+    assert log.put((b"a", b"5"), producer=(7, 0, 3)) == 7
+    log.roll()
+    log.compact()
+    assert [(raw.base_offset, raw.record_count) for raw in log.read_all()] == [(3, 0), (5, 1), (7, 1)]
+
+
+def test_aborted_data_goes_at_once_and_its_marker_after_the_horizon(log: CompactedLog) -> None:
+    log.put((b"a", b"committed"))
+    log.put((b"a", b"aborted"), (b"b", b"aborted"), producer=(*PRODUCER, 0), transactional=True)
+    log.mark(marker(False, *PRODUCER, 0, NOW_MS))
+    log.put((b"c", b"committed"), producer=(*PRODUCER, 2), transactional=True)
+    log.mark(marker(True, *PRODUCER, 0, NOW_MS))
+    log.put((b"d", b"1"))
+    log.roll()
+    log.compact(NOW_MS)
+    assert values(log) == {b"a": b"committed", b"c": b"committed", b"d": b"1"}
+    assert LOGS.aborted(log.topic, 0, 0, 3) == [(7, 1)]
+    assert [raw.base_offset for raw in log.read_all()] == [0, 3, 4, 5, 6]
+    log.put((b"e", b"1"))
+    log.roll()
+    log.compact(NOW_MS)
+    abort = log.read_all()[1]
+    assert (abort.base_offset, abort.attributes & 0x60, abort.base_timestamp) == (3, 0x60, NOW_MS + RETENTION_MS)
+    assert LOGS.aborted(log.topic, 0, 0, 3) == [(7, 1)], "as long as the marker is there"
+    log.put((b"f", b"1"))
+    log.roll()
+    log.compact(NOW_MS + RETENTION_MS)
+    assert [raw.base_offset for raw in log.read_all()] == [0, 4, 5, 6, 7, 8]
+    assert LOGS.aborted(log.topic, 0, 0, 9) == []
+    assert not log.files(".txnindex")
+    assert log.kept(committed=True) == log.kept()
+
+
+def test_a_commit_marker_goes_once_its_data_and_its_horizon_are_gone(log: CompactedLog) -> None:
+    log.put((b"a", b"1"), producer=(*PRODUCER, 0), transactional=True)
+    log.mark(marker(True, *PRODUCER, 0, NOW_MS))
+    log.put((b"b", b"1"), producer=(*PRODUCER, 1), transactional=True)
+    log.mark(marker(True, *PRODUCER, 0, NOW_MS))
+    log.put((b"a", b"2"))
+    log.roll()
+    for now_ms, left in ((NOW_MS, [1, 2, 3, 4]), (NOW_MS, [1, 2, 3, 4, 5]), (NOW_MS + RETENTION_MS, [2, 3, 4, 5, 6])):
+        log.compact(now_ms)
+        assert [raw.base_offset for raw in log.read_all()] == left
+        log.put((b"c%d" % len(left), b"1"))
+        log.roll()
+
+
+def test_nothing_of_an_open_transaction_counts(log: CompactedLog) -> None:
+    log.put((b"a", b"old"))
+    log.put((b"b", b"1"), (b"b", b"2"))
+    log.put((b"a", b"open"), producer=(*PRODUCER, 0), transactional=True)
+    log.put((b"b", b"3"))
+    log.roll()
+    done = log.compact()
+    assert done.first_dirty == 3
+    assert [record[:3] for record in log.kept()] == [
+        (0, b"a", b"old"), (2, b"b", b"2"), (3, b"a", b"open"), (4, b"b", b"3"),
+    ]  # fmt: skip
+    assert [record.value for record in log.kept(committed=True)] == [b"old", b"2"], "readers stop at the moved batch"
+    log.mark(marker(False, *PRODUCER, 0, NOW_MS))
+    log.roll()
+    log.compact()
+    assert values(log) == {b"a": b"old", b"b": b"3"}
+
+
+def test_an_aborted_transaction_across_segments_and_passes(log: CompactedLog) -> None:
+    log.put((b"a", b"keep"))
+    log.put((b"a", b"bad1"), producer=(*PRODUCER, 0), transactional=True)
+    log.roll()
+    log.put((b"a", b"bad2"), producer=(*PRODUCER, 1), transactional=True)
+    log.roll()
+    log.mark(marker(False, *PRODUCER, 0, NOW_MS))
+    log.put((b"z", b"1"))
+    log.roll()
+    log.compact(buffer_bytes=1 << 20)
+    assert values(log) == {b"a": b"keep", b"z": b"1"}
+    log.kill(log.root.with_name(log.root.name + "k"))
+    assert log.kept(committed=True) == log.kept()
+
+
+def test_a_small_table_takes_several_passes(log: CompactedLog) -> None:
+    for turn in range(3):
+        for batch in range(10):
+            log.put(*((b"k%d" % (batch * 5 + i), b"%d" % turn) for i in range(5)))
+        log.roll()
+    ends = []
+    while log.cleanable().cleanable_bytes:
+        ends.append(log.compact(buffer_bytes=24 * 20).first_dirty)
+    assert len(ends) > 5 and ends == sorted(set(ends)) and ends[-1] == 150
+    assert values(log) == {b"k%d" % i: b"2" for i in range(50)}
+    assert len(log.kept()) < 150
+
+
+def test_the_lag_keeps_young_segments(log: CompactedLog) -> None:
+    log.put((b"a", b"1"), timestamp_ms=NOW_MS - 5000)
+    log.put((b"a", b"2"), timestamp_ms=NOW_MS - 5000)
+    log.roll()
+    log.put((b"a", b"3"), timestamp_ms=NOW_MS - 100)
+    log.roll()
+    assert log.cleanable(min_lag_ms=1000).upper_bound == 2
+    assert log.compact(min_lag_ms=1000).first_dirty == 2
+    assert [record.value for record in log.kept()] == [b"2", b"3"]
+    assert log.cleanable().oldest_dirty_ms == NOW_MS - 100
+
+
+def test_what_is_cleanable_is_counted_in_bytes(log: CompactedLog) -> None:
+    size = len(keyed([(b"a", b"1")]))
+    log.put((b"a", b"1"))
+    log.put((b"a", b"2"))
+    log.roll()
+    log.put((b"a", b"3"))
+    found = log.cleanable()
+    assert (found.first_dirty, found.upper_bound, found.clean_bytes, found.cleanable_bytes) == (0, 2, 0, 2 * size)
+    log.compact()
+    found = log.cleanable()
+    assert (found.first_dirty, found.clean_bytes, found.cleanable_bytes) == (2, size, 0)
+    log.checkpoint = 1000
+    assert log.cleanable().first_dirty == 0, "a checkpoint past the end is not believed"
+
+
+def test_deleted_records_move_the_dirty_start(log: CompactedLog) -> None:
+    for i in range(4):
+        log.put((b"a", b"%d" % i))
+        log.roll()
+    LOGS.delete_records_before(log.topic, 0, 2)
+    assert log.cleanable().first_dirty == 2
+    log.compact()
+    assert log.kept() == [Kept(3, b"a", b"3", NOW_MS)]
+
+
+def test_times_are_found_across_holes(log: CompactedLog) -> None:
+    for i in range(6):
+        log.put((b"a" if i != 3 else b"b", b"%d" % i), timestamp_ms=NOW_MS + 10 * i, producer=(7, 0, i))
+    log.roll()
+    log.put((b"c", b"1"), timestamp_ms=NOW_MS + 5)
+    log.compact()
+    assert LOGS.offset_for_timestamp(log.topic, 0, NOW_MS) == (3, NOW_MS + 30)
+    assert LOGS.offset_for_timestamp(log.topic, 0, NOW_MS + 31) == (5, NOW_MS + 50)
+    assert LOGS.max_timestamp(log.topic, 0) == (5, NOW_MS + 50)
+
+
+def test_an_emptied_batch_has_no_time(log: CompactedLog) -> None:
+    log.put((b"a", b"1"), timestamp_ms=NOW_MS + 500, producer=(7, 0, 0))
+    log.put((b"a", b"2"), timestamp_ms=NOW_MS)
+    log.roll()
+    log.compact()
+    for _ in range(2):
+        assert [raw.record_count for raw in log.read_all()] == [0, 1]
+        assert LOGS.max_timestamp(log.topic, 0) == (1, NOW_MS)
+        assert LOGS.offset_for_timestamp(log.topic, 0, NOW_MS + 1) is None
+        log.kill(log.root.with_name(log.root.name + "k"))
+
+
+def test_reads_in_holes_go_on_with_what_follows(log: CompactedLog) -> None:
+    for i in range(5):
+        log.put((b"a", b"%d" % i))
+        log.roll()
+    log.put((b"b", b"1"))
+    log.compact()
+    for offset in range(5):
+        assert split(LOGS.read(log.topic, 0, offset, 1))[0].base_offset == 4
+    assert split(LOGS.read(log.topic, 0, 5, 1))[0].base_offset == 5
+
+
+def test_indexes_of_a_cleaned_segment_are_right(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path, index_interval_bytes=200)
+    for i in range(50):
+        log.put((b"%d" % (i % 20), b"x" * 30), timestamp_ms=NOW_MS + i)
+    log.roll()
+    log.compact()
+    positions = {raw.last_offset: at for raw, at in zip(log.read_all(), range(0, 10**6, 100), strict=False)}
+    data = log.files(".log")[0].read_bytes()
+    entries = index_entries(log.files(".index")[0], ">ii")
+    assert entries
+    for offset, position in entries:
+        assert struct.unpack_from(">q", data, position)[0] == offset and offset in positions
+    times = index_entries(log.files(".timeindex")[0], ">qi")
+    assert times[-1] == (NOW_MS + 49, 49)
+
+
+def test_segments_are_grouped_up_to_segment_bytes(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path, segment_bytes=1000)
+    for i in range(12):
+        log.put((b"k%d" % i, b"x" * 200))
+        log.roll()
+    done = log.compact()
+    assert done.segments_before == 12 and done.segments_after == 4
+    assert len(log.files(".log")) == 5
+    assert len(log.kept()) == 12
+    assert {path.name.partition(".")[2] for path in log.folder.iterdir()} <= {
+        "log", "index", "timeindex", "snapshot", "sequences", "metadata",
+    } | {"leader-epoch-checkpoint"} | {""}  # fmt: skip
+
+
+def test_nothing_is_written_when_nothing_goes(log: CompactedLog) -> None:
+    log.put((b"a", b"1"), (b"b", b"1"))
+    log.roll()
+    before = log.files(".log")[0].stat().st_ino
+    done = log.compact()
+    assert done.records_kept == 2 and log.files(".log")[0].stat().st_ino == before
+    assert not log.files(".cleaned")
+
+
+def test_readers_of_old_segments_go_on(log: CompactedLog) -> None:
+    """A reader that looks all the time sees the newest value of each key, and offsets that grow, at any moment."""
+    log.put(*((b"k%d" % i, b"0") for i in range(100)))
+    log.roll()
+    stop, faults = threading.Event(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            kept = log.kept()
+            if [record.offset for record in kept] != sorted({record.offset for record in kept}):
+                faults.append("order")
+            if {record.key for record in kept} != {b"k%d" % i for i in range(100)}:
+                faults.append(f"{len(kept)} records")
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for turn in range(1, 30):
+            log.put(*((b"k%d" % i, b"%d" % turn) for i in range(100)), codec=turn % 5)
+            log.roll()
+            log.compact()
+            log.housekeep()
+    finally:
+        stop.set()
+        thread.join()
+    assert faults == []
+    assert len(log.kept()) == 100
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        (25, "offset 0 .*checksum"),
+        (65, "offset 0 .*checksum"),
+        (70, "offset 72057594037927937.*order"),
+        (70 + 8, "records"),
+        (70 + 20, "offset 1 .*checksum"),
+    ],
+)
+def test_a_rotten_batch_leaves_the_log_as_it_is(log: CompactedLog, place: int, why: str) -> None:
+    log.put((b"a", b"1"))
+    log.put((b"a", b"2"))
+    log.roll()
+    path = log.files(".log")[0]
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(RottenLogError, match=why):
+        log.compact()
+    assert path.read_bytes() == data
+    assert not log.files(".cleaned") and not log.files(".swap")
+
+
+def test_a_batch_that_inflates_too_far_is_refused(log: CompactedLog) -> None:
+    log.put((b"a", b"x" * 100_000), codec=4)
+    log.roll()
+    with pytest.raises(RottenLogError, match="limit"):
+        Compactor(Pace(), 1 << 20, inflated_max_bytes=50_000).compact(LOGS, log.topic, 0, -1, NOW_MS, 0, 0)
+
+
+def test_passes_end_with_their_pace_and_with_the_partition(log: CompactedLog) -> None:
+    for i in range(20):
+        log.put((b"a", b"%d" % i))
+    log.roll()
+    pace = Pace(1.0)  # a byte a second
+    failures: list[KafkaError] = []
+
+    def compact() -> None:
+        try:
+            log.compact(pace=pace)
+        except KafkaError as error:
+            failures.append(error)
+
+    for end in (pace.end, log.stop):
+        thread = threading.Thread(target=compact)
+        thread.start()
+        end()
+        thread.join()
+        if end == pace.end:
+            with pytest.raises(KafkaError):
+                log.compact(pace=pace)
+        pace = Pace(1.0)
+    assert len(failures) == 2 or all(f.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for f in failures[1:])
+    assert not log.files(".cleaned")
+
+
+def test_a_log_that_retention_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path, cleanup_delete=1, retention_ms=-1)
+    for i in range(5):
+        log.put((b"a", b"%d" % i), (b"b%d" % i, b"1"))
+        log.roll()
+    stop = threading.Event()
+
+    def trim() -> None:
+        start = 0
+        while not stop.is_set() and start < 6:
+            start += 2
+            LOGS.delete_records_before(log.topic, 0, start)
+            log.housekeep()
+
+    thread = threading.Thread(target=trim)
+    thread.start()
+    for _ in range(20):
+        log.checkpoint = -1
+        try:
+            log.compact()
+        except KafkaError as error:
+            assert error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    stop.set()
+    thread.join()
+    kept = log.kept()
+    assert kept[-1] == Kept(9, b"b4", b"1", NOW_MS + 1)
+    log.kill(tmp_path.with_name(tmp_path.name + "k"))
+    assert log.kept() == kept
+
+
+def test_unknown_partitions_are_refused() -> None:
+    with pytest.raises(KafkaError) as refused:
+        Compactor(Pace(), 1 << 20).compact(LOGS, "nothing", 0, -1, NOW_MS, 0, 0)
+    assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
