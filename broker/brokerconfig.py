@@ -62,6 +62,7 @@ class Described:
     doc: str
     read_only: bool
     synonyms: tuple[Layer, ...]
+    sensitive: bool = False
 
 
 class BrokerConfig(Mapping[str, Any]):
@@ -94,14 +95,18 @@ class BrokerConfig(Mapping[str, Any]):
 
     @staticmethod
     def check(texts: Mapping[str, str | None]) -> None:
-        """Raise KafkaError for names that can't be altered at run time or a value that does not parse."""
-        unknown = [name for name in texts if name not in SCHEMA.properties]
+        """Raise KafkaError for names that can't be altered at run time or a value that does not parse.
+
+        Names that are no property of this broker are right, as in Kafka: they are kept and have no effect.
+        """
         fixed = [name for name in texts if name in SCHEMA.properties and name not in DYNAMIC]
-        for names, why in ((unknown, "Unknown broker configs"), (fixed, "Cannot update these configs dynamically")):
-            if names:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{why}: [{','.join(names)}]")
+        if fixed:
+            why = f"Cannot update these configs dynamically: [{','.join(fixed)}]"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, why)
         for name, text in texts.items():
-            prop = SCHEMA.properties[name]
+            prop = SCHEMA.properties.get(name)
+            if prop is None:
+                continue
             try:
                 prop.parse((text or "").strip())
             except ValueError as error:
@@ -119,7 +124,11 @@ class BrokerConfig(Mapping[str, Any]):
         else:
             self.dynamic = dict(texts)
         layers = {**self.dynamic_default, **self.dynamic}
-        self._altered = {name: SCHEMA.properties[name].parse(text.strip()) for name, text in layers.items()}
+        self._altered = {
+            name: SCHEMA.properties[name].parse(text.strip())
+            for name, text in layers.items()
+            if name in SCHEMA.properties
+        }
 
     def _layers(self, name: str) -> list[Layer]:
         """The layers of a broker property, the one in force first."""
@@ -161,14 +170,23 @@ class BrokerConfig(Mapping[str, Any]):
         return described
 
     def describe_broker(self) -> list[Described]:
-        """Every property of this broker."""
-        return [self._describe(name, self._layers(name)) for name in SCHEMA.properties]
+        """Every property of this broker, and what was altered at run time without being one."""
+        layers = [
+            (self.dynamic, ConfigSource.DYNAMIC_BROKER),
+            (self.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ]
+        known = [self._describe(name, self._layers(name)) for name in SCHEMA.properties]
+        return known + [
+            _unknown(name, source) for texts, source in layers for name in texts if name not in SCHEMA.properties
+        ]
 
     def describe_default_broker(self) -> list[Described]:
         """The properties that were altered for all brokers."""
         found = []
+        source = ConfigSource.DYNAMIC_DEFAULT_BROKER
         for name, text in self.dynamic_default.items():
-            found.append(self._describe(name, [(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)]))
+            known = name in SCHEMA.properties
+            found.append(self._describe(name, [(name, text, source)]) if known else _unknown(name, source))
         return found
 
     def _describe(self, name: str, layers: list[Layer]) -> Described:
@@ -180,6 +198,12 @@ class BrokerConfig(Mapping[str, Any]):
 
 
 _TOPIC_KINDS = {entry.broker_name: entry.kind for entry in TOPIC_CONFIGS.values()}
+
+
+def _unknown(name: str, source: ConfigSource) -> Described:
+    """What nobody here knows could be a password, so it isn't told."""
+    doc = "Kept without effect: no property of this broker."
+    return Described(name, None, source, ConfigType.UNKNOWN, doc, read_only=True, synonyms=(), sensitive=True)
 
 
 def _kind_of(name: str, value: Any) -> ConfigType:

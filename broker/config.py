@@ -30,9 +30,9 @@ MIB = 1 << 20
 
 
 def parse_cleanup_policy(text: str) -> list[str]:
-    """`delete`, `compact` or both."""
+    """`delete`, `compact`, both, or nothing: then old segments stay."""
     words = parse_list(text)
-    if not words or any(word not in ("delete", "compact") for word in words):
+    if any(word not in ("delete", "compact") for word in words):
         raise ValueError("is not one of compact, delete")
     return words
 

@@ -12,7 +12,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from penstock import log
 from penstock.broker.brokerconfig import BrokerConfig, ConfigSource, Described
+from penstock.broker.config import SCHEMA
 from penstock.broker.context import Context
 from penstock.broker.entities import Entity
 from penstock.broker.groupresource import check_group_configs, describe_group
@@ -22,7 +24,8 @@ from penstock.broker.topics import Topic, check_name
 from penstock.errors import ErrorCode, KafkaError
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-ROOT_LOGGER = "penstock"
+# The logger above all of ours, and what it is called on the wire.
+ROOT_LOGGER, ROOT = "penstock", "root"
 TRACE = 5
 LOG_LEVELS = {
     "DEBUG": logging.DEBUG,
@@ -32,6 +35,9 @@ LOG_LEVELS = {
     "TRACE": TRACE,
     "WARN": logging.WARNING,
 }
+
+
+_log = log.get("broker.resources")
 
 
 def _invalid(why: str) -> KafkaError:
@@ -133,6 +139,9 @@ class BrokerResource:
             await context.store.create(path, data, parents=True)
         else:
             await context.store.set(path, data)
+        unknown = [key for key in texts if key not in SCHEMA.properties]
+        if unknown:
+            _log.warning("kept without effect, no properties of this broker: %s", ", ".join(sorted(unknown)))
         context.config.alter(texts, default=not name)
         context.topics.broker_configs_changed()
 
@@ -193,7 +202,7 @@ class ClientMetricsResource:
 
 
 class Loggers:
-    """This broker's loggers by name; `penstock` is the root."""
+    """This broker's loggers by name; `root` is the one above all of them."""
 
     def names(self, context: Context) -> Iterable[str]:
         """This broker."""
@@ -219,7 +228,7 @@ class Loggers:
         check_broker_id(context, name, f"Unexpected node id. Expected {context.node_id}, but received {name}", "Node")
         known = _loggers()
         for logger, level in levels.items():
-            if logger == ROOT_LOGGER and level is None:
+            if logger == ROOT and level is None:
                 raise _invalid("Removing the log level of the root logger is not allowed")
             if logger not in known:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist!")
@@ -231,17 +240,21 @@ class Loggers:
     def set_levels(self, levels: Mapping[str, str | None]) -> None:
         """Give loggers levels that are checked."""
         for logger, level in levels.items():
-            logging.getLogger(logger).setLevel(logging.NOTSET if level is None else LOG_LEVELS[level])
+            _logger(logger).setLevel(logging.NOTSET if level is None else LOG_LEVELS[level])
 
 
 def _loggers() -> list[str]:
     found = logging.root.manager.loggerDict
     names = {name for name in tuple(found) if name.startswith(f"{ROOT_LOGGER}.")}
-    return sorted(names | {ROOT_LOGGER})
+    return [ROOT, *sorted(names)]
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(ROOT_LOGGER if name == ROOT else name)
 
 
 def _level_name(logger: str) -> str:
-    level = logging.getLogger(logger).getEffectiveLevel()
+    level = _logger(logger).getEffectiveLevel()
     # The nearest level that has a name, for one in between.
     return min(LOG_LEVELS, key=lambda name: abs(LOG_LEVELS[name] - level))
 

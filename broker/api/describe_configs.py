@@ -55,6 +55,7 @@ def _entry(one: Described, request: DescribeConfigsRequest) -> Entry:
         name=one.name,
         value=one.text,
         read_only=one.read_only,
+        is_sensitive=one.sensitive,
         is_default=one.source is ConfigSource.DEFAULT,
         config_source=one.source,
         synonyms=synonyms,

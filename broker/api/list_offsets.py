@@ -41,7 +41,7 @@ async def handle(context: Context, request: ListOffsetsRequest, call: Call) -> L
     for topic in request.topics:
         answered = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answered)
-        for partition in topic.partitions:
+        for partition in {one.partition_index: one for one in topic.partitions}.values():
             try:
                 if (topic.name, partition.partition_index) in doubled:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "asked for twice")
