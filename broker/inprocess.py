@@ -6,7 +6,8 @@
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 
 It is the broker of `penstock broker`, with its own asyncio loop in a thread; any number of them may run at once. Without a
-folder of its own it keeps its data in a temporary one, which goes when it is closed.
+folder of its own it keeps its data in a temporary one, which goes when it is closed or the process ends. A process that ends
+without `close` ends the broker as `kill -9` would: what was acknowledged is there at the next start.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Broker:
         self._port = port
         self._own_folder = data is None
         self._data = Path(tempfile.mkdtemp(prefix="penstock-") if data is None else data)
+        if self._own_folder:
+            atexit.register(self._remove_folder)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
@@ -87,7 +90,6 @@ class Broker:
             self._thread.join()
             self._thread = None
             raise self._failure
-        atexit.register(self.close)
         return self
 
     def stop(self) -> None:
@@ -108,10 +110,13 @@ class Broker:
 
     def close(self) -> None:
         """Stop; a temporary data folder is removed."""
-        atexit.unregister(self.close)
         self.stop()
         if self._own_folder:
-            shutil.rmtree(self._data, ignore_errors=True)
+            self._remove_folder()
+            atexit.unregister(self._remove_folder)
+
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self._data, ignore_errors=True)
 
     def __enter__(self) -> Broker:
         return self.start()

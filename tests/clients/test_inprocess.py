@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -176,12 +177,18 @@ def test_what_can_not_be_planted_or_configured_is_said(penstock_broker):
         Broker(properties={"num.partition": 3})
 
 
-def test_a_program_that_forgets_to_stop_it_still_ends(tmp_path):
+def test_a_program_that_ends_without_closing_it_loses_nothing(tmp_path):
     program = f"""
+from confluent_kafka import Producer
 from penstock.broker import Broker
-broker = Broker({str(tmp_path / "data")!r}).start()
-print(broker.bootstrap)
+broker, other = Broker({str(tmp_path / "data")!r}).start(), Broker().start()
+producer = Producer({{"bootstrap.servers": broker.bootstrap}})
+producer.produce("kept", b"value", partition=0)
+assert producer.flush(30) == 0
+print(other.data)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("127.0.0.1:")
-    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    assert done.stderr == ""
+    assert not Path(done.stdout.strip()).exists()
+    with Broker(tmp_path / "data") as broker:
+        assert consume(broker.bootstrap, "kept", 1) == [b"value"]
