@@ -173,7 +173,7 @@ def test_what_can_not_be_planted_or_configured_is_said(penstock_broker):
         penstock_broker.faults.error("Produce", "BROKEN")
     with pytest.raises(FaultError, match="start at 1"):
         penstock_broker.faults.drop("Produce", nth=0)
-    with pytest.raises(ConfigError, match="num.partitions"):
+    with pytest.raises(ConfigError, match=r"num\.partitions"):
         Broker(properties={"num.partition": 3})
 
 
