@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 from dataplane import Broker, Peer, api_versions, batch, forget_all, lead, produce, produced, topic_id
 from logs import LOGS
+from messagesets import Message, pack_set
 
 from penstock.errors import ErrorCode
-from penstock.pyx.batch import marker, records, split
+from penstock.pyx.batch import BatchBuilder, marker, records, split
 from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
@@ -27,6 +28,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     for name in ("orders", "several", "queue", "turns", "unanswered", "small", "time", "sequence"):
         lead(folder, name, partitions=3, **({"max_message_bytes": 1000} if name == "small" else {}))
     lead(folder, "stamped", log_append_time=1)
+    lead(folder, "compacted", cleanup_compact=1)
+    for name in ("sets-0-0", "sets-0-1", "sets-1-0", "sets-1-1", "sets-2-0", "sets-2-1", "batches-0", "batches-2"):
+        lead(folder, name)
     lead(folder, "__consumer_offsets")
     lead(folder, "__transaction_state")
     with Broker() as made:
@@ -133,9 +137,7 @@ def test_several_topics_and_partitions_fail_one_by_one(peer: Peer) -> None:
                 ],
             ),
             ProduceRequest.TopicProduceData(name="nowhere", partition_data=[part(index=0, records=batch([b"c"]))]),
-            ProduceRequest.TopicProduceData(
-                name="several", partition_data=[part(index=2, records=batch([b"d"]))]
-            ),
+            ProduceRequest.TopicProduceData(name="several", partition_data=[part(index=2, records=batch([b"d"]))]),
         ],
     )
     answer = peer.ask(request, 12, ProduceResponse)
@@ -159,6 +161,70 @@ def test_zstd_needs_version_7(peer: Peer) -> None:
 def test_batches_above_the_limit_are_refused(peer: Peer) -> None:
     one = produced(peer.ask(produce("small", batch([b"x" * 2000]), 9), 9, ProduceResponse))
     assert one.error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def message_set(magic: int, *values: bytes) -> bytes:
+    return pack_set(magic, [Message(i, b"k", value, 5) for i, value in enumerate(values)])
+
+
+@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("magic", range(2))
+def test_the_oldest_versions_bring_message_sets(peer: Peer, version: int, magic: int) -> None:
+    name = f"sets-{version}-{magic}"
+    for first in (0, 2):
+        request = produce(name, message_set(magic, b"a", b"b"), version)
+        one = produced(peer.ask(request, version, ProduceResponse))
+        assert (one.error_code, one.base_offset) == (0, first)
+    assert stored(name) == [b"a", b"b"] * 2
+    assert {raw.magic for raw in split(LOGS.read(name, 0, 0, 1 << 20))} == {magic}
+
+
+@pytest.mark.parametrize("version", [3, 7, 13])
+def test_from_version_3_on_a_partition_gets_one_batch_of_magic_2(peer: Peer, version: int) -> None:
+    end = LOGS.offsets("orders", 2).log_end
+    for wrong in (message_set(0, b"a"), message_set(1, b"a"), batch([b"a"]) * 2, batch([b"a"]) + message_set(1, b"a")):
+        one = produced(peer.ask(produce("orders", wrong, version, index=2), version, ProduceResponse))
+        assert (one.error_code, one.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+    assert LOGS.offsets("orders", 2).log_end == end
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_the_oldest_versions_may_bring_batches(peer: Peer, version: int) -> None:
+    name = f"batches-{version}"
+    one = produced(peer.ask(produce(name, batch([b"a"]) + batch([b"b"]), version), version, ProduceResponse))
+    assert (one.error_code, one.base_offset) == (0, 0)
+    assert stored(name) == [b"a", b"b"]
+    zstd = produced(peer.ask(produce(name, batch([b"a"], codec=4), version), version, ProduceResponse))
+    assert zstd.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize("version", [2, 7, 8, 9, 13])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_records_without_keys_are_named(peer: Peer, version: int, codec: int) -> None:
+    builder = BatchBuilder(codec)
+    for key in (b"a", None, b"b", None):
+        builder.append(key, b"v", 0)
+    one = produced(peer.ask(produce("compacted", builder.build(), version), version, ProduceResponse))
+    assert (one.error_code, one.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+    assert [error.batch_index for error in one.record_errors] == ([1, 3] if version >= 8 else [])
+    for error in one.record_errors:
+        assert error.batch_index_error_message == one.error_message == "a record of a compacted topic needs a key"
+
+
+def test_a_long_list_of_bad_records_is_cut(peer: Peer) -> None:
+    builder = BatchBuilder()
+    for _ in range(1000):
+        builder.append(None, b"v", 0)
+    one = produced(peer.ask(produce("compacted", builder.build(), 9), 9, ProduceResponse))
+    assert [error.batch_index for error in one.record_errors] == list(range(16))
+
+
+def test_an_error_says_what_is_wrong(peer: Peer) -> None:
+    bad = bytearray(batch([b"rotten"]))
+    bad[-1] ^= 1
+    one = produced(peer.ask(produce("orders", bytes(bad), 9), 9, ProduceResponse))
+    assert (one.error_code, one.error_message) == (ErrorCode.CORRUPT_MESSAGE, "the checksum is wrong")
+    assert one.record_errors == []
 
 
 def test_control_batches_are_refused(peer: Peer) -> None:
