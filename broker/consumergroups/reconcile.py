@@ -3,10 +3,12 @@
     stable ── target changed, nothing to give back ──► stable | unreleased     at the target's epoch
     stable ── something to give back ──► unrevoked                             still at the old epoch
     unrevoked ── the member owns it no more ──► stable | unreleased            at the target's epoch
+                                             └► unrevoked, for a newer target  at the next epoch
     unreleased ── others have released it ──► stable
 
-A member keeps its epoch while it has partitions to revoke, so that its commits for them are still its own; with
-the next epoch it is given what is free, and the rest as soon as the others let go (KIP-848).
+A member keeps its epoch while it has partitions to revoke, so that its commits for them are still its own. What it
+gave back leaves it with the next epoch, always, so that a commit from before that comes late is seen to be old. It
+is given what is free, and the rest as soon as the others let go (KIP-848).
 """
 
 from __future__ import annotations
@@ -45,8 +47,12 @@ def reconcile(
         if current.epoch != target_epoch:
             return _next(current, target_epoch, target, topic_ids, owned, held)
         return _narrowed(current, topic_ids, owned) if subscription_changed else current
-    if current.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(owned, current.revoking):
-        return _narrowed(current, topic_ids, owned) if subscription_changed else current
+    if current.state is MemberState.UNREVOKED_PARTITIONS:
+        if _owns_any(owned, current.revoking):
+            return _narrowed(current, topic_ids, owned) if subscription_changed else current
+        # A target that asks for more is newer than the one that asked for these: this epoch is below its.
+        epoch = min(current.epoch + 1, target_epoch)
+        return _next(current, target_epoch, target, topic_ids, owned, held, epoch)
     return _next(current, target_epoch, target, topic_ids, owned, held)
 
 
@@ -80,7 +86,9 @@ def _next(
     topic_ids: Collection[bytes],
     owned: Partitions | None,
     held: Held,
+    epoch_until_then: int | None = None,
 ) -> Current:
+    """Towards the target; `epoch_until_then` is the member's epoch while it still has something to give back."""
     kept: dict[bytes, dict[int, int]] = {}
     revoking: dict[bytes, dict[int, int]] = {}
     free: dict[bytes, list[int]] = {}
@@ -96,8 +104,8 @@ def _next(
             else:
                 free.setdefault(topic_id, []).append(partition)
     if revoking and _owns_any(owned, revoking):
-        state = MemberState.UNREVOKED_PARTITIONS
-        return Current(current.epoch, current.epoch, state, assigned=kept, revoking=revoking)
+        epoch = current.epoch if epoch_until_then is None else epoch_until_then
+        return Current(epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=revoking)
     for topic_id, partitions in free.items():
         kept.setdefault(topic_id, {}).update(dict.fromkeys(partitions, target_epoch))
     state = MemberState.UNRELEASED_PARTITIONS if unreleased else MemberState.STABLE

@@ -99,13 +99,12 @@ class Update:
         group = self.group
         if not changed and group.catalog_version == group.catalog.version:
             return
-        if not changed:
-            # Looked at once for each change of the topics; a load or a lost append only makes it look again.
-            group.catalog_version = group.catalog.version
         hashed = topics_hash(subscribed_topics(self.all_facts(), self.patterns), group.catalog)
         if changed or hashed != group.topics_hash:
             self.epoch += 1
             self.records.append(EpochRecord((self.epoch, hashed)))
+        else:  # Nothing to see until the topics change again.
+            group.catalog_version = group.catalog.version
         if group.has_topics_record:
             self.records.append(TopicsTombstone())
 
