@@ -11,6 +11,8 @@ replication, which there is none of.
 
 from __future__ import annotations
 
+import sys
+
 from penstock.config import (
     Property,
     Schema,
@@ -27,6 +29,7 @@ INT_MAX = (1 << 31) - 1
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
+DOUBLE_MAX = sys.float_info.max
 
 
 def parse_cleanup_policy(text: str) -> list[str]:
@@ -44,6 +47,14 @@ def parse_ratio(text: str) -> float:
         raise ValueError("is less than 0")
     if number > 1:
         raise ValueError("is more than 1")
+    return number
+
+
+def parse_load_factor(text: str) -> float:
+    """A part of a table that may be filled: above 0, at most 1."""
+    number = parse_ratio(text)
+    if number == 0:
+        raise ValueError("is not more than 0")
     return number
 
 
@@ -160,6 +171,19 @@ SCHEMA = Schema(
         Property("log.cleaner.min.compaction.lag.ms", _LONG, 0, "Least age of what is compacted."),
         Property("log.cleaner.max.compaction.lag.ms", _POSITIVE, LONG_MAX, "Most age of what is not."),
         Property("log.cleaner.min.cleanable.ratio", parse_ratio, 0.5, "Dirty part that starts a compaction."),
+        Property("log.cleaner.enable", parse_bool, True, "Compact logs whose policy asks for it."),
+        Property("log.cleaner.threads", parse_int(1, 256), 1, "Threads that compact."),
+        Property("log.cleaner.backoff.ms", _LONG, 15_000, "Wait when nothing is to be compacted."),
+        Property("log.cleaner.dedupe.buffer.size", parse_int(MIB, LONG_MAX), 128 * MIB, "Memory for keys, all threads."),
+        Property("log.cleaner.io.buffer.load.factor", parse_load_factor, 0.9, "Part of that memory that is filled."),
+        Property("log.cleaner.io.buffer.size", _INT, 512 * 1024, "Kept only: a thread reads and writes by the MiB."),
+        Property("log.cleaner.io.max.bytes.per.second", parse_float, DOUBLE_MAX, "Most that compaction reads and writes."),
+        Property(
+            "penstock.log.cleaner.inflated.max.bytes",
+            parse_int(MIB, INT_MAX),
+            128 * MIB,
+            "Most that a compressed batch may inflate to when it is compacted; a log with a larger one is not compacted.",
+        ),
         Property("log.segment.delete.delay.ms", _LONG, 60_000, "Time between a segment's removal from its log and its files'."),
         Property("log.preallocate", parse_bool, False, "Take the room of a whole segment when it is begun."),
         Property("log.flush.interval.messages", _POSITIVE, LONG_MAX, "Records after which a log is flushed."),

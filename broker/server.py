@@ -6,7 +6,7 @@ coordinators' logs opened) -> coordinators (their logs loaded) -> network thread
 least to recover first; each serves as soon as it is open, the others answer what clients try again. It says that it
 serves when all are open, or after OPEN_FIRST_S when recovery takes longer.
 
-Stop: network (no new requests, what is served is finished) -> handlers -> coordinators -> housekeeping ->
+Stop: network (no new requests, what is served is finished) -> handlers -> cleaner -> coordinators -> housekeeping ->
 logs (flushed, closed, checkpoints) -> store (the registration vanishes) -> clean-shutdown mark -> lock.
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker.brokerconfig import BrokerConfig
+from penstock.broker.cleaner import LogCleaner
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordinator import Coordinators
 from penstock.broker.disks import Disks
@@ -146,6 +147,9 @@ class Server:
         self._undo.append(housekeeping.stop)
         await coordinators.start(context)
         self._undo.append(coordinators.stop)
+        cleaner = LogCleaner(context)
+        cleaner.start()
+        self._undo.append(cleaner.stop)
         dispatch = Dispatch(context, data_plane)
         self._undo.append(dispatch.stop)
         take = dispatch.take if self._faults is None else self._faults.before(dispatch.take, data_plane)

@@ -228,9 +228,13 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
     def value(name: str) -> Any:
         return topic_value(config, configs, name)
 
+    segment_ms = value("segment.ms")
+    if "compact" in value("cleanup.policy"):
+        # What is written can't be compacted: it must be sealed in time (KIP-354).
+        segment_ms = min(segment_ms, value("max.compaction.lag.ms"))
     return {
         "segment_bytes": value("segment.bytes"),
-        "segment_ms": value("segment.ms"),
+        "segment_ms": segment_ms,
         "segment_jitter_ms": value("segment.jitter.ms"),
         "file_delete_delay_ms": value("file.delete.delay.ms"),
         "preallocate": int(value("preallocate")),

@@ -57,7 +57,7 @@ cdef enum:
     RELATIVE_MAX = 0x7fffffff
     NEVER = -1
 
-cdef int64_t FOREVER = 0x7fffffffffffffff
+cdef double UNLIMITED = 1e15          # bytes a second: Kafka's default is the largest number there is
 
 
 class RottenLogError(Exception):
@@ -312,7 +312,7 @@ cdef class Pace:
     def limit(self, double bytes_per_second):
         """Change the limit; see compactor.pyi."""
         pthread_mutex_lock(&self.pace.lock)
-        self.pace.bytes_per_second = bytes_per_second
+        self.pace.bytes_per_second = bytes_per_second if bytes_per_second < UNLIMITED else 0
         self.pace.free_ns = 0
         pthread_mutex_unlock(&self.pace.lock)
 

@@ -1,0 +1,259 @@
+"""The log cleaner: which compacted log is due, and who compacts it (the pass itself is `penstock.pyx.compactor`).
+
+A log is due when its dirty part is more than `min.cleanable.dirty.ratio` of it, or when something in the dirty part is
+older than `max.compaction.lag.ms` (KIP-354). The dirtiest goes first, as in Kafka. `log.cleaner.threads` threads work, each
+with its part of `log.cleaner.dedupe.buffer.size`; `log.cleaner.io.max.bytes.per.second` holds for all of them together.
+When nothing is due a thread waits for `log.cleaner.backoff.ms`.
+
+How far each log was compacted is in `cleaner-offset-checkpoint` in its log folder, Kafka's file. Should it be lost, the
+log counts as dirty and is compacted again.
+
+A log with a batch that can't be read (rotten bytes, or more than `penstock.log.cleaner.inflated.max.bytes` once it is
+inflated) or whose disk refuses is left alone until the broker restarts, with one line in the log; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
+from pathlib import Path
+
+from penstock import log
+from penstock.broker.context import Context
+from penstock.broker.topicconfig import topic_value
+from penstock.errors import KafkaError
+from penstock.pyx.checkpoint import Key, read_checkpoint, write_checkpoint
+from penstock.pyx.compactor import Cleanable, Compacted, Compactor, Pace, RottenLogError, cleanable
+
+CHECKPOINT = "cleaner-offset-checkpoint"
+PASSING = frozenset((ENOSPC, EDQUOT, EMFILE, ENFILE))
+"""Errors that say nothing about the log: it is tried again later."""
+
+_log = log.get("broker.cleaner")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A partition of a compacted topic, with its settings in force; times in ms."""
+
+    topic: str
+    index: int
+    topic_id: bytes
+    min_ratio: float
+    min_lag_ms: int
+    max_lag_ms: int
+    delete_retention_ms: int
+
+    @property
+    def key(self) -> Key:
+        """Topic and partition, as in a checkpoint."""
+        return self.topic, self.index
+
+
+def dirty_ratio(found: Cleanable) -> float:
+    """The dirty part of what could be compacted, 0 to 1."""
+    total = found.clean_bytes + found.cleanable_bytes
+    return found.cleanable_bytes / total if total else 0.0
+
+
+def is_due(candidate: Candidate, found: Cleanable, now_ms: int) -> bool:
+    """Whether a log should be compacted now."""
+    if not found.cleanable_bytes:
+        return False
+    too_old = 0 < found.oldest_dirty_ms < now_ms - candidate.max_lag_ms
+    return too_old or dirty_ratio(found) > candidate.min_ratio
+
+
+class CleanerCheckpoint:
+    """The first dirty offsets of the logs of one folder. Used under the cleaner's lock."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = Path(folder, CHECKPOINT)
+        self.offsets = read_checkpoint(self._path)
+
+    def put(self, key: Key, offset: int) -> None:
+        """Take an offset and write the file. Raises OSError."""
+        self.offsets[key] = offset
+        write_checkpoint(self._path, self.offsets)
+
+    def keep(self, keys: set[Key]) -> None:
+        """Forget all others; the file follows with the next offset."""
+        self.offsets = {key: offset for key, offset in self.offsets.items() if key in keys}
+
+
+class LogCleaner:
+    """Compacts logs from `start` to `stop`. Its threads touch nothing of the loop's but what is copied for them."""
+
+    def __init__(self, context: Context) -> None:
+        config = context.config
+        self._context = context
+        self._threads: int = config["log.cleaner.threads"]
+        self._pace = Pace(config["log.cleaner.io.max.bytes.per.second"])
+        self._buffer_bytes = config["log.cleaner.dedupe.buffer.size"] // self._threads
+        self._executor = ThreadPoolExecutor(self._threads, "cleaner")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lock = threading.Lock()
+        self._busy: set[Key] = set()
+        self._left_alone: set[tuple[bytes, int]] = set()
+        self._topic_ids: dict[str, bytes] = {}
+        self._checkpoints: dict[str, CleanerCheckpoint] = {}
+
+    def start(self) -> None:
+        """Begin, unless `log.cleaner.enable` is false."""
+        if self._context.config["log.cleaner.enable"]:
+            self._tasks = [
+                asyncio.create_task(self._run(), name=f"cleaner-{number}") for number in range(self._threads)
+            ]
+
+    async def stop(self) -> None:
+        """End; a pass that is under way ends between two batches and leaves its log as it was."""
+        self._pace.end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+
+    async def _run(self) -> None:
+        loop, config = asyncio.get_running_loop(), self._context.config
+        compactor = Compactor(
+            self._pace,
+            self._buffer_bytes,
+            config["log.cleaner.io.buffer.load.factor"],
+            config["penstock.log.cleaner.inflated.max.bytes"],
+        )
+        while True:
+            candidates = self._candidates()
+            worked = False
+            if candidates:
+                worked = await loop.run_in_executor(self._executor, self._turn, compactor, candidates)
+            if not worked:
+                await asyncio.sleep(config["log.cleaner.backoff.ms"] / 1000)
+
+    def _candidates(self) -> list[Candidate]:
+        """Every partition of a compacted topic. On the loop."""
+        config, found = self._context.config, []
+        for topic in self._context.topics.all():
+
+            def value(name: str, configs: dict[str, str] = topic.configs) -> int:
+                number: int = topic_value(config, configs, name)
+                return number
+
+            if "compact" not in topic_value(config, topic.configs, "cleanup.policy"):
+                continue
+            found += [
+                Candidate(
+                    topic.name,
+                    state.index,
+                    topic.topic_id,
+                    value("min.cleanable.dirty.ratio"),
+                    value("min.compaction.lag.ms"),
+                    value("max.compaction.lag.ms"),
+                    value("delete.retention.ms"),
+                )
+                for state in topic.partitions
+            ]
+        return found
+
+    def _turn(self, compactor: Compactor, candidates: list[Candidate]) -> bool:
+        """Compact the dirtiest log that is due. False: there was none, or its disk had no room. In a thread."""
+        with self._lock:
+            self._forget_deleted(candidates)
+            chosen = self._choose(candidates)
+            if chosen is None:
+                return False
+            self._busy.add(chosen.key)
+        try:
+            return self._compact(compactor, chosen)
+        finally:
+            with self._lock:
+                self._busy.discard(chosen.key)
+
+    def _forget_deleted(self, candidates: list[Candidate]) -> None:
+        """A deleted topic's offsets must not be those of a later topic of its name."""
+        ids = {candidate.topic: candidate.topic_id for candidate in candidates}
+        keys = {
+            candidate.key
+            for candidate in candidates
+            if self._topic_ids.get(candidate.topic, candidate.topic_id) == candidate.topic_id
+        }
+        for checkpoint in self._checkpoints.values():
+            checkpoint.keep(keys)
+        self._topic_ids = ids
+
+    def _checkpoint(self, key: Key) -> CleanerCheckpoint:
+        folder = self._context.partitions.folder_of(*key)
+        if folder not in self._checkpoints:
+            self._checkpoints[folder] = CleanerCheckpoint(folder)
+        return self._checkpoints[folder]
+
+    def _choose(self, candidates: list[Candidate]) -> Candidate | None:
+        now_ms = self._context.now_ms()
+        chosen, dirtiest = None, -1.0
+        for candidate in candidates:
+            if candidate.key in self._busy or (candidate.topic_id, candidate.index) in self._left_alone:
+                continue
+            try:
+                offset = self._checkpoint(candidate.key).offsets.get(candidate.key, -1)
+                found = cleanable(self._context.partitions, *candidate.key, offset, now_ms, candidate.min_lag_ms)
+            except (KafkaError, OSError):
+                continue  # Deleted, not open yet, or offline: said elsewhere.
+            if is_due(candidate, found, now_ms) and dirty_ratio(found) > dirtiest:
+                chosen, dirtiest = candidate, dirty_ratio(found)
+        return chosen
+
+    def _compact(self, compactor: Compactor, chosen: Candidate) -> bool:
+        topic, index = chosen.key
+        try:
+            with self._lock:
+                checkpoint = self._checkpoint(chosen.key)
+                offset = checkpoint.offsets.get(chosen.key, -1)
+            began = time.monotonic()
+            done = compactor.compact(
+                self._context.partitions,
+                topic,
+                index,
+                offset,
+                self._context.now_ms(),
+                chosen.min_lag_ms,
+                chosen.delete_retention_ms,
+            )
+            with self._lock:
+                checkpoint.put(chosen.key, done.first_dirty)
+        except KafkaError:
+            return False  # Stopped, deleted or changed by retention meanwhile.
+        except RottenLogError as error:
+            self._leave_alone(chosen, str(error))
+            return True
+        except OSError as error:
+            if error.errno in PASSING:
+                _log.warning("topic=%s partition=%d can't be compacted now: %s", topic, index, error)
+                return False
+            self._leave_alone(chosen, str(error))
+            return True
+        _report(chosen, done, time.monotonic() - began)
+        return True
+
+    def _leave_alone(self, candidate: Candidate, why: str) -> None:
+        _log.error(
+            "topic=%s partition=%d is not compacted any more until the broker restarts: %s",
+            candidate.topic, candidate.index, why,
+        )  # fmt: skip
+        with self._lock:
+            self._left_alone.add((candidate.topic_id, candidate.index))
+
+
+def _report(candidate: Candidate, done: Compacted, seconds: float) -> None:
+    _log.info(
+        "compacted topic=%s partition=%d to offset %d: %d of %d records stay, %d of %d bytes, %d segments for %d, %.1f s",
+        candidate.topic, candidate.index, done.first_dirty, done.records_kept, done.records_read,
+        done.bytes_written, done.bytes_read, done.segments_after, done.segments_before, seconds,
+    )  # fmt: skip
+    if done.records_without_key:
+        _log.warning(
+            "topic=%s partition=%d had %d records without a key: compaction dropped them",
+            candidate.topic, candidate.index, done.records_without_key,
+        )  # fmt: skip
