@@ -229,6 +229,7 @@ cdef void write_partition(
 cdef ProduceResult produce_serve(
     LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil:
+    cdef Reader whole = body
     cdef Reader* r = &body
     cdef Terms terms
     cdef Appended done
@@ -247,7 +248,7 @@ cdef ProduceResult produce_serve(
     terms.origin = ORIGIN_CLIENT
     if verdicts != NULL:
         terms.origin = ORIGIN_ADDED if terms.version >= ADDS_PARTITIONS_FROM else ORIGIN_VERIFIED
-    elif terms.transactional and find_unverified(logs, head, body, NULL):
+    elif terms.transactional and find_unverified(logs, head, whole, NULL):
         return PRODUCE_HAND_OVER
     at = answer_begin(out, head.correlation_id, terms.flexible)
     topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
