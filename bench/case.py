@@ -59,10 +59,6 @@ class Case(ABC):
     def finish(self, world: World, side: str) -> None:  # noqa: B027
         """Once for each side that was prepared, after the rounds, whatever happened."""
 
-    def seconds_at_most(self, world: World) -> float:
-        """How long one round of all sides takes at most, about; for the forecast."""
-        return 20.0
-
 
 @dataclass
 class Measured:

@@ -99,7 +99,7 @@ def _carry_out(run: Run, out: Path, work: Path | None) -> None:
     world = World(folder, run.scale, run.minutes, Programs(out / "programs"))
     progress = Console(stderr=True, highlight=False)
     try:
-        carry_out(run, world, lambda line: progress.print(line, markup=False), lambda: save(run, out))
+        carry_out(run, world, lambda line: progress.print(line, markup=False, soft_wrap=True), lambda: save(run, out))
     finally:
         world.close()
     save(run, out, plots.draw(run, out))

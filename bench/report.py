@@ -34,6 +34,9 @@ class Sheet:
 def sheets(run: Run) -> list[Sheet]:
     """Targets first, then LinkedIn's rows, then every case."""
     found = [targets_sheet(run)]
+    floors = floors_sheet(run)
+    if floors.rows:
+        found.append(floors)
     if any(name.startswith("linkedin") for name in run.measured):
         found.append(linkedin_sheet(run))
     found += [case_sheet(run, measured) for measured in run.measured.values()]
@@ -63,6 +66,30 @@ def why(run: Run, target: Target) -> str:
     return "\n".join(reasons)
 
 
+# What a floor does -> the case that measures it, and its metric.
+FLOORS = {
+    "epoll ping-pong, 1 connection, 5 in flight": ("request-5", "cpu_us_per_request"),
+    "epoll ping-pong, 16 connections": ("request-16x1", "cpu_us_per_request"),
+    "recv + pwrite of 1 MB requests": ("produce-1m", "cpu_s_per_gb"),
+    "recv + pwrite of 16 KB requests": ("produce-16k", "cpu_s_per_gb"),
+    "sendfile, 1 consumer": ("consume-1", "cpu_s_per_gb"),
+    "sendfile, 4 consumers": ("consume-4", "cpu_s_per_gb"),
+}
+
+
+def floors_sheet(run: Run) -> Sheet:
+    """What this machine takes for the bare system calls, in the same run and by the same clients."""
+    sheet = Sheet("Floors of this machine", ("floor", "CPU", "penstock", "x floor"))
+    for what, (case, metric) in FLOORS.items():
+        measured = run.measured.get(case)
+        value = measured.median(FLOOR, metric) if measured else None
+        if measured and value is not None:
+            unit = label(metric).removeprefix("broker CPU ")
+            cells = [_cell(measured, PENSTOCK, metric), _ratio(measured, metric, FLOOR)]
+            sheet.rows.append([what, f"{show(metric, value)} {unit}", *cells])
+    return sheet
+
+
 def linkedin_sheet(run: Run) -> Sheet:
     """The published rows under their own names; six machines then, one now."""
     columns = ("row (LinkedIn, 2014)", "published", "penstock here", "Apache Kafka here", "CPU, x Kafka")
@@ -72,9 +99,20 @@ def linkedin_sheet(run: Run) -> Sheet:
         cells = _linkedin_cells(by_title.get(title), "records_per_s", "cpu_s_per_gb")
         sheet.rows.append([title, f"{records:,.0f} records/s ({megabytes} MB/s)", *cells])
     published = ", ".join(f"{value:g}" for value in END_TO_END_PUBLISHED_MS.values())
-    cells = _linkedin_cells(by_title.get(END_TO_END), "average_ms", "cpu_us_per_request")
-    sheet.rows.append([END_TO_END, f"{published} ms (median, p99, p99.9); here the average", *cells])
+    measured = by_title.get(END_TO_END)
+    cells = _linkedin_cells(measured, "average_ms", "cpu_us_per_request")
+    if measured is not None and measured.samples:
+        cells[:2] = [_latencies(measured, side) for side in (PENSTOCK, KAFKA)]
+    sheet.rows.append([END_TO_END, f"{published} ms (median, p99, p99.9)", *cells])
     return sheet
+
+
+def _latencies(measured: Measured, side: str) -> str:
+    values = [measured.median(side, metric) for metric in (*END_TO_END_PUBLISHED_MS, "average_ms")]
+    if None in values:
+        return ""
+    p50, p99, p999, average = values
+    return f"{p50:g}, {p99:g}, {p999:g} ms (average {average:.2f})"
 
 
 def _linkedin_cells(measured: Measured | None, metric: str, cost: str) -> list[str]:
@@ -121,6 +159,7 @@ def preface(run: Run) -> list[str]:
         f"Settings that are not defaults: both brokers look for old segments often ({settings}), and the topics of produce "
         f"cases keep little ({recycling}), so that pages are used again; life-cycle cases have defaults throughout."
     )
+    lines.append("CPU time has a grain of 10 ms. Both brokers run all the time, the one that isn't measured is idle.")
     lines.append("GB = 1e9 bytes of record values before compression. Broker CPU is user + system of all of its threads.")
     return lines
 

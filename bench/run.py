@@ -75,10 +75,11 @@ def _try(measured: Measured, side: str, say: Say, work: Callable[[], Sample | No
     try:
         return work()
     except Skipped as reason:
-        measured.failed[side] = str(reason)
+        text = str(reason)
     except Exception as error:  # noqa: BLE001 - the other cases are still worth measuring; this one's failure is reported
-        measured.failed[side] = f"{type(error).__name__}: {error}"
-    say(f"    {side:9} {measured.failed[side]}")
+        text = f"{type(error).__name__}: {error}"
+    measured.failed.setdefault(side, text)  # the first failure is the cause of the others
+    say(f"    {side:9} {text}")
     return None
 
 

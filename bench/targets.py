@@ -41,7 +41,9 @@ class Bound:
         return None if not other else ours / other
 
     def _median(self, cases: Cases, case: str, side: str) -> float | None:
-        return cases[case].median(side, self.metric) if case in cases else None
+        value = cases[case].median(side, self.metric) if case in cases else None
+        # CPU time is counted in steps of 10 ms: none at all only says that the load was too small.
+        return None if value == 0 and self.metric.startswith("cpu") else value
 
     def verdict(self, cases: Cases) -> Verdict:
         """Whether the limit holds."""
@@ -97,6 +99,8 @@ BROKER_TARGETS = [
         "produce CPU s/GB, 1 MB batches, recycled pages",
         "<= 0.30 x Kafka and <= 0.55 s/GB",
         (_of_kafka("produce-1m", 0.30), Bound("produce-1m", "cpu_s_per_gb", 0.55)),
+        why="Old segments' pages are freed and sealed segments flushed while the load runs, which the absolute limit (from "
+        "a log that was overwritten in place) doesn't know; steps-produce-1m says how much that is.",
     ),
     Target(
         "produce CPU s/GB, 16 KB batches, and 128 KB through librdkafka",
