@@ -19,7 +19,9 @@ FIXED = {
 TEXT = b"s"
 # What a length is replaced by: in an int16 or int32, and in a varint (of which the last two never end or are too long).
 WRONG_LENGTHS = {2: (0, -1, -2, 0x7FFF), 4: (0, -1, -2, 0x7FFF, 0x7FFFFFFF, -0x80000000)}
-WRONG_VARINTS = (b"\x00", b"\x01", b"\x7f", b"\xff\x7f", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\xff" * 5, b"\xff" * 10)
+WRONG_VARINTS = (
+    b"\x00", b"\x01", b"\x7f", b"\xff\x7f", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\xff" * 5, b"\xff" * 10,
+)  # fmt: skip
 
 
 class Encoder:

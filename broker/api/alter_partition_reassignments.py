@@ -4,6 +4,7 @@ One node holds every partition, so the only assignment that can be asked for is 
 at once. A cancellation finds nothing under way.
 """
 
+from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import (
@@ -49,17 +50,3 @@ def _check(context: Context, name: str, asked: Asked) -> None:
     if asked.replicas is None:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of the partition is in progress.")
     check_assignment(context, asked.replicas)
-
-
-def check_assignment(context: Context, replicas: list[int]) -> None:
-    """Raise KafkaError INVALID_REPLICA_ASSIGNMENT unless a partition can live on these brokers."""
-    why = ""
-    if not replicas:
-        why = "The manual partition assignment includes an empty replica list."
-    for broker_id in replicas:
-        if replicas.count(broker_id) > 1:
-            why = f"The manual partition assignment includes the broker {broker_id} more than once."
-        elif broker_id != context.node_id:
-            why = f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
-    if why:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)

@@ -3,6 +3,7 @@
 `count` is the new total. A manual assignment may only name this node. `timeout_ms` is not used.
 """
 
+from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
@@ -20,7 +21,7 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
         result = Result(name=topic.name)
         try:
             if names.count(topic.name) > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic in request.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             _check_assignments(context, topic)
             await context.topics.add_partitions(topic.name, topic.count, validate_only=request.validate_only)
         except KafkaError as error:
@@ -38,9 +39,8 @@ def _check_assignments(context: Context, wanted: CreatePartitionsRequest.CreateP
     if len(wanted.assignments) != added:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{added} partition(s) are added, but {len(wanted.assignments)} assignment(s) are given.",
+            f"Attempted to add {added} additional partition(s), "
+            f"but only {len(wanted.assignments)} assignment(s) were specified.",
         )
-    if any(assignment.broker_ids != [context.node_id] for assignment in wanted.assignments):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Only broker {context.node_id} can hold partitions."
-        )
+    for assignment in wanted.assignments:
+        check_assignment(context, assignment.broker_ids)

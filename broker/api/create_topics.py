@@ -6,6 +6,7 @@ checked against the table in `broker/config.py`. `validate_only` does everything
 not used: creation is not handed to other nodes.
 """
 
+from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.broker.topicconfig import check_topic_configs
 from penstock.broker.topics import check_name
@@ -13,6 +14,8 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 KEY, VERSIONS = 19, (0, 7)
+# DescribeQuorum speaks of it, so nobody may have a topic of that name.
+CLUSTER_METADATA = "__cluster_metadata"
 
 Wanted = CreateTopicsRequest.CreatableTopic
 Result = CreateTopicsResponse.CreatableTopicResult
@@ -26,16 +29,18 @@ async def handle(context: Context, request: CreateTopicsRequest, call: Call) -> 
         wanted = next(topic for topic in request.topics if topic.name == name)
         try:
             if names.count(name) > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic name: {name}")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             result = await _one(context, wanted, request.validate_only)
         except KafkaError as error:
-            result = Result(name=name, error_code=error.code, error_message=error.what, configs=None)
+            result = Result(name=name, error_code=error.code, error_message=error.what)
         response.topics.append(result)
     return response
 
 
 async def _one(context: Context, wanted: Wanted, validate_only: bool) -> Result:
     check_name(wanted.name)
+    if wanted.name == CLUSTER_METADATA:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {wanted.name} is prohibited.")
     partitions = _partitions(context, wanted)
     given = {config.name: config.value for config in wanted.configs}
     context.topics.check_new(wanted.name, partitions, given)
@@ -60,11 +65,13 @@ def _partitions(context: Context, wanted: Wanted) -> int:
         if factor not in (-1, 1):
             if factor < 1:
                 raise KafkaError(
-                    ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0."
+                    ErrorCode.INVALID_REPLICATION_FACTOR,
+                    "Replication factor must be larger than 0, or -1 to use the default value.",
                 )
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Unable to replicate the partition {factor} time(s): there is 1 broker.",
+                f"Unable to replicate the partition {factor} time(s): "
+                f"The target replication factor of {factor} cannot be reached because only 1 broker(s) are registered.",
             )
         default: int = context.config["num.partitions"]
         return default if wanted.num_partitions == -1 else wanted.num_partitions
@@ -79,8 +86,6 @@ def _partitions(context: Context, wanted: Wanted) -> int:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based sequence."
         )
-    if any(assignment.broker_ids != [context.node_id] for assignment in wanted.assignments):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Only broker {context.node_id} can hold partitions."
-        )
+    for assignment in wanted.assignments:
+        check_assignment(context, assignment.broker_ids)
     return len(indexes)

@@ -10,6 +10,8 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
 KEY, VERSIONS = 20, (0, 6)
+# The first version that knows the error code.
+DISABLED_SINCE = 3
 
 Result = DeleteTopicsResponse.DeletableTopicResult
 
@@ -23,18 +25,21 @@ async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> 
         result = Result(name=name, topic_id=topic_id)
         try:
             if wanted.count((name, topic_id)) > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
-            await _delete(context, result)
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            await _delete(context, result, call.api_version)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         response.responses.append(result)
     return response
 
 
-async def _delete(context: Context, result: Result) -> None:
+async def _delete(context: Context, result: Result, version: int) -> None:
     if not context.config["delete.topic.enable"]:
-        raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+        code = ErrorCode.TOPIC_DELETION_DISABLED if version >= DISABLED_SINCE else ErrorCode.INVALID_REQUEST
+        raise KafkaError(code, "Topic deletion is disabled.")
     if result.name is None:
+        if not any(result.topic_id):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
         topic = context.topics.get_by_id(result.topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")

@@ -1,6 +1,6 @@
 """ElectLeaders (KIP-183, KIP-460): elect preferred or, at a loss, unclean leaders. Versions 0-2.
 
-One node leads all that it has, so an election is never needed: ELECTION_NOT_NEEDED for each partition that is
+One node leads all that it can, so an election is never needed: ELECTION_NOT_NEEDED for each partition that is
 named, and nothing to tell for those that aren't (null = all).
 """
 
@@ -10,6 +10,10 @@ from penstock.pyx.wire.messages import ElectLeadersRequest, ElectLeadersResponse
 
 KEY, VERSIONS = 43, (0, 2)
 PREFERRED, UNCLEAN = 0, 1
+NOBODY = {
+    PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+}
 
 Topic = ElectLeadersResponse.ReplicaElectionResult
 Partition = ElectLeadersResponse.PartitionResult
@@ -39,6 +43,9 @@ def _one(context: Context, name: str, index: int, election_type: int) -> Partiti
         code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
     elif not 0 <= index < len(topic.partitions):
         code, why = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}"
+    elif topic.partitions[index].leader < 0:
+        # Its log is not open yet, or its disk has failed.
+        code, why = NOBODY[election_type], f"Partition {name}-{index} has no replica that could lead it."
     else:
         code, why = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
     return Partition(partition_id=index, error_code=code, error_message=why)

@@ -5,79 +5,31 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from asking import create, metadata, names, produce, refused
 from harness import BrokerProcess, WireConnection
 
 from penstock.broker.folder import CLEAN_SHUTDOWN, uuid_text
 from penstock.errors import ErrorCode
-from penstock.pyx.batch import BatchBuilder
 from penstock.pyx.wire.messages import (
     AlterConfigsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
-    CreateTopicsResponse,
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
     ListOffsetsRequest,
-    MetadataRequest,
-    MetadataResponse,
     OffsetForLeaderEpochRequest,
-    ProduceRequest,
 )
 
 Make = Callable[..., BrokerProcess]
 TOPIC, BROKER = 2, 4
-
-
-def create(broker: BrokerProcess, *names: str, partitions: int = 1) -> CreateTopicsResponse:
-    wanted = [
-        CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1)
-        for name in names
-    ]
-    with WireConnection(broker.bootstrap) as wire:
-        response: CreateTopicsResponse = wire.ask(CreateTopicsRequest(topics=wanted), 7)
-    return response
-
-
-def metadata(broker: BrokerProcess, *names: str, create: bool = False) -> MetadataResponse:
-    asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in names] if names else None
-    with WireConnection(broker.bootstrap) as wire:
-        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
-        response: MetadataResponse = wire.ask(request, 12)
-    return response
-
-
-def names(broker: BrokerProcess) -> set[str | None]:
-    return {topic.name for topic in metadata(broker).topics}
-
-
-def refused(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", "broker", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def produce(broker: BrokerProcess, topic: str, count: int, timestamp_ms: int = 0) -> int:
-    """Produce some records, a batch each; returns the first error code."""
-    with WireConnection(broker.bootstrap) as wire:
-        for _ in range(count):
-            builder = BatchBuilder()
-            assert builder.append(None, b"x" * 100, timestamp_ms or int(time.time() * 1000))
-            data = ProduceRequest.PartitionProduceData(index=0, records=builder.build())
-            topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
-            response = wire.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), 9)
-            error: int = response.responses[0].partition_responses[0].error_code
-            if error:
-                return error
-    return 0
 
 
 def list_offset(broker: BrokerProcess, topic: str, timestamp: int) -> int:
