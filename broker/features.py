@@ -89,7 +89,7 @@ class Features:
         refuse = ErrorCode.INVALID_UPDATE_VERSION
         if levels is None:
             raise KafkaError(refuse, f"the feature `{name}` is not known")
-        if kind not in iter(UpgradeType):
+        if kind not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
             raise KafkaError(refuse, f"`{kind}` is no kind of upgrade")
         if not levels.min <= level <= levels.max:
             raise KafkaError(refuse, f"`{name}` can be from {levels.min} to {levels.max}, not {level}")

@@ -32,8 +32,8 @@ HIGHEST: dict[int, int] = {
     10: 3,  # FindCoordinator v4 asks for several keys at once
     20: 5,  # DeleteTopics v6 names topics by id too
     24: 3,  # AddPartitionsToTxn v4 is for brokers
-    26: 4,  # EndTxn v5 bumps the epoch at each transaction (KIP-890): our sequences go on instead
-    28: 4,  # TxnOffsetCommit v5 adds the group to the transaction by itself (KIP-890)
+    26: 4,  # EndTxn v5 is for transactions v2 (KIP-890): who speaks it asks for it
+    28: 4,  # TxnOffsetCommit v5 too
 }
 # Requests that may wait at the broker travel on connections of their own, so that nothing waits behind them.
 LANES: dict[int, str] = {0: "produce", 1: "fetch", 11: "join", 14: "join"}
@@ -101,6 +101,8 @@ class Client:
         self._connecting: dict[tuple[int, str], asyncio.Task[Connection]] = {}
         self._nodes: dict[int, _Node] = {}
         self._coordinators: dict[tuple[str, str], int] = {}
+        self._features: dict[str, int] = {}
+        self._features_epoch = -1
         self._metadata_lock = asyncio.Lock()
         self._closed = False
         self._log = log.get("client", client_id=self.config["client.id"])
@@ -187,6 +189,7 @@ class Client:
             raise
         node.backoff.reset()
         self._connections[node_id, lane] = connection
+        self._learn_features(connection)
         return connection
 
     def _close_idle(self) -> None:
@@ -206,12 +209,18 @@ class Client:
     # Requests
 
     async def send(
-        self, node_id: int, request: Message, *, timeout_ms: float | None = None, lane: str | None = None
+        self,
+        node_id: int,
+        request: Message,
+        *,
+        timeout_ms: float | None = None,
+        lane: str | None = None,
+        versions: tuple[int, int] | None = None,
     ) -> Any:
         """One attempt: send a request to a broker (ANY_NODE: whichever answers) and give back its response.
 
-        The version is the highest that both sides speak. Raises KafkaError: ConnectionLost or RequestTimedOut
-        when no answer came (retriable, but whether it was carried out is unknown), UNSUPPORTED_VERSION; error
+        The version is the highest that both sides speak, within `versions` if they are given. Raises KafkaError:
+        ConnectionLost or RequestTimedOut when no answer came (retriable, but whether it was carried out is unknown), UNSUPPORTED_VERSION; error
         codes inside the response are the caller's to read.
         """
         if node_id == ANY_NODE:
@@ -219,7 +228,8 @@ class Client:
         lane = lane if lane is not None else LANES.get(request.API_KEY, "control")
         connection = await self.connection(node_id, lane)
         highest = min(request.MAX_VERSION, HIGHEST.get(request.API_KEY, 99))
-        version = connection.version(request.API_KEY, request.MIN_VERSION, highest)
+        lowest, highest = versions if versions is not None else (request.MIN_VERSION, highest)
+        version = connection.version(request.API_KEY, lowest, highest)
         timeout_ms = timeout_ms if timeout_ms is not None else self.config["request.timeout.ms"]
 
         def encode(correlation_id: int) -> list[Piece]:
@@ -254,6 +264,16 @@ class Client:
                     raise
                 failure = error
         raise failure
+
+    def feature(self, name: str) -> int:
+        """The level of a feature of the cluster (KIP-584) as the newest connection's broker told it; 0 if it is off or
+        not known yet.
+        """
+        return self._features.get(name, 0)
+
+    def _learn_features(self, connection: Connection) -> None:
+        if connection.features_epoch >= self._features_epoch:
+            self._features, self._features_epoch = connection.features, connection.features_epoch
 
     async def retry(
         self,
@@ -399,12 +419,13 @@ class Client:
         timeout_ms: float | None = None,
         codes: Callable[[Any], Iterable[int]] = lambda answer: (answer.error_code,),
         accept: frozenset[int] = frozenset(),
+        versions: tuple[int, int] | None = None,
     ) -> Any:
         """One attempt at a coordinator. `codes` reads the error codes of its answer; the first that is
         neither 0 nor in `accept` is raised as KafkaError (a coordinator that moved is forgotten first)."""
         try:
             node_id = await self.coordinator(key, kind)
-            answer = await self.send(node_id, request, timeout_ms=timeout_ms)
+            answer = await self.send(node_id, request, timeout_ms=timeout_ms, versions=versions)
         except KafkaError as error:
             if error.retriable:
                 self.forget_coordinator(key, kind)

@@ -69,6 +69,8 @@ class Connection:
         self.client_id = client_id
         self.closed = False
         self.versions: dict[int, tuple[int, int]] = {}  # API key -> lowest and highest version of the broker
+        self.features: dict[str, int] = {}  # level of each feature of the cluster that is in force (KIP-584)
+        self.features_epoch = -1  # grows with each change of theirs
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._response_bytes_max = response_bytes_max
@@ -123,6 +125,8 @@ class Connection:
         if answer.error_code:
             raise KafkaError(answer.error_code, f"ApiVersions at `{self.name}`")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+        self.features_epoch = answer.finalized_features_epoch
 
     def _hello(self, request: ApiVersionsRequest, version: int, correlation_id: int) -> list[Piece]:
         return [encode_request(request, version, correlation_id, self.client_id)]

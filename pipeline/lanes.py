@@ -17,7 +17,7 @@ from penstock import log
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.client import Client, TopicPartition
 from penstock.pipeline.fetcher import Fetched, Fetcher
-from penstock.pipeline.transaction import Fenced, TransactionalSender
+from penstock.pipeline.transaction import TRANSACTION_VERSION, Fenced, TransactionalSender
 from penstock.pyx.batch import BatchError
 from penstock.pyx.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
@@ -30,6 +30,7 @@ HELD_BYTES = 64 << 20  # what waits in all lanes together, about
 LANE_BYTES_MIN = 1 << 20  # a lane may hold this much however many there are
 LANE_PIECES = 8  # answers that one lane keeps alive
 ABORTING = ("PrepareEpochFence", "PrepareAbort", "CompleteAbort")  # states of the transaction coordinator
+COMMITTING = ("PrepareCommit", "CompleteCommit")
 TAKING_S = 1.0  # longer than it takes to take an identity
 LAST_TURN_S = 10.0  # how long a stop waits for the turns under way
 TRANSIENT = (KafkaError, OSError, TimeoutError)
@@ -130,7 +131,7 @@ async def take_identity(
     try:
         await sender.init(*known)
     except Fenced:
-        if not await _timed_out(client, transactional_id, *known):
+        if not await _ended_itself(client, transactional_id, *known):
             raise
         # Still nobody else's, or this is refused: the epoch says so.
         sender = TransactionalSender(client, transactional_id)
@@ -138,12 +139,14 @@ async def take_identity(
     return sender
 
 
-async def _timed_out(client: Client, transactional_id: str, producer_id: int, producer_epoch: int) -> bool:
-    """Whether the coordinator raised the epoch only because our transaction took too long, not for somebody else.
+async def _ended_itself(client: Client, transactional_id: str, producer_id: int, producer_epoch: int) -> bool:
+    """Whether the coordinator raised the epoch only because our transaction took too long, or, with transactions v2, was
+    ended by us and the answer got lost; not for somebody else.
 
-    It leaves an aborted transaction with the next epoch. So does somebody who is just taking the identity, but only
-    until the markers of our transaction are written.
+    It leaves an ended transaction with the next epoch. So does somebody who is just taking the identity, but only
+    until the markers of our transaction are written; and a commit of theirs raises the epoch once more.
     """
+    ended = ABORTING + COMMITTING if client.feature(TRANSACTION_VERSION) >= 2 else ABORTING
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
     def codes(answer: DescribeTransactionsResponse) -> list[int]:
@@ -157,9 +160,9 @@ async def _timed_out(client: Client, transactional_id: str, producer_id: int, pr
         (state,) = answer.transaction_states
         if (state.producer_id, state.producer_epoch) != (producer_id, producer_epoch + 1):
             return False
-        if state.transaction_state not in ABORTING:
+        if state.transaction_state not in ended:
             return False
-        seen += state.transaction_state == "CompleteAbort"
+        seen += state.transaction_state in ("CompleteAbort", "CompleteCommit")
         await asyncio.sleep(TAKING_S)
     return True
 

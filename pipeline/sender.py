@@ -28,7 +28,8 @@ PRODUCE_KEY = 0
 LOWEST_VERSION = 3  # the first with batches of magic 2
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13
-HIGHEST_TRANSACTIONAL = 11  # v12 has the broker add partitions to transactions by itself (KIP-890), with another EndTxn
+TRANSACTIONS_V2_FROM = 12  # the broker adds partitions to transactions by itself (KIP-890)
+CONCURRENT_PAUSE_S = 0.02  # markers of the transaction before are written within milliseconds
 PRODUCER_AT, PRODUCER_BYTES = 43, 10  # producer id and epoch in a batch's header
 ANSWER_SLACK_MS = 1_000  # the broker may use the whole request timeout; its answer travels after that
 _HEAD = struct.Struct(">hhi")
@@ -122,7 +123,9 @@ class Sender:
     """Lines of batches, one for each partition. Batches carry their producer id and sequence already.
 
     `gate` is awaited before the first batch of a partition is sent, and again after `close_gates`. With
-    idempotent=False a batch may be stored twice when an answer is lost.
+    idempotent=False a batch may be stored twice when an answer is lost. While `adds_partitions` is set (transactions
+    v2, KIP-890) there is no gate: the broker adds the partition to the transaction. It may change while nothing is
+    pending.
     """
 
     def __init__(
@@ -140,6 +143,7 @@ class Sender:
         self._transactional_id = transactional_id
         self._idempotent = idempotent
         self._gate = gate
+        self.adds_partitions = False
         self._lane = lane
         config = client.config
         self._max_in_flight: int = config["max.in.flight.requests.per.connection"]
@@ -215,7 +219,7 @@ class Sender:
             return
         topic, partition = line.tp
         info = self._client.partition_info(topic, partition)
-        ready = line.open or self._gate is None
+        ready = line.open or self._gate is None or self.adds_partitions
         connection = None
         if ready and info is not None and info.leader >= 0:
             connection = self._client.ready_connection(info.leader, self._lane)
@@ -238,12 +242,15 @@ class Sender:
         topic, partition = line.tp
         topic_id = self._client.topic_id(topic) or NO_TOPIC_ID
         highest = ProduceRequest.MAX_VERSION if topic_id != NO_TOPIC_ID else TOPIC_IDS_FROM - 1
-        if self._transactional_id is not None:
-            highest = min(highest, HIGHEST_TRANSACTIONAL)
+        lowest = LOWEST_VERSION
+        if self.adds_partitions:
+            lowest = TRANSACTIONS_V2_FROM
+        elif self._transactional_id is not None:
+            highest = min(highest, TRANSACTIONS_V2_FROM - 1)
         line.outstanding += 1
         entry.tried = True
         try:
-            version = connection.version(PRODUCE_KEY, LOWEST_VERSION, highest)
+            version = connection.version(PRODUCE_KEY, lowest, highest)
         except KafkaError as error:
             self._judge(line, entry, error, None)
             return
@@ -357,6 +364,16 @@ class Sender:
         line.sent = 0
         line.trouble = None
 
+    async def _pause(self, line: _Line, trouble: KafkaError) -> None:
+        """Wait before a line is sent again; the leader may be another one then."""
+        pause_s = line.backoff.next_s()
+        if trouble.code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            pause_s = min(pause_s, CONCURRENT_PAUSE_S)
+        else:
+            self._log.info("`%s` partition %d: sending again after %s", *line.tp, trouble)
+            self._client.forget(line.tp[0])
+        await asyncio.sleep(pause_s)
+
     async def _recover(self, line: _Line) -> None:
         """Pass the gate, find the leader and connect to it, as often as it takes; then the line begins again."""
         loop = asyncio.get_running_loop()
@@ -364,9 +381,7 @@ class Sender:
         try:
             while line.entries:
                 if line.trouble is not None:
-                    self._log.info("`%s` partition %d: sending again after %s", topic, partition, line.trouble)
-                    self._client.forget(topic)
-                    await asyncio.sleep(line.backoff.next_s())
+                    await self._pause(line, line.trouble)
                     if not line.entries:
                         return
                 if loop.time() > line.entries[0].deadline:
@@ -374,7 +389,7 @@ class Sender:
                     self._fail_all(line, cause)
                     return
                 try:
-                    if self._gate is not None and not line.open:
+                    if self._gate is not None and not line.open and not self.adds_partitions:
                         await self._gate(line.tp)
                         line.open = True
                     left_ms = max(1.0, (line.entries[0].deadline - loop.time()) * 1000) if line.entries else 1.0

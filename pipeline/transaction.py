@@ -5,6 +5,10 @@
                     └────abort───────┘            fenced, failed: only init (which fences the other one) leads out
 
 A commit that was cancelled half-way stays `ending`: what became of it is not known, so only init leads out of that too.
+
+Where the cluster's `transaction.version` is 2 (KIP-890) each transaction has an epoch of its own, which the end of the one
+before has given, and sequences begin at 0 in each; the broker adds partitions and groups to the transaction by itself.
+Otherwise it is Kafka's first protocol: partitions and groups are added before they are used, epoch and sequences go on.
 """
 
 from __future__ import annotations
@@ -36,6 +40,9 @@ T = TypeVar("T")
 HEADER_BYTES = 61
 SEQUENCE_MASK = 0x7FFFFFFF  # sequence numbers go round from 2^31 - 1 to 0
 FIRST_PAUSE_MS = 20  # markers of the transaction before are written within milliseconds
+TRANSACTION_VERSION = "transaction.version"
+END_TXN_V2 = (5, 5)  # versions of EndTxn and of TxnOffsetCommit for transactions v2
+OFFSETS_V2 = (5, 5)
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
 _BASE_SEQUENCE_AT = 53
@@ -98,6 +105,7 @@ class TransactionalSender:
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._touched = False  # the coordinator may have begun the transaction
+        self._version2 = False  # of the transaction that is open, or was last
         self._adding: dict[TopicPartition, asyncio.Future[None]] = {}
         self._adder: asyncio.Task[None] | None = None
         self._log = log.get("transaction", transactional_id=transactional_id)
@@ -114,6 +122,7 @@ class TransactionalSender:
         await self._init_producer(producer_id, producer_epoch)
         self._enter(TransactionState.READY)
         self._forget_transaction()
+        self._version2 = self._sender.adds_partitions = self._speaks_version2()
 
     async def _init_producer(self, producer_id: int, producer_epoch: int) -> None:
         request = InitProducerIdRequest(
@@ -123,14 +132,19 @@ class TransactionalSender:
             producer_epoch=producer_epoch,
         )
         answer = await self._ask(request)
-        self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
-        self._next.clear()
-        self._stored.clear()
+        self._take_producer(answer.producer_id, answer.producer_epoch)
+
+    def _speaks_version2(self) -> bool:
+        return self._client.feature(TRANSACTION_VERSION) >= 2
 
     async def begin(self) -> None:
-        """Open a transaction; nothing is sent before its first batch or offset."""
+        """Open a transaction; nothing is sent before its first batch or offset. Raises Fenced or KafkaError."""
         self._expect(TransactionState.READY)
         self._forget_transaction()
+        if self._version2 != self._speaks_version2():
+            # The cluster was changed meanwhile: nothing of the other protocol may meet the next transaction's epoch.
+            await self._init_producer(self.producer_id, self.producer_epoch)
+            self._version2 = self._sender.adds_partitions = self._speaks_version2()
         self._enter(TransactionState.OPEN)
 
     def next_sequence(self, tp: TopicPartition, record_count: int) -> int:
@@ -156,6 +170,7 @@ class TransactionalSender:
         head = pieces[0].cast("B")
         (sequence,) = _LAST_OFFSET_DELTA.unpack_from(head, _BASE_SEQUENCE_AT)
         (delta,) = _LAST_OFFSET_DELTA.unpack_from(head, _LAST_OFFSET_DELTA_AT)
+        self._touched = self._touched or self._version2
         inner = self._sender.submit(tp, pieces)
         outer: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
 
@@ -187,17 +202,8 @@ class TransactionalSender:
         """Commit a group's offsets with this transaction. Raises Fenced or KafkaError."""
         self._expect(TransactionState.OPEN)
         try:
-            if group not in self._groups:
-                self._touched = True
-                await self._ask(
-                    AddOffsetsToTxnRequest(
-                        transactional_id=self.transactional_id,
-                        producer_id=self.producer_id,
-                        producer_epoch=self.producer_epoch,
-                        group_id=group,
-                    )
-                )
-                self._groups.add(group)
+            self._touched = True
+            await self._add_group(group)
             request = TxnOffsetCommitRequest(
                 transactional_id=self.transactional_id,
                 group_id=group,
@@ -208,9 +214,27 @@ class TransactionalSender:
                 group_instance_id=group_instance_id,
                 topics=_offset_topics(offsets),
             )
-            await self._retry(lambda: self._client.ask_coordinator(group, "group", request, codes=_txn_offset_codes))
+            versions = OFFSETS_V2 if self._version2 else None
+            await self._retry(
+                lambda: self._client.ask_coordinator(
+                    group, "group", request, codes=_txn_offset_codes, versions=versions
+                )
+            )
         except KafkaError as error:
             raise self._judge(error) from error
+
+    async def _add_group(self, group: str) -> None:
+        if group in self._groups or self._version2:
+            return
+        await self._ask(
+            AddOffsetsToTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                group_id=group,
+            )
+        )
+        self._groups.add(group)
 
     async def commit(self) -> None:
         """Wait for all sends and commit. Raises KafkaError (state MUST_ABORT) if a send failed."""
@@ -219,7 +243,7 @@ class TransactionalSender:
         await self._sender.drain()
         await asyncio.sleep(0)  # the last answers' callbacks have run after this
         self._expect(TransactionState.ENDING)
-        if self._added or self._groups:
+        if self._added or self._groups or (self._version2 and self._touched):
             try:
                 await self._end(committed=True)
             except KafkaError as error:
@@ -232,7 +256,8 @@ class TransactionalSender:
     async def abort(self) -> None:
         """Give the transaction up; what was not sent yet fails. Sequences go on where the stored ones end.
 
-        When it is not known what was stored, the producer epoch is raised and sequences begin at 0 again.
+        When it is not known what was stored, the producer epoch is raised and sequences begin at 0 again; with
+        transactions v2 always.
         """
         self._expect(TransactionState.OPEN, TransactionState.MUST_ABORT)
         self._enter(TransactionState.MUST_ABORT)
@@ -244,6 +269,8 @@ class TransactionalSender:
         try:
             if self._touched:
                 await self._end(committed=False)
+            elif self._version2:
+                self._next.clear()  # allocated, never sent
             if self._next != self._stored:
                 await self._init_producer(self.producer_id, self.producer_epoch)
         except KafkaError as error:
@@ -268,17 +295,30 @@ class TransactionalSender:
             committed=committed,
         )
         try:
-            await self._ask(request)
+            answer = await self._ask(request, END_TXN_V2 if self._version2 else None)
         except KafkaError as error:
             # An abort of what the coordinator never saw begin (its AddPartitions failed) has nothing to do.
             if committed or error.code != ErrorCode.INVALID_TXN_STATE:
                 raise
+            if self._version2:  # A commit was stored before: the epoch to go on with isn't known.
+                await self._init_producer(self.producer_id, self.producer_epoch)
+            return
+        if self._version2:
+            self._take_producer(answer.producer_id, answer.producer_epoch)
 
-    async def _ask(self, request: Any) -> Any:
+    def _take_producer(self, producer_id: int, producer_epoch: int) -> None:
+        """Another epoch, maybe another id: sequences begin at 0."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._next.clear()
+        self._stored.clear()
+
+    async def _ask(self, request: Any, versions: tuple[int, int] | None = None) -> Any:
         """Ask the transaction coordinator, until `delivery.timeout.ms`. Raises Fenced or KafkaError."""
         key = self.transactional_id
         try:
-            return await self._retry(lambda: self._client.ask_coordinator(key, "transaction", request))
+            return await self._retry(
+                lambda: self._client.ask_coordinator(key, "transaction", request, versions=versions)
+            )
         except KafkaError as error:
             if error.code in FENCING:
                 self._enter(TransactionState.FENCED)

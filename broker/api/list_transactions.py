@@ -1,14 +1,14 @@
-"""ListTransactions (KIP-664): transactional ids with their state, filtered by state, producer id and age.
-
-Versions 0-1. The pattern of version 2 (KIP-1152) isn't served: it needs a regular expression engine that
-takes linear time whatever a client sends.
+"""ListTransactions (KIP-664): transactional ids with their state, filtered by state, producer id, age (from version 1 on)
+and a pattern of the whole id (from version 2 on, KIP-1152; RE2's syntax). Versions 0-2.
 """
 
 from penstock.broker.context import Call, Context
+from penstock.broker.regex import RegexError, compile_regex
 from penstock.broker.transactions import Facts, TransactionState
+from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import ListTransactionsRequest, ListTransactionsResponse
 
-KEY, VERSIONS = 66, (0, 1)
+KEY, VERSIONS = 66, (0, 2)
 
 
 async def handle(context: Context, request: ListTransactionsRequest, call: Call) -> ListTransactionsResponse:
@@ -19,6 +19,10 @@ async def handle(context: Context, request: ListTransactionsRequest, call: Call)
     states = {by_name[name] for name in request.state_filters if name in by_name}
     if request.state_filters and not states:
         return response
+    try:
+        pattern = compile_regex(request.transactional_id_pattern) if request.transactional_id_pattern else None
+    except RegexError:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     now_ms = context.now_ms()
     for transaction in sorted(context.transactions.live(), key=lambda found: found.id):
         facts: Facts = transaction.facts
@@ -27,6 +31,8 @@ async def handle(context: Context, request: ListTransactionsRequest, call: Call)
         if request.producer_id_filters and facts.producer_id not in request.producer_id_filters:
             continue
         if request.duration_filter >= 0 and now_ms - facts.started_ms <= request.duration_filter:
+            continue
+        if pattern is not None and not pattern.matches(transaction.id):
             continue
         response.transaction_states.append(
             ListTransactionsResponse.TransactionState(

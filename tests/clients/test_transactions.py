@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess, WireConnection
 from kafka_jars import HEAP, kafka_classpath
+from transaction_wire import add, commit_offset, end, init
 
 import penstock.broker.coordinator  # noqa: F401  (declares the failpoints)
 from penstock.errors import ErrorCode
@@ -21,14 +22,11 @@ from penstock.failpoints import declared
 from penstock.pyx.batch import BatchBuilder
 from penstock.pyx.wire.messages import (
     AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
-    EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
     OffsetFetchRequest,
     ProduceRequest,
-    TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
 
@@ -227,7 +225,7 @@ def test_killed_at_each_step_a_transaction_is_whole_or_nothing(broker: BrokerPro
         broker.environment.clear()
         broker.start()
         with WireConnection(broker.bootstrap) as wire:  # A successor ends what was left open.
-            while _init(wire, name)[0] == ErrorCode.CONCURRENT_TRANSACTIONS:
+            while init(wire, name)[0] == ErrorCode.CONCURRENT_TRANSACTIONS:
                 pass
         outcome = (read(broker, topic).count(name), committed(broker, topic, name))
         decided = ends == "commit" and (point, passage) not in [
@@ -238,10 +236,10 @@ def test_killed_at_each_step_a_transaction_is_whole_or_nothing(broker: BrokerPro
 
 def _whole_transaction(wire: WireConnection, name: str, topic: str, group: str, word: bytes, commit: bool) -> bool:
     """All steps of a transaction over three partitions and a group; whether all were answered well."""
-    error, producer_id, epoch = _init(wire, name)
+    error, producer_id, epoch = init(wire, name)
     owner = (producer_id, epoch)
     assert error == 0
-    assert _add(wire, name, owner, 3, *[(topic, n) for n in range(PARTITIONS)]) == [0] * PARTITIONS
+    assert add(wire, name, owner, 3, *[(topic, n) for n in range(PARTITIONS)]) == [0] * PARTITIONS
     batch = BatchBuilder()
     batch.append(None, word, 1)
     records = batch.build(producer_id, epoch, 0, True)
@@ -253,8 +251,8 @@ def _whole_transaction(wire: WireConnection, name: str, topic: str, group: str, 
         transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id=group
     )
     assert wire.ask(offsets, 3).error_code == 0
-    assert _commit_offset(wire, name, group, owner, topic, 3) == 0
-    assert _end(wire, name, owner, commit, 3) == 0
+    assert commit_offset(wire, name, group, owner, topic, 3) == 0
+    assert end(wire, name, owner, commit, 3) == 0
     return True
 
 
@@ -330,69 +328,23 @@ def test_javas_transactional_producer_and_transactions_tool(shared_broker: Broke
 # --- on the wire ------------------------------------------------------------------------------------------------------
 
 
-def _init(wire: WireConnection, name: str | None, version: int = 4, **given: int) -> tuple[int, int, int]:
-    asked = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000, **given)
-    answer = wire.ask(asked, version)
-    return answer.error_code, answer.producer_id, answer.producer_epoch
-
-
-def _add(wire: WireConnection, name: str, owner: tuple[int, int], version: int, *topics: tuple[str, int]) -> list[int]:
-    kind = AddPartitionsToTxnRequest
-    asked = [kind.AddPartitionsToTxnTopic(name=topic, partitions=[index]) for topic, index in topics]
-    if version < 4:
-        request = kind(
-            v3_and_below_transactional_id=name,
-            v3_and_below_producer_id=owner[0],
-            v3_and_below_producer_epoch=owner[1],
-            v3_and_below_topics=asked,
-        )
-        results = wire.ask(request, version).results_by_topic_v3_and_below
-    else:
-        one = kind.AddPartitionsToTxnTransaction(
-            transactional_id=name, producer_id=owner[0], producer_epoch=owner[1], topics=asked
-        )
-        results = wire.ask(kind(transactions=[one]), version).results_by_transaction[0].topic_results
-    return [part.partition_error_code for topic in results for part in topic.results_by_partition]
-
-
-def _end(wire: WireConnection, name: str, owner: tuple[int, int], commit: bool, version: int) -> int:
-    asked = EndTxnRequest(transactional_id=name, producer_id=owner[0], producer_epoch=owner[1], committed=commit)
-    return int(wire.ask(asked, version).error_code)
-
-
-def _commit_offset(
-    wire: WireConnection, name: str, group: str, owner: tuple[int, int], topic: str, version: int, **given: object
-) -> int:
-    kind = TxnOffsetCommitRequest
-    part = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="m")
-    asked = kind(
-        transactional_id=name,
-        group_id=group,
-        producer_id=owner[0],
-        producer_epoch=owner[1],
-        topics=[kind.TxnOffsetCommitRequestTopic(name=topic, partitions=[part])],
-        **given,
-    )
-    return int(wire.ask(asked, version).topics[0].partitions[0].error_code)
-
-
 @pytest.mark.parametrize("version", range(6))
 def test_a_transaction_of_every_version(shared_broker: BrokerProcess, new_topic: Names, version: int) -> None:
     topic, group, name = create(shared_broker, new_topic("wire"), 1), new_topic("group"), new_topic("id")
     with WireConnection(shared_broker.bootstrap) as wire:
-        error, producer_id, epoch = _init(wire, name, version)
+        error, producer_id, epoch = init(wire, name, version)
         owner = (producer_id, epoch)
         assert (error, epoch) == (0, 0)
-        assert _add(wire, name, owner, version, (topic, 0)) == [0]
+        assert add(wire, name, owner, version, (topic, 0)) == [0]
         offsets = AddOffsetsToTxnRequest(
             transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id=group
         )
         if version < 5:  # From 5 on TxnOffsetCommit adds the group's partition itself.
-            before = _commit_offset(wire, name, group, owner, topic, version)
-            assert before == ErrorCode.INVALID_TXN_STATE
+            before = commit_offset(wire, name, group, owner, topic, version)
+            assert before == (ErrorCode.INVALID_TXN_STATE if version < 4 else ErrorCode.TRANSACTION_ABORTABLE)
             assert wire.ask(offsets, version).error_code == 0
-        assert _commit_offset(wire, name, group, owner, topic, version) == 0
-        assert _end(wire, name, owner, True, version) == 0
+        assert commit_offset(wire, name, group, owner, topic, version) == 0
+        assert end(wire, name, owner, True, version) == 0
     assert committed(shared_broker, topic, group) == 3
 
 
@@ -400,47 +352,47 @@ def test_a_transaction_of_every_version(shared_broker: BrokerProcess, new_topic:
 def test_zombies_are_told_by_version(shared_broker: BrokerProcess, new_topic: Names, version: int, fenced: str) -> None:
     topic, name = create(shared_broker, new_topic("wire"), 1), new_topic("id")
     with WireConnection(shared_broker.bootstrap) as wire:
-        _, producer_id, epoch = _init(wire, name)
+        _, producer_id, epoch = init(wire, name)
         zombie = (producer_id, epoch)
-        assert _add(wire, name, zombie, 3, (topic, 0)) == [0]
-        assert _init(wire, name)[0] == ErrorCode.CONCURRENT_TRANSACTIONS
-        assert _init(wire, name) == (0, producer_id, epoch + 2)
+        assert add(wire, name, zombie, 3, (topic, 0)) == [0]
+        assert init(wire, name)[0] == ErrorCode.CONCURRENT_TRANSACTIONS
+        assert init(wire, name) == (0, producer_id, epoch + 2)
         code = ErrorCode[fenced]
-        assert _add(wire, name, zombie, version, (topic, 0)) == [code]
-        assert _end(wire, name, zombie, True, version) == code
+        assert add(wire, name, zombie, version, (topic, 0)) == [code]
+        assert end(wire, name, zombie, True, version) == code
         offsets = AddOffsetsToTxnRequest(
             transactional_id=name, producer_id=producer_id, producer_epoch=epoch, group_id="g"
         )
         assert wire.ask(offsets, version).error_code == code
-        late = _commit_offset(wire, name, "g", zombie, topic, 3)
+        late = commit_offset(wire, name, "g", zombie, topic, 3)
         assert late == ErrorCode.INVALID_PRODUCER_EPOCH
-        old = _init(wire, name, 3, producer_id=producer_id, producer_epoch=epoch)
+        old = init(wire, name, 3, producer_id=producer_id, producer_epoch=epoch)
         assert old[0] == ErrorCode.INVALID_PRODUCER_EPOCH
-        assert _end(wire, name, (producer_id + 1, 0), True, version) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert _end(wire, new_topic("nobody"), zombie, True, 3) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert _end(wire, name, (producer_id, epoch + 2), True, version) == ErrorCode.INVALID_TXN_STATE
+        assert end(wire, name, (producer_id + 1, 0), True, version) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert end(wire, new_topic("nobody"), zombie, True, 3) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert end(wire, name, (producer_id, epoch + 2), True, version) == ErrorCode.INVALID_TXN_STATE
 
 
 def test_partitions_that_cannot_be_added(shared_broker: BrokerProcess, new_topic: Names) -> None:
     topic, name = create(shared_broker, new_topic("wire"), 1), new_topic("id")
     with WireConnection(shared_broker.bootstrap) as wire:
-        _, producer_id, epoch = _init(wire, name)
+        _, producer_id, epoch = init(wire, name)
         mixed: Sequence[tuple[str, int]] = [(topic, 0), (topic, 5), ("nowhere", 0), ("__consumer_offsets", 0)]
-        assert _add(wire, name, (producer_id, epoch), 3, *mixed) == [
+        assert add(wire, name, (producer_id, epoch), 3, *mixed) == [
             ErrorCode.OPERATION_NOT_ATTEMPTED,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ]
-        assert _end(wire, name, (producer_id, epoch), True, 3) == ErrorCode.INVALID_TXN_STATE
+        assert end(wire, name, (producer_id, epoch), True, 3) == ErrorCode.INVALID_TXN_STATE
 
 
 def test_init_producer_id_refusals_and_plain_ids(shared_broker: BrokerProcess, new_topic: Names) -> None:
     with WireConnection(shared_broker.bootstrap) as wire:
-        ids = [_init(wire, None)[1] for _ in range(3)]
+        ids = [init(wire, None)[1] for _ in range(3)]
         assert len(set(ids)) == 3
-        assert _init(wire, "")[0] == ErrorCode.INVALID_REQUEST
-        assert _init(wire, new_topic("id"), producer_id=5)[0] == ErrorCode.INVALID_REQUEST
+        assert init(wire, "")[0] == ErrorCode.INVALID_REQUEST
+        assert init(wire, new_topic("id"), producer_id=5)[0] == ErrorCode.INVALID_REQUEST
         long = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=2_000_000_000)
         assert wire.ask(long, 4).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
@@ -448,21 +400,21 @@ def test_init_producer_id_refusals_and_plain_ids(shared_broker: BrokerProcess, n
 def test_offsets_of_a_transaction_are_fenced_by_member(shared_broker: BrokerProcess, new_topic: Names) -> None:
     topic, group, name = create(shared_broker, new_topic("wire"), 1), new_topic("group"), new_topic("id")
     with WireConnection(shared_broker.bootstrap) as wire:
-        _, producer_id, epoch = _init(wire, name)
+        _, producer_id, epoch = init(wire, name)
         owner = (producer_id, epoch)
-        gone = _commit_offset(wire, name, group, owner, topic, 5, generation_id=3, member_id="gone")
+        gone = commit_offset(wire, name, group, owner, topic, 5, generation_id=3, member_id="gone")
         assert gone == ErrorCode.ILLEGAL_GENERATION, "no such group"
-        assert _commit_offset(wire, name, group, owner, topic, 5) == 0
-        gone = _commit_offset(wire, name, group, owner, topic, 5, generation_id=3, member_id="gone")
+        assert commit_offset(wire, name, group, owner, topic, 5) == 0
+        gone = commit_offset(wire, name, group, owner, topic, 5, generation_id=3, member_id="gone")
         assert gone == ErrorCode.UNKNOWN_MEMBER_ID
-        assert _end(wire, name, owner, False, 4) == 0
+        assert end(wire, name, owner, False, 4) == 0
 
 
 def test_transactions_are_described_and_listed(shared_broker: BrokerProcess, new_topic: Names) -> None:
     topic, name = create(shared_broker, new_topic("wire"), 1), new_topic("id")
     with WireConnection(shared_broker.bootstrap) as wire:
-        _, producer_id, epoch = _init(wire, name)
-        _add(wire, name, (producer_id, epoch), 3, (topic, 0))
+        _, producer_id, epoch = init(wire, name)
+        add(wire, name, (producer_id, epoch), 3, (topic, 0))
         [one, two] = wire.ask(DescribeTransactionsRequest(transactional_ids=[name, "nobody"]), 0).transaction_states
         assert (one.transaction_state, one.producer_id, one.transaction_timeout_ms) == (
             "Ongoing",
@@ -477,7 +429,7 @@ def test_transactions_are_described_and_listed(shared_broker: BrokerProcess, new
         assert listed.unknown_state_filters == ["Odd"]
         asked.duration_filter = 3_600_000
         assert wire.ask(asked, 1).transaction_states == []
-        assert _end(wire, name, (producer_id, epoch), False, 3) == 0
+        assert end(wire, name, (producer_id, epoch), False, 3) == 0
 
 
 def test_an_operator_ends_a_hanging_transaction(shared_broker: BrokerProcess, new_topic: Names) -> None:
