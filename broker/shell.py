@@ -122,6 +122,7 @@ class Coordinator(ABC, Generic[M]):
         self._timers: Timers[M] = Timers(context.monotonic_ms, self._tick)
         self._tasks: set[asyncio.Task[None]] = set()
         self._partitions = 0  # of the internal topic; 0 until it exists
+        self._lost: set[int] = set()  # those that could not be read: their disk has failed
         self._stopped = False
 
     # What the two differ in.
@@ -159,6 +160,11 @@ class Coordinator(ABC, Generic[M]):
         """The partition of the internal topic that a name belongs to; the topic has to exist."""
         return statelog.java_hash_partition(name, self._partitions)
 
+    def check_served(self, name: str) -> None:
+        """Raise KafkaError COORDINATOR_NOT_AVAILABLE if the name's part of the log could not be read."""
+        if self._lost and self.partition_of(name) in self._lost:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the log of {name} could not be read")
+
     def find(self, name: str) -> M | None:
         """The machine of that name, to be asked and not changed."""
         entry = self.entries.get(name)
@@ -175,6 +181,7 @@ class Coordinator(ABC, Generic[M]):
         KafkaError.
         """
         await self.ensure_topic()
+        self.check_served(name)
         event.token = answer = asyncio.get_running_loop().create_future()
         self._feed(self._entry(name), event)
         return await answer
@@ -242,6 +249,7 @@ class Coordinator(ABC, Generic[M]):
             self._carry_out(entry, self._resign(entry.machine), deque())
         self.entries.clear()
         self._partitions = 0
+        self._lost.clear()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; `stop` ends it."""
@@ -266,8 +274,14 @@ class Coordinator(ABC, Generic[M]):
             return
         self._partitions = len(topic.partitions)
         for partition in range(self._partitions):
-            for raw in statelog.read_batches(self._context.partitions, self.topic, partition):
-                self._load_batch(partition, raw)
+            try:
+                for raw in statelog.read_batches(self._context.partitions, self.topic, partition):
+                    self._load_batch(partition, raw)
+            except (KafkaError, OSError) as error:
+                # Nobody may act on half of what is stored, so nobody is coordinated from there.
+                _log.error("topic=%s partition=%d is not coordinated: %s", self.topic, partition, error)
+                self._lost.add(partition)
+                self.entries = {name: entry for name, entry in self.entries.items() if entry.partition != partition}
             await asyncio.sleep(0)
         for entry in list(self.entries.values()):
             self._loaded(entry)

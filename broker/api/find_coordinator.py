@@ -12,32 +12,39 @@ from penstock.pyx.wire.messages import FindCoordinatorRequest, FindCoordinatorRe
 KEY, VERSIONS = 10, (0, 6)
 GROUP, TRANSACTION = 0, 1
 
+Coordinator = FindCoordinatorResponse.Coordinator
+
 
 async def handle(context: Context, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
     """Answer the one key, or each of them."""
     keys = request.coordinator_keys if call.api_version >= 4 else [request.key]
-    error, text = await _ready(context, request.key_type)
-    (host, port), node_id = context.advertised_for(call.listener), context.node_id
-    if error:
-        host, port, node_id = "", -1, -1
-    if call.api_version < 4:
-        return FindCoordinatorResponse(error_code=error, error_message=text, node_id=node_id, host=host, port=port)
-    coordinators = [
-        FindCoordinatorResponse.Coordinator(
-            key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=text
+    answers = [await _coordinator(context, request.key_type, key, call) for key in keys]
+    if call.api_version >= 4:
+        return FindCoordinatorResponse(coordinators=answers)
+    (one,) = answers
+    return FindCoordinatorResponse(
+        error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
+    )
+
+
+async def _coordinator(context: Context, key_type: int, key: str, call: Call) -> Coordinator:
+    try:
+        await _ready(context, key_type, key)
+    except KafkaError as error:
+        return Coordinator(
+            key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.what
         )
-        for key in keys
-    ]
-    return FindCoordinatorResponse(coordinators=coordinators)
+    host, port = context.advertised_for(call.listener)
+    return Coordinator(key=key, node_id=context.node_id, host=host, port=port, error_message=None)
 
 
-async def _ready(context: Context, key_type: int) -> tuple[int, str | None]:
-    """Make sure that the coordinator's topic exists: an error code and its words."""
+async def _ready(context: Context, key_type: int, key: str) -> None:
+    """Make sure that the coordinator's topic is there and the key's part of it was read. Raises KafkaError."""
     if key_type not in (GROUP, TRANSACTION):
-        return ErrorCode.INVALID_REQUEST, f"coordinators of key type {key_type} are not served"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"coordinators of key type {key_type} are not served")
     coordinator = context.groups if key_type == GROUP else context.transactions
     try:
         await coordinator.ensure_topic()
     except KafkaError as error:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what
-    return ErrorCode.NONE, None
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what) from error
+    coordinator.check_served(key)

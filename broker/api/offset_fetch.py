@@ -3,8 +3,9 @@
 Versions 0-10 (version 0 asked ZooKeeper in Kafka 0.8; here all are kept in one place): null topics ask for all
 (2), leader epochs from 5, `require_stable` from 7 (KIP-447: a partition with an offset in an open transaction
 answers UNSTABLE_OFFSET_COMMIT), several groups from 8 (KIP-709), topic ids at 10. A partition without a commit has
-offset -1 and no error, and so has an unknown group. Since version 9 a member of a KIP-848 group may name itself,
-and is refused when its epoch isn't the group's (STALE_MEMBER_EPOCH).
+offset -1 and no error (in version 0 UNKNOWN_TOPIC_OR_PARTITION, as then), and so has an unknown group. Since
+version 9 a member of a KIP-848 group may name itself, and is refused when its epoch isn't the group's
+(STALE_MEMBER_EPOCH).
 """
 
 from collections.abc import Iterable
@@ -45,9 +46,19 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
             Topic(name=name, partitions=[_partition(group, (name, i), request.require_stable) for i in indexes])
             for name, indexes in wanted
         ]
+        if call.api_version == 0:
+            _say_unknown(topics)
         return OffsetFetchResponse(topics=topics)
     answers = [_group(context, asked, request.require_stable, call) for asked in request.groups]
     return OffsetFetchResponse(groups=answers)
+
+
+def _say_unknown(topics: Iterable[Topic]) -> None:
+    """ZooKeeper had no node for what was never committed, and version 0 says so."""
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.committed_offset < 0:
+                partition.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _all(group: AnyGroup | None) -> list[tuple[str, list[int]]]:
