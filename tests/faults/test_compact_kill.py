@@ -1,0 +1,141 @@
+"""Killed at each step of a compaction, a log is whole at the next start, and the next pass goes on.
+
+A process of its own writes a fixed history, compacts it and dies at the failpoint; the test opens what is left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from compacted import CompactedLog, Kept
+from logs import LOGS, NOW_MS
+
+from penstock import failpoints
+from penstock.failpoints import declared
+from penstock.pyx import compactor
+from penstock.pyx.batch import marker
+from penstock.pyx.compactor import Compactor, Pace
+
+TOPIC = "killed"
+# Three segments become one: four names to .swap, a sync, eight old files, four names, an empty .txnindex, a sync.
+STEPS_MOST = 4 + 1 + 8 + 4 + 1 + 1
+
+
+def life(root: Path, aborts: bool) -> None:
+    """Three sealed segments with tombstones, producers and transactions; then a pass."""
+    log = _log(root)
+    log.put((b"a", b"1"), (b"b", b"1"), (b"c", b"1"), producer=(5, 0, 0))
+    log.put((b"d", b"bad" if aborts else b"1"), producer=(7, 0, 0), transactional=True)
+    log.roll()
+    log.mark(marker(not aborts, 7, 0, 0, NOW_MS))
+    log.put((b"b", None), (b"e", b"1"))
+    log.roll()
+    log.put((b"a", b"2"), (b"c", b"2"), codec=4)
+    log.roll()
+    log.put((b"z", b"active"))
+    LOGS.flush_all()
+    log.compact()
+
+
+def _log(root: Path) -> CompactedLog:
+    root.mkdir(parents=True, exist_ok=True)
+    log = CompactedLog.__new__(CompactedLog)
+    log.root, log.topic = root, TOPIC
+    log.config = {"cleanup_delete": 0, "cleanup_compact": 1, "index_interval_bytes": 0}
+    log.checkpoint, log.rolls = -1, 0
+    log.lead(clean=False)
+    return log
+
+
+def run(root: Path, spec: str, aborts: bool) -> int:
+    """The life in a forked process with a failpoint armed; the signal that ended it, 0 if none did."""
+    child = os.fork()
+    if child == 0:
+        try:
+            failpoints.arm(spec)
+            life(root, aborts)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL), spec
+    return status
+
+
+def expected(aborts: bool) -> dict[bytes, bytes | None]:
+    """The newest committed value of each key, which no moment may lose."""
+    kept: dict[bytes, bytes | None] = {b"a": b"2", b"b": None, b"c": b"2", b"e": b"1", b"z": b"active"}
+    return kept if aborts else {**kept, b"d": b"1"}
+
+
+def check(log: CompactedLog, aborts: bool) -> list[Kept]:
+    """What a read_committed consumer makes of the log, and that producers and offsets are known."""
+    kept = log.kept(committed=True)
+    offsets = [record.offset for record in kept]
+    assert offsets == sorted(set(offsets))
+    assert {record.key: record.value for record in kept} == expected(aborts)
+    assert log.offsets()[:4] == (0, 10, 10, 10)
+    assert LOGS.sequences(TOPIC, 0, 5) == [(0, 2, 0)] and LOGS.sequences(TOPIC, 0, 7) == [(0, 0, 3)]
+    return kept
+
+
+@pytest.mark.parametrize("kind", ["commits", "aborts"])
+def test_every_step_can_be_the_last(tmp_path: Path, kind: str) -> None:
+    aborts = kind == "aborts"
+    specs = [f"{name}=kill@1" for name in declared("compact.") if name != compactor.SWAPPING]
+    specs += [f"{compactor.SWAPPING}=kill@{step}" for step in range(1, STEPS_MOST + 1)]
+    assert len(specs) == len(declared("compact.")) - 1 + STEPS_MOST
+    outcomes = []
+    for number, spec in enumerate(specs):
+        root = tmp_path / str(number)
+        outcomes.append(run(root, spec, aborts))
+        log = _log(root)
+        assert not [path.name for path in log.folder.iterdir() if path.suffix in (".cleaned", ".swap", ".deleted")]
+        check(log, aborts)
+        log.compact()
+        assert [record.offset for record in check(log, aborts)] == [
+            offset for offset in (3, 5, 6, 7, 8, 9) if offset != 3 or not aborts
+        ]
+        log.restart()
+        check(log, aborts)
+        LOGS.delete(TOPIC, 0)
+    ended = [spec for spec, outcome in zip(specs, outcomes, strict=True) if outcome == 0]
+    # With aborts the .txnindex isn't empty: one step less.
+    assert ended == ([f"{compactor.SWAPPING}=kill@{STEPS_MOST}"] if aborts else [])
+
+
+def test_a_failed_step_leaves_the_old_segments_or_takes_the_partition_offline(tmp_path: Path) -> None:
+    """Each name that can't be given: before the .log has its .swap name all is as before; after it the disk is lost."""
+    for step in range(1, 5):
+        log = CompactedLog(tmp_path / str(step))
+        log.put((b"a", b"1"))
+        log.put((b"a", b"2"))
+        log.roll()
+        suffix = ("txnindex", "timeindex", "index", "log")[step - 1]
+        (log.folder / f"{0:020d}.{suffix}.swap").mkdir()  # a rename onto a folder is refused
+        before = log.state()
+        with pytest.raises(OSError, match="directory"):
+            log.compact()
+        assert log.state() == before and not log.files(".cleaned")
+        (log.folder / f"{0:020d}.{suffix}.swap").rmdir()
+        log.compact()
+        assert len(log.kept()) == 1
+
+
+def test_a_disk_that_fails_between_names_takes_the_partition_offline(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path / "a")
+    log.put((b"a", b"1"))
+    log.put((b"a", b"2"))
+    log.roll()
+    (log.folder / f"{0:020d}.timeindex").unlink()
+    (log.folder / f"{0:020d}.timeindex").mkdir()
+    with pytest.raises(OSError):
+        Compactor(Pace(), 1 << 20).compact(LOGS, log.topic, 0, -1, NOW_MS, 0, 0)
+    assert LOGS.is_offline(log.topic, 0)
+    (log.folder / f"{0:020d}.timeindex").rmdir()
+    killed = log.snapshot(tmp_path / "b")
+    opened = killed.open()
+    assert [record.value for record in CompactedLog.kept(opened)] == [b"2"]  # type: ignore[arg-type]
