@@ -9,9 +9,9 @@ KEY, VERSIONS = 42, (0, 2)
 
 
 async def handle(context: Context, request: DeleteGroupsRequest, call: Call) -> DeleteGroupsResponse:
-    """Delete one after the other."""
+    """Delete one after the other; a name that is given twice is answered once."""
     response = DeleteGroupsResponse()
-    for name in request.groups_names:
+    for name in dict.fromkeys(request.groups_names):
         error: int = ErrorCode.GROUP_ID_NOT_FOUND
         if context.groups.find(name) is not None:
             error = await context.groups.ask(name, Delete(None))

@@ -48,7 +48,8 @@ def on_join(group: ConsumerGroup, event: Join, now: Now, out: Out) -> None:
         _check_join(group, event)
         _join(group, event, now, out)
     except Refused as refused:
-        out.append(Reply(event.token, JoinResult(refused.code, event.member_id)))
+        named = event.member_id if refused.code == ErrorCode.INVALID_SESSION_TIMEOUT else ""
+        out.append(Reply(event.token, JoinResult(refused.code, named)))
 
 
 def _check_join(group: ConsumerGroup, event: Join) -> None:

@@ -74,7 +74,9 @@ def _check_upgrade(classic: Group, event: ConsumerHeartbeat, environment: Enviro
     config = environment.config
     if event.member_epoch != 0:
         exists = classic.generation > 0 or classic.members or not classic.offsets.is_empty()
-        text = f"Group {classic.id} is not a consumer group." if exists else f"Consumer group {classic.id} not found."
+        text = f"Group {classic.id} is not a consumer group."
+        if not exists:
+            text = f"{'Group' if event.member_epoch < 0 else 'Consumer group'} {classic.id} not found."
         raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, text)
     if classic.state is GroupState.DEAD:
         raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)

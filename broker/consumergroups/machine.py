@@ -224,6 +224,7 @@ def _answer(group: ConsumerGroup, member: Member, show: bool) -> HeartbeatResult
 
 
 def _check_exists(group: ConsumerGroup, joining: bool) -> None:
+    """A group that was just deleted is there until the shell forgets it; one without epoch never was."""
     if group.dead or (group.epoch == 0 and not joining):
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if joining else ErrorCode.GROUP_ID_NOT_FOUND
         raise Refused(code, f"Consumer group {group.id} not found.")

@@ -37,6 +37,9 @@ from penstock.broker.consumergroups.state import (
 from penstock.broker.machines import Now
 from penstock.errors import ErrorCode
 
+# A group begins at this epoch, so that its first members are at the next one.
+INITIAL_EPOCH = 1
+
 
 class Refused(Exception):
     """A request is answered with this error and these words."""
@@ -101,7 +104,7 @@ class Update:
             return
         hashed = topics_hash(subscribed_topics(self.all_facts(), self.patterns), group.catalog)
         if changed or hashed != group.topics_hash:
-            self.epoch += 1
+            self.epoch = max(self.epoch, INITIAL_EPOCH) + 1
             self.records.append(EpochRecord((self.epoch, hashed)))
         else:  # Nothing to see until the topics change again.
             group.catalog_version = group.catalog.version

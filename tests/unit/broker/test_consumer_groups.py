@@ -138,11 +138,11 @@ class Bench:
 def test_a_first_member_gets_everything_at_once() -> None:
     bench = Bench()
     result = bench.beat("m1")
-    assert (result.error, result.member_epoch, result.heartbeat_interval_ms) == (E.NONE, 1, 5_000)
+    assert (result.error, result.member_epoch, result.heartbeat_interval_ms) == (E.NONE, 2, 5_000)
     assert bench.partitions("m1") == {A: {0, 1, 2, 3}}
     assert bench.consumer.state() == "Stable"
     again = bench.beat("m1")
-    assert again.assignment is None and again.member_epoch == 1
+    assert again.assignment is None and again.member_epoch == 2
     records_so_far = len(bench.log)
     bench.beat("m1")
     assert len(bench.log) == records_so_far  # A heartbeat that changes nothing writes nothing.
@@ -152,14 +152,14 @@ def test_what_one_gives_back_another_gets_and_never_before() -> None:
     bench = Bench()
     bench.beat("m1")
     joined = bench.beat("m2")
-    assert joined.member_epoch == 2 and bench.partitions("m2") == {}
+    assert joined.member_epoch == 3 and bench.partitions("m2") == {}
     assert bench.consumer.state() == "Reconciling"
     told = bench.beat("m1")
-    assert told.member_epoch == 1 and len(bench.owned["m1"][A]) == 2
+    assert told.member_epoch == 2 and len(bench.owned["m1"][A]) == 2
     assert bench.beat("m2").assignment is None  # m1 has not given anything back yet.
     still_has_all = {A: frozenset(range(4))}
-    assert bench.beat("m1", owned=still_has_all).member_epoch == 1
-    assert bench.beat("m1", owned=bench.owned["m1"]).member_epoch == 2
+    assert bench.beat("m1", owned=still_has_all).member_epoch == 2
+    assert bench.beat("m1", owned=bench.owned["m1"]).member_epoch == 3
     bench.beat("m2")
     assert bench.partitions("m1")[A] | bench.partitions("m2")[A] == {0, 1, 2, 3}
     assert not bench.partitions("m1")[A] & bench.partitions("m2")[A]
@@ -244,10 +244,10 @@ def test_topics_that_grow_come_and_go() -> None:
     bench = Bench(a=1)
     bench.settle("m1")
     bench.topics.put("a", 3)
-    assert bench.beat("m1").member_epoch == 2
+    assert bench.beat("m1").member_epoch == 3
     assert bench.partitions("m1") == {A: {0, 1, 2}}
     bench.topics.put("c", 5)  # Nobody is subscribed to it.
-    assert bench.beat("m1").member_epoch == 2
+    assert bench.beat("m1").member_epoch == 3
     bench.topics.drop("a")
     bench.settle("m1")
     assert bench.partitions("m1") == {} and bench.consumer.state() == "Stable"
@@ -301,9 +301,9 @@ def test_targets_keep_their_distance() -> None:
     bench.settings = GroupSettings(assignment_interval_ms=1_000)
     bench.beat("m1")
     joined = bench.beat("m2")
-    assert (joined.member_epoch, bench.consumer.epoch, bench.consumer.state()) == (1, 2, "Assigning")
+    assert (joined.member_epoch, bench.consumer.epoch, bench.consumer.state()) == (2, 3, "Assigning")
     bench.mono_ms += 1_000
-    assert bench.beat("m2").member_epoch == 2
+    assert bench.beat("m2").member_epoch == 3
     bench.settle("m1", "m2")
     assert bench.consumer.state() == "Stable"
 
