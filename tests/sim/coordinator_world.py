@@ -12,7 +12,9 @@ What is checked all the time, and at the end (`World.check`):
 - what a group shows equals a plain reading of the log (`OffsetReader`, written without the machines), so that
   an acknowledged commit is never lost and an offset of a transaction shows only when its marker says commit;
 - a transaction's records are committed in all partitions or in none, as the answer of EndTxn said, and
-  committed only if its producer asked for it;
+  committed only if its producer asked for it; no marker ends records of another transaction;
+- no transaction hangs, however late a request comes, or comes twice (EndTxn twice only with transactions v2: a
+  producer of v1 gives it nothing to tell it by);
 - when the faults stop, groups become stable and transactions end.
 """
 
@@ -46,6 +48,7 @@ OFFSETS: TopicPartition = ("__consumer_offsets", 0)
 STATE: TopicPartition = ("__transaction_state", 0)
 DATA: list[TopicPartition] = [("data", number) for number in range(3)]
 SESSION_MS, REBALANCE_MS, TXN_TIMEOUT_MS, LOST_AFTER_MS = 10_000, 20_000, 8_000, 15_000
+PRODUCE_LOST_AFTER_MS = 2_000
 CONFIG = GroupConfig(initial_rebalance_delay_ms=200, max_size=5)
 GROUPS = ("g1", "g2")
 
@@ -61,6 +64,8 @@ class Written:
     producer_epoch: int = -1
     commit: bool = False
     transaction: int = -1
+    sequence: int = -1
+    version: int = 0  # of transactions: a marker's, or its client's
 
 
 @dataclass
@@ -71,14 +76,28 @@ class Log:
     written: list[Written] = field(default_factory=list)
     queue: deque[tuple[Written, Callable[[int, int], None]]] = field(default_factory=deque)
     epochs: dict[int, int] = field(default_factory=dict)
+    sequences: dict[int, int] = field(default_factory=dict)  # the next one of a producer's epoch
+    open: set[int] = field(default_factory=set)  # producers with a transaction
     end: int = 0
 
     def append(self, item: Written) -> int:
-        """Kafka's rule for producers: an older epoch is refused."""
-        if item.producer_id >= 0:
-            if item.producer_epoch < self.epochs.get(item.producer_id, 0):
+        """Kafka's rules for producers: an older epoch is refused, sequences have no gap, a repeat is dropped."""
+        producer = item.producer_id
+        if producer >= 0:
+            epoch = self.epochs.get(producer, -1)
+            if item.producer_epoch < epoch:
                 return E.INVALID_PRODUCER_EPOCH
-            self.epochs[item.producer_id] = item.producer_epoch
+            if item.kind == "marker" and item.version >= 2 and item.producer_epoch == epoch and producer in self.open:
+                return E.INVALID_PRODUCER_EPOCH
+            if item.producer_epoch > epoch:
+                self.sequences[producer] = 0
+            if item.kind == "data":
+                expected = self.sequences.get(producer, 0)
+                if item.sequence != expected:
+                    return E.NONE if item.sequence < expected else E.OUT_OF_ORDER_SEQUENCE_NUMBER
+                self.sequences[producer] = expected + 1
+            self.epochs[producer] = item.producer_epoch
+            (self.open.discard if item.kind == "marker" else self.open.add)(producer)
         self.written.append(item)
         self.end += max(1, len(item.records))
         return E.NONE
@@ -152,7 +171,9 @@ class World:
         self.acknowledged: list[tuple[str, TopicPartition, int]] = []
         self.counts: dict[str, int] = {}
         self.members = [Member(self, GROUPS[n % 2], f"i{n}" if n % 3 == 0 else None) for n in range(6)]
-        self.producers = [Producer(self, f"tx{n % 2}", GROUPS[n % 2]) for n in range(3)]
+        # Of both versions of transactions, and such that share an identity.
+        names = (("tx0", 0), ("tx1", 2), ("tx0", 2), ("tx2", 0), ("tx2", 0), ("tx1", 2))
+        self.producers = [Producer(self, name, GROUPS[n % 2], version) for n, (name, version) in enumerate(names)]
 
     # --- time and chance ------------------------------------------------------------------------------------
 
@@ -215,6 +236,62 @@ class World:
         incarnation_delay = self.random.randrange(1, 40)
         event.token = Token(self, finish)
         self.later(incarnation_delay, lambda: self._arrive(kind, name, event))
+        if isinstance(event, transactions.End) and event.raises_epoch and self.chance(0.1):
+            again = replace(event, token=Token(self, lambda answer: None))
+            self.later(self.random.randrange(1, TXN_TIMEOUT_MS), lambda: self._arrive(kind, name, again))
+
+    def produce(self, name: str, partition: TopicPartition, item: Written, then: Callable[[int | None], None]) -> None:
+        """Send a batch: it may be lost, come twice or much later; `then` gets the error, or None if none came in time."""
+        done: list[bool] = []
+
+        def finish(error: int) -> None:
+            if not done and not self.chance(0.02):
+                done.append(True)
+                self.later(self.random.randrange(1, 40), lambda: then(error))
+
+        def give_up() -> None:
+            if not done:
+                done.append(True)
+                then(None)
+
+        self.later(PRODUCE_LOST_AFTER_MS, give_up)
+        for _ in range(2 if self.chance(0.05) else 1):
+            if not self.chance(0.03):
+                late = self.chance(0.05)
+                delay_ms = self.random.randrange(1, 3 * TXN_TIMEOUT_MS if late else 40)
+                self.later(delay_ms, lambda: self._produced(name, partition, item, finish))
+
+    def _produced(self, name: str, partition: TopicPartition, item: Written, finish: Callable[[int], None]) -> None:
+        """As the broker does: a batch that begins a transaction is verified, or added, before it is appended."""
+        log = self.logs[partition]
+        epoch = log.epochs.get(item.producer_id, -1)
+        goes_on = item.producer_id in log.open and item.producer_epoch == epoch
+        if goes_on or item.producer_epoch < epoch:
+            self._append_data(log, item, finish)
+            return
+        self.count("begun in a partition")
+
+        def added(error: int) -> None:
+            # What was stored meanwhile counts: the broker adds and appends in one step.
+            verdict = error or transactions.verify(
+                self.transaction(name), item.producer_id, item.producer_epoch, partition
+            )
+            if verdict:
+                self.count(f"refused {E(verdict).name} v{item.version}")
+                finish(verdict)
+            else:
+                self._append_data(log, item, finish)
+
+        if item.version < 2:
+            added(E.NONE)
+            return
+        event = transactions.AddPartitions(
+            Token(self, added, self.incarnation, direct=True), item.producer_id, item.producer_epoch, [partition], 2
+        )
+        self.feed_transaction(name, event)
+
+    def _append_data(self, log: Log, item: Written, finish: Callable[[int], None]) -> None:
+        finish(log.append(item))
 
     def _arrive(self, kind: str, name: str, event: Any) -> None:
         event.token.incarnation = self.incarnation
@@ -225,6 +302,9 @@ class World:
             self.feed_transaction(name, event)
         elif isinstance(event, Commit) and event.producer_id >= 0:
             tx = event.token.transactional_id
+            if event.token.version >= 2:
+                self._commit_adding(name, tx, event)
+                return
             error = transactions.verify(self.transaction(tx), event.producer_id, event.producer_epoch, OFFSETS)
             if error:
                 event.token.answer(error)
@@ -234,6 +314,22 @@ class World:
             event.token.answer(E.ILLEGAL_GENERATION)
         else:
             self.feed_group(name, event)
+
+    def _commit_adding(self, group: str, name: str, event: Commit) -> None:
+        incarnation = self.incarnation
+
+        def added(error: int) -> None:
+            verdict = error or transactions.verify(
+                self.transaction(name), event.producer_id, event.producer_epoch, OFFSETS
+            )
+            if verdict or incarnation != self.incarnation:
+                event.token.answer(verdict or E.NOT_COORDINATOR)
+            else:
+                self.feed_group(group, event)
+
+        token = Token(self, added, incarnation, direct=True)
+        adding = transactions.AddPartitions(token, event.producer_id, event.producer_epoch, [OFFSETS], 2)
+        self.feed_transaction(name, adding)
 
     # --- the coordinator's shell ----------------------------------------------------------------------------
 
@@ -338,6 +434,7 @@ class World:
                 producer_id=action.producer_id,
                 producer_epoch=action.producer_epoch,
                 commit=action.commit,
+                version=action.version,
             )
             self.put(partition, item, one(partition))
 
@@ -519,6 +616,8 @@ class Token:
     finish: Callable[[Any], None]
     incarnation: int = -1
     answered: bool = False
+    direct: bool = False  # asked inside the broker: nothing gets lost
+    version: int = 0
     transactional_id: str = ""
     on_answer: Callable[[Any], None] | None = None
 
@@ -528,7 +627,9 @@ class Token:
         self.answered = True
         if self.on_answer is not None:
             self.on_answer(result)
-        if not self.world.chance(0.02):
+        if self.direct:
+            self.finish(result)
+        elif not self.world.chance(0.02):
             self.world.later(self.world.random.randrange(1, 40), lambda: self.finish(result))
 
 
@@ -679,14 +780,17 @@ class Member:
 
 
 class Producer:
-    """A transactional producer; two of them share an identity and fence each other."""
+    """A transactional producer of one version of the protocol; two of them may share an identity and fence each other."""
 
-    def __init__(self, world: World, name: str, group: str) -> None:
+    def __init__(self, world: World, name: str, group: str, version: int) -> None:
         self.world = world
         self.name = name
         self.group = group
+        self.version = version
         self.id, self.epoch = -1, -1
         self.number = -1
+        self.sequences: dict[TopicPartition, int] = {}
+        self.unsure = False  # a batch may or may not have been stored
         self.stopped = False
         self.offset = itertools.count(1)
 
@@ -703,12 +807,19 @@ class Producer:
         """Start over after a while, as a restarted process would."""
         self.world.later(self.world.random.randrange(1_000, 15_000), self.start)
 
+    def go_on_as(self, producer_id: int, epoch: int) -> None:
+        """Sequences begin at 0 in each epoch."""
+        if (producer_id, epoch) != (self.id, self.epoch):
+            self.sequences.clear()
+            self.unsure = False
+        self.id, self.epoch = producer_id, epoch
+
     def initialised(self, answer: transactions.ProducerResult | None) -> None:
         """Begin, or wait for an older transaction to end."""
         if answer is None or answer.error:
             self.world.later(100, self.start)
             return
-        self.id, self.epoch = answer.producer_id, answer.producer_epoch
+        self.go_on_as(answer.producer_id, answer.producer_epoch)
         self.begin()
 
     def begin(self) -> None:
@@ -719,6 +830,9 @@ class Producer:
         count = self.world.random.randint(1, len(DATA))
         partitions = self.world.random.sample(DATA, count)
         with_offsets = self.world.random.random() < 0.7
+        if self.version >= 2:
+            self.added(E.NONE, partitions, with_offsets)
+            return
         wanted = [*partitions, *([OFFSETS] if with_offsets else [])]
         event = transactions.AddPartitions(None, self.id, self.epoch, wanted)
         self.ask(event, lambda answer: self.added(answer, partitions, with_offsets))
@@ -737,22 +851,63 @@ class Producer:
             self.write(partitions, with_offsets)
 
     def write(self, partitions: list[TopicPartition], with_offsets: bool) -> None:
-        """One batch to each partition; the partition refuses a fenced producer."""
-        for partition in partitions:
-            item = Written("data", producer_id=self.id, producer_epoch=self.epoch, transaction=self.number)
-            if self.world.logs[partition].append(item):
+        """One batch to each partition, one after the other."""
+        if not partitions:
+            self.write_offsets(with_offsets)
+            return
+        partition = partitions[0]
+        sequence = self.sequences.get(partition, 0)
+        item = Written(
+            "data",
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            transaction=self.number,
+            sequence=sequence,
+            version=self.version,
+        )
+        self.unsure = True
+        self.send(item, partitions, with_offsets, self.world.random.choice((0, 0, 4)))
+
+    def send(self, item: Written, partitions: list[TopicPartition], with_offsets: bool, tries: int) -> None:
+        """Send it until it is stored; not for ever."""
+
+        def answered(error: int | None) -> None:
+            if error == E.NONE:
+                self.unsure = False
+                self.sequences[partitions[0]] = item.sequence + 1
+                self.write(partitions[1:], with_offsets)
+            elif error == E.INVALID_PRODUCER_EPOCH:
                 self.world.count("zombie refused")
+                self.fenced()
+            elif tries and error in (None, E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE):
+                pause = self.world.random.randrange(20, 200)
+                self.world.later(pause, lambda: self.send(item, partitions, with_offsets, tries - 1))
+            elif error is None or error == E.TRANSACTION_ABORTABLE:
+                self.end(commit=False)
+            else:
                 self.again()
-                return
-        if with_offsets:
-            key = ("input", self.world.random.randrange(2))
-            commits = {key: Committed(self.number * 1_000 + next(self.offset), -1, "", -1)}
-            event = Commit(None, "", None, -1, commits, producer_id=self.id, producer_epoch=self.epoch)
-            self.world.ask("commit", self.group, event, self.offsets_written)
-            if event.token is not None:
-                event.token.transactional_id = self.name
+
+        self.world.produce(self.name, partitions[0], item, answered)
+
+    def fenced(self) -> None:
+        """Start over; with version 2 an abort may tell the epoch to go on with."""
+        if self.version >= 2 and self.world.random.random() < 0.5:
+            self.end(commit=False)
         else:
+            self.again()
+
+    def write_offsets(self, with_offsets: bool) -> None:
+        """The group's offsets, if this transaction has some."""
+        if not with_offsets:
             self.end()
+            return
+        key = ("input", self.world.random.randrange(2))
+        commits = {key: Committed(self.number * 1_000 + next(self.offset), -1, "", -1)}
+        event = Commit(None, "", None, -1, commits, producer_id=self.id, producer_epoch=self.epoch)
+        self.world.ask("commit", self.group, event, self.offsets_written)
+        if event.token is not None:
+            event.token.transactional_id = self.name
+            event.token.version = self.version
 
     def offsets_written(self, answer: Any) -> None:
         """End, if they were taken."""
@@ -771,18 +926,24 @@ class Producer:
         wanted = self.world.random.random() < 0.7 if commit is None else commit
         if wanted:
             self.world.asked_commit.add(self.number)
-        number = self.number
-        event = transactions.End(None, self.id, self.epoch, wanted)
-        self.ask(event, lambda answer: self.ended(answer, wanted, number))
+        self.ask_end(wanted, self.number)
+
+    def ask_end(self, commit: bool, number: int) -> None:
+        """EndTxn, also again."""
+        event = transactions.End(None, self.id, self.epoch, commit, self.version >= 2)
+        self.ask(event, lambda answer: self.ended(answer, commit, number))
 
     def ended(self, answer: transactions.ProducerResult | None, commit: bool, number: int) -> None:
         """The next one; an answer that got lost is asked for again."""
         if answer is None or answer.error in (E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE):
-            event = transactions.End(None, self.id, self.epoch, commit)
-            self.world.later(50, lambda: self.ask(event, lambda again: self.ended(again, commit, number)))
+            self.world.later(50, lambda: self.ask_end(commit, number))
         elif answer.error:
             self.again()
         else:
+            self.world.count(f"{'committed' if commit else 'aborted'} v{self.version}")
             self.world.count("committed" if commit else "aborted")
             self.world.answered[number] = commit
-            self.world.later(self.world.random.randrange(20, 1_000), self.begin)
+            self.go_on_as(answer.producer_id, answer.producer_epoch)
+            # A batch of the first protocol that may still come could join the next transaction: that takes a new epoch.
+            next_step = self.again if self.unsure else self.begin
+            self.world.later(self.world.random.randrange(20, 1_000), next_step)

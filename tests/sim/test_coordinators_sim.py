@@ -35,6 +35,11 @@ def test_nothing_is_lost_or_half_done_through_crashes() -> None:
             "member died",
             "producer died",
             "zombie refused",
+            "committed v2",
+            "aborted v2",
+            "committed v0",
+            "refused TRANSACTION_ABORTABLE v0",
+            "begun in a partition",
         )
         assert not [what for what in must_happen if not seen[what]], "the runs saw too little to mean anything"
 
