@@ -175,7 +175,7 @@ class BrokerConfig(Mapping[str, Any]):
             (self.dynamic, ConfigSource.DYNAMIC_BROKER),
             (self.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
         ]
-        known = [self._describe(name, self._layers(name)) for name in SCHEMA.properties]
+        known = [self._describe(name, self._layers(name)) for name in SCHEMA.properties if "*" not in name]
         return known + [
             _unknown(name, source) for texts, source in layers for name in texts if name not in SCHEMA.properties
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -13,12 +14,11 @@ from penstock import failpoints, log
 from penstock.broker.brokerconfig import BrokerConfig, load
 from penstock.broker.context import Endpoint
 from penstock.broker.folder import FolderError
-from penstock.broker.server import Server, ServerError, parse_endpoint
+from penstock.broker.listeners import DEFAULT_LISTEN, plan
+from penstock.broker.server import Server, ServerError
 from penstock.broker.store.base import StoreError
 from penstock.config import ConfigError
 from penstock.errors import KafkaError
-
-DEFAULT_LISTEN = "127.0.0.1:9092"
 
 
 @click.command("broker")
@@ -45,18 +45,22 @@ def command(
     """
     config = load(config_path, overrides)
     folder = _data_folder(config, data)
-    where = parse_endpoint(listen or config["listeners"] or DEFAULT_LISTEN, "the listen address")
-    told = advertised or config["advertised.listeners"]
-    if told is None and where.host in ("0.0.0.0", "::"):
-        raise ConfigError(f"clients can't be told `{where}`: give `--advertised HOST:PORT` too")
-    server = Server(config, folder, where, parse_endpoint(told, "the advertised address") if told else None)
+    server = Server(config, folder, plan(config, listen, advertised))
     log.setup(log_level)
+    _allow_descriptors()
     failpoints.arm_from_environment()
     try:
         asyncio.run(_serve(server))
     except (ServerError, FolderError, StoreError, KafkaError, OSError) as error:
         click.echo(f"penstock: {error}", err=True)
         sys.exit(1)
+
+
+def _allow_descriptors() -> None:
+    """A connection and a segment take a descriptor each: as many as the user is allowed, not only the usual 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _data_folder(config: BrokerConfig, data: Path | None) -> Path:

@@ -103,6 +103,7 @@ REFUSED = {
     "broker.heartbeat.interval.ms": "one node needs no heartbeats: remove it",
     "broker.session.timeout.ms": "one node needs no heartbeats: remove it",
     "inter.broker.protocol.version": "every version is spoken at once: remove it",
+    "control.plane.listener.name": "every broker here is its own controller: remove it",
     "inter.broker.*": "one node has nobody to talk to: remove it",
     "log.message.format.version": "every format is stored as it comes and served to anybody: remove it",
     "log.message.downconversion.enable": "every format is stored as it comes and served to anybody: remove it",
@@ -137,8 +138,12 @@ SCHEMA = Schema(
     [
         Property("broker.id", parse_int(0, INT_MAX), 1, "The number of this broker."),
         Property("node.id", parse_int(0, INT_MAX), None, "The same as `broker.id`, Kafka's newer name."),
-        Property("listeners", parse_str, None, "`PLAINTEXT://host:port`; `--listen` wins over it."),
+        Property("listeners", parse_str, None, "`NAME://host:port`, commas between them; `--listen` wins over it."),
         Property("advertised.listeners", parse_str, None, "What clients are told; `--advertised` wins."),
+        Property(
+            "listener.security.protocol.map", parse_str, None, "`NAME:PLAINTEXT` of each listener that isn't `PLAINTEXT`."
+        ),
+        Property("inter.broker.listener.name", parse_str, None, "A listener that `max.connections` does not stop."),
         Property("log.dirs", parse_str, None, "Log folders, commas between them; `--data` comes before them."),
         Property("log.dir", parse_str, None, "The same as `log.dirs`."),
         Property(
@@ -211,6 +216,29 @@ SCHEMA = Schema(
         Property("num.recovery.threads.per.data.dir", parse_int(1, 256), 2, "Logs opened at once at start."),
         # The network.
         Property("num.network.threads", parse_int(1, 63), 3, "Threads that serve connections."),
+        Property("max.connections", parse_int(1, INT_MAX), INT_MAX, "Most connections; further ones wait."),
+        Property("max.connections.per.ip", parse_int(0, INT_MAX), INT_MAX, "Most from an address; more are closed."),
+        Property("max.connections.per.ip.overrides", parse_str, "", "`host:count` where that differs."),
+        Property(
+            "max.connection.creation.rate", parse_int(1, INT_MAX), INT_MAX, "Most new connections a second; more wait."
+        ),
+        Property("listener.name.*.max.connections", parse_int(1, INT_MAX), None, "The same of one listener."),
+        Property("listener.name.*.max.connection.creation.rate", parse_int(1, INT_MAX), None, "The same of one."),
+        Property("socket.send.buffer.bytes", parse_int(-1, INT_MAX), -1, "-1 = the system's, which grows by itself."),
+        Property("socket.receive.buffer.bytes", parse_int(-1, INT_MAX), -1, "-1 = the system's."),
+        Property("penstock.tcp.congestion", parse_str, "", "Congestion control, as `cubic`; empty = the system's."),
+        Property(
+            "penstock.request.arrival.timeout.ms",
+            _POSITIVE,
+            60_000,
+            "Time for a request that has begun to come whole, and a second more for each 64 KiB.",
+        ),
+        Property(
+            "penstock.answer.taking.timeout.ms",
+            _POSITIVE,
+            300_000,
+            "Time in which a client has to take something of an answer.",
+        ),
         Property("connections.max.idle.ms", _POSITIVE, 600_000, "Idle time after which a client is closed."),
         Property("socket.request.max.bytes", parse_int(1, INT_MAX), 100 * MIB, "Largest request, bytes."),
         Property(
@@ -218,6 +246,15 @@ SCHEMA = Schema(
             parse_int(MIB, LONG_MAX),
             256 * MIB,
             "Most bytes of requests that wait for an answer; Kafka's default is no bound.",
+        ),
+        Property(
+            "max.incremental.fetch.session.cache.slots",
+            parse_int(0, INT_MAX),
+            1000,
+            "Fetch sessions that are kept; clients without one say all that they fetch each time.",
+        ),
+        Property(
+            "penstock.fetch.session.cache.bytes", parse_int(0, LONG_MAX), 64 * MIB, "Most memory that they may take."
         ),
         Property("fetch.max.bytes", parse_int(1024, INT_MAX), 55 * MIB, "Most record bytes of one answer."),
         # Consumer groups.

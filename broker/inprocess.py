@@ -25,6 +25,7 @@ from types import TracebackType
 from penstock.broker.brokerconfig import load
 from penstock.broker.context import Endpoint
 from penstock.broker.faults import Faults
+from penstock.broker.listeners import single
 from penstock.broker.server import Server
 
 
@@ -139,7 +140,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         where = Endpoint("127.0.0.1", self._port)
-        server = Server(load(overrides=self._given), self._data, where, None, faults=self.faults)
+        server = Server(load(overrides=self._given), self._data, single(where), faults=self.faults)
         self._port = (await server.start()).port
         self._server = server
         serving.set()

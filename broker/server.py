@@ -28,16 +28,15 @@ from penstock.broker.dispatch import Dispatch
 from penstock.broker.faults import Faults
 from penstock.broker.folder import STORE
 from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.listeners import PLAINTEXT, Listener, ListenError, bind
 from penstock.broker.logdirs import LogDirs
-from penstock.broker.store.base import Store, paths
+from penstock.broker.store.base import NodeExistsError, Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topics import Topics
-from penstock.config import ConfigError
 from penstock.errors import KafkaError
 from penstock.pyx.border import DataPlane
 from penstock.pyx.logs import Logs
 
-LISTENER = "PLAINTEXT"
 OPEN_FIRST_S = 5.0
 """How long a start waits for logs that must be recovered."""
 CLOSE_AT_ONCE = 64
@@ -57,16 +56,14 @@ class Server:
         self,
         config: BrokerConfig,
         data: Path,
-        listen: Endpoint,
-        advertised: Endpoint | None,
+        listeners: Sequence[Listener],
         faults: Faults | None = None,
     ) -> None:
         self._faults = faults  # asked of a broker inside a test's process; None in a service
         self.config = config
         self.node_id: int = config["broker.id"]
         self._data = data
-        self._listen = listen
-        self._advertised = advertised
+        self._listeners = list(listeners)
         self._logs = Logs()
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
@@ -109,19 +106,17 @@ class Server:
         folders = log_dirs(self._data, self.config["log.dirs"] or self.config["log.dir"])
         dirs = await loop.run_in_executor(None, LogDirs.open, folders, self.node_id, ballast_bytes)
         self._undo.append(lambda: self._close_folders(dirs))
-        bound, data_plane = self._bind()
+        data_plane = self._bind()
         self._undo.append(lambda: self._stop_data_plane(data_plane))
         store = await EmbeddedStore.open(dirs.first.path / STORE)
         self._undo.append(store.close)
         threads = self.config["num.recovery.threads.per.data.dir"] * len(dirs.online)
         executor = ThreadPoolExecutor(threads, "logs")
         self._undo.append(lambda: self._close_logs(executor, dirs))
-        advertised = self._advertised or bound
-        advertised = advertised._replace(port=advertised.port or bound.port)
         self.config.settle("log.dirs", ",".join(str(log_dir.path) for log_dir in dirs))
-        self.config.settle("listeners", f"{LISTENER}://{bound}")
-        self.config.settle("advertised.listeners", f"{LISTENER}://{advertised}")
-        controller_epoch = await _register(store, self.node_id, advertised)
+        self.config.settle("listeners", ",".join(f"{one.name}://{one.bind}" for one in self._listeners))
+        self.config.settle("advertised.listeners", ",".join(f"{one.name}://{one.told()}" for one in self._listeners))
+        controller_epoch = await _register(store, self.node_id, self._listeners)
         await self._load_altered(store)
         topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor)
         self._undo.append(lambda: self._stop_opening(topics))
@@ -134,7 +129,8 @@ class Server:
             topics=topics,
             partitions=self._logs,
             coordinators=coordinators,
-            advertised=advertised,
+            advertised=self._listeners[0].told(),
+            advertised_listeners={one.name: one.told() for one in self._listeners},
             cluster_id=dirs.first.cluster_id,
             dirs=dirs,
         )
@@ -158,9 +154,9 @@ class Server:
         data_plane.start()
         self._opening = asyncio.create_task(topics.open_rest(), name="opening")
         await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
-        return bound
+        return self._listeners[0].bind
 
-    def _bind(self) -> tuple[Endpoint, DataPlane]:
+    def _bind(self) -> DataPlane:
         config = self.config
         data_plane = DataPlane(
             network_threads=config["num.network.threads"],
@@ -170,15 +166,19 @@ class Server:
             queued_bytes_max=config["queued.max.request.bytes"],
             fetch_max_bytes=config["fetch.max.bytes"],
             logs=self._logs,
+            fetch_sessions=config["max.incremental.fetch.session.cache.slots"],
+            fetch_sessions_bytes=config["penstock.fetch.session.cache.bytes"],
+            frame_ms=config["penstock.request.arrival.timeout.ms"],
+            take_ms=config["penstock.answer.taking.timeout.ms"],
         )
         try:
-            port = data_plane.listen(self._listen.host, self._listen.port, LISTENER)
-        except OSError as error:
+            self._listeners = bind(data_plane, self._listeners, config)
+        except BaseException as error:
             data_plane.stop()
-            raise ServerError(
-                f"cannot listen on {self._listen}: {error.strerror or error}; choose another `--listen`"
-            ) from None
-        return Endpoint(self._listen.host, port), data_plane
+            if isinstance(error, ListenError):
+                raise ServerError(str(error)) from None
+            raise
+        return data_plane
 
     async def _load_altered(self, store: Store) -> None:
         for path, default in ((paths.default_broker_config(), True), (paths.broker_config(self.node_id), False)):
@@ -217,6 +217,7 @@ class Server:
                     if not broken:
                         failures.append(error)
 
+        await loop.run_in_executor(executor, logs.settle_all)
         led = logs.partitions()
         await asyncio.gather(
             *(loop.run_in_executor(executor, close, led[at : at + CLOSE_AT_ONCE]) for at in range(0, len(led), CLOSE_AT_ONCE))
@@ -238,19 +239,24 @@ def log_dirs(data: Path, given: str | None) -> list[Path]:
     return [data, *(Path(word.strip()) for word in (given or "").split(",") if word.strip())]
 
 
-async def _register(store: Store, node_id: int, advertised: Endpoint) -> int:
+async def _register(store: Store, node_id: int, listeners: Sequence[Listener]) -> int:
     """Say in the store that this broker lives and is the controller; returns the controller's epoch."""
-    endpoint = f"{LISTENER}://{advertised}"
+    first = listeners[0].told()
     broker = {
         "version": 4,
-        "host": advertised.host,
-        "port": advertised.port,
+        "host": first.host,
+        "port": first.port,
         "jmx_port": -1,
-        "endpoints": [endpoint],
-        "listener_security_protocol_map": {LISTENER: "PLAINTEXT"},
+        "endpoints": [f"{one.name}://{one.told()}" for one in listeners],
+        "listener_security_protocol_map": {one.name: PLAINTEXT for one in listeners},
         "rack": None,
     }
-    await store.create(paths.broker(node_id), json.dumps(broker).encode(), ephemeral=True, parents=True)
+    try:
+        await store.create(paths.broker(node_id), json.dumps(broker).encode(), ephemeral=True, parents=True)
+    except NodeExistsError:
+        raise ServerError(
+            f"another broker {node_id} is running in this cluster; stop it, or give this one its own `broker.id`"
+        ) from None
     controller = json.dumps({"version": 1, "brokerid": node_id}).encode()
     await store.create(paths.CONTROLLER, controller, ephemeral=True, parents=True)
     if await store.exists(paths.CONTROLLER_EPOCH) is None:
@@ -260,13 +266,3 @@ async def _register(store: Store, node_id: int, advertised: Endpoint) -> int:
     await store.set(paths.CONTROLLER_EPOCH, str(epoch).encode())
     return epoch
 
-
-def parse_endpoint(text: str, what: str) -> Endpoint:
-    """`host:port`, `[v6]:port`, or `PLAINTEXT://host:port`. Raises ConfigError."""
-    scheme, separator, rest = text.strip().rpartition("://")
-    if separator and scheme != LISTENER:
-        raise ConfigError(f"{what} `{text}`: only `{LISTENER}://` is supported")
-    host, colon, port = rest.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(f"{what} `{text}` is not of the form host:port")
-    return Endpoint(host.strip("[]") or "127.0.0.1", int(port))

@@ -41,7 +41,9 @@ class DataPlane:
     read; at least 1 MiB. fetch_max_bytes: of a whole answer (fetch.max.bytes).
     logs: what is produced to and fetched from. fetch_sessions: slots of fetch sessions (KIP-227,
     max.incremental.fetch.session.cache.slots); one that wasn't used for fetch_session_eviction_ms gives way to any other;
-    fetch_sessions_bytes bounds what all of them hold.
+    fetch_sessions_bytes bounds what all of them hold. frame_ms: a request that has begun to come has to be whole within it
+    (and a second more for each 64 KiB), else its connection is closed; take_ms: so is one whose peer takes nothing of its
+    answers for so long.
 
     Raises ValueError for a number out of range, OSError when descriptors are short.
     """
@@ -59,13 +61,45 @@ class DataPlane:
         fetch_sessions: int = 1000,
         fetch_session_eviction_ms: int = 120_000,
         fetch_sessions_bytes: int = 64 << 20,
+        frame_ms: int = 60_000,
+        take_ms: int = 300_000,
     ) -> None: ...
     @property
     def request_fd(self) -> int:
         """An eventfd, readable while `take_requests` has something. It belongs to the DataPlane: never read or close it."""
 
-    def listen(self, host: str, port: int, listener: str) -> int:
-        """Bind (port 0: any free one) and answer the real port. Connections are refused until `start`. Raises OSError."""
+    def limit_connections(
+        self,
+        most: int = 2**31 - 1,
+        rate: int = 0,
+        most_of_address: int = 2**31 - 1,
+        of_addresses: dict[str, int] | None = None,
+    ) -> None:
+        """Limits of the whole broker; before `start`.
+
+        most: connections at once (max.connections). rate: new ones a second, 0 = any (max.connection.creation.rate). Beyond
+        either the next ones wait in the kernel's queue. most_of_address, of_addresses: at once from an address, and what
+        holds for single ones instead (max.connections.per.ip and its overrides); more are closed at once.
+        """
+
+    def listen(
+        self,
+        host: str,
+        port: int,
+        listener: str,
+        *,
+        max_connections: int = 2**31 - 1,
+        rate: int = 0,
+        kept_open: bool = False,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        congestion: str = "",
+    ) -> int:
+        """Bind (port 0: any free one) and answer the real port. Connections are refused until `start`. Raises OSError.
+
+        max_connections, rate: the listener's own limits. kept_open: the whole broker's number doesn't stop it. Socket buffers
+        are the system's for -1, and so is the congestion control for "".
+        """
 
     def start(self) -> None:
         """Listen and start the threads. Raises OSError."""
@@ -105,8 +139,9 @@ class DataPlane:
     def counters(self) -> dict[str, int]:
         """Sums over the threads since `start`, by name.
 
-        Now: connections, queued_bytes, input_bytes. Ever: connections_accepted, connections_closed, closed_malformed,
-        closed_idle, requests, requests_produce, requests_fetch, requests_control, answers_late, bytes_in, bytes_out,
+        Now: connections, queued_bytes, input_bytes, fetch_sessions, fetch_session_partitions, fetch_session_bytes. Ever:
+        connections_accepted, connections_closed, closed_malformed, closed_idle, closed_slow_request, closed_slow_reader,
+        closed_address_limit, accepts_delayed, fetch_session_evictions, requests, requests_produce, requests_fetch, requests_control, answers_late, bytes_in, bytes_out,
         produce_batches, produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, cold_ranges, stalls.
         """
 

@@ -5,9 +5,12 @@ from typing import NamedTuple
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
+from libcpp.string cimport string
+
+from penstock.pyx.admission cimport LISTENERS_MAX, Admission, Listener, admission_free, admission_new
 from penstock.pyx.control cimport queue_close
 from penstock.pyx.endian cimport get_i16, get_i32
 from penstock.pyx.frame cimport (
@@ -41,7 +44,6 @@ from penstock.pyx.produce cimport (
 )
 from penstock.pyx.plane cimport (
     DRAIN_MS,
-    LISTENERS_MAX,
     MAIL_ANSWER,
     MAIL_CLOSE,
     MAIL_RESUME,
@@ -71,6 +73,10 @@ cdef enum:
     INPUT_BYTES_LEAST = 1 << 20
 
 BACKLOG = 1024
+# A peer that has gone without a word is found after about seven minutes.
+KEEPALIVE_IDLE_S = 300
+KEEPALIVE_EVERY_S = 30
+KEEPALIVE_TIMES = 4
 JOIN_S = DRAIN_MS / 1000 + 10
 
 
@@ -125,7 +131,7 @@ cdef class DataPlane:
     def __cinit__(self, *, int network_threads, int node_id, int max_request_bytes, int64_t max_idle_ms,
                   int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None,
                   int fetch_sessions=1000, int64_t fetch_session_eviction_ms=120_000,
-                  int64_t fetch_sessions_bytes=64 << 20):
+                  int64_t fetch_sessions_bytes=64 << 20, int64_t frame_ms=60_000, int64_t take_ms=300_000):
         memset(&self.plane, 0, sizeof(Plane))
         self._logs = logs
         self.plane.logs = logs.set
@@ -138,16 +144,19 @@ cdef class DataPlane:
         self._reader_threads = []
         if not 1 <= network_threads <= REACTORS_MAX:
             raise ValueError(f"network_threads is {network_threads}, not 1 to {REACTORS_MAX}")
-        if max_request_bytes <= 0 or max_idle_ms <= 0 or fetch_max_bytes <= 0:
-            raise ValueError("max_request_bytes, max_idle_ms and fetch_max_bytes must be above 0")
+        if max_request_bytes <= 0 or max_idle_ms <= 0 or fetch_max_bytes <= 0 or frame_ms <= 0 or take_ms <= 0:
+            raise ValueError("a size or time that must be above 0 is not")
         self.plane.request_bytes_max = max_request_bytes
         self.plane.answer_bytes_max = fetch_max_bytes
         self.plane.idle_ms_max = max_idle_ms
+        self.plane.frame_ms_max = frame_ms
+        self.plane.take_ms_max = take_ms
         self.plane.input_bytes_max = max(queued_bytes_max, <int64_t>INPUT_BYTES_LEAST)
         self.plane.queue.bytes_max = self.plane.input_bytes_max
         self.plane.readers = reader_new(on_warm)
         self.plane.sessions = sessions_new(fetch_sessions, fetch_session_eviction_ms, fetch_sessions_bytes)
-        if self.plane.readers == NULL or self.plane.sessions == NULL:
+        self.plane.admission = admission_new()
+        if self.plane.readers == NULL or self.plane.sessions == NULL or self.plane.admission == NULL:
             raise MemoryError
         if not plane_open(&self.plane, network_threads):
             plane_close(&self.plane)
@@ -164,15 +173,35 @@ cdef class DataPlane:
             reader_free(self.plane.readers)
         if self.plane.sessions != NULL:
             sessions_free(self.plane.sessions)
+        if self.plane.admission != NULL:
+            admission_free(self.plane.admission)
 
     @property
     def request_fd(self) -> int:
         return self.plane.queue.fd
 
-    def listen(self, host: str, port: int, listener: str) -> int:
+    def limit_connections(
+        self, int most=INT32_MAX, int rate=0, int most_of_address=INT32_MAX, of_addresses: dict | None = None
+    ) -> None:
+        cdef Admission* admission = self.plane.admission
+        if self._started or self._stopped:
+            raise RuntimeError("limits are set before start")
+        admission.connections_max = most
+        admission.rate.per_second = rate
+        admission.address_max = most_of_address
+        admission.by_address = most_of_address != INT32_MAX or bool(of_addresses)
+        for address, limit in (of_addresses or {}).items():
+            # As the network threads write addresses.
+            text = f"[{address}]" if ":" in address else address
+            admission.address_limits[<string>text.encode("ascii")] = <int32_t>limit
+
+    def listen(self, host: str, port: int, listener: str, *, int max_connections=INT32_MAX, int rate=0,
+               bint kept_open=False, int send_buffer_bytes=-1, int receive_buffer_bytes=-1,
+               congestion: str = "") -> int:
+        cdef Listener* limits = &self.plane.admission.listeners[len(self._listeners)]
         if self._started or self._stopped:
             raise RuntimeError("listen comes before start")
-        if len(self._bound) == LISTENERS_MAX:
+        if len(self._listeners) == LISTENERS_MAX:
             raise ValueError(f"more than {LISTENERS_MAX} listeners")
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -180,6 +209,18 @@ cdef class DataPlane:
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit these.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TIMES)
+            if send_buffer_bytes >= 0:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+            if receive_buffer_bytes >= 0:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+            if congestion:
+                bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
             bound.bind(address)
             bound.setblocking(False)
         except OSError:
@@ -187,6 +228,9 @@ cdef class DataPlane:
             raise
         self._bound.append(bound)
         self._listeners.append(listener)
+        limits.connections_max = max_connections
+        limits.rate.per_second = rate
+        limits.kept_open = kept_open
         return bound.getsockname()[1]
 
     def start(self) -> None:

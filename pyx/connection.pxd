@@ -13,7 +13,7 @@ cdef void connection_unstall(Reactor* r, Connection* c) noexcept nogil
 cdef void connection_resume(
     Reactor* r, Connection* c, uint32_t number, uint8_t* frame, int32_t n, bint lose
 ) noexcept nogil
-cdef void input_free(Reactor* r, Connection* c) noexcept nogil             # only while nothing is in it, or to close
+cdef void connection_rest(Reactor* r, Connection* c) noexcept nogil        # gives empty buffers back
 # Bytes of answers that wait for the peer, without pieces.
 cdef int64_t output_left(const Connection* c) noexcept nogil
 cdef bint slots_full(Connection* c) noexcept nogil                        # no further request is read

@@ -3,6 +3,7 @@ gives a status back.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t, uint8_t
 
+from penstock.pyx.admission cimport FRAME_BYTES_BEFORE_MAX, SECURITY_PLAINTEXT, admission_leave
 from penstock.pyx.control cimport queue_put
 from penstock.pyx.endian cimport get_i16, get_u32
 from penstock.pyx.fetch cimport (
@@ -72,10 +73,8 @@ from penstock.pyx.posix cimport (
     EPOLLOUT,
     EPOLLRDHUP,
     EPOLL_CTL_ADD,
-    IPPROTO_TCP,
     MSG_MORE,
     MSG_NOSIGNAL,
-    TCP_NODELAY,
     atomic_add64,
     atomic_load32,
     atomic_store32,
@@ -93,7 +92,6 @@ from penstock.pyx.posix cimport (
     recv,
     send,
     sendfile,
-    setsockopt,
 )
 from penstock.pyx.produce cimport (
     PRODUCE_ANSWERED,
@@ -155,6 +153,17 @@ cdef void input_free(Reactor* r, Connection* c) noexcept nogil:
     c.start = 0
     c.end = 0
     c.largest = 0
+
+
+cdef void connection_rest(Reactor* r, Connection* c) noexcept nogil:
+    if c.input != NULL and c.start == c.end:
+        input_free(r, c)
+    if c.output.n == 0:
+        writer_free(&c.output)
+    if c.pieces.n == 0:
+        free(c.pieces.p)
+        c.pieces.p = NULL
+        c.pieces.capacity = 0
 
 
 cdef Served input_grow(Reactor* r, Connection* c, size_t capacity) noexcept nogil:
@@ -281,16 +290,22 @@ cdef Connection* connection_place(Reactor* r) noexcept nogil:
 cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil:
     cdef Connection* c = NULL
     cdef epoll_event event
-    cdef int one = 1
     if not r.draining:
         c = connection_place(r)
     if c == NULL:
         close(fd)
+        admission_leave(r.plane.admission, listener, peer)
         return
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(int))
     c.fd = fd
     c.listener = listener
+    c.security = r.plane.admission.listeners[listener].security
+    c.authenticated = c.security == SECURITY_PLAINTEXT
+    c.frame_bytes_max = r.plane.request_bytes_max if c.authenticated else min(
+        r.plane.request_bytes_max, <int32_t>FRAME_BYTES_BEFORE_MAX
+    )
     c.active_ms = r.now_ms
+    c.took_ms = r.now_ms
+    c.frame_ms = 0
     c.writable = True
     memcpy(c.peer, peer, PEER_BYTES)
     r.counters.connections += 1
@@ -309,6 +324,7 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
         return
     close(c.fd)
     c.fd = -1
+    admission_leave(r.plane.admission, c.listener, c.peer)
     connection_unstall(r, c)
     while c.head != c.tail:
         slot = slot_at(c, c.head)
@@ -539,7 +555,7 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
     while not c.refusing and not output_full(c) and not slots_full(c) and not r.draining:
         cut = CUT_MORE
         if c.end > c.start:
-            cut = frame_cut(c.input + c.start, c.end - c.start, r.plane.request_bytes_max, &size)
+            cut = frame_cut(c.input + c.start, c.end - c.start, c.frame_bytes_max, &size)
         if cut == CUT_BAD:
             r.counters.closed_malformed += 1
             refuse(r, c)
@@ -567,6 +583,7 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
         frames += 1
         r.counters.requests += 1
         c.active_ms = r.now_ms
+        c.frame_ms = 0
         c.start += SIZE_BYTES + <size_t>size
         c.largest = max(c.largest, size)
         if served == SERVE_CLOSE:
@@ -655,6 +672,7 @@ cdef bint connection_send(Reactor* r, Connection* c) noexcept nogil:
     if total:
         r.counters.bytes_out += total
         c.active_ms = r.now_ms
+        c.took_ms = r.now_ms
     if c.sent == c.output.n and c.pieces.first == c.pieces.n:
         output_reset(c)
     else:
@@ -753,6 +771,14 @@ cdef bint connection_pump(Reactor* r, Connection* c) noexcept nogil:
     return True
 
 
+cdef void clock_frame(Reactor* r, Connection* c) noexcept nogil:
+    """Notes since when a frame is here in part. It isn't the peer's fault while nothing more is read."""
+    if c.start == c.end or c.stalled or c.refusing or output_full(c) or slots_full(c):
+        c.frame_ms = 0
+    elif c.frame_ms == 0:
+        c.frame_ms = r.now_ms
+
+
 cdef void connection_run(Reactor* r, Connection* c) noexcept nogil:
     """One turn of a connection."""
     if c.fd < 0:
@@ -772,6 +798,7 @@ cdef void connection_run(Reactor* r, Connection* c) noexcept nogil:
         if not c.on_ready:
             connection_close(r, c)
             return
+    clock_frame(r, c)
     # The pump may have made room for frames that are here already, or that the socket has.
     if (c.readable or c.end - c.start >= SIZE_BYTES) and not c.stalled and not c.refusing and not output_full(c):
         if not slots_full(c) and runnable(r, c):
@@ -783,4 +810,4 @@ cdef bint runnable(Reactor* r, Connection* c) noexcept nogil:
     cdef int32_t size
     if r.draining:
         return False
-    return c.readable or frame_cut(c.input + c.start, c.end - c.start, r.plane.request_bytes_max, &size) != CUT_MORE
+    return c.readable or frame_cut(c.input + c.start, c.end - c.start, c.frame_bytes_max, &size) != CUT_MORE

@@ -15,6 +15,7 @@
 # over.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from penstock.pyx.admission cimport LISTENERS_MAX, Admission, Security
 from penstock.pyx.fetch cimport FetchJob
 from penstock.pyx.fetchanswer cimport Pieces
 from penstock.pyx.frame cimport Writer
@@ -26,7 +27,6 @@ from penstock.pyx.sessions cimport SessionCache
 
 cdef enum:
     REACTORS_MAX = 64                 # bits of a partition's wake mask
-    LISTENERS_MAX = 16
     SLOTS = 64                        # requests of a connection that wait for their answer
     SLOTS_BYTES_MAX = 16777216        # more than this held by them: no further request is read
     PEER_BYTES = 56                   # "[v6 address]:port" and its end
@@ -43,6 +43,7 @@ cdef enum:
     EVENTS_MAX = 256
     ACCEPTS_MAX = 64
     SWEEP_MS_MAX = 1000
+    FRAME_BYTES_A_SECOND = 65536      # the slowest that a large request may come
     DRAIN_MS = 2000
 
 # What became of a frame, or of a wish for memory.
@@ -69,6 +70,9 @@ cdef struct Connection:
     uint32_t place                    # in reactor.connections
     uint32_t generation               # grows when the place is closed, so that a late token or event is told apart
     int32_t listener
+    Security security                 # what the listener speaks
+    bint authenticated                # always, where nobody has to say who he is; else no other request is served
+    int32_t frame_bytes_max           # little until then
     bint readable                     # the socket may have more than was read
     bint writable
     bint hung_up                      # the peer has ended its side; seen again as an end of file when read
@@ -81,6 +85,8 @@ cdef struct Connection:
     bint on_ready
     Connection* ready_next
     int64_t active_ms                 # last whole request, or answer bytes taken by the peer
+    int64_t frame_ms                  # since when a frame is here in part, while more of it would be read; 0: none is
+    int64_t took_ms                   # when the peer last took bytes, or had nothing to take
     uint8_t* input                    # own buffer, or the reactor's scratch while `borrowed`
     bint borrowed
     size_t start
@@ -140,6 +146,10 @@ cdef struct Counters:
     int64_t connections_closed
     int64_t closed_malformed
     int64_t closed_idle
+    int64_t closed_slow_request       # a frame that took too long to come
+    int64_t closed_slow_reader        # answers that weren't taken
+    int64_t closed_address_limit      # at once, as their address has too many
+    int64_t accepts_delayed           # times when nothing was accepted because of a limit
     int64_t requests
     int64_t requests_produce
     int64_t requests_fetch
@@ -209,10 +219,13 @@ cdef struct Plane:
     int32_t request_bytes_max
     int32_t answer_bytes_max
     int64_t idle_ms_max
+    int64_t frame_ms_max              # for a frame to come whole, and a second more for each FRAME_BYTES_A_SECOND
+    int64_t take_ms_max               # for a peer to take any of its answer
     int64_t input_bytes_max
     int64_t input_bytes               # atomic: held by connections beyond INPUT_FREE_BYTES each
     ControlQueue queue
     ReaderPool* readers
+    Admission* admission
 
 # A token names a request for the control plane: reactor (6 bits), place (22), generation (20), request (16).
 cdef enum:

@@ -5,20 +5,22 @@ on the ready list; `connection_run` is the one place where a connection does any
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 
+from penstock.pyx.admission cimport LISTENERS_MAX, admission_enter, admission_leave, admission_wait_ms
 from penstock.pyx.connection cimport (
     connection_close,
     connection_open,
     connection_ready,
+    connection_rest,
     connection_resume,
     connection_run,
-    input_free,
     output_left,
     slots_full,
     connection_unstall,
 )
 from penstock.pyx.control cimport queue_clear, queue_open, queue_take
 from penstock.pyx.fetch cimport FetchJob
-from penstock.pyx.frame cimport Writer, writer_free
+from penstock.pyx.endian cimport get_u32
+from penstock.pyx.frame cimport SIZE_BYTES, Writer, writer_free
 from penstock.pyx.partition cimport Partition, partition_release, partition_retain, set_wake_hook
 from penstock.pyx.plane cimport (
     ACCEPTS_MAX,
@@ -27,8 +29,8 @@ from penstock.pyx.plane cimport (
     Counters,
     DRAIN_MS,
     EVENTS_MAX,
+    FRAME_BYTES_A_SECOND,
     GENERATION_MASK,
-    LISTENERS_MAX,
     MAIL_CLOSE,
     MAIL_RESUME,
     MAIL_RESUME_LOSE,
@@ -87,6 +89,7 @@ from penstock.pyx.posix cimport (
     free,
     inet_ntop,
     malloc,
+    memchr,
     memcpy,
     memset,
     lowest_bit,
@@ -106,6 +109,7 @@ from penstock.pyx.posix cimport (
     sockaddr_in6,
     sockaddr_storage,
     socklen_t,
+    strncmp,
     timespec,
 )
 from penstock.pyx.waiting cimport look_moved, unpark, wait_open
@@ -113,7 +117,7 @@ from penstock.pyx.waiting cimport look_moved, unpark, wait_open
 cdef enum:
     EVENT_WAKE = 0x7fffffff           # epoll's data for what isn't a connection: low half of data.u64
     EVENT_LISTENER = 0x7ffffffe
-    KEEP_INPUT_MS = 5000              # a large empty input buffer is kept this long
+    KEEP_BUFFERS_MS = 5000            # an idle connection's empty buffers are kept this long
     ACCEPT_AGAIN_MS = 100
     DRAIN_LOOK_MS = 10
     MOVED_KEPT = 4096                 # room for so many moved partitions is kept
@@ -226,6 +230,10 @@ cdef void describe_peer(const sockaddr_storage* address, char* out) noexcept nog
     memset(out, 0, PEER_BYTES)
     if address.ss_family == AF_INET6:
         inet_ntop(AF_INET6, &six.sin6_addr, text, sizeof(text))
+        if strncmp(text, b"::ffff:", 7) == 0 and memchr(text, c".", sizeof(text)) != NULL:
+            # An address of version 4 that came to a socket of both.
+            snprintf(out, PEER_BYTES, b"%s:%u", text + 7, <unsigned int>ntohs(six.sin6_port))
+            return
         snprintf(out, PEER_BYTES, b"[%s]:%u", text, <unsigned int>ntohs(six.sin6_port))
     else:
         inet_ntop(address.ss_family, &four.sin_addr, text, sizeof(text))
@@ -243,6 +251,7 @@ cdef void hand_over(Reactor* r, int fd, int32_t listener, const char* peer) noex
     mail = <Mail*>calloc(1, sizeof(Mail))
     if mail == NULL:
         close(fd)
+        admission_leave(r.plane.admission, listener, peer)
         return
     mail.kind = MAIL_SOCKET
     mail.fd = fd
@@ -251,26 +260,41 @@ cdef void hand_over(Reactor* r, int fd, int32_t listener, const char* peer) noex
     post(owner, mail)
 
 
+cdef void accept_again(Reactor* r, int64_t wait_ms) noexcept nogil:
+    if r.accept_ms == 0 or r.now_ms + wait_ms < r.accept_ms:
+        r.accept_ms = r.now_ms + wait_ms
+
+
 cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
     cdef sockaddr_storage address
     cdef socklen_t n
     cdef char peer[PEER_BYTES]
     cdef int32_t _i
+    cdef int64_t wait_ms
     cdef int fd
     if r.listeners[listener] < 0 or r.draining:
         return
     for _i in range(ACCEPTS_MAX):
+        wait_ms = admission_wait_ms(r.plane.admission, listener, r.now_ms)
+        if wait_ms:
+            r.counters.accepts_delayed += 1
+            accept_again(r, wait_ms)
+            return
         n = sizeof(sockaddr_storage)
         fd = accept4(r.listeners[listener], <sockaddr*>&address, &n, SOCK_NONBLOCK | SOCK_CLOEXEC)
         if fd >= 0:
             describe_peer(&address, peer)
-            hand_over(r, fd, listener, peer)
+            if admission_enter(r.plane.admission, listener, peer):
+                hand_over(r, fd, listener, peer)
+            else:
+                r.counters.closed_address_limit += 1
+                close(fd)
         elif errno == EAGAIN:
             return
         elif errno != EINTR and errno != ECONNABORTED and errno != EPROTO:
-            r.accept_ms = r.now_ms + ACCEPT_AGAIN_MS  # no descriptors or no memory: some may be freed
+            accept_again(r, ACCEPT_AGAIN_MS)          # no descriptors or no memory: some may be freed
             return
-    r.accept_ms = r.now_ms                            # more than one turn's worth
+    accept_again(r, 0)                                # more than one turn's worth
 
 
 cdef void on_event(Reactor* r, const epoll_event* event) noexcept nogil:
@@ -411,6 +435,12 @@ cdef bint is_idle(Reactor* r, Connection* c) noexcept nogil:
     return c.head == c.tail or output_left(c) > 0 or c.pieces.first < c.pieces.n
 
 
+cdef int64_t frame_ms_allowed(Reactor* r, const Connection* c) noexcept nogil:
+    """For the frame that has come in part: a large one has longer."""
+    cdef int64_t size = get_u32(c.input + c.start) if c.end - c.start >= SIZE_BYTES else 0
+    return r.plane.frame_ms_max + size * 1000 // FRAME_BYTES_A_SECOND
+
+
 cdef void sweep(Reactor* r) noexcept nogil:
     cdef Connection* c
     cdef uint32_t i
@@ -422,8 +452,16 @@ cdef void sweep(Reactor* r) noexcept nogil:
         if is_idle(r, c):
             r.counters.closed_idle += 1
             connection_close(r, c)
-        elif c.input != NULL and c.start == c.end and r.now_ms - c.active_ms > KEEP_INPUT_MS:
-            input_free(r, c)
+        elif c.frame_ms and not c.on_ready and r.now_ms - c.frame_ms > frame_ms_allowed(r, c):
+            r.counters.closed_slow_request += 1
+            connection_close(r, c)
+        elif output_left(c) == 0 and c.pieces.first == c.pieces.n:
+            c.took_ms = r.now_ms
+            if r.now_ms - c.active_ms > KEEP_BUFFERS_MS:
+                connection_rest(r, c)
+        elif not c.cold and r.now_ms - c.took_ms > r.plane.take_ms_max:
+            r.counters.closed_slow_reader += 1
+            connection_close(r, c)
     if r.stalled_count:
         on_unstall(r)
 
@@ -458,7 +496,8 @@ cdef bint drained(Reactor* r) noexcept nogil:
 
 
 cdef int64_t sweep_every_ms(Reactor* r) noexcept nogil:
-    return min(max(r.plane.idle_ms_max // 4, <int64_t>10), <int64_t>SWEEP_MS_MAX)
+    cdef int64_t shortest = min(r.plane.idle_ms_max, min(r.plane.frame_ms_max, r.plane.take_ms_max))
+    return min(max(shortest // 4, <int64_t>10), <int64_t>SWEEP_MS_MAX)
 
 
 cdef int timeout_ms(Reactor* r) noexcept nogil:

@@ -1,0 +1,177 @@
+"""The broker's listeners: their names, addresses and limits, read from the properties and bound.
+
+Kafka's properties: `listeners`, `advertised.listeners` (by name; what isn't there is advertised as it is bound),
+`listener.security.protocol.map`, `inter.broker.listener.name`, and `listener.name.<name>.` in front of
+`max.connections` and `max.connection.creation.rate`. Names are upper case, as Kafka takes them. Every listener is
+PLAINTEXT: TLS and SASL are refused with a sentence. A host that is left out is 127.0.0.1, not every interface.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from penstock.broker.config import INT_MAX
+from penstock.broker.context import Endpoint
+from penstock.config import ConfigError, parse_list
+from penstock.pyx.border import DataPlane
+
+PLAINTEXT = "PLAINTEXT"
+DEFAULT_LISTEN = "127.0.0.1:9092"
+EVERYWHERE = ("0.0.0.0", "::")
+PROTOCOLS = {
+    PLAINTEXT: "",
+    "SSL": "TLS is not served yet: make it PLAINTEXT on an address that only friends reach",
+    "SASL_PLAINTEXT": "SASL is not served yet: make it PLAINTEXT on an address that only friends reach",
+    "SASL_SSL": "TLS and SASL are not served yet: make it PLAINTEXT on an address that only friends reach",
+}
+
+
+class ListenError(Exception):
+    """An address can't be bound; the text is one sentence for the user."""
+
+
+class Listener(NamedTuple):
+    """Where connections come in, and what their clients are told."""
+
+    name: str
+    bind: Endpoint
+    advertised: Endpoint | None = None  # None: as it is bound; port 0: the bound port
+
+    def told(self) -> Endpoint:
+        """The address for clients, of a listener that is bound."""
+        if self.advertised is None:
+            return self.bind
+        return self.advertised._replace(port=self.advertised.port or self.bind.port)
+
+
+def single(bind: Endpoint) -> list[Listener]:
+    """One listener that is advertised as it is bound."""
+    return [Listener(PLAINTEXT, bind)]
+
+
+def plan(config: Mapping[str, Any], listen: str | None = None, advertised: str | None = None) -> list[Listener]:
+    """The listeners of the properties; `listen` (one address) wins over them, and `advertised` over what clients are told.
+
+    Raises ConfigError.
+    """
+    protocols = _protocols(config)
+    bound = _endpoints(listen or config["listeners"] or DEFAULT_LISTEN, "the listen address")
+    told = _endpoints(advertised or config["advertised.listeners"] or "", "the advertised address")
+    for name in bound:
+        if name not in protocols:
+            raise ConfigError(f"the listener `{name}` has no protocol: give one in `listener.security.protocol.map`")
+        if PROTOCOLS[protocols[name]]:
+            raise ConfigError(f"the listener `{name}` is {protocols[name]}: {PROTOCOLS[protocols[name]]}")
+    for name in told:
+        if name not in bound:
+            raise ConfigError(f"`advertised.listeners` has `{name}`, which is not among the `listeners`")
+    among = config["inter.broker.listener.name"]
+    if among is not None and among.upper() not in bound:
+        raise ConfigError(f"`inter.broker.listener.name={among}` is not among the `listeners`")
+    for key in _own_limits(config):
+        if key[0] not in bound:
+            raise ConfigError(f"`listener.name.{key[0].lower()}.{key[1]}`: there is no such listener")
+    listeners = [Listener(name, bind, told.get(name)) for name, bind in bound.items()]
+    for listener in listeners:
+        if listener.bind.host in EVERYWHERE and listener.advertised is None:
+            raise ConfigError(f"clients can't be told `{listener.bind}`: give `--advertised HOST:PORT` too")
+        if listener.advertised is not None and listener.advertised.host in EVERYWHERE:
+            raise ConfigError(f"clients can't be told `{listener.advertised}`: advertise an address that they can reach")
+    return listeners
+
+
+def _protocols(config: Mapping[str, Any]) -> dict[str, str]:
+    """Listener name -> security protocol."""
+    text = config["listener.security.protocol.map"]
+    if text is None:
+        return {name: name for name in PROTOCOLS}
+    found: dict[str, str] = {}
+    for pair in parse_list(text):
+        name, colon, protocol = (word.strip().upper() for word in pair.partition(":"))
+        if not colon or not name or protocol not in PROTOCOLS:
+            raise ConfigError(f"`listener.security.protocol.map`: `{pair}` is not of the form NAME:PROTOCOL")
+        if found.setdefault(name, protocol) != protocol:
+            raise ConfigError(f"`listener.security.protocol.map` has `{name}` twice")
+    return found
+
+
+def _endpoints(text: str, what: str) -> dict[str, Endpoint]:
+    """`host:port`, or `NAME://host:port` with commas between them, by name. Raises ConfigError."""
+    found: dict[str, Endpoint] = {}
+    for one in parse_list(text):
+        name, separator, rest = one.rpartition("://")
+        name = name.upper() if separator else PLAINTEXT
+        host, colon, port = rest.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65_535 or not name:
+            raise ConfigError(f"{what} `{one}` is not of the form host:port or NAME://host:port")
+        if name in found:
+            raise ConfigError(f"{what} `{text}`: the listener `{name}` is there twice")
+        found[name] = Endpoint(host.strip("[]") or "127.0.0.1", int(port))
+    return found
+
+
+def _own_limits(config: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """(listener, property) -> value of what is set for one listener."""
+    found = {}
+    for key in config:
+        if key.startswith("listener.name.") and "*" not in key:
+            name, _, prop = key.removeprefix("listener.name.").partition(".")
+            found[name.upper(), prop] = config[key]
+    return found
+
+
+def _rate(per_second: int) -> int:
+    return 0 if per_second == INT_MAX else per_second
+
+
+def _address_limits(text: str) -> dict[str, int]:
+    """`host:count` with commas between them; names are looked up. Raises ConfigError."""
+    found: dict[str, int] = {}
+    for pair in parse_list(text):
+        host, _, count = pair.rpartition(":")
+        if not host or not count.isdigit() or int(count) > INT_MAX:
+            raise ConfigError(f"`max.connections.per.ip.overrides`: `{pair}` is not of the form host:count")
+        try:
+            addresses = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+        except OSError:
+            raise ConfigError(f"`max.connections.per.ip.overrides`: the host `{host}` is unknown") from None
+        for address in addresses:
+            found[str(ipaddress.ip_address(str(address[4][0]).partition("%")[0]))] = int(count)
+    return found
+
+
+def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[str, Any]) -> list[Listener]:
+    """Bind all of them, with their limits; gives them back with the ports that they got.
+
+    Raises ListenError, ConfigError.
+    """
+    data_plane.limit_connections(
+        config["max.connections"],
+        _rate(config["max.connection.creation.rate"]),
+        config["max.connections.per.ip"],
+        _address_limits(config["max.connections.per.ip.overrides"]),
+    )
+    own = _own_limits(config)
+    among = (config["inter.broker.listener.name"] or "").upper()
+    bound = []
+    for listener in listeners:
+        try:
+            port = data_plane.listen(
+                *listener.bind,
+                listener.name,
+                max_connections=own.get((listener.name, "max.connections"), INT_MAX),
+                rate=_rate(own.get((listener.name, "max.connection.creation.rate"), INT_MAX)),
+                kept_open=listener.name == among and len(listeners) > 1,
+                send_buffer_bytes=config["socket.send.buffer.bytes"],
+                receive_buffer_bytes=config["socket.receive.buffer.bytes"],
+                congestion=config["penstock.tcp.congestion"],
+            )
+        except OSError as error:
+            raise ListenError(
+                f"cannot listen on {listener.bind}: {error.strerror or error}; choose another `--listen`"
+            ) from None
+        bound.append(listener._replace(bind=Endpoint(listener.bind.host, port)))
+    return bound

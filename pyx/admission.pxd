@@ -1,0 +1,54 @@
+# Which connections may come in: Kafka's limits by broker, listener and address, and rates of new ones.
+#
+# Where the broker or a listener is full, or connections come faster than the rate, nothing is accepted for a while:
+# they wait in the kernel's queue. A connection of an address that has too many is accepted and closed at once. One
+# listener may be `kept_open` (the one for brokers): it isn't stopped by the broker's limit, only by its own.
+#
+# The accepting thread asks and counts in; whoever closes a connection counts it out.
+from libc.stdint cimport int32_t, int64_t
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
+
+from penstock.pyx.posix cimport pthread_mutex_t
+
+cdef enum:
+    LISTENERS_MAX = 16
+    ADMIT_AGAIN_MS = 100              # when to look again where all is full
+    FRAME_BYTES_BEFORE_MAX = 524288   # largest request of who hasn't said who he is
+
+# What a listener speaks; the others have their place only.
+cdef enum Security:
+    SECURITY_PLAINTEXT = 0
+
+# A bucket that holds one second's worth.
+cdef struct Rate:
+    int32_t per_second                # 0: any
+    int64_t thousandths               # of connections that may come now
+    int64_t at_ms
+
+cdef struct Listener:
+    Security security
+    int32_t connections_max
+    int32_t connections               # atomic
+    bint kept_open
+    Rate rate
+
+cdef struct Admission:
+    int32_t connections_max
+    int32_t connections               # atomic
+    Rate rate
+    Listener listeners[LISTENERS_MAX]
+    bint by_address                   # addresses are counted, as there is a limit of them
+    int32_t address_max
+    pthread_mutex_t lock
+    unordered_map[string, int32_t] addresses      # connections now
+    unordered_map[string, int32_t] address_limits # of those that have their own
+
+cdef Admission* admission_new() noexcept nogil                    # without any limit
+cdef void admission_free(Admission* a) noexcept nogil
+
+# How long to wait before the next accept; 0: now.
+cdef int64_t admission_wait_ms(Admission* a, int32_t listener, int64_t now_ms) noexcept nogil
+# Counts a connection in. `peer` is "address:port". False: its address has too many; it isn't counted.
+cdef bint admission_enter(Admission* a, int32_t listener, const char* peer) noexcept nogil
+cdef void admission_leave(Admission* a, int32_t listener, const char* peer) noexcept nogil

@@ -1,0 +1,137 @@
+"""Several named listeners: what the properties say, what is refused, and which address each listener's clients are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource
+from harness import BrokerProcess, WireConnection
+
+from penstock.broker.brokerconfig import load
+from penstock.broker.context import Endpoint
+from penstock.broker.listeners import Listener, plan
+from penstock.config import ConfigError
+from penstock.pyx.wire.messages import DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest
+
+MAP = "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"
+BOTH = "listeners=INSIDE://127.0.0.1:0,OUTSIDE://[::1]:0"
+
+
+def planned(*overrides: str) -> list[Listener]:
+    return plan(load(overrides=list(overrides)))
+
+
+def test_one_listener_without_any_property() -> None:
+    assert planned() == [Listener("PLAINTEXT", Endpoint("127.0.0.1", 9092))]
+
+
+def test_names_addresses_and_what_is_advertised() -> None:
+    found = planned(MAP, BOTH, "advertised.listeners=outside://broker.example:9999", "inter.broker.listener.name=inside")
+    assert found == [
+        Listener("INSIDE", Endpoint("127.0.0.1", 0)),
+        Listener("OUTSIDE", Endpoint("::1", 0), Endpoint("broker.example", 9999)),
+    ]
+    assert [one.told() for one in found] == [Endpoint("127.0.0.1", 0), Endpoint("broker.example", 9999)]
+
+
+def test_the_command_lines_address_wins() -> None:
+    config = load(overrides=["listeners=PLAINTEXT://10.0.0.1:1", "advertised.listeners=PLAINTEXT://a:1"])
+    assert plan(config, "127.0.0.1:5", "b:6") == [Listener("PLAINTEXT", Endpoint("127.0.0.1", 5), Endpoint("b", 6))]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["listeners=SSL://h:1"], "TLS is not served yet"),
+        (["listeners=SASL_PLAINTEXT://h:1"], "SASL is not served yet"),
+        (["listeners=INSIDE://h:1"], "`INSIDE` has no protocol"),
+        ([MAP, "listeners=PLAINTEXT://h:1"], "`PLAINTEXT` has no protocol"),
+        (["listener.security.protocol.map=A:SSL", "listeners=A://h:1"], "`A` is SSL"),
+        (["listener.security.protocol.map=A:TLS"], "`A:TLS`"),
+        (["listener.security.protocol.map=A:SSL,a:PLAINTEXT"], "`A` twice"),
+        (["listeners=PLAINTEXT://h:1,PLAINTEXT://h:2"], "`PLAINTEXT` is there twice"),
+        (["listeners=PLAINTEXT://h"], "not of the form"),
+        (["listeners=PLAINTEXT://h:65536"], "not of the form"),
+        (["listeners=PLAINTEXT://0.0.0.0:1"], "clients can't be told `0.0.0.0:1`"),
+        (["advertised.listeners=PLAINTEXT://0.0.0.0:1"], "clients can't be told `0.0.0.0:1`"),
+        ([MAP, BOTH, "advertised.listeners=OTHER://h:1"], "`OTHER`, which is not among"),
+        ([MAP, BOTH, "inter.broker.listener.name=OTHER"], "is not among the `listeners`"),
+        (["listener.name.other.max.connections=5"], "there is no such listener"),
+        (["control.plane.listener.name=PLAINTEXT"], "its own controller"),
+        (["ssl.keystore.location=x"], "TLS is not served yet"),
+        (["max.connections=0"], "less than 1"),
+    ],
+)
+def test_what_is_refused_says_why(overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        planned(*overrides)
+    assert words in str(refused.value)
+
+
+class ByProperties(BrokerProcess):
+    """A broker whose addresses are its properties only."""
+
+    def command(self) -> list[str]:
+        words = super().command()
+        at = words.index("--listen")
+        return words[:at] + words[at + 2 :]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    properties = {
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
+        "advertised.listeners": "OUTSIDE://localhost:0",
+        "listener.name.outside.max.connections": 50,
+        "max.connections.per.ip.overrides": "localhost:100",
+        "offsets.topic.num.partitions": 1,
+        "penstock.tcp.congestion": "reno",
+        "socket.send.buffer.bytes": 102400,
+    }
+    made = ByProperties(tmp_path_factory.mktemp("listeners") / "data", properties)
+    yield made.start()
+    made.close()
+
+
+def ports(broker: BrokerProcess) -> dict[str, int]:
+    """The bound port of each listener, as the broker describes itself."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    described = admin.describe_configs([resource])[resource].result(30)
+    return {
+        one.partition("://")[0]: int(one.rpartition(":")[2]) for one in described["listeners"].value.split(",")
+    }
+
+
+def test_each_listener_tells_its_own_address(broker: BrokerProcess) -> None:
+    found = ports(broker)
+    assert set(found) == {"INSIDE", "OUTSIDE"}
+    for name, host in (("INSIDE", "127.0.0.1"), ("OUTSIDE", "localhost")):
+        with WireConnection(f"127.0.0.1:{found[name]}") as wire:
+            (told,) = wire.ask(MetadataRequest(topics=[]), 12).brokers
+            assert (told.host, told.port) == (host, found[name])
+            (told,) = wire.ask(DescribeClusterRequest(), 1).brokers
+            assert (told.host, told.port) == (host, found[name])
+            told = wire.ask(FindCoordinatorRequest(key="g", key_type=0), 3)
+            assert (told.host, told.port) == (host, found[name])
+
+
+def test_a_client_of_the_outer_listener_works(broker: BrokerProcess) -> None:
+    producer = Producer({"bootstrap.servers": f"localhost:{ports(broker)['OUTSIDE']}"})
+    producer.produce("through-outside", b"x")
+    assert producer.flush(30) == 0
+
+
+def test_a_wrong_property_ends_the_start_with_one_sentence(tmp_path: Path) -> None:
+    for given in ({"penstock.tcp.congestion": "no-such"}, {"max.connections.per.ip.overrides": "no.such.host.invalid:1"}):
+        made = BrokerProcess(tmp_path / "data", given)
+        with pytest.raises(AssertionError, match="did not start"):
+            made.start()
+        made.close()
+        (line,) = list(made.log_text().splitlines()[-1:])
+        assert line.startswith("penstock: ")
+        assert "Traceback" not in made.log_text()
