@@ -77,6 +77,8 @@ class Topic:
     topic_id: bytes
     partitions: list[PartitionState] = field(default_factory=list)
     configs: dict[str, str] = field(default_factory=dict)
+    # Metadata's bytes of it, by version and flags, with the state that they tell: `api/metadata.py`.
+    told: dict[tuple[int, bool], tuple[object, bytes]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def internal(self) -> bool:
@@ -90,7 +92,7 @@ def check_name(name: str) -> None:
     if not name:
         why = "the empty string is not allowed"
     elif name in (".", ".."):
-        why = "'.' or '..' is not allowed"
+        why = f"'{name}' is not allowed"
     elif len(name) > NAME_MAX:
         why = f"the length of '{name}' is longer than the max allowed length {NAME_MAX}"
     elif not _NAME.match(name):

@@ -6,10 +6,14 @@ just been created serves already, so the answer never says LEADER_NOT_AVAILABLE.
 do (KIP-430, versions 8-10 of the cluster, 8 and up of a topic) are all there are: there is no authorizer.
 """
 
+from functools import partial
+from typing import cast
+
 from penstock.broker.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
 from penstock.broker.topics import INTERNAL, Topic, check_name, internal_settings
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.codec import Encoded
 from penstock.pyx.wire.messages import MetadataRequest, MetadataResponse
 
 KEY, VERSIONS = 3, (0, 13)
@@ -28,18 +32,28 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     response = MetadataResponse(brokers=[broker], cluster_id=context.cluster_id, controller_id=context.node_id)
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = operations_bits(CLUSTER_OPERATIONS)
+    tell = partial(_told, version=call.api_version, operations=request.include_topic_authorized_operations)
     if request.topics is None or (call.api_version == 0 and not request.topics):
-        response.topics = [describe(topic) for topic in context.topics.all()]
-    else:
-        # Versions below 4 can't say no.
-        may_create = request.allow_auto_topic_creation or call.api_version < 4
-        for name, topic_id in dict.fromkeys((one.name, bytes(one.topic_id)) for one in request.topics):
-            response.topics.append(await _one(context, name, topic_id, may_create))
-    if request.include_topic_authorized_operations:
-        for topic in response.topics:
-            if not topic.error_code:
-                topic.topic_authorized_operations = operations_bits(TOPIC_OPERATIONS)
+        response.topics = [tell(topic) for topic in context.topics.all()]
+        return response
+    # Versions below 4 can't say no.
+    may_create = request.allow_auto_topic_creation or call.api_version < 4
+    for name, topic_id in dict.fromkeys((one.name, bytes(one.topic_id)) for one in request.topics):
+        found = await _one(context, name, topic_id, may_create)
+        response.topics.append(tell(found) if isinstance(found, Topic) else found)
     return response
+
+
+def _told(topic: Topic, version: int, operations: bool) -> Entry:
+    """A topic as this version tells it; its bytes are kept, since there may be thousands of partitions."""
+    state = [(one.leader, one.leader_epoch, one.offline, *one.replicas, *one.isr) for one in topic.partitions]
+    known = topic.told.get((version, operations))
+    if known is None or known[0] != state:
+        entry = describe(topic)
+        if operations:
+            entry.topic_authorized_operations = operations_bits(TOPIC_OPERATIONS)
+        known = topic.told[version, operations] = (state, MetadataResponse.encode_struct(entry, version))
+    return cast(Entry, Encoded(known[1]))
 
 
 def _is_wrong(request: MetadataRequest, call: Call) -> bool:
@@ -59,12 +73,13 @@ def _refused(request: MetadataRequest) -> MetadataResponse:
     )
 
 
-async def _one(context: Context, name: str | None, topic_id: bytes, may_create: bool) -> Entry:
+async def _one(context: Context, name: str | None, topic_id: bytes, may_create: bool) -> Entry | Topic:
+    """The topic, or an entry that says why there is none."""
     if name is None:
         found = context.topics.get_by_id(topic_id)
         if found is None:
             return Entry(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-        return describe(found)
+        return found
     topic = context.topics.get(name)
     if topic is None:
         try:
@@ -72,7 +87,7 @@ async def _one(context: Context, name: str | None, topic_id: bytes, may_create: 
         except KafkaError as error:
             internal = name in INTERNAL
             return Entry(error_code=error.code, name=name, topic_id=NO_ID, is_internal=internal)
-    return describe(topic)
+    return topic
 
 
 async def _create(context: Context, name: str, may_create: bool) -> Topic:

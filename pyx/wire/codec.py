@@ -293,6 +293,18 @@ class Struct:
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
+class Encoded(Struct):
+    """Stands for a struct whose bytes are known already, in the version that is written (`Message.encode_struct`)."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def _write(self, w: Writer, version: int) -> None:
+        w += self.data
+
+
 class Message(Struct):
     """A whole request, response or record."""
 
@@ -312,6 +324,16 @@ class Message(Struct):
             self._write(w, version)
         except (struct.error, UnicodeEncodeError) as error:
             raise WireError(f"{type(self).__name__} v{version}: {error}") from error
+        return bytes(w)
+
+    @classmethod
+    def encode_struct(cls, part: Struct, version: int) -> bytes:
+        """A struct of this message alone, for `Encoded`. WireError as in `encode`."""
+        w = CompactWriter() if version >= cls.FLEXIBLE_FROM else Writer()
+        try:
+            part._write(w, version)
+        except (struct.error, UnicodeEncodeError) as error:
+            raise WireError(f"{type(part).__name__} v{version}: {error}") from error
         return bytes(w)
 
     @classmethod
