@@ -168,7 +168,8 @@ cdef void _take_in(
                 epochs_changed = True
         position += batches[i].size
         records += batches[i].size
-    if epochs_changed:
+    p.changed = True
+    if epochs_changed or p.epochs_unwritten:
         write_epochs(p, False)
     p.log.log_end = s.next_offset
     p.high_watermark = p.log.log_end

@@ -178,6 +178,11 @@ class Logs(LogSetOwner):
     def housekeep(self, topic: str, partition: int, now_ms: int) -> Housekept:
         """Roll by age, apply retention, flush by policy, expire producer ids, close idle files. Slow. Raises OSError."""
 
+    def settle_all(self) -> None:
+        """Before all logs are stopped: write what is in memory, then sync their file systems once, which costs less than
+        a sync of each file. Slow. A sync that fails takes its folder offline, and the stops say so.
+        """
+
     def flush_all(self) -> None:
         """Flush every log that has unflushed bytes, then write the checkpoint files once. Slow.
 

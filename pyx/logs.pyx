@@ -27,7 +27,8 @@ from penstock.pyx.partitionlog cimport (
     log_of, settle_stable, write_epochs,
 )
 from penstock.pyx.posix cimport (
-    EIO, atomic_add32, atomic_load32, atomic_store32, close, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
+    EIO, EMFILE, ENFILE, ENOENT, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_add32, atomic_load32, atomic_store32, close,
+    errno, free, malloc, memcpy, open, pthread_mutex_lock, pthread_mutex_unlock, syncfs,
 )
 from penstock.pyx.producerstate cimport ProducerEntry, producer_clear
 from penstock.pyx.read cimport (
@@ -35,7 +36,7 @@ from penstock.pyx.read cimport (
 )
 from penstock.pyx.recovery cimport RecoveryReport
 from penstock.pyx.segment cimport WALK_BATCH, WALK_END
-from penstock.pyx.upkeep cimport Kept, close_log, flush_log, halt_log, housekeep_log, open_log, raise_epoch
+from penstock.pyx.upkeep cimport Kept, close_log, flush_log, halt_log, housekeep_log, open_log, raise_epoch, settle_log
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.checkpoint import Checkpoints
@@ -98,29 +99,55 @@ cdef object _raise_os(int number, object what):
     raise OSError(number, os.strerror(number), str(what))
 
 
-def _prepare_folder(folder, topic_id):
+def _prepare_folder(str folder, topic_id):
     """Make the partition's folder; its `partition.metadata` says the topic id, and another one is refused. Answers
     whether the folder is new."""
-    fresh = not folder.is_dir()
+    fresh = not os.path.isdir(folder)
     if fresh:
-        folder.mkdir()
-    metadata = folder / "partition.metadata"
+        os.mkdir(folder)
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
-    if metadata.exists():
-        known = metadata.read_text(encoding="ascii").partition("topic_id: ")[2].strip()
-        if known and known != text:
-            raise ValueError(f"`{folder}` belongs to a topic with the id {known}, not {text}")
-    elif any(topic_id):
-        beside = folder / "partition.metadata.tmp"
-        beside.write_text(f"version: 0\ntopic_id: {text}\n", encoding="ascii")
-        beside.replace(metadata)
+    known = None if fresh else _read_topic_id(folder)
+    if known and known != text:
+        raise ValueError(f"`{folder}` belongs to a topic with the id {known}, not {text}")
+    if known is None and any(topic_id):
+        beside = f"{folder}/partition.metadata.tmp"
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, f"version: 0\ntopic_id: {text}\n".encode())
+        finally:
+            os.close(fd)
+        os.rename(beside, f"{folder}/partition.metadata")
     return fresh
+
+
+def _read_topic_id(str folder):
+    """The id in `partition.metadata` as text, which may be empty; None if there is no such file."""
+    try:
+        fd = os.open(f"{folder}/partition.metadata", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return os.read(fd, 4096).decode("ascii", "replace").partition("topic_id: ")[2].strip()
+    finally:
+        os.close(fd)
 
 
 def _remove_folder(folder):
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
+
+
+# 0 or errno, of anything that couldn't be written since the last time.
+cdef int _sync_file_system(const char* path) noexcept nogil:
+    cdef int result = 0
+    cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    if fd < 0:
+        return 0 if errno == ENOENT or errno == EMFILE or errno == ENFILE else errno
+    if syncfs(fd) != 0:
+        result = errno
+    close(fd)
+    return result
 
 
 # How many of the n bytes are whole batches.
@@ -251,7 +278,7 @@ cdef class Logs(LogSetOwner):
                 raise ValueError(f"`{topic}-{partition}` is being opened already")
             self._opening.add(key)
         try:
-            path = Path(folder, f"{topic}-{partition}")
+            path = os.path.join(folder, f"{topic}-{partition}")
             fresh = _prepare_folder(path, topic_id)
             led = _new_led(key, topic_id)
             led.config = merged
@@ -562,6 +589,31 @@ cdef class Logs(LogSetOwner):
         if result != 0:
             _raise_os(result, p.log.folder)
         return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
+
+    def settle_all(self):
+        """Write out what is in memory and sync whole file systems; see logs.pyi."""
+        cdef _Led led
+        cdef _Folder folder
+        cdef int result
+        cdef bytes where
+        cdef const char* folder_path
+        with self._lock:
+            every = list(self._led.values())
+            folders = dict(self._folders)
+        for led in every:
+            with nogil:
+                pthread_mutex_lock(&led.p.upkeep)
+                settle_log(led.p)          # what fails here is written, and said, by its stop
+                pthread_mutex_unlock(&led.p.upkeep)
+        for path, folder in folders.items():
+            if atomic_load32(&folder.shared.failed):
+                continue
+            where = os.fsencode(path)
+            folder_path = PyBytes_AS_STRING(where)
+            with nogil:
+                result = _sync_file_system(folder_path)
+            if result != 0:
+                folder_fail(folder.shared, result)
 
     def flush_all(self):
         """Flush every log; see logs.pyi."""

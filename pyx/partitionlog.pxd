@@ -88,6 +88,8 @@ cdef struct PartitionLog:
     int64_t flushed_ms                 # when the active segment was last flushed
     int64_t log_end_flushed
     bint epochs_unsynced               # leader-epoch-checkpoint was replaced since it was last synced
+    bint epochs_unwritten              # the newest epoch has no batch yet: it is written with its first one
+    bint changed                       # since it was opened
     int64_t roll_jitter_ms             # taken off segment_ms for the segment that is written
     vector[DeletedFile] trash          # of deleted segments, until file_delete_delay_ms is over; `upkeep` covers it
 
@@ -117,6 +119,7 @@ cdef inline int write_epochs(PartitionLog* p, bint sync) noexcept nogil:
     cdef string path = p.log.folder
     path.append(b"/leader-epoch-checkpoint")
     p.epochs_unsynced = not sync
+    p.epochs_unwritten = False
     return epochs_write(&p.log.epochs, path.c_str(), sync)
 
 # Under the lock: the last stable offset follows from the high watermark, the open transactions and the log start.

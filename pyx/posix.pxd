@@ -65,6 +65,7 @@ cdef extern from "unistd.h" nogil:
     int _SC_NPROCESSORS_ONLN, _SC_PAGESIZE
     int close(int fd) noexcept
     ssize_t read(int fd, void* to, size_t n) noexcept
+    int syncfs(int fd) noexcept
     ssize_t write(int fd, const void* source, size_t n) noexcept
     ssize_t pread(int fd, void* to, size_t n, off_t offset) noexcept
     ssize_t pwrite(int fd, const void* source, size_t n, off_t offset) noexcept

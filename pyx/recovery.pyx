@@ -63,8 +63,11 @@ cdef bint _ends_with(const char* name, const char* suffix) noexcept nogil:
     return n >= m and strncmp(name + n - m, suffix, m) == 0
 
 
-# Base offsets of segments and offsets of snapshots, sorted; removes what a crash has left half done.
-cdef int _list_folder(const string& folder, vector[int64_t]& bases, vector[int64_t]& snapshots) noexcept nogil:
+# Base offsets of segments and offsets of snapshots, sorted; removes what a crash has left half done. `swaps`: there are
+# files that compaction was putting in the place of others.
+cdef int _list_folder(
+    const string& folder, vector[int64_t]& bases, vector[int64_t]& snapshots, bint* swaps
+) noexcept nogil:
     cdef dirent* entry
     cdef int64_t offset
     cdef string path
@@ -80,6 +83,7 @@ cdef int _list_folder(const string& folder, vector[int64_t]& bases, vector[int64
         offset = _offset_of_name(entry.d_name, b".log")
         if offset >= 0:
             bases.push_back(offset)
+        swaps[0] = swaps[0] or _ends_with(entry.d_name, b".swap")
         offset = _offset_of_name(entry.d_name, b".snapshot")
         if offset >= 0:
             snapshots.push_back(offset)
@@ -466,12 +470,9 @@ cdef int _settle(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
     return 0
 
 
-cdef void remove_stray_snapshots(LogState* log) noexcept nogil:
-    cdef vector[int64_t] bases, snapshots
+cdef void _remove_strays(LogState* log, const vector[int64_t]& snapshots) noexcept nogil:
     cdef size_t i, j
     cdef bint known
-    if _list_folder(log.folder, bases, snapshots) != 0:
-        return
     for i in range(snapshots.size()):
         known = i + 1 == snapshots.size() and snapshots[i] <= log.log_end
         for j in range(log.segments.size()):
@@ -480,19 +481,30 @@ cdef void remove_stray_snapshots(LogState* log) noexcept nogil:
             producers_remove(snapshot_stem(log.folder, snapshots[i]))
 
 
+cdef void remove_stray_snapshots(LogState* log) noexcept nogil:
+    cdef vector[int64_t] bases, snapshots
+    cdef bint swaps = False
+    if _list_folder(log.folder, bases, snapshots, &swaps) == 0:
+        _remove_strays(log, snapshots)
+
+
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil:
     cdef vector[int64_t] bases, snapshots
     cdef size_t first
     cdef int64_t from_offset, most
     cdef int result
-    cdef bint changed
+    cdef bint changed, swaps = False
     cdef string path = log.folder
     report.batches_checked = 0
     report.cut_bytes = 0
     path.append(b"/leader-epoch-checkpoint")
-    result = swap_recover(log.folder)
-    if result == 0:
-        result = _list_folder(log.folder, bases, snapshots)
+    result = _list_folder(log.folder, bases, snapshots, &swaps)
+    if result == 0 and swaps:
+        result = swap_recover(log.folder)
+        bases.clear()
+        snapshots.clear()
+        if result == 0:
+            result = _list_folder(log.folder, bases, snapshots, &swaps)
     if result == 0:
         result = epochs_read(&log.epochs, path.c_str())
     if result == 0:
@@ -524,6 +536,7 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     changed = epochs_cut_end(&log.epochs, log.log_end)
     changed = epochs_cut_start(&log.epochs, log.log_start) or changed
     if changed or report.batches_checked > 0:
-        result = epochs_write(&log.epochs, path.c_str(), False)
-    remove_stray_snapshots(log)
-    return result
+        # Should there be no room, or this be cut short: the next recovery learns them from the batches again.
+        epochs_write(&log.epochs, path.c_str(), False)
+    _remove_strays(log, snapshots)
+    return 0

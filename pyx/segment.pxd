@@ -96,6 +96,8 @@ cdef bint segment_index_full(Segment* s, int64_t index_bytes) noexcept nogil
 # Nothing is appended any more: the time index gets its last entry.
 cdef void segment_seal(Segment* s) noexcept nogil
 cdef void segment_last_time(Segment* s) noexcept nogil
+# Writes the indexes; log and indexes are then synced by whoever calls. 0 or errno.
+cdef int segment_settle(Segment* s) noexcept nogil
 # Log and indexes to the disk. 0 or errno; `fatal`: an fsync failed, which must not be tried again.
 cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil
 # The same for the .log file alone: enough for the segment that is written, which recovery walks whole in any case.

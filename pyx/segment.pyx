@@ -228,6 +228,15 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:
     return result
 
 
+cdef int segment_settle(Segment* s) noexcept nogil:
+    cdef int result
+    pthread_mutex_lock(&s.lock)
+    result = _write_indexes(s)
+    s.unflushed = result != 0
+    pthread_mutex_unlock(&s.lock)
+    return result
+
+
 cdef int segment_flush_log(Segment* s, bint* fatal) noexcept nogil:
     cdef int fd = segment_open(s, False)
     fatal[0] = False

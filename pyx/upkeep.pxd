@@ -20,6 +20,8 @@ cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogi
 cdef void halt_log(PartitionLog* p) noexcept nogil
 # With `upkeep` held and the log halted: everything to the disk, so that the next start believes it.
 cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil
+# With `upkeep` held: what is in memory goes into its files, which the caller then syncs for all logs together.
+cdef int settle_log(PartitionLog* p) noexcept nogil
 # Under the lock: the leader epoch only grows, and begins at the log end.
 cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil
 # A log whose folder is there, recovered and ready.

@@ -17,7 +17,7 @@ from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapsho
 from penstock.pyx.segment cimport (
     Segment, empty_trash, segment_flush, segment_flush_log, segment_hold_indexes, segment_last_time, segment_new,
     segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain, segment_retire,
-    segment_seal,
+    segment_seal, segment_settle,
 )
 
 
@@ -72,7 +72,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     cdef bint fatal = False
     pthread_mutex_lock(&p.lock)
     for i in range(p.log.segments.size()):
-        if p.log.segments[i].unflushed and (all or i + 1 < p.log.segments.size()):
+        if p.log.segments[i].unflushed and p.log.segments[i].size > 0 and (all or i + 1 < p.log.segments.size()):
             segment_retain(p.log.segments[i])
             wanted.push_back(p.log.segments[i])
     believed = p.log.segments.back().base_offset
@@ -225,11 +225,29 @@ cdef void halt_log(PartitionLog* p) noexcept nogil:
     wake_reactors(<Partition*>p, wake)
 
 
+# With `upkeep` held: what is in memory goes into its files, which the caller then syncs for all logs together.
+cdef int settle_log(PartitionLog* p) noexcept nogil:
+    cdef size_t i
+    cdef int result = 0, error
+    pthread_mutex_lock(&p.lock)
+    if not p.stopped and not is_offline(p):
+        segment_last_time(p.log.segments.back())
+        p.epochs_unsynced = False      # its file is there; the sync that follows is its too
+        for i in range(p.log.segments.size()):
+            if p.log.segments[i].unflushed and p.log.segments[i].size > 0:
+                error = segment_settle(p.log.segments[i])
+                result = result if result != 0 else error
+    pthread_mutex_unlock(&p.lock)
+    return result
+
+
 # With `upkeep` held and the partition halted: everything to the disk, so that the next start believes it. 0 or errno.
 cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
     cdef int result = 0
     if is_offline(p):
         return EIO
+    if not p.changed and p.log.recovery_point >= p.log.log_end - 1:
+        return 0                       # as it was left by the last clean stop
     result = segment_hold_indexes(p.log.segments.back())
     if result == 0:
         segment_last_time(p.log.segments.back())
@@ -253,7 +271,7 @@ cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil:
     if not p.log.epochs.entries.empty() and p.log.epochs.entries.back().epoch >= leader_epoch:
         return
     if epochs_assign(&p.log.epochs, leader_epoch, p.log.log_end):
-        write_epochs(p, False)
+        p.epochs_unwritten = True
 
 
 # A partition whose folder is there, recovered and ready. 0 or errno.
@@ -271,7 +289,9 @@ cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryRep
     raise_epoch(p, leader_epoch)
     settle_stable(p)
     # Thousands of partitions are opened before the first housekeeping: none keeps its files open.
+    p.changed = report.batches_checked > 0 or report.cut_bytes > 0
     for i in range(p.log.segments.size()):
+        p.changed = p.changed or (p.log.segments[i].unflushed and p.log.segments[i].size > 0)
         p.log.segments[i].touched = False
         segment_rest(p.log.segments[i])
     return 0
