@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,14 +39,18 @@ class Crowd(Case):
     def _measure(self, world: World, broker: Broker) -> Sample:
         each = min(TOPIC_PARTITIONS, world.scaled(TOPIC_PARTITIONS, least=2))
         topics = [f"crowd-{number}" for number in range(max(1, world.scaled(self.partitions) // each))]
+        started = time.monotonic()
         for topic in topics:
             wire.create_topic(broker.bootstrap, topic, each)
+        created = time.monotonic()
         body = frames.batch([b"one"])
         with wire.WireConnection(broker.bootstrap, 60) as connection:
             for topic in topics:
                 wire.produce(connection, topic, dict.fromkeys(range(each), body))
-            for number in range(world.scaled(self.groups, least=2)):
+            groups, began = world.scaled(self.groups, least=2), time.monotonic()
+            for number in range(groups):
                 commit(connection, f"group-{number}", topics[number % len(topics)])
+            committed_s = time.monotonic() - began
         path = world.path(self.name)
         one = self._ask(world, broker, path, topics[:1], 2_000)
         all_of_them = self._ask(world, broker, path, [], 100)
@@ -56,6 +61,8 @@ class Crowd(Case):
             "metadata_all_p50_ms": all_of_them["p50_us"] / 1e3,
             "rss_mib": broker.rss_mib(),
             "partitions": float(len(topics) * each),
+            "create_s": created - started,
+            "first_commits_per_s": groups / committed_s,
         }
 
     def _ask(

@@ -47,7 +47,7 @@ CALLS = {
     "rename": "roll: open, rename",
     "openat": "roll: open, rename",
 }
-# Module of the data plane -> step.
+# Module of the data plane, or how its name begins -> step; the first that fits.
 MODULES = {
     "crc": "CRC32C",
     "batch": "check of the batch",
@@ -56,6 +56,7 @@ MODULES = {
     "produce": "parse and answer of a produce",
     "fetch": "parse, find and answer of a fetch",
     "sessions": "parse, find and answer of a fetch",
+    "reader": "cold reads",
     "read": "find: log and index",
     "upkeep": "housekeeping",
     "logs": "housekeeping",
@@ -83,7 +84,7 @@ def step_of(stack: Iterable[tuple[str, str]]) -> str:
     for _, file in frames:
         module = _MODULE.search(file)
         if module:
-            return MODULES.get(module[1], f"{module[1]}")
+            return next((step for name, step in MODULES.items() if module[1].startswith(name)), module[1])
     innermost = frames[0][1] if frames else ""
     if innermost.startswith("[kernel") or innermost.startswith("[guest"):
         return "interrupts and switches"
