@@ -7,7 +7,7 @@ store, so that they hold after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -30,10 +30,29 @@ from penstock.errors import ErrorCode, KafkaError
 DYNAMIC = frozenset(dynamic_properties()) | {
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.io.max.bytes.per.second",
     "producer.id.expiration.ms",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "transaction.partition.verification.enable",
 }
-LISTS = frozenset(("advertised.listeners", "listeners", "log.dirs"))
+# The types of properties that their default doesn't show.
+_KINDS = {
+    "advertised.listeners": ConfigType.LIST,
+    "connections.max.idle.ms": ConfigType.LONG,
+    "listeners": ConfigType.LIST,
+    "log.cleaner.backoff.ms": ConfigType.LONG,
+    "log.cleaner.dedupe.buffer.size": ConfigType.LONG,
+    "log.dir": ConfigType.LIST,
+    "log.dirs": ConfigType.LIST,
+    "log.retention.check.interval.ms": ConfigType.LONG,
+    "log.retention.minutes": ConfigType.INT,
+    "node.id": ConfigType.INT,
+    "offsets.retention.check.interval.ms": ConfigType.LONG,
+    "offsets.topic.replication.factor": ConfigType.SHORT,
+    "queued.max.request.bytes": ConfigType.LONG,
+    "transaction.state.log.replication.factor": ConfigType.SHORT,
+}
 
 
 class ConfigSource(IntEnum):
@@ -78,6 +97,7 @@ class BrokerConfig(Mapping[str, Any]):
         self.dynamic: dict[str, str] = {}
         self.dynamic_default: dict[str, str] = {}
         self._altered: dict[str, Any] = {}
+        self._watchers: list[Callable[[], None]] = []
 
     def __getitem__(self, name: str) -> Any:
         return self._altered[name] if name in self._altered else self.static[name]
@@ -129,6 +149,13 @@ class BrokerConfig(Mapping[str, Any]):
             for name, text in layers.items()
             if name in SCHEMA.properties
         }
+
+        for watcher in self._watchers:
+            watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call this after each alteration: for what doesn't read its properties at each use."""
+        self._watchers.append(watcher)
 
     def _layers(self, name: str) -> list[Layer]:
         """The layers of a broker property, the one in force first."""
@@ -197,7 +224,7 @@ class BrokerConfig(Mapping[str, Any]):
         return Described(name, text, source, kind, prop.doc, name not in DYNAMIC, tuple(layers))
 
 
-_TOPIC_KINDS = {entry.broker_name: entry.kind for entry in TOPIC_CONFIGS.values()}
+_KINDS |= {entry.broker_name: entry.kind for entry in TOPIC_CONFIGS.values() if entry.broker_name is not None}
 
 
 def _unknown(name: str, source: ConfigSource) -> Described:
@@ -208,21 +235,25 @@ def _unknown(name: str, source: ConfigSource) -> Described:
 
 def _kind_of(name: str, value: Any) -> ConfigType:
     """The type of a property, of which `value` is one."""
-    if name in _TOPIC_KINDS:
-        return _TOPIC_KINDS[name]
+    if name in _KINDS:
+        return _KINDS[name]
     if isinstance(value, bool):
         return ConfigType.BOOLEAN
     if isinstance(value, int):
-        return ConfigType.INT if abs(value) <= INT_MAX and not name.endswith("interval.ms") else ConfigType.LONG
+        return ConfigType.INT if abs(value) <= INT_MAX else ConfigType.LONG
     if isinstance(value, float):
         return ConfigType.DOUBLE
-    return ConfigType.LIST if isinstance(value, list) or name in LISTS else ConfigType.STRING
+    return ConfigType.LIST if isinstance(value, list) else ConfigType.STRING
 
 
 def load(path: Path | None = None, overrides: Iterable[str] = ()) -> BrokerConfig:
     """A broker's properties from a file and `key=value` overrides. Raises ConfigError."""
     values = SCHEMA.load(path, overrides)
     static = dict(values)
+    # Two names of one number: whichever is given is in force, and both are described.
+    given = set(values.given)
     if static["node.id"] is not None:
         static["broker.id"] = static["node.id"]
-    return BrokerConfig(static, values.given)
+        given.add("broker.id")
+    static["node.id"] = static["broker.id"]
+    return BrokerConfig(static, given | {"node.id"})

@@ -104,7 +104,9 @@ class LogCleaner:
 
     def start(self) -> None:
         """Begin, unless `log.cleaner.enable` is false."""
-        if self._context.config["log.cleaner.enable"]:
+        config = self._context.config
+        config.watch(lambda: self._pace.limit(config["log.cleaner.io.max.bytes.per.second"]))
+        if config["log.cleaner.enable"]:
             self._tasks = [
                 asyncio.create_task(self._run(), name=f"cleaner-{number}") for number in range(self._threads)
             ]

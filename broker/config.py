@@ -90,6 +90,7 @@ LZ4_LEVEL = 9  # Kafka's default: it means the fast compressor, other levels the
 _COMPRESSION_TYPE = parse_choice("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer")
 VALIDATE_RECORDS = ("none", "headers", "full")
 
+NOTHING = "nothing here depends on it: remove it"
 # Kafka's properties that have no place here -> what to do instead. `*` stands for anything.
 REFUSED = {
     "process.roles": "every broker here is its own controller: remove it",
@@ -130,6 +131,28 @@ REFUSED = {
     "log.local.retention.*": "there is no tiered storage: set `log.retention.*`",
     "share.*": "share groups are not served: remove it",
     "group.share.*": "share groups are not served: remove it",
+    "*.purgatory.*": NOTHING,
+    "*.load.buffer.size": NOTHING,
+    "add.partitions.to.txn.*": NOTHING,
+    "alter.log.dirs.*": NOTHING,
+    "config.providers*": NOTHING,
+    "connection.failed.authentication.delay.ms": NOTHING,
+    "connections.max.reauth.ms": NOTHING,
+    "controlled.shutdown.*": NOTHING,
+    "group.coordinator.*": NOTHING,
+    "initial.broker.registration.timeout.ms": NOTHING,
+    "log.dir.failure.timeout.ms": NOTHING,
+    "log.flush.start.offset.checkpoint.interval.ms": NOTHING,
+    "metrics.*": NOTHING,
+    "offsets.commit.*": NOTHING,
+    "offsets.topic.compression.codec": NOTHING,
+    "principal.builder.class": NOTHING,
+    "replication.quota.*": NOTHING,
+    "request.timeout.ms": NOTHING,
+    "socket.connection.setup.*": NOTHING,
+    "socket.listen.backlog.size": NOTHING,
+    "telemetry.*": NOTHING,
+    "transaction.two.phase.commit.enable": NOTHING,
     "group.streams.*": "streams groups are not served: remove it",
 }
 

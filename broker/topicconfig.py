@@ -28,6 +28,7 @@ class ConfigType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
+    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
@@ -147,6 +148,8 @@ def text_of(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return ",".join(map(str, value))
+    if isinstance(value, float):
+        return repr(value).replace("e+", "E").replace("e", "E")  # As Java writes it.
     return "" if value is None else str(value)
 
 
