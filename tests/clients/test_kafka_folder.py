@@ -1,0 +1,92 @@
+"""A folder that Apache Kafka has left cleanly opens as it is: topics, records, transactions, committed offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness import BrokerProcess
+from kafka_jars import KAFKA_VERSION, ApacheKafka
+
+GROUP = "left-behind"
+
+
+def fill(bootstrap: str) -> None:
+    """Two topics, plain and transactional records, a group that has read three of them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for made in admin.create_topics([NewTopic("plain", 3), NewTopic("exact.ly-1", 1)]).values():
+        made.result()
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for i in range(30):
+        producer.produce("plain", key=b"%d" % i, value=b"v%d" % i, partition=i % 3)
+    assert producer.flush(60) == 0
+    sender = Producer({"bootstrap.servers": bootstrap, "transactional.id": "sender"})
+    sender.init_transactions()
+    for commit in (True, False, True):
+        sender.begin_transaction()
+        sender.produce("exact.ly-1", b"kept" if commit else b"dropped")
+        sender.flush()
+        sender.commit_transaction() if commit else sender.abort_transaction()
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "auto.offset.reset": "earliest"})
+    reader.commit(offsets=[TopicPartition("plain", index, 3 + index) for index in range(3)], asynchronous=False)
+    reader.close()
+
+
+def read(bootstrap: str, topic: str, partitions: int) -> list[bytes | None]:
+    """All committed values, by partition and offset."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    reader.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    found: list[tuple[int, int, bytes | None]] = []
+    ended = 0
+    while ended < partitions:
+        message = reader.poll(60)
+        assert message is not None, "nothing came for 60 s"
+        if message.error():
+            ended += 1
+        else:
+            found.append((message.partition() or 0, message.offset() or 0, message.value()))
+    reader.close()
+    return [value for _, _, value in sorted(found)]
+
+
+@pytest.mark.parametrize("version", [KAFKA_VERSION, "3.9.1"])
+def test_a_clean_kafka_folder_opens(tmp_path: Path, version: str) -> None:
+    kafka = ApacheKafka(tmp_path / "kafka", version)
+    try:
+        fill(kafka.bootstrap)
+        before = {topic: read(kafka.bootstrap, topic, count) for topic, count in (("plain", 3), ("exact.ly-1", 1))}
+        identity = (tmp_path / "kafka" / "data" / "plain-0" / "partition.metadata").read_text().split()
+    finally:
+        kafka.stop()
+    assert len(before["plain"]) == 30 and before["exact.ly-1"] == [b"kept", b"kept"]
+    data = tmp_path / "kafka" / "data"
+    metadata_log = sorted(path.name for path in (data / "__cluster_metadata-0").iterdir())
+    broker = BrokerProcess(data, {"offsets.topic.num.partitions": 4}).start()
+    try:
+        for topic, values in before.items():
+            assert read(broker.bootstrap, topic, 3 if topic == "plain" else 1) == values
+        group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
+        committed = group.committed([TopicPartition("plain", index) for index in range(3)], timeout=60)
+        assert [place.offset for place in committed] == [3, 4, 5]
+        group.close()
+        # The transactional id goes on where it was, and what it writes is told apart from the past.
+        sender = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "sender"})
+        sender.init_transactions()
+        sender.begin_transaction()
+        sender.produce("exact.ly-1", b"ours")
+        sender.commit_transaction()
+        assert read(broker.bootstrap, "exact.ly-1", 1) == [b"kept", b"kept", b"ours"]
+        assert "cut" not in broker.log_text()
+    finally:
+        broker.stop()
+    assert sorted(path.name for path in (data / "__cluster_metadata-0").iterdir()) == metadata_log
+    assert (data / "plain-0" / "partition.metadata").read_text().split() == identity
