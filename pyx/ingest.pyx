@@ -149,10 +149,13 @@ cdef int take_batch(const LogConfig* config, uint8_t* records, size_t done, Batc
     cdef int codec = header.attributes & CODEC_MASK
     cdef size_t size = <size_t>header.size
     cdef bint anew = config.compression_codec >= 0 and config.compression_codec != codec
+    cdef bint late = not (timestamp_allowed(config, header.base_timestamp, now_ms)
+                          and timestamp_allowed(config, header.max_timestamp, now_ms))
     cdef int fault
-    if not (timestamp_allowed(config, header.base_timestamp, now_ms)
-            and timestamp_allowed(config, header.max_timestamp, now_ms)):
-        return BATCH_BAD_TIMESTAMP
+    if late:
+        # Opened to name the records in the answer.
+        fault = open_batch(config, records + done, header, now_ms, False, out)
+        return fault if fault != BATCH_OK else BATCH_BAD_TIMESTAMP
     if anew and out.rebuilt.empty() and done and not copy_behind(out, records, done):
         return BATCH_NO_MEMORY
     if anew or config.cleanup_compact or config.validate_records == VALIDATE_FULL:

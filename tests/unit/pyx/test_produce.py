@@ -211,6 +211,16 @@ def test_records_without_keys_are_named(peer: Peer, version: int, codec: int) ->
         assert error.batch_index_error_message == one.error_message == "a record of a compacted topic needs a key"
 
 
+@pytest.mark.parametrize("codec", [0, 3])
+def test_records_from_the_future_are_named(peer: Peer, codec: int) -> None:
+    builder = BatchBuilder(codec)
+    for time in (5, 2**50, 6, 2**50):
+        builder.append(b"k", b"v", time)
+    one = produced(peer.ask(produce("orders", builder.build(), 9), 9, ProduceResponse))
+    assert one.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert [error.batch_index for error in one.record_errors] == [1, 3]
+
+
 def test_a_long_list_of_bad_records_is_cut(peer: Peer) -> None:
     builder = BatchBuilder()
     for _ in range(1000):
