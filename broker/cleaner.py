@@ -92,7 +92,8 @@ class LogCleaner:
         config = context.config
         self._context = context
         self._threads: int = config["log.cleaner.threads"]
-        self._pace = Pace(config["log.cleaner.io.max.bytes.per.second"])
+        self._rate: float = config["log.cleaner.io.max.bytes.per.second"]
+        self._pace = Pace(self._rate)
         self._buffer_bytes = config["log.cleaner.dedupe.buffer.size"] // self._threads
         self._executor = ThreadPoolExecutor(self._threads, "cleaner")
         self._tasks: list[asyncio.Task[None]] = []
@@ -128,12 +129,20 @@ class LogCleaner:
             config["penstock.log.cleaner.inflated.max.bytes"],
         )
         while True:
+            self._keep_pace()
             candidates = self._candidates()
             worked = False
             if candidates:
                 worked = await loop.run_in_executor(self._executor, self._turn, compactor, candidates)
             if not worked:
                 await asyncio.sleep(config["log.cleaner.backoff.ms"] / 1000)
+
+    def _keep_pace(self) -> None:
+        """The rate may be altered at run time; it holds from the next pass on."""
+        rate = self._context.config["log.cleaner.io.max.bytes.per.second"]
+        if rate != self._rate:
+            self._rate = rate
+            self._pace.limit(rate)
 
     def _candidates(self) -> list[Candidate]:
         """Every partition of a compacted topic. On the loop."""

@@ -12,6 +12,7 @@ from penstock.pyx.segment cimport WALK_BATCH, LogWalk, segment_stem, walk_begin,
 
 cdef enum:
     NAME_DIGITS = 20
+    LOG = 3                            # its place in SUFFIXES
     WALK_CHUNK = 1 << 16
 
 # In the order in which a segment's files are renamed and removed: the .log says that the others are there.
@@ -84,10 +85,11 @@ cdef int64_t _base_of(const char* name, const char* suffix) noexcept nogil:
     return strtoll(name, NULL, 10)     # the largest number when it is too large for one: no segment has it
 
 
-# Base offsets of the files with this suffix. 0 or errno.
-cdef int _list(const string& folder, const char* suffix, vector[int64_t]& out) noexcept nogil:
+# Base offsets of the `.swap` files, by the suffix in front of that (as in SUFFIXES), and of the segments. 0 or errno.
+cdef int _list(const string& folder, vector[int64_t]* swaps, vector[int64_t]& bases) noexcept nogil:
     cdef dirent* entry
-    cdef int64_t base
+    cdef string name
+    cdef int k
     cdef DIR* listing = opendir(folder.c_str())
     if listing == NULL:
         return errno
@@ -95,9 +97,13 @@ cdef int _list(const string& folder, const char* suffix, vector[int64_t]& out) n
         entry = readdir(listing)
         if entry == NULL:
             break
-        base = _base_of(entry.d_name, suffix)
-        if base >= 0:
-            out.push_back(base)
+        for k in range(4):
+            name.assign(SUFFIXES[k])
+            name.append(b".swap")
+            if _base_of(entry.d_name, name.c_str()) >= 0:
+                swaps[k].push_back(_base_of(entry.d_name, name.c_str()))
+        if _base_of(entry.d_name, b".log") >= 0:
+            bases.push_back(_base_of(entry.d_name, b".log"))
     closedir(listing)
     return 0
 
@@ -149,24 +155,18 @@ cdef int _finish(const string& folder, int64_t base, const vector[int64_t]& base
 
 
 cdef int swap_recover(const string& folder) noexcept nogil:
-    cdef vector[int64_t] whole, bases, parts
-    cdef string name
+    cdef vector[int64_t] swaps[4]
+    cdef vector[int64_t] bases
     cdef size_t i
     cdef int k
-    cdef int result = _list(folder, b".log.swap", whole)
-    if result == 0 and not whole.empty():
-        result = _list(folder, b".log", bases)
-    for i in range(whole.size()):
+    cdef int result = _list(folder, swaps, bases)
+    for i in range(swaps[LOG].size()):
         if result == 0:
-            result = _finish(folder, whole[i], bases)
-    for k in range(3):
-        parts.clear()
-        name.assign(SUFFIXES[k])
-        name.append(b".swap")
-        if result == 0:
-            result = _list(folder, name.c_str(), parts)
-        for i in range(parts.size()):
-            unlink(_name(segment_stem(folder, parts[i]), SUFFIXES[k], b".swap").c_str())
-    if result == 0 and not whole.empty():
-        result = sync_folder(folder.c_str())
-    return result
+            result = _finish(folder, swaps[LOG][i], bases)
+    if result != 0:
+        return result
+    for k in range(LOG):
+        # Those of a whole segment have their names by now; others mean nothing.
+        for i in range(swaps[k].size()):
+            unlink(_name(segment_stem(folder, swaps[k][i]), SUFFIXES[k], b".swap").c_str())
+    return sync_folder(folder.c_str()) if swaps[LOG].size() > 0 else 0

@@ -137,5 +137,6 @@ def test_a_disk_that_fails_between_names_takes_the_partition_offline(tmp_path: P
     assert LOGS.is_offline(log.topic, 0)
     (log.folder / f"{0:020d}.timeindex").rmdir()
     killed = log.snapshot(tmp_path / "b")
+    log.drop()
     opened = killed.open()
     assert [record.value for record in CompactedLog.kept(opened)] == [b"2"]  # type: ignore[arg-type]
