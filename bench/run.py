@@ -17,6 +17,7 @@ from penstock.bench.case import Case, Measured, Sample, label, show
 from penstock.bench.world import Skipped, World
 
 Say = Callable[[str], None]
+BUSY_LOAD = 0.7
 
 
 @dataclass
@@ -41,11 +42,14 @@ def chosen(cases: Sequence[Case], only: str | None) -> list[Case]:
 def carry_out(run: Run, world: World, say: Say, after_each: Callable[[], None]) -> None:
     """Measure everything; `after_each` is called when a case is done."""
     run.machine = machine()
+    if os.getloadavg()[0] > BUSY_LOAD:
+        say(f"the machine is busy (load {os.getloadavg()[0]:.1f}): trust no figure of this run")
     for number, case in enumerate(run.cases, 1):
         say(f"[{number}/{len(run.cases)}] {case.name}: {case.title}")
         started = time.monotonic()
         run.measured[case.name] = _case(run, case, world, say)
         run.took_s[case.name] = time.monotonic() - started
+        say(f"    took {run.took_s[case.name]:.0f} s")
         after_each()
 
 

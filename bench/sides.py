@@ -44,7 +44,10 @@ class Server(ABC):
 
 
 class Broker(Server):
-    """A broker with a data folder that outlives it."""
+    """A broker with a folder that outlives it: everything that it writes is in there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     @abstractmethod
     def launch(self) -> None:
@@ -67,6 +70,7 @@ class Penstock(Broker):
     """`penstock broker` with its default settings but for the given ones."""
 
     def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        super().__init__(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._process = BrokerProcess(folder / "data", properties)
         (self._process.port,) = free_ports(1)
@@ -101,6 +105,7 @@ class Kafka(Broker):
     """Apache Kafka with its default settings but for the given ones."""
 
     def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        super().__init__(folder)
         self._node = ApacheKafka(folder, properties)
 
     @property

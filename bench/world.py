@@ -76,8 +76,7 @@ class World:
     def forget(self, broker: Broker) -> None:
         """Stop a broker of the case's own and remove what it wrote."""
         broker.stop()
-        for path in self.folder.glob(f"{broker.log_folder('x', 0).parent.parent.name}*"):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(broker.folder, ignore_errors=True)
 
     def floor(self, mode: str, **options: object) -> Floor:
         """A floor server; the case stops it."""
