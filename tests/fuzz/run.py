@@ -60,7 +60,7 @@ def run(target: str, seconds: int, again: Path | None) -> bool:
         figures = "{} runs, {} edges, {} features, {} inputs kept".format(*said.groups()) if said else "no finding"
         print(f"{target}: {figures}", flush=True)
         return True
-    print(f"{target}: FOUND something\n{done.stderr[-6000:]}", flush=True)
+    print(f"{target}: FOUND something\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}", flush=True)
     return False
 
 
