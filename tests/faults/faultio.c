@@ -1,0 +1,84 @@
+/* Preloaded into a broker: makes calls on files fail as a test says.
+ *
+ * FAULT_CTL names a control file, read at each call. A line is `CALL ERRNO SUBSTRING`: the call on a file whose path
+ * contains SUBSTRING fails with that errno; `short` instead of an errno makes a write put only 7 bytes. CALL is write
+ * (write, pwrite, posix_fallocate, open for creation), read (read, pread, sendfile) or sync (fsync, fdatasync, syncfs).
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define SHORT (-1)
+
+static int rule(const char *call, const char *path) {
+    static const char *control;
+    char text[4096], verb[16], what[16], where[1024];
+    if (!control && !(control = getenv("FAULT_CTL"))) return 0;
+    int fd = syscall(SYS_openat, AT_FDCWD, control, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    long n = syscall(SYS_read, fd, text, sizeof text - 1);
+    syscall(SYS_close, fd);
+    text[n > 0 ? n : 0] = 0;
+    for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        if (sscanf(line, "%15s %15s %1023s", verb, what, where) == 3 && !strcmp(verb, call) && strstr(path, where))
+            return strcmp(what, "short") ? atoi(what) : SHORT;
+    return 0;
+}
+
+static int fault(const char *call, int fd) {
+    char link[64], path[4096];
+    int saved = errno;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    long n = readlink(link, path, sizeof path - 1);
+    errno = saved;
+    if (n <= 0 || path[0] != '/') return 0;
+    path[n] = 0;
+    return rule(call, path);
+}
+
+#define FAILS(call, fd) \
+    int f = fault(call, fd); \
+    if (f > 0) { errno = f; return -1; }
+
+ssize_t write(int fd, const void *p, size_t n) {
+    FAILS("write", fd)
+    return REAL(write)(fd, p, f == SHORT && n > 7 ? 7 : n);
+}
+ssize_t pwrite(int fd, const void *p, size_t n, off_t at) {
+    FAILS("write", fd)
+    return REAL(pwrite)(fd, p, f == SHORT && n > 7 ? 7 : n, at);
+}
+ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at) {
+    FAILS("write", fd)
+    return REAL(pwrite64)(fd, p, f == SHORT && n > 7 ? 7 : n, at);
+}
+ssize_t read(int fd, void *p, size_t n) { FAILS("read", fd) return REAL(read)(fd, p, n); }
+ssize_t pread(int fd, void *p, size_t n, off_t at) { FAILS("read", fd) return REAL(pread)(fd, p, n, at); }
+ssize_t pread64(int fd, void *p, size_t n, off64_t at) { FAILS("read", fd) return REAL(pread64)(fd, p, n, at); }
+ssize_t sendfile(int to, int fd, off_t *at, size_t n) { FAILS("read", fd) return REAL(sendfile)(to, fd, at, n); }
+ssize_t sendfile64(int to, int fd, off64_t *at, size_t n) { FAILS("read", fd) return REAL(sendfile64)(to, fd, at, n); }
+int fsync(int fd) { FAILS("sync", fd) return REAL(fsync)(fd); }
+int fdatasync(int fd) { FAILS("sync", fd) return REAL(fdatasync)(fd); }
+int syncfs(int fd) { FAILS("sync", fd) return REAL(syncfs)(fd); }
+
+int open(const char *path, int flags, ...) {
+    int mode = 0;
+    if (flags & O_CREAT) {
+        va_list rest;
+        va_start(rest, flags);
+        mode = va_arg(rest, int);
+        va_end(rest);
+        int f = access(path, F_OK) ? rule("write", path) : 0;
+        if (f > 0) { errno = f; return -1; }
+    }
+    return REAL(open)(path, flags, mode);
+}

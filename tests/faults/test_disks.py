@@ -1,0 +1,233 @@
+"""Disks that fail and disks that are full, under a real broker: what is hit says so, everything else serves."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness import BrokerProcess, WireConnection
+
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import DescribeLogDirsRequest
+
+TOPIC = "spread"
+PARTITIONS = 4
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that makes calls fail."""
+    library = tmp_path_factory.mktemp("faultio") / "faultio.so"
+    source = Path(__file__).parent / "faultio.c"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+class Disks:
+    """A broker with two log folders whose calls can be made to fail."""
+
+    def __init__(self, root: Path, shim: Path, **properties: object) -> None:
+        self.control = root / "control"
+        self.folders = [root / "first", root / "second"]
+        settings = {
+            "log.dirs": self.folders[1],
+            "log.flush.interval.ms": 100,
+            "log.flush.scheduler.interval.ms": 100,
+            **{name.replace("_", "."): value for name, value in properties.items()},
+        }
+        environment = {"LD_PRELOAD": str(shim), "FAULT_CTL": str(self.control)}
+        self.broker = BrokerProcess(self.folders[0], settings, environment=environment).start()
+        self.admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        self.admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
+
+    def plant(self, *rules: str) -> None:
+        """Replace the rules; none = all works."""
+        beside = self.control.with_suffix(".new")
+        beside.write_text("".join(f"{rule}\n" for rule in rules))
+        beside.replace(self.control)
+
+    def in_folder(self, which: int) -> list[int]:
+        """The partitions that lie in a folder."""
+        return sorted(int(path.name.rpartition("-")[2]) for path in self.folders[which].glob(f"{TOPIC}-*"))
+
+    def produce(self, partition: int, value: bytes = b"x", timeout_ms: int = 30_000) -> KafkaError | None:
+        """Produce one record; the error that it ended with, None = acknowledged. Retries as clients do."""
+        producer = Producer(
+            {"bootstrap.servers": self.broker.bootstrap, "message.timeout.ms": timeout_ms, "linger.ms": 0}
+        )
+        ended: list[KafkaError | None] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            ended.append(error)
+
+        producer.produce(TOPIC, value, partition=partition, on_delivery=delivered)
+        producer.flush(WAIT_S)
+        return ended[0]
+
+    def values(self, partition: int) -> list[bytes | None]:
+        """Every record of a partition."""
+        reader = Consumer(
+            {"bootstrap.servers": self.broker.bootstrap, "group.id": "none", "enable.partition.eof": True}
+        )
+        reader.assign([TopicPartition(TOPIC, partition, 0)])
+        found: list[bytes | None] = []
+        while (message := reader.poll(WAIT_S)) is not None and not message.error():
+            found.append(message.value())
+        assert message is not None and message.error().code() == KafkaError._PARTITION_EOF
+        reader.close()
+        return found
+
+    def describe(self) -> dict[str, int]:
+        """Error codes of the log folders."""
+        with WireConnection(self.broker.bootstrap) as connection:
+            answer = connection.ask(DescribeLogDirsRequest(topics=None), 4)
+        return {Path(result.log_dir).name: result.error_code for result in answer.results}
+
+    def until(self, text: str) -> None:
+        """Wait until the broker's log has a text."""
+        end = time.monotonic() + WAIT_S
+        while text not in self.broker.log_text():
+            assert time.monotonic() < end, f"`{text}` was not logged: {self.broker.log_text()[-2000:]}"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def disks(tmp_path: Path, shim: Path) -> Iterator[Disks]:
+    made = Disks(tmp_path, shim)
+    yield made
+    made.broker.kill()
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_folder_that_fails_takes_only_its_partitions_along(disks: Disks, call: str) -> None:
+    assert len(disks.in_folder(0)) == len(disks.in_folder(1)) == PARTITIONS // 2
+    for partition in range(PARTITIONS):
+        assert disks.produce(partition, b"before") is None
+    disks.plant(f"{call} {errno.EIO} {disks.folders[1]}/{TOPIC}")
+    broken, other = disks.in_folder(1)
+    disks.produce(broken, b"lost or kept", timeout_ms=1000)
+    disks.until("failed and is offline until the next start")
+    disks.plant()  # Nothing is tried again, also when it would go well.
+    for partition in (broken, other):
+        assert disks.produce(partition, timeout_ms=1000) is not None
+    for partition in disks.in_folder(0):
+        assert disks.produce(partition, b"after") is None
+        assert disks.values(partition) == [b"before", b"after"]
+    assert disks.describe() == {"first": 0, "second": ErrorCode.KAFKA_STORAGE_ERROR}
+    metadata = disks.admin.list_topics(TOPIC, timeout=WAIT_S).topics[TOPIC].partitions
+    assert {index: found.leader for index, found in metadata.items()} == {
+        index: -1 if index in disks.in_folder(1) else 1 for index in range(PARTITIONS)
+    }
+    assert disks.broker.log_text().count("failed and is offline") == 1
+    disks.broker.stop()
+    # The folder comes back: what was acknowledged is all there.
+    disks.broker.start()
+    assert disks.values(broken)[0] == b"before"
+    assert disks.produce(other, b"again") is None
+    assert disks.values(other) == [b"before", b"again"]
+
+
+def test_reading_a_broken_file_takes_its_folder_offline(disks: Disks) -> None:
+    broken, healthy = disks.in_folder(1)[0], disks.in_folder(0)[0]
+    for value in (b"1", b"2", b"3"):
+        assert disks.produce(broken, value) is None
+    assert disks.produce(healthy, b"1") is None
+    disks.plant(f"read {errno.EIO} {disks.folders[1]}/{TOPIC}")
+    reader = Consumer({"bootstrap.servers": disks.broker.bootstrap, "group.id": "none"})
+    reader.assign([TopicPartition(TOPIC, broken, 1)])  # Not the tail, whose place is known: it has to be looked for.
+    reader.poll(1)
+    disks.until("failed and is offline until the next start")
+    reader.close()
+    assert disks.values(healthy) == [b"1"]
+
+
+def test_when_the_last_folder_fails_the_broker_stops(disks: Disks) -> None:
+    disks.plant(*(f"write {errno.EIO} {folder}/{TOPIC}" for folder in disks.folders))
+    for which in range(2):
+        disks.produce(disks.in_folder(which)[0], timeout_ms=1000)
+    disks.until("no log folder works: the broker stops")
+    end = time.monotonic() + WAIT_S
+    while disks.broker.running:
+        assert time.monotonic() < end, "the broker goes on without a disk"
+        time.sleep(0.05)
+
+
+def test_a_folder_that_can_not_be_opened_leaves_the_others_serving(tmp_path: Path, shim: Path) -> None:
+    disks = Disks(tmp_path, shim)
+    try:
+        for partition in range(PARTITIONS):
+            assert disks.produce(partition, b"before") is None
+        disks.broker.kill()
+        held = disks.in_folder(1)
+        disks.folders[1].rename(tmp_path / "away")
+        disks.folders[1].write_text("not a folder")
+        disks.broker.start()
+        for partition in disks.in_folder(0):
+            assert disks.values(partition) == [b"before"]
+        assert disks.produce(held[0], timeout_ms=1000) is not None
+        # Of a partition that isn't to be seen nothing new is made elsewhere.
+        assert disks.in_folder(0) == sorted(set(range(PARTITIONS)) - set(held))
+        disks.broker.stop()
+        disks.folders[1].unlink()
+        (tmp_path / "away").rename(disks.folders[1])
+        disks.broker.start()
+        assert disks.values(held[0]) == [b"before"]
+    finally:
+        disks.broker.kill()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_refuses_and_recovers_by_itself(disks: Disks, number: int) -> None:
+    full, other = disks.in_folder(1)[0], disks.in_folder(0)[0]
+    assert (disks.folders[1] / ".ballast").stat().st_size > 0
+    assert disks.produce(full, b"before") is None
+    disks.plant(f"write {number} {disks.folders[1]}")
+    error = disks.produce(full, b"refused", timeout_ms=1000)
+    assert error is not None
+    disks.until("is full")
+    assert disks.values(full) == [b"before"]
+    assert disks.produce(other, b"elsewhere") is None
+    disks.plant()
+    assert disks.produce(full, b"after", timeout_ms=int(WAIT_S * 1000)) is None
+    assert disks.values(full) == [b"before", b"after"]
+    disks.until("has room again")
+    assert "offline" not in disks.broker.log_text()
+    disks.broker.kill()
+    disks.broker.start()
+    assert disks.values(full) == [b"before", b"after"]
+
+
+def test_a_full_disk_stops_no_roll_for_good(tmp_path: Path, shim: Path) -> None:
+    disks = Disks(tmp_path, shim, log_segment_bytes=1000, penstock_ballast_bytes=0)
+    try:
+        partition = disks.in_folder(0)[0]
+        kept = [b"%d" % i * 300 for i in range(3)]
+        for value in kept:
+            assert disks.produce(partition, value) is None
+        # No new file can be made: no segment, no snapshot, no index.
+        disks.plant(f"write {errno.ENOSPC} {disks.folders[0]}/")
+        assert disks.produce(partition, b"4" * 300, timeout_ms=1000) is not None
+        assert disks.values(partition) == kept
+        disks.plant()
+        kept.append(b"5" * 900)
+        assert disks.produce(partition, kept[-1], timeout_ms=int(WAIT_S * 1000)) is None
+        assert disks.values(partition) == kept
+        disks.broker.stop()
+        disks.broker.start()
+        assert disks.values(partition) == kept
+    finally:
+        disks.broker.kill()
+
+
+def test_short_writes_are_finished(disks: Disks) -> None:
+    partition = disks.in_folder(0)[0]
+    disks.plant(f"write short {disks.folders[0]}/{TOPIC}")
+    assert disks.produce(partition, b"v" * 1000) is None
+    assert disks.values(partition) == [b"v" * 1000]
