@@ -30,6 +30,8 @@ SIMPLE: dict[str, st.SearchStrategy[Any]] = {
     "bytes": st.binary(max_size=200),
     "records": st.binary(max_size=200),
     "uuid": st.binary(min_size=16, max_size=16),
+    "uint16": st.integers(0, (1 << 16) - 1),
+    "float64": st.floats(allow_nan=False),
     **{name: st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for name, bits in BITS.items()},
 }
 
@@ -91,7 +93,8 @@ def refused_or_read(message_class: type[Message], data: bytes, version: int) -> 
         message = message_class.decode(data, version)
     except WireError:
         return
-    assert message_class.decode(message.encode(version), version) == message
+    # By their texts, in which a NaN is like itself.
+    assert repr(message_class.decode(message.encode(version), version)) == repr(message)
 
 
 @pytest.mark.parametrize(("name", "version"), CASES)

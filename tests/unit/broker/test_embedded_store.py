@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.context import Endpoint
+from penstock.broker.listeners import single
+from penstock.broker.server import ServerError, _register
 from penstock.broker.store.base import (
     BadVersionError,
     Check,
@@ -176,3 +179,19 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="not a database"):
         check(tmp_path, scenario)
+
+
+def test_a_second_broker_of_one_id_is_refused(tmp_path: Path) -> None:
+    """Two brokers can't share an embedded store; a cluster's store is one that they share (HA-10)."""
+
+    async def main() -> None:
+        store = await EmbeddedStore.open(tmp_path / "store")
+        address = Endpoint("127.0.0.1", 1)
+        listeners = single(address)
+        first = await _register(store, 1, listeners)
+        with pytest.raises(ServerError, match="another broker 1 is running in this cluster"):
+            await _register(store, 1, listeners)
+        assert first == 1
+        await store.close()
+
+    asyncio.run(main())
