@@ -13,18 +13,20 @@ from typing import Any
 import pytest
 from logs import LOGS
 
-from penstock.broker import coordinator, statelog
+from penstock.broker import coordinator, groupcoordinator, statelog
 from penstock.broker.config import SCHEMA
-from penstock.broker.coordinator import Coordinators, GroupCoordinator, TransactionCoordinator
-from penstock.broker.groupoffsets import Commit
+from penstock.broker.consumergroups.events import ConsumerHeartbeat
+from penstock.broker.coordinator import Coordinators, TransactionCoordinator
 from penstock.broker.features import Features
+from penstock.broker.groupcoordinator import GroupCoordinator
+from penstock.broker.groupoffsets import Commit
 from penstock.broker.groups import Heartbeat, Join, Sync
 from penstock.broker.offsets import Committed
 from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.broker.transactions import AddPartitions, End, Facts, Init, TransactionRecord, TransactionState
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.batch import marker_type, split
 
 _ids = itertools.count(1)
@@ -35,14 +37,24 @@ class Topics:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.version = 0
         self.made: dict[str, Any] = {}
 
     def make(self, name: str, count: int) -> Any:
         topic_id = next(_ids).to_bytes(16, "big")
         for index in range(count):
             LOGS.lead(name, topic_id, index, 0, str(self.folder), {})
-        self.made[name] = SimpleNamespace(name=name, partitions=[SimpleNamespace(leader_epoch=0) for _ in range(count)])
+        self.version += 1
+        partitions = [SimpleNamespace(leader_epoch=0) for _ in range(count)]
+        internal = name.startswith("__")
+        self.made[name] = SimpleNamespace(name=name, topic_id=topic_id, partitions=partitions, internal=internal)
         return self.made[name]
+
+    def all(self) -> list[Any]:
+        return list(self.made.values())
+
+    def get_by_id(self, topic_id: bytes) -> Any:
+        return next((topic for topic in self.made.values() if topic.topic_id == topic_id), None)
 
     async def ensure_internal(self, name: str, partitions: int, configs: object) -> Any:
         return self.made.get(name) or self.make(name, 1)
@@ -62,6 +74,7 @@ class World:
         self.topics = Topics(folder)
         given = {name.replace("_", "."): text for name, text in properties.items()}
         self.config = SCHEMA.parse({"group.initial.rebalance.delay.ms": "0", **given})
+        self.group_configs: dict[str, dict[str, str]] = {}
         self.context: Any = None
         self.coordinators: Coordinators | None = None
 
@@ -71,6 +84,7 @@ class World:
         self.coordinators = Coordinators()
         self.context = SimpleNamespace(
             features=Features(),
+            entities=SimpleNamespace(get=lambda entity: self.group_configs.get(entity.group, {})),
             config=self.config,
             topics=self.topics,
             partitions=LOGS,
@@ -262,6 +276,65 @@ def test_a_deleted_topic_takes_its_offsets_and_the_internal_topic_takes_all(play
         assert (await waiting).error == ErrorCode.NOT_COORDINATOR
         assert not world.groups.entries
         assert await world.groups.commit("g", commit(6)) == {("t", 0): 0}, "the topic is made again"
+
+    play(steps)
+
+
+def beat(epoch: int = 0, **said: Any) -> ConsumerHeartbeat:
+    if not epoch:
+        said = {"rebalance_timeout_ms": 10_000, "owned": {}, **said}
+    return ConsumerHeartbeat(None, "m", epoch, **said)
+
+
+def test_consumer_groups_follow_topics_settings_and_restarts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groupcoordinator, "PATTERNS_EVERY_MS", 0)
+
+    async def steps(world: World) -> None:
+        first = world.topics.make("t-1", 2).topic_id
+        world.topics.make("other", 1)
+        world.group_configs["g"] = {"consumer.heartbeat.interval.ms": "7000", "consumer.assignment.interval.ms": "0"}
+        joined = await world.groups.heartbeat("g", beat(pattern="t-.*"))
+        assert (joined.error, joined.heartbeat_interval_ms) == (ErrorCode.NONE, 7_000)
+        assert joined.assignment == {first: frozenset({0, 1})}
+        bad = await world.groups.heartbeat("g", beat(pattern="t-("))
+        assert bad.error == ErrorCode.INVALID_REGULAR_EXPRESSION and "missing closing )" in (bad.message or "")
+        await world.start()  # Again, over the same log.
+        assert world.groups.consumer_group("g") is not None
+        assert (await world.groups.heartbeat("g", beat(joined.member_epoch))).error == ErrorCode.NONE
+        second = world.topics.make("t-2", 1).topic_id
+        answer = joined
+        while second not in (answer.assignment or {}):
+            await asyncio.sleep(0)
+            answer = await world.groups.heartbeat("g", beat(answer.member_epoch))
+            assert answer.error == ErrorCode.NONE
+        assert answer.assignment == {first: frozenset({0, 1}), second: frozenset({0})}
+
+    play(steps)
+
+
+def test_a_part_of_the_log_that_cannot_be_read_is_not_coordinated(play: Play) -> None:
+    class Failing:
+        """The logs, of which the offsets' can't be read."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(LOGS, name)
+
+        def read(self, topic: str, *rest: Any) -> bytes:
+            if topic == GROUP_OFFSETS:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk has failed")
+            return LOGS.read(topic, *rest)
+
+    async def steps(world: World) -> None:
+        await world.groups.commit("g", commit(5))
+        world.context.partitions = Failing()
+        broken = GroupCoordinator(world.context)
+        await broken.load()
+        assert not broken.entries
+        with pytest.raises(KafkaError) as raised:
+            await broken.commit("g", commit(6))
+        assert raised.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await broken.stop()
+        world.context.partitions = LOGS
 
     play(steps)
 
