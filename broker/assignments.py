@@ -1,5 +1,6 @@
 """Which brokers a partition may be put on by hand."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from penstock.broker.context import Context
@@ -11,8 +12,8 @@ def check_assignment(context: Context, replicas: Sequence[int]) -> None:
     why = ""
     if not replicas:
         why = "The manual partition assignment includes an empty replica list."
-    for broker_id in replicas:
-        if replicas.count(broker_id) > 1:
+    for broker_id, times in Counter(replicas).items():
+        if times > 1:
             why = f"The manual partition assignment includes the broker {broker_id} more than once."
         elif broker_id != context.node_id:
             why = f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."

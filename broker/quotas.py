@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import math
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -100,10 +101,10 @@ def quotas_of(configs: Mapping[str, str]) -> dict[str, float]:
 
 def check_filter(components: list[Component]) -> None:
     """Raise KafkaError for a filter that can't be."""
-    kinds = [component.kind for component in components]
+    kinds = Counter(component.kind for component in components)
     for component in components:
         _check_component(component)
-        if kinds.count(component.kind) > 1:
+        if kinds[component.kind] > 1:
             raise _refuse(f"Entity type {component.kind} cannot appear more than once in the filter.")
     if IP in kinds and len(kinds) > 1:
         raise _refuse(

@@ -4,6 +4,8 @@ What is not named goes back to its default, which is why IncrementalAlterConfigs
 `broker/resources.py` for what can be altered; loggers only incrementally.
 """
 
+from collections import Counter
+
 from penstock.broker.context import Call, Context
 from penstock.broker.resources import RESOURCES
 from penstock.errors import ErrorCode, KafkaError
@@ -18,12 +20,12 @@ Result = AlterConfigsResponse.AlterConfigsResourceResponse
 async def handle(context: Context, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     """Change one resource after the other; one that fails does not touch the others."""
     response = AlterConfigsResponse()
-    asked = [(resource.resource_type, resource.resource_name) for resource in request.resources]
+    asked = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     for resource in request.resources:
         kind, name = resource.resource_type, resource.resource_name
         result = Result(error_message=None, resource_type=kind, resource_name=name)
         try:
-            if asked.count((kind, name)) > 1:
+            if asked[kind, name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             await _replace(context, resource, request.validate_only)
         except KafkaError as error:

@@ -4,6 +4,8 @@ What is stored is made of the salted password that the client sends (`scram.py`)
 once. Nobody can log in by them yet: there are no SASL listeners.
 """
 
+from collections import Counter
+
 from penstock.broker import scram
 from penstock.broker.context import Call, Context
 from penstock.broker.entities import Entity
@@ -22,13 +24,13 @@ async def handle(
 ) -> AlterUserScramCredentialsResponse:
     """Change one user after the other; one that fails does not touch the others."""
     asked: list[Deletion | Upsertion] = [*request.deletions, *request.upsertions]
-    names = [one.name for one in asked]
+    names = Counter(one.name for one in asked)
     results: dict[str, Result] = {}
     changes: dict[Entity, dict[str, str | None]] = {}
     for one in asked:
         result = results.setdefault(one.name, Result(user=one.name, error_message=None))
         try:
-            if names.count(one.name) > 1:
+            if names[one.name] > 1:
                 raise KafkaError(
                     ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
                 )

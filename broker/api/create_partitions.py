@@ -3,6 +3,8 @@
 `count` is the new total. A manual assignment may only name this node. `timeout_ms` is not used.
 """
 
+from collections import Counter
+
 from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode, KafkaError
@@ -15,19 +17,18 @@ Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 async def handle(context: Context, request: CreatePartitionsRequest, call: Call) -> CreatePartitionsResponse:
     """Grow one topic after the other; one that fails does not touch the others."""
-    names = [topic.name for topic in request.topics]
+    names = Counter(topic.name for topic in request.topics)
     response = CreatePartitionsResponse()
-    for topic in request.topics:
+    for topic in {topic.name: topic for topic in request.topics}.values():
         result = Result(name=topic.name)
         try:
-            if names.count(topic.name) > 1:
+            if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             _check_assignments(context, topic)
             await context.topics.add_partitions(topic.name, topic.count, validate_only=request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
-        if all(earlier.name != topic.name for earlier in response.results):
-            response.results.append(result)
+        response.results.append(result)
     return response
 
 

@@ -6,6 +6,8 @@ checked against the table in `broker/config.py`. `validate_only` does everything
 not used: creation is not handed to other nodes.
 """
 
+from collections import Counter
+
 from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.broker.topicconfig import check_topic_configs
@@ -23,12 +25,11 @@ Result = CreateTopicsResponse.CreatableTopicResult
 
 async def handle(context: Context, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
     """Create one after the other; one that fails does not touch the others."""
-    names = [wanted.name for wanted in request.topics]
+    names = Counter(wanted.name for wanted in request.topics)
     response = CreateTopicsResponse()
-    for name in dict.fromkeys(names):
-        wanted = next(topic for topic in request.topics if topic.name == name)
+    for name, wanted in {topic.name: topic for topic in request.topics}.items():
         try:
-            if names.count(name) > 1:
+            if names[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             result = await _one(context, wanted, request.validate_only)
         except KafkaError as error:

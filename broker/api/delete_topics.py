@@ -5,6 +5,8 @@ with TOPIC_DELETION_DISABLED when `delete.topic.enable` is false; internal topic
 Kafka.
 """
 
+from collections import Counter
+
 from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
@@ -21,10 +23,11 @@ async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> 
     wanted: list[tuple[str | None, bytes]] = [(name, bytes(16)) for name in request.topic_names]
     wanted += [(topic.name, bytes(topic.topic_id)) for topic in request.topics]
     response = DeleteTopicsResponse()
-    for name, topic_id in dict.fromkeys(wanted):
+    times = Counter(wanted)
+    for name, topic_id in times:
         result = Result(name=name, topic_id=topic_id)
         try:
-            if wanted.count((name, topic_id)) > 1:
+            if times[name, topic_id] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             await _delete(context, result, call.api_version)
         except KafkaError as error:

@@ -30,7 +30,7 @@ async def handle(context: Context, request: DescribeConfigsRequest, call: Call) 
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         else:
-            keys = resource.configuration_keys
+            keys = frozenset(resource.configuration_keys or ())
             result.configs = [_entry(one, request) for one in described if not keys or one.name in keys]
         response.results.append(result)
     return response

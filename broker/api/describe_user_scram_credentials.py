@@ -3,6 +3,8 @@
 Null or no users = all that have credentials. Salts and keys are never told.
 """
 
+from collections import Counter
+
 from penstock.broker import scram
 from penstock.broker.context import Call, Context
 from penstock.broker.entities import Entity
@@ -19,10 +21,10 @@ async def handle(
     context: Context, request: DescribeUserScramCredentialsRequest, call: Call
 ) -> DescribeUserScramCredentialsResponse:
     """Answer a result for each user, in the order of the request."""
-    asked = [user.name for user in request.users or ()]
+    asked = Counter(user.name for user in request.users or ())
     all_users = (entity.user for entity, configs in context.entities if list(scram.credentials_of(configs)))
-    users = dict.fromkeys(asked) or [user for user in all_users if isinstance(user, str)]
-    results = [_one(context, user, doubled=asked.count(user) > 1) for user in users]
+    users = list(asked) or [user for user in all_users if isinstance(user, str)]
+    results = [_one(context, user, doubled=asked[user] > 1) for user in users]
     return DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 

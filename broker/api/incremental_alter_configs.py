@@ -4,6 +4,8 @@ Operations: set (0), delete (1: back to the default), append (2) and subtract (3
 hold at once and after a restart, loggers' levels until the broker stops.
 """
 
+from collections import Counter
+
 from penstock.broker.context import Call, Context
 from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES
 from penstock.broker.topicconfig import ConfigType, text_of
@@ -24,12 +26,12 @@ async def handle(
 ) -> IncrementalAlterConfigsResponse:
     """Change one resource after the other; one that fails does not touch the others."""
     response = IncrementalAlterConfigsResponse()
-    asked = [(resource.resource_type, resource.resource_name) for resource in request.resources]
+    asked = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     for resource in request.resources:
         kind, name = resource.resource_type, resource.resource_name
         result = Result(error_message=None, resource_type=kind, resource_name=name)
         try:
-            if asked.count((kind, name)) > 1:
+            if asked[kind, name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             _check_operations(resource)
             if kind == BROKER_LOGGER:

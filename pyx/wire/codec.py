@@ -14,6 +14,7 @@ Bytes = bytes | memoryview
 
 NIL_UUID = bytes(16)
 LONGEST_STRING = 32767
+ANY_NUMBER = 1 << 62
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
@@ -30,12 +31,19 @@ class WireError(ValueError):
 class Reader:
     """Reads one message from the front of a buffer. struct.error and IndexError mean a cut input."""
 
-    __slots__ = ("data", "end", "pos")
+    __slots__ = ("data", "elements", "end", "pos")
 
-    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, elements: int = ANY_NUMBER) -> None:
         self.data = memoryview(data)
         self.pos = 0
         self.end = len(self.data)
+        self.elements = elements  # How many array elements and tagged fields may still come.
+
+    def spend(self, count: int) -> None:
+        """Take elements from those that may come: each costs many times the byte that it may have on the wire."""
+        self.elements -= count
+        if self.elements < 0:
+            raise WireError("more array elements than are accepted")
 
     def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
         """The fixed-size values of `layout`."""
@@ -88,6 +96,7 @@ class Reader:
             return None
         if count < 0 or count > self.end - self.pos:
             raise WireError(f"{count} array elements with {self.end - self.pos} bytes left")
+        self.spend(count)
         return count
 
     def array(self) -> int:
@@ -159,6 +168,7 @@ class CompactReader(Reader):
 
     def _each_tag(self, count: int) -> Iterator[int]:
         """Yields tag by tag; the caller reads the ones that it knows, the others are passed over."""
+        self.spend(count)
         last = -1
         for _ in range(count):
             tag = self.varint()
@@ -337,14 +347,22 @@ class Message(Struct):
         return bytes(w)
 
     @classmethod
-    def decode(cls, data: bytes | bytearray | memoryview, version: int, *, trailing: bool = False) -> Self:
+    def decode(
+        cls,
+        data: bytes | bytearray | memoryview,
+        version: int,
+        *,
+        trailing: bool = False,
+        most_elements: int = ANY_NUMBER,
+    ) -> Self:
         """The message that is the whole of `data`, which lives as long as any bytes field of the result.
 
-        WireError if the version is unknown, the bytes are malformed, or something follows the message; what
-        follows is passed over with `trailing` (group members' metadata, to which newer versions append).
+        WireError if the version is unknown, the bytes are malformed, there are more than `most_elements` array
+        elements in all, or something follows the message; what follows is passed over with `trailing` (group
+        members' metadata, to which newer versions append).
         """
         cls._check_version(version)
-        r = CompactReader(data) if version >= cls.FLEXIBLE_FROM else Reader(data)
+        r = (CompactReader if version >= cls.FLEXIBLE_FROM else Reader)(data, most_elements)
         try:
             message = cls._read(r, version)
             if not trailing:

@@ -30,6 +30,9 @@ _VERSION = struct.Struct(">h")
 
 M = TypeVar("M", bound=Message)
 
+HEADER_TAGS_MAX = 100
+"""Tagged fields that a request header may have; Kafka has defined none."""
+
 
 class RequestHeader(NamedTuple):
     """`body_start` is where in the frame the message begins."""
@@ -56,7 +59,7 @@ def decode_request_header(data: bytes | bytearray | memoryview) -> RequestHeader
 
     A client id that isn't UTF-8 is kept as far as it goes: it's only ever shown. WireError on anything cut.
     """
-    r = CompactReader(data)
+    r = CompactReader(data, elements=HEADER_TAGS_MAX)
     try:
         api_key, api_version, correlation_id = r.fixed(_REQUEST_HEAD)
         (size,) = r.fixed(_VERSION)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from harness import BrokerProcess, WireConnection
-from hostile_frames import hostile, strangers
+from hostile_frames import framed, header, hostile, requests, strangers
 
 from penstock.broker.dispatch import registry
 from penstock.pyx.batch import BatchBuilder
@@ -140,3 +140,24 @@ def test_idle_and_slow_connections_hold_nobody_up(target: BrokerProcess) -> None
         pipelined.sendall(request * 50)
         with WireConnection(target.bootstrap) as wire:
             assert wire.ask(MetadataRequest(topics=None), 12).controller_id == 1
+
+
+def huge(version: int, size: int) -> bytes:
+    """DeleteTopics with as many one-byte names as fit into a frame of that size."""
+    head = header(requests()[20], version)
+    count = size - len(head) - 10
+    varint = b"".join(bytes([0x80 | (count + 1 >> shift & 0x7F)]) for shift in (0, 7, 14, 21)) + b"\x00"
+    return framed(head + varint + b"\x01" * count + b"\x00\x00\x00\x01\x00")
+
+
+def test_huge_arrays_are_refused_before_they_cost_memory(target: BrokerProcess) -> None:
+    before = resident_bytes(target)
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", target.port), 10) as thrown:
+            thrown.sendall(huge(5, 50 << 20))
+            with contextlib.suppress(ConnectionError):
+                assert thrown.recv(4096) == b""
+    with WireConnection(target.bootstrap) as wire:
+        assert wire.ask(MetadataRequest(topics=None), 12).controller_id == 1
+    grown = resident_bytes(target) - before
+    assert grown < GROWTH_MAX_BYTES, f"grew by {grown >> 20} MiB"
