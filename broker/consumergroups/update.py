@@ -86,7 +86,10 @@ class Update:
         old, self.facts = self.facts, facts
         if self.is_new or facts != old:
             self.records.append(MemberRecord(self.member_id, facts))
-        changed = self.is_new or facts.topics != old.topics or facts.pattern != old.pattern
+        # A member with neither epoch nor target is one whose join was cut off after its first record.
+        cut_off = self.current.epoch == 0 and self.replaced is None and self.member_id not in self.group.target
+        fresh = self.is_new or cut_off
+        changed = fresh or facts.topics != old.topics or facts.pattern != old.pattern
         if facts.pattern != old.pattern or self.is_new:
             if old.pattern and not any(member.facts.pattern == old.pattern for member in self.others()):
                 self.patterns.pop(old.pattern, None)
