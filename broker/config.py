@@ -324,6 +324,13 @@ SCHEMA = Schema(
         Property("transaction.max.timeout.ms", parse_int(1, INT_MAX), 900_000, "Longest timeout allowed."),
         Property("transactional.id.expiration.ms", _POSITIVE, 7 * DAY_MS, "Life of an unused id."),
         Property(
+            "penstock.coordinator.skip.damaged",
+            parse_bool,
+            False,
+            "Leave rotten records of `__consumer_offsets` and `__transaction_state` out at the start; otherwise the "
+            "groups and transactions of their partition are not served.",
+        ),
+        Property(
             "transaction.partition.verification.enable",
             parse_bool,
             True,

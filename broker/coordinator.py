@@ -129,19 +129,21 @@ class TransactionCoordinator(Coordinator[Transaction]):
     def _write(self, entry: Entry[Transaction], action: WriteMarkers, partitions: Sequence[TopicPartition]) -> bool:
         epoch = self._context.topics.partition(self.topic, entry.partition).leader_epoch
         errors = [
-            self.write_marker(
+            ErrorCode.NONE
+            if self._is_deleted(partition)
+            else self.write_marker(
                 partition, action.producer_id, action.producer_epoch, action.commit, epoch, action.version
             )
             for partition in partitions
         ]
-        # A deleted topic needs no marker; a producer that was fenced there has none of this transaction open.
-        done = (
-            ErrorCode.NONE,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-        )
-        return all(error in done for error in errors)
+        # A producer that was fenced there has none of this transaction open.
+        fenced = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+        return all(error == ErrorCode.NONE or error in fenced for error in errors)
+
+    def _is_deleted(self, partition: TopicPartition) -> bool:
+        """Such a partition needs no marker; one whose log only isn't open yet does."""
+        topic = self._context.topics.get(partition[0])
+        return topic is None or not 0 <= partition[1] < len(topic.partitions)
 
     def write_marker(
         self,
@@ -176,7 +178,8 @@ class TransactionCoordinator(Coordinator[Transaction]):
     def _load_batch(self, partition: int, raw: RawBatch) -> None:
         if raw.is_control:
             return
-        for name, record, _ in statelog.read_records(raw, statelog.decode_transaction_record, self.topic, partition):
+        decode = statelog.decode_transaction_record
+        for name, record, _ in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
             assert isinstance(record, TransactionRecord)
             entry = self.entries.get(name)
             if entry is None:

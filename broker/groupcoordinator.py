@@ -182,7 +182,8 @@ class GroupCoordinator(Coordinator[AnyGroup]):
             self._load_marker(partition, raw)
             return
         producer_id = raw.producer_id if raw.is_transactional else -1
-        for name, record, offset in statelog.read_records(raw, statelog.decode_group_record, self.topic, partition):
+        decode = statelog.decode_group_record
+        for name, record, offset in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
             assert isinstance(record, OffsetRecord | GroupRecord | ConsumerRecord)
             entry = self.entries.get(name)
             if entry is None:

@@ -122,7 +122,8 @@ class Coordinator(ABC, Generic[M]):
         self._timers: Timers[M] = Timers(context.monotonic_ms, self._tick)
         self._tasks: set[asyncio.Task[None]] = set()
         self._partitions = 0  # of the internal topic; 0 until it exists
-        self._lost: set[int] = set()  # those that could not be read: their disk has failed
+        self._lost: set[int] = set()  # those that could not be read: their disk has failed, or a record is rotten
+        self._skip_damaged: bool = context.config["penstock.coordinator.skip.damaged"]
         self._stopped = False
 
     # What the two differ in.
@@ -275,7 +276,9 @@ class Coordinator(ABC, Generic[M]):
         self._partitions = len(topic.partitions)
         for partition in range(self._partitions):
             try:
-                for raw in statelog.read_batches(self._context.partitions, self.topic, partition):
+                for raw in statelog.read_batches(
+                    self._context.partitions, self.topic, partition, self._skip_damaged
+                ):
                     self._load_batch(partition, raw)
             except (KafkaError, OSError) as error:
                 # Nobody may act on half of what is stored, so nobody is coordinated from there.

@@ -279,15 +279,17 @@ def _known(version: int, message: Any) -> None:
 
 
 # --- reading a partition ------------------------------------------------------------------------------------
-def read_batches(partitions: Any, topic: str, partition: int) -> Iterator[RawBatch]:
-    """Every batch of a partition, from its start to its end. A damaged tail is logged and left out."""
+def read_batches(partitions: Any, topic: str, partition: int, skip_damaged: bool = False) -> Iterator[RawBatch]:
+    """Every batch of a partition, from its start to its end. Raises KafkaError CORRUPT_MESSAGE at a batch that can't be
+    told from its successor; with `skip_damaged` it is logged, and left out with all behind it.
+    """
     where = partitions.offsets(topic, partition)
     offset = where.log_start
     while offset < where.log_end:
         try:
             batches = split(partitions.read(topic, partition, offset, READ_BYTES))
         except BatchError as error:
-            _log.error("topic=%s partition=%d offset=%d: %s", topic, partition, offset, error)
+            _damaged(skip_damaged, topic, partition, offset, error)
             return
         if not batches:
             return
@@ -295,12 +297,25 @@ def read_batches(partitions: Any, topic: str, partition: int) -> Iterator[RawBat
         offset = batches[-1].next_offset
 
 
-def read_records(raw: RawBatch, decode: Any, topic: str, partition: int) -> Iterator[Loaded]:
-    """The records of a batch; those that can't be read are logged and left out."""
+def _damaged(skip: bool, topic: str, partition: int, offset: int, error: Exception) -> None:
+    """What is left out would be undone: a position goes back, a decided transaction is open again. So it is for the
+    operator to say that it may be.
+    """
+    if not skip:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{topic}-{partition} at offset {offset}: {error}")
+    _log.error("left out: topic=%s partition=%d offset=%d: %s", topic, partition, offset, error)
+
+
+def read_records(
+    raw: RawBatch, decode: Any, topic: str, partition: int, skip_damaged: bool = False
+) -> Iterator[Loaded]:
+    """The records of a batch. Raises KafkaError CORRUPT_MESSAGE for what can't be read; with `skip_damaged` it is logged
+    and left out.
+    """
     try:
         opened = open_batch(raw)
     except BatchError as error:
-        _log.error("topic=%s partition=%d offset=%d: %s", topic, partition, raw.base_offset, error)
+        _damaged(skip_damaged, topic, partition, raw.base_offset, error)
         return
     for record in opened:
         if record.key is None:
@@ -308,7 +323,7 @@ def read_records(raw: RawBatch, decode: Any, topic: str, partition: int) -> Iter
         try:
             loaded = decode(record.key, record.value, record.offset)
         except WireError as error:
-            _log.error("topic=%s partition=%d offset=%d: %s", topic, partition, record.offset, error)
+            _damaged(skip_damaged, topic, partition, record.offset, error)
             continue
         if loaded is not None:
             yield loaded

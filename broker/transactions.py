@@ -693,7 +693,12 @@ _HANDLERS: dict[type, Callable[[Transaction, Any, Now, Out], None]] = {
 # --- loading ------------------------------------------------------------------------------------------------
 def load(transaction: Transaction, record: TransactionRecord) -> None:
     """Apply one record of the log, in the log's order."""
-    transaction.facts = record.value
+    facts = record.value
+    if facts is not None and facts.client_version >= 2 and facts.state in (*PREPARED, *COMPLETED):
+        # The record doesn't have it, but such an end has raised the epoch by one, or begun another producer id.
+        raised = facts.producer_epoch > 0
+        facts = replace(facts, last_producer_epoch=facts.producer_epoch - 1 if raised else EPOCH_EXHAUSTED)
+    transaction.facts = facts
 
 
 def loaded(transaction: Transaction, now: Now) -> Out:

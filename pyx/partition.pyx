@@ -15,6 +15,7 @@ from penstock.pyx.posix cimport (
     pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t,
     pthread_rwlock_unlock, pthread_rwlock_wrlock,
 )
+from penstock.pyx.producerstate cimport producers_clear
 from penstock.pyx.segment cimport segment_release
 
 # Keyed by a checksum of name (or id) and index; those that share one are told apart by comparing.
@@ -158,6 +159,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
         return
     for i in range(p.log.segments.size()):
         segment_release(p.log.segments[i])
+    producers_clear(&p.log.producers)
     pthread_mutex_destroy(&p.lock)
     pthread_mutex_destroy(&p.upkeep)
     pthread_mutex_destroy(&p.cleaning)

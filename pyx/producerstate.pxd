@@ -13,6 +13,10 @@ beside it, in a file that Kafka passes over:
     <20 digits>.sequences: version i16 (1) | crc32c u32 | count i32 | entries of 34 bytes, oldest first:
         producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64
 
+A client makes up producer ids as it likes, so what is kept is bounded: a log keeps PRODUCERS_MAX of them, and all logs of
+the process together PRODUCERS_ALL_MAX, beyond which a log that gets another one and has more than PRODUCERS_SPARED makes
+room. It forgets the half that it hasn't heard of for longest, as if they had expired; never one with an open transaction.
+
 Crash story: a snapshot whose checksum is wrong doesn't count; recovery takes the one before it and walks on from there.
 """
 
@@ -23,6 +27,9 @@ from libcpp.unordered_map cimport unordered_map
 from penstock.pyx.batch cimport BatchHeader
 
 cdef enum:
+    PRODUCERS_MAX = 100000             # about 20 MB
+    PRODUCERS_ALL_MAX = 1000000
+    PRODUCERS_SPARED = 1000
     PRODUCER_BATCHES = 5               # how many a producer may have in flight, and so may send again
     NO_EPOCH = -1
     NO_OFFSET = -1
@@ -49,7 +56,7 @@ cdef struct OpenTxn:
     int64_t position
 
 cdef struct ProducerStates:
-    unordered_map[int64_t, ProducerEntry] entries
+    unordered_map[int64_t, ProducerEntry] entries      # changed by the functions below alone: they are counted
     ordered_map[int64_t, OpenTxn] open_txns    # by first offset
 
 # A transaction that a marker has ended.

@@ -2,6 +2,7 @@
 
 from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport uint8_t
+from libcpp.algorithm cimport nth_element
 from libcpp.vector cimport vector
 from penstock.pyx.batch cimport (
     BatchHeader, batch_is_transactional, batch_last_sequence, sequence_add,
@@ -9,7 +10,7 @@ from penstock.pyx.batch cimport (
 from penstock.pyx.crc cimport crc32c
 from penstock.pyx.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
 from penstock.pyx.files cimport read_whole, replace_whole, sync_file
-from penstock.pyx.posix cimport memmove, unlink
+from penstock.pyx.posix cimport atomic_add64, memmove, unlink
 
 cdef enum:
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
@@ -146,17 +147,54 @@ cdef int16_t producer_marker(
     return 0
 
 
+# Entries of all logs; atomic.
+cdef int64_t _all_entries = 0
+
+
+cdef void _make_room(ProducerStates* states, int64_t kept_id) noexcept nogil:
+    """Forget the older half of the producers that have no open transaction; not the one that has just come."""
+    cdef vector[int64_t] seen
+    cdef int64_t oldest_kept
+    cdef size_t drop
+    cdef unordered_map[int64_t, ProducerEntry].iterator i = states.entries.begin()
+    while i != states.entries.end():
+        if at(i).second.txn_first_offset == NO_OFFSET and at(i).first != kept_id:
+            seen.push_back(at(i).second.seen_ms)
+        step(i)
+    if seen.empty():
+        return
+    drop = (seen.size() + 1) // 2
+    nth_element(seen.begin(), seen.begin() + (drop - 1), seen.end())
+    oldest_kept = seen[drop - 1]
+    i = states.entries.begin()
+    while i != states.entries.end() and drop > 0:
+        if (
+            at(i).second.txn_first_offset == NO_OFFSET
+            and at(i).first != kept_id
+            and at(i).second.seen_ms <= oldest_kept
+        ):
+            i = states.entries.erase(i)
+            atomic_add64(&_all_entries, -1)
+            drop -= 1
+        else:
+            step(i)
+
+
 cdef void producers_put(
     ProducerStates* states, const ProducerEntry* e, int64_t segment_base, int64_t position
 ) noexcept nogil:
     cdef OpenTxn txn
     cdef int64_t before = NO_OFFSET
+    cdef size_t most
     cdef unordered_map[int64_t, ProducerEntry].iterator found = states.entries.find(e.producer_id)
     if found != states.entries.end():
         before = at(found).second.txn_first_offset
         at(found).second = e[0]
     else:
         states.entries[e.producer_id] = e[0]
+        most = PRODUCERS_SPARED if atomic_add64(&_all_entries, 1) > PRODUCERS_ALL_MAX else PRODUCERS_MAX
+        if states.entries.size() > most:
+            _make_room(states, e.producer_id)
     if before == e.txn_first_offset:
         return
     if before != NO_OFFSET:
@@ -180,11 +218,13 @@ cdef void producers_expire(ProducerStates* states, int64_t now_ms, int64_t expir
     while i != states.entries.end():
         if at(i).second.txn_first_offset == NO_OFFSET and now_ms - at(i).second.seen_ms >= expiration_ms:
             i = states.entries.erase(i)
+            atomic_add64(&_all_entries, -1)
         else:
             step(i)
 
 
 cdef void producers_clear(ProducerStates* states) noexcept nogil:
+    atomic_add64(&_all_entries, -<int64_t>states.entries.size())
     states.entries.clear()
     states.open_txns.clear()
 

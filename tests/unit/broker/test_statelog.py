@@ -118,7 +118,7 @@ def test_long_lists_become_several_batches_but_a_transactions_never() -> None:
     assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_partition_is_read_to_its_end_and_rotten_records_are_left_out(tmp_path: Path) -> None:
+def test_a_partition_is_read_to_its_end_and_rotten_records_are_left_out_only_if_they_may(tmp_path: Path) -> None:
     name = "__consumer_offsets"
     LOGS.lead(name, bytes(range(16)), 0, 0, str(tmp_path), {})
     try:
@@ -130,8 +130,12 @@ def test_a_partition_is_read_to_its_end_and_rotten_records_are_left_out(tmp_path
         LOGS.append(name, 0, transactional)
         LOGS.append(name, 0, marker(True, 9, 0, 0, 1))
         batches = list(statelog.read_batches(LOGS, name, 0))
-        read = [statelog.read_records(raw, statelog.decode_group_record, name, 0) for raw in batches]
+        decode = statelog.decode_group_record
+        read = [statelog.read_records(raw, decode, name, 0, skip_damaged=True) for raw in batches]
         assert [[found.offset for found in found_here] for found_here in read[:3]] == [[0], [1, 3], [4]]
+        with pytest.raises(KafkaError) as raised:
+            list(statelog.read_records(batches[1], decode, name, 0))
+        assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
         assert batches[2].is_transactional and batches[2].producer_id == 9
         assert batches[3].is_control and records(batches[3])
     finally:

@@ -480,6 +480,19 @@ def test_who_asks_again_after_a_restart_is_known() -> None:
     bench.restart()
     assert bench.end(False, raises=True) == ProducerResult(E.NONE, 100, 1)
     assert bench.end(True, raises=True).error == E.INVALID_TXN_STATE
+    assert bench.init(100, 0) == (E.NONE, 100, 1), "or by InitProducerId"
+
+
+def test_who_asks_again_for_its_next_producer_id_after_a_restart_is_known() -> None:
+    bench = Bench()
+    bench.init()
+    bench.transaction.facts = replace(bench.facts, producer_epoch=EPOCH_EXHAUSTED)
+    last = (100, EPOCH_EXHAUSTED)
+    bench.add(PART, producer=last)
+    bench.end(True, last, raises=True)
+    bench.restart()
+    assert bench.end(True, last, raises=True) == ProducerResult(E.NONE, 101, 0)
+    assert bench.init(*last) == (E.NONE, 101, 0)
 
 
 def test_an_older_producer_does_not_take_its_successors_commit_for_its_own() -> None:

@@ -132,6 +132,51 @@ def test_producers_expire_but_not_inside_a_transaction(tmp_path: Path) -> None:
     assert LOGS.producers(log.topic, 0) == []
 
 
+def test_made_up_producer_ids_push_out_the_older_half_but_no_open_transaction(tmp_path: Path) -> None:
+    most, at_once = 100_000, 5_000
+    log = Log(tmp_path)
+    log.append(send(0, 0, producer=0, transactional=True))
+    log.append(send(0, 5, producer=1))
+    for first in range(2, most + 2, at_once):
+        records = [send(0, 0, producer=number) for number in range(first, min(first + at_once, most + 2))]
+        LOGS.append_client(log.topic, 0, b"".join(records))
+    known = {producer.producer_id for producer in LOGS.producers(log.topic, 0)}
+    assert {0, most + 1} <= known, "the open transaction and the newest"
+    assert most // 2 <= len(known) <= most // 2 + 2
+    assert code(log, send(0, 1, producer=most + 1)) == 0
+    assert code(log, send(0, 3, producer=most + 1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_client_begins_no_transaction_unasked_where_that_is_verified(tmp_path: Path) -> None:
+    log = Log(tmp_path, verify_transactions=1)
+    assert code(log, send(0, 0, transactional=True)) == ErrorCode.INVALID_TXN_STATE
+    assert code(log, send(0, 0)) == 0, "without a transaction"
+    assert code(log, send(1, 0, transactional=True)) == ErrorCode.INVALID_TXN_STATE
+    assert code(log, send(0, 0, transactional=True)) == 0, "a repeat of what is stored"
+    assert LOGS.producers(log.topic, 0)[0].txn_first_offset == -1
+    assert log.offsets().log_end == 1
+
+
+def test_a_marker_of_transactions_v2_is_above_its_records(log: Log) -> None:
+    log.append(send(0, 0, transactional=True))
+
+    def mark(epoch: int) -> int:
+        try:
+            LOGS.append_marker(log.topic, 0, marker(True, 1, epoch, 0, NOW_MS))
+        except KafkaError as error:
+            return error.code
+        return 0
+
+    assert mark(0) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert mark(1) == 0
+    assert mark(1) == 0, "once more, while nothing is open"
+    assert code(log, send(0, 1, transactional=True)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code(log, send(1, 1, transactional=True)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code(log, send(1, 0, transactional=True)) == 0
+    assert mark(1) == ErrorCode.INVALID_PRODUCER_EPOCH, "late: it is the marker of the transaction before"
+    assert mark(2) == 0
+
+
 def test_old_record_timestamps_dont_expire_a_busy_producer(tmp_path: Path) -> None:
     log = Log(tmp_path, producer_id_expiration_ms=86_400_000)
     log.append(batch(1, producer=(1, 0, 0), timestamp_ms=1))
