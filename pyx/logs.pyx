@@ -293,6 +293,7 @@ cdef class Logs(LogSetOwner):
             p.log.log_start = led.folder.checkpoints.start.get(key, 0)
             p.log.recovery_point = led.folder.checkpoints.recovery.get(key, 0)
             p.log.index_interval_bytes = parsed.index_interval_bytes
+            p.log.dense = not parsed.cleanup_compact
             with nogil:
                 result = open_log(p, leader_epoch, clean, &report)
             if result != 0:

@@ -3,8 +3,9 @@
 After a clean stop everything is believed; only the end of the last segment is walked (headers), to find the log end.
 After anything else, segments from the one that holds the recovery point on are walked whole: each batch's length,
 header, checksum and offset are checked, the file is cut at the first byte that isn't part of a right batch (an
-unwritten tail reads as zeros, garbage, half a batch, an offset that doesn't grow), later segments are removed, and
-their indexes are rebuilt. Producer states come from the newest valid snapshot at or below the first offset that is
+unwritten tail reads as zeros, garbage, half a batch, an offset that doesn't follow), later segments are removed, and
+their indexes are rebuilt. A batch's checksum doesn't cover its base offset and leader epoch: in the last segment of a log
+that isn't compacted an offset that leaves a hole is found all the same; a flipped leader epoch isn't, as in Kafka. Producer states come from the newest valid snapshot at or below the first offset that is
 walked; the batches between it and there are replayed by their headers.
 """
 
@@ -26,12 +27,13 @@ cdef struct LogState:
     int64_t log_end
     int64_t recovery_point             # all below it was flushed
     int64_t index_interval_bytes
+    bint dense                         # nothing compacts it: there are no holes between its batches
 
 cdef struct RecoveryReport:
     int64_t batches_checked
     int64_t cut_bytes
 
-# Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown),
+# Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), dense,
 # index_interval_bytes. 0 or errno. After an error the segments that were made are in the list, for the caller to
 # release.
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil

@@ -147,6 +147,7 @@ cdef int _walk(
     cdef int64_t expected = s.next_offset
     cdef int result
     cdef bint checks = (what & WALK_CHECKS) != 0
+    cdef bint dense = checks and log.dense and not s.sealed
     cdef int fd = segment_open(s, False)
     if fd < 0:
         return -fd
@@ -158,7 +159,7 @@ cdef int _walk(
             return -result
         if result != WALK_BATCH:
             return 0
-        if header.magic >= 2 and header.base_offset < expected:
+        if header.magic >= 2 and (header.base_offset < expected or (dense and header.base_offset > expected)):
             return 0
         if batch_last_offset(&header) < expected or batch_last_offset(&header) - s.base_offset > 0x7fffffff:
             return 0
