@@ -10,7 +10,7 @@ version 9 a member of a KIP-848 group may name itself, and is refused when its e
 
 from collections.abc import Iterable
 
-from penstock.broker.consumergroups.machine import fetch_refused
+from penstock.broker.consumergroups.commits import fetch_refused
 from penstock.broker.consumergroups.state import ConsumerGroup
 from penstock.broker.consumergroups.writing import AnyGroup
 from penstock.broker.context import Call, Context

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.broker import groupoffsets, groups
-from penstock.broker.consumergroups import classic
+from penstock.broker.consumergroups import classic, commits
 from penstock.broker.consumergroups.conversion import fence, upgrade
 from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
 from penstock.broker.consumergroups.state import (
@@ -29,7 +29,6 @@ from penstock.broker.consumergroups.state import (
     Partitions,
     PatternRecord,
     apply,
-    end_of,
     is_tombstone,
     subscribed_topics,
     topics_hash,
@@ -46,7 +45,6 @@ from penstock.broker.consumergroups.update import (
 from penstock.broker.consumergroups.writing import (
     AfterWrite,
     AnyGroup,
-    Then,
     await_heartbeat,
     rest,
     wake,
@@ -66,7 +64,7 @@ from penstock.broker.groupoffsets import (
     append_error,
 )
 from penstock.broker.machines import NEVER, Appended, Now, Reply, Tick
-from penstock.broker.offsets import OffsetRecord, tombstones
+from penstock.broker.offsets import OffsetRecord
 from penstock.errors import ErrorCode
 
 
@@ -343,127 +341,18 @@ def _on_patterns(group: ConsumerGroup, event: PatternsResolved, now: Now, out: O
     write(group, [*records, EpochRecord((group.epoch + 1, hashed))], then, out)
 
 
-# --- offsets and the group as a whole ---------------------------------------------------------------------------
-def _on_commit(group: ConsumerGroup, event: Commit, now: Now, out: Out) -> None:
-    error = _commit_refused(group, event)
-    if error:
-        out.append(Reply(event.token, error))
-    else:
-        groupoffsets.commit(group, event, now, out)
-
-
-def _commit_refused(group: ConsumerGroup, event: Commit) -> int:
-    """A member commits at its epoch, or at an older one for partitions that it has had since then (KIP-848)."""
-    transactional = event.producer_id >= 0
-    if group.dead:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if event.generation < 0 and not group.members:
-        return ErrorCode.NONE
-    if transactional and event.generation == -1 and not event.member_id and event.instance_id is None:
-        return ErrorCode.NONE
-    member = group.members.get(event.member_id)
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if not transactional and member.facts.classic is None and not event.knows_epochs:
-        return ErrorCode.UNSUPPORTED_VERSION
-    stale = ErrorCode.STALE_MEMBER_EPOCH
-    if transactional or member.facts.classic is not None:
-        stale = ErrorCode.ILLEGAL_GENERATION
-    if event.generation == member.current.epoch:
-        return ErrorCode.NONE
-    if event.generation > member.current.epoch:
-        return stale
-    for name, partition in event.commits:
-        topic = group.catalog.get(name)
-        since = _had_since(member, topic.topic_id, partition) if topic is not None else None
-        if since is None or event.generation < since:
-            return stale
-    return ErrorCode.NONE
-
-
-def _had_since(member: Member, topic_id: bytes, partition: int) -> int | None:
-    for held in (member.current.assigned, member.current.revoking):
-        if partition in held.get(topic_id, {}):
-            return held[topic_id][partition]
-    return None
-
-
-def fetch_refused(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> int:
-    """Whether that member may fetch offsets (OffsetFetch from version 9 on): an error code."""
-    if member_id is None and member_epoch < 0:
-        return ErrorCode.NONE
-    member = group.members.get(member_id or "")
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if member_epoch == member.current.epoch:
-        return ErrorCode.NONE
-    return ErrorCode.ILLEGAL_GENERATION if member.facts.classic is not None else ErrorCode.STALE_MEMBER_EPOCH
-
-
-def _on_delete(group: ConsumerGroup, event: Delete, now: Now, out: Out) -> None:
-    if group.dead or group.members:
-        error = ErrorCode.GROUP_ID_NOT_FOUND if group.dead else ErrorCode.NON_EMPTY_GROUP
-        out.append(Reply(event.token, error))
-        return
-
-    def then(error: int, at: Now, out: Out) -> None:
-        out.append(Reply(event.token, append_error(error)))
-
-    _end(group, tuple(group.offsets.partitions()), then, out)
-
-
-def _end(group: ConsumerGroup, gone: tuple[tuple[str, int], ...], then: Then, out: Out) -> None:
-    """Tombstones for everything."""
-
-    def ended(error: int, at: Now, out: Out) -> None:
-        if not error:
-            group.offsets.remove(gone)
-        then(error, at, out)
-
-    write(group, end_of(group), ended, out, before=tombstones(gone))
-
-
-def _on_delete_offsets(group: ConsumerGroup, event: DeleteOffsets, now: Now, out: Out) -> None:
-    if group.dead:
-        out.append(Reply(event.token, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        return
-    groupoffsets.delete(group, event, _wanted(group), out)
-
-
-def _wanted(group: ConsumerGroup) -> set[str]:
-    return subscribed_topics((member.facts for member in group.members.values()), group.patterns)
-
-
-def _on_topic_deleted(group: ConsumerGroup, event: TopicDeleted, now: Now, out: Out) -> None:
-    if not group.dead:
-        groupoffsets.topic_deleted(group, event.topic, out)
-
-
-def _on_expire(group: ConsumerGroup, event: Expire, now: Now, out: Out) -> None:
-    if group.dead:
-        return
-    retention_ms = group.config.offsets_retention_ms
-    wanted = frozenset(_wanted(group))
-    gone = group.offsets.expired(lambda one: one.commit_timestamp_ms, wanted, retention_ms, now.wall_ms)
-    nothing_left = len(gone) == len(group.offsets.partitions())
-    if not group.members and nothing_left and group.epoch > 0:
-        _end(group, gone, lambda error, at, out: None, out)
-    elif gone:
-        groupoffsets.take_back(group, AfterRemoval(gone), [], out)
-
-
 _HANDLERS: dict[type, Callable[[ConsumerGroup, Any, Now, Out], None]] = {
     ConsumerHeartbeat: _on_heartbeat,
-    Commit: _on_commit,
+    Commit: commits.on_commit,
     groups.Heartbeat: classic.on_heartbeat,
     groups.Sync: classic.on_sync,
     groups.Join: classic.on_join,
     groups.Leave: classic.on_leave,
     PatternsResolved: _on_patterns,
-    Delete: _on_delete,
-    DeleteOffsets: _on_delete_offsets,
-    TopicDeleted: _on_topic_deleted,
-    Expire: _on_expire,
+    Delete: commits.on_delete,
+    DeleteOffsets: commits.on_delete_offsets,
+    TopicDeleted: commits.on_topic_deleted,
+    Expire: commits.on_expire,
 }
 
 

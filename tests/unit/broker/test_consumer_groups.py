@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.broker import groups
-from penstock.broker.consumergroups import machine, records
+from penstock.broker.consumergroups import commits, machine, records
 from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
 from penstock.broker.consumergroups.state import ConsumerGroup, Environment, TopicFacts
 from penstock.broker.consumergroups.writing import AnyGroup
@@ -384,10 +384,10 @@ def test_who_may_fetch() -> None:
     bench = Bench()
     bench.settle("m1")
     epoch = bench.epochs["m1"]
-    assert machine.fetch_refused(bench.consumer, None, -1) == E.NONE
-    assert machine.fetch_refused(bench.consumer, "m1", epoch) == E.NONE
-    assert machine.fetch_refused(bench.consumer, "m1", epoch - 1) == E.STALE_MEMBER_EPOCH
-    assert machine.fetch_refused(bench.consumer, "nobody", epoch) == E.UNKNOWN_MEMBER_ID
+    assert commits.fetch_refused(bench.consumer, None, -1) == E.NONE
+    assert commits.fetch_refused(bench.consumer, "m1", epoch) == E.NONE
+    assert commits.fetch_refused(bench.consumer, "m1", epoch - 1) == E.STALE_MEMBER_EPOCH
+    assert commits.fetch_refused(bench.consumer, "nobody", epoch) == E.UNKNOWN_MEMBER_ID
 
 
 def test_offsets_of_subscribed_topics_stay() -> None:
