@@ -20,7 +20,7 @@ from penstock.pyx.partition cimport (
     partition_watch,
 )
 from penstock.pyx.posix cimport free, memset, realloc
-from penstock.pyx.read cimport ReadResult, partition_read
+from penstock.pyx.read cimport READ_COLD, ReadResult, partition_read, partition_read_cached
 
 cdef enum:
     OFFSET_OUT_OF_RANGE = 1
@@ -31,7 +31,7 @@ cdef enum:
 
     CODEC_ZSTD = 4
     LOOKS_MAX = 4                     # of one try, while the ends keep moving
-    COLD_TIMES_MAX = 3                # then what went out of memory again is read all the same
+    COLD_TIMES_MAX = 3                # and once a partition
     RANGES_KEPT = 64                  # room for so many is kept while a job waits
 
 
@@ -77,6 +77,12 @@ cdef struct Limits:
     int64_t left                      # bytes of records that the answer may still take
     int64_t total                     # that it has
     bint urgent                       # something mustn't wait, however few the bytes are
+    bint cold                         # the last range has to be read into memory before anything else
+
+
+cdef inline bint may_block(const FetchJob* job) noexcept nogil:
+    """Whether enough was read into memory for a job: what went out again meanwhile is waited for."""
+    return job.cold_times >= COLD_TIMES_MAX + job.set.count
 
 
 cdef void take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Limits* limits) noexcept nogil:
@@ -85,7 +91,13 @@ cdef void take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Li
         limits.total == 0 if job.version >= FETCH_MAX_BYTES_FROM else limits.left > 0
     )
     cdef int32_t allowed = 0 if r.diverged else <int32_t>min(<int64_t>max(partition.max_bytes, 0), limits.left)
-    r.error = partition_read(partition.partition, partition.offset, allowed, first, job.isolation, &r.read)
+    if may_block(job):
+        r.error = partition_read(partition.partition, partition.offset, allowed, first, job.isolation, &r.read)
+    else:
+        r.error = partition_read_cached(partition.partition, partition.offset, allowed, first, job.isolation, &r.read)
+    if r.error == READ_COLD:
+        limits.cold = True
+        return
     if r.error == 0 and job.version < FETCH_ZSTD_FROM and begins_with_zstd(&r.read):
         r.error = UNSUPPORTED_COMPRESSION_TYPE
     if r.error:
@@ -140,6 +152,7 @@ cdef bint gather(FetchJob* job, Limits* limits) noexcept nogil:
     fetch_drop_ranges(job)
     limits.total = 0
     limits.urgent = False
+    limits.cold = False
     limits.left = job.max_bytes
     if job.version < FETCH_MAGIC_2_FROM:
         limits.left = min(limits.left, <int64_t>CONVERT_STORED_MAX_BYTES)
@@ -155,6 +168,10 @@ cdef bint gather(FetchJob* job, Limits* limits) noexcept nogil:
             check_epochs(partition, r)
         if r.error == 0:
             take_range(job, partition, r, limits)
+        if limits.cold:
+            job.cold = job.range_count
+            job.range_count += 1                      # so that it is released
+            return True
         limits.urgent = limits.urgent or r.error != 0 or r.diverged
         if not job.incremental or has_news(partition, r):
             job.range_count += 1
@@ -193,10 +210,13 @@ cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept
     for _look in range(LOOKS_MAX):
         if not gather(job, &limits):
             return FETCH_FAILED
+        if limits.cold:
+            job.cold_times += 1
+            return FETCH_COLD
         must = limits.urgent or must_answer or job.max_wait_ms <= 0 or job.set.count == 0
         enough = must or limits.total >= job.min_bytes or (limits.total > 0 and limits.left == 0)
         if enough and job.version < FETCH_MAGIC_2_FROM:
-            job.cold = fetch_convert(job, job.cold_times >= COLD_TIMES_MAX)
+            job.cold = fetch_convert(job, may_block(job))
             if job.cold != CONVERT_DONE:
                 job.cold_times += 1
                 return FETCH_COLD

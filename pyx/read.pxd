@@ -4,6 +4,10 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libcpp.vector cimport vector
 from penstock.pyx.partition cimport Partition
 
+cdef enum:
+    READ_COLD = -32768                 # no error of Kafka's
+    COLD_READ_BYTES = 1 << 20          # that are read into memory at once
+
 # A range of a segment file. `length` 0 and `fd` -1: nothing there yet. The fd belongs to the segment: never close it.
 cdef struct ReadResult:
     int fd
@@ -26,6 +30,11 @@ cdef struct AbortedTxn:
 # max_bytes cuts it; whole_first_batch: the first batch is whole even if larger than max_bytes.
 # 0 with length 0 at the end; 1 OFFSET_OUT_OF_RANGE; 6 stopped; 56 offline. The offsets in `out` are filled always.
 cdef int16_t partition_read(
+    Partition* p, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
+) noexcept nogil
+# The same for a network thread: READ_COLD instead of a wait for a disk, with a range that has to be read into memory
+# before the next try (and released as any other).
+cdef int16_t partition_read_cached(
     Partition* p, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil
 cdef void read_release(ReadResult* result) noexcept nogil      # safe twice, and on a result without a segment

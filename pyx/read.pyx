@@ -14,7 +14,8 @@ from penstock.pyx.partitionlog cimport (
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.recovery cimport LogState
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_END, Segment, segment_aborts, segment_bound, segment_find, segment_find_time, segment_open,
+    WALK_BATCH, WALK_END, Segment, segment_aborts, segment_bound, segment_find, segment_find_time, segment_is_cold,
+    segment_open,
     segment_release, segment_retain,
 )
 from penstock.pyx.txnindex cimport (
@@ -93,6 +94,31 @@ cdef void _note_failure(PartitionLog* p, int result) noexcept nogil:
 cdef int16_t partition_read(
     Partition* partition, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil:
+    return _read(partition, offset, max_bytes, whole_first_batch, isolation, False, out)
+
+
+cdef int16_t partition_read_cached(
+    Partition* partition, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
+) noexcept nogil:
+    return _read(partition, offset, max_bytes, whole_first_batch, isolation, True, out)
+
+
+# Without the lock: fills `out` with what has to be in memory for the search. False: all of it is.
+cdef bint _is_cold(const Reach* reach, int64_t offset, ReadResult* out) noexcept nogil:
+    cdef int64_t position = 0
+    if offset == reach.tail_offset or not segment_is_cold(reach.segment, offset, reach.size, &position):
+        return False
+    out.segment = reach.segment
+    out.fd = segment_open(reach.segment, False)
+    out.position = position
+    out.length = min(reach.size - position, <int64_t>COLD_READ_BYTES)
+    return True
+
+
+cdef int16_t _read(
+    Partition* partition, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, bint cached,
+    ReadResult* out
+) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
     cdef Reach reach
     cdef BatchHeader header
@@ -123,6 +149,8 @@ cdef int16_t partition_read(
             return error
         _reach(p, offset, isolation, &reach)
         pthread_mutex_unlock(&p.lock)
+        if cached and _is_cold(&reach, offset, out):
+            return READ_COLD
         result = _locate(&reach, offset, &header, &position)
         if result == WALK_BATCH:
             break

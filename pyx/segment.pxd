@@ -118,6 +118,8 @@ cdef int segment_find(
 ) noexcept nogil
 # An offset that no record of the segment before `position` reaches, from the index; next_offset if it doesn't say.
 cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil
+# Whether a segment_find would wait for a disk: the page where it begins isn't in memory. `position` is where that is.
+cdef bint segment_is_cold(Segment* s, int64_t offset, int64_t limit, int64_t* position) noexcept nogil
 # The first record whose timestamp is at or above the wanted one, at or after `from_offset`: WALK_*; or -errno.
 cdef int segment_find_time(
     Segment* s, int64_t timestamp_ms, int64_t from_offset, int64_t limit, int64_t* offset, int64_t* timestamp

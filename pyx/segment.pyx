@@ -10,6 +10,7 @@ from penstock.pyx.index cimport (
     index_write,
 )
 from penstock.pyx.messageset cimport message_at_time
+from penstock.pyx.reader cimport range_is_cached
 from penstock.pyx.posix cimport (
     ENOENT, O_CLOEXEC, O_CREAT, O_RDWR, atomic_add32, atomic_load32, close, errno, fdatasync, ftruncate, open,
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf, unlink,
@@ -387,6 +388,23 @@ cdef int segment_find(
             continue
         position[0] = walk.position - header.size if result == WALK_BATCH else walk.position
         return result
+
+
+cdef bint segment_is_cold(Segment* s, int64_t offset, int64_t limit, int64_t* position) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef size_t n
+    cdef int64_t start = 0
+    cdef int fd = segment_open(s, False)
+    if fd < 0:
+        return False                       # segment_find says what is wrong
+    pthread_mutex_lock(&s.lock)
+    if _offset_entries(s, &entries, &n) == 0:
+        start = index_floor(entries, n, s.base_offset, offset)
+    pthread_mutex_unlock(&s.lock)
+    if start < 0 or start >= limit:
+        start = 0
+    position[0] = start
+    return limit > start and not range_is_cached(fd, start, min(limit - start, <int64_t>FIND_CHUNK))
 
 
 cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
