@@ -8,6 +8,7 @@ from typing import Any
 from penstock.bench.case import Measured, label
 from penstock.bench.run import Run
 from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+from penstock.bench.targets import BROKER_TARGETS, Verdict
 
 COLOURS = {PENSTOCK: "#2f6f9f", KAFKA: "#c0504d", FLOOR: "#9f9f9f"}
 # Picture -> its metric; every case that has it gets a group of bars.
@@ -29,7 +30,8 @@ def draw(run: Run, folder: Path) -> list[Path]:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    drawn = [_bars(run, metric, folder / f"{name}.png", pyplot) for name, metric in BARS.items()]
+    drawn = [_targets(run, folder / "targets.png", pyplot)]
+    drawn += [_bars(run, metric, folder / f"{name}.png", pyplot) for name, metric in BARS.items()]
     for case in run.cases:
         if case.series and case.name in run.measured:
             drawn.append(_series(run.measured[case.name], case.series, folder / f"{case.name}.png", pyplot))
@@ -39,6 +41,24 @@ def draw(run: Run, folder: Path) -> list[Path]:
         if case.name.startswith("steps-") and case.name in run.measured
     ]
     return [path for path in drawn if path is not None]
+
+
+def _targets(run: Run, path: Path, pyplot: Any) -> Path | None:
+    """Every bound that was measured, as a part of its limit: left of the line it is met."""
+    bounds = [bound for target in BROKER_TARGETS for bound in target.bounds if bound.used(run.measured) is not None]
+    if not bounds:
+        return None
+    figure, axes = pyplot.subplots(figsize=(11, 1.5 + 0.3 * len(bounds)))
+    used = [max(bound.used(run.measured) or 0.0, 0.01) for bound in bounds]
+    met = [bound.verdict(run.measured) is Verdict.MET for bound in bounds]
+    axes.barh(range(len(bounds)), used, color=["#5f9f5f" if one else "#c0504d" for one in met])
+    axes.axvline(1.0, color="black")
+    axes.set_yticks(range(len(bounds)), [bound.text(run.measured) for bound in bounds], fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    axes.set_xscale("log")
+    axes.set_xlabel("ours as a part of the limit (of rates: the limit as a part of ours); less is better")
+    return _saved(figure, path, pyplot)
 
 
 def _bars(run: Run, metric: str, path: Path, pyplot: Any) -> Path | None:
@@ -55,6 +75,7 @@ def _bars(run: Run, metric: str, path: Path, pyplot: Any) -> Path | None:
         axes.barh(places, [one.median(side, metric) or 0 for one in cases], 0.25, color=COLOURS[side], label=side)
     axes.set_yticks(range(len(cases)), [one.name for one in cases])
     axes.invert_yaxis()
+    axes.margins(y=0.01)
     axes.set_xscale("log")
     axes.set_xlabel(f"{label(metric)} (median of {run.rounds})")
     axes.legend()
@@ -70,8 +91,8 @@ def _series(measured: Measured, prefixes: tuple[str, ...], path: Path, pyplot: A
             values = [value for metric, value in samples[0].items() if metric.startswith(prefix)]
             axes.plot(range(1, len(values) + 1), values, marker=".", color=COLOURS[side], label=side)
         axes.set_ylim(bottom=0)
-        axes.set_ylabel(label(prefix.removesuffix("_in_minute_")))
-        axes.set_xlabel("minute")
+        axes.set_ylabel(label(prefix.removesuffix("_in_window_")))
+        axes.set_xlabel("minute (sixth of the run, if that is shorter)")
     return _saved(figure, path, pyplot)
 
 

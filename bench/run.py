@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import re
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -92,6 +93,16 @@ def brief(sample: Sample, most: int = 4) -> str:
     return ", ".join(f"{label(metric)} {show(metric, value)}" for metric, value in list(sample.items())[:most])
 
 
+def _commit() -> str:
+    """The commit of the source tree, `+` when it was changed since; nothing where there is no tree."""
+    git = ["git", "-C", str(Path(__file__).resolve().parent)]
+    try:
+        described = subprocess.run([*git, "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return described.stdout.strip()
+
+
 def machine() -> dict[str, str]:
     """What the figures depend on."""
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control")
@@ -104,6 +115,6 @@ def machine() -> dict[str, str]:
         "kernel": platform.release(),
         "load at the start": f"{os.getloadavg()[0]:.2f}",
         "TCP congestion control": congestion.read_text().strip() if congestion.exists() else "?",
-        "penstock": __version__,
+        "penstock": f"{__version__} {_commit()}".strip(),
         "Apache Kafka": f"{KAFKA_VERSION}, one KRaft node, 1 GiB heap",
     }

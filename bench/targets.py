@@ -53,6 +53,13 @@ class Bound:
         holds = operator.ge if self.at_least else operator.le
         return Verdict.MET if holds(value, self.limit) else Verdict.MISSED
 
+    def used(self, cases: Cases) -> float | None:
+        """How much of the limit ours takes; above 1 it is missed."""
+        value = self.value(cases)
+        if value is None or (self.at_least and value <= 0):
+            return None
+        return self.limit / value if self.at_least else value / self.limit
+
     def text(self, cases: Cases) -> str:
         """Our figure beside its limit."""
         value, sign = self.value(cases), ">=" if self.at_least else "<="

@@ -76,7 +76,7 @@ def a_run() -> Run:
         failed={PENSTOCK: "needs a cluster: not measured yet"},
     )
     run.measured["sustained"] = Measured(
-        "sustained", "long", {PENSTOCK: [{"mb_per_s_in_minute_1": 40.0, "p99_ms_in_minute_1": 1.0}]}
+        "sustained", "long", {PENSTOCK: [{"mb_per_s_in_window_1": 40.0, "p99_ms_in_window_1": 1.0}]}
     )
     return run
 
@@ -105,7 +105,7 @@ def test_json_and_terminal_say_the_same() -> None:
 def test_pictures_are_drawn_of_what_there_is(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     drawn = plots.draw(a_run(), tmp_path)
-    assert {path.name for path in drawn} == {"cpu.png", "rate.png", "sustained.png"}
+    assert {path.name for path in drawn} == {"targets.png", "cpu.png", "rate.png", "sustained.png"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
 
 
