@@ -6,6 +6,7 @@ ConsumerGroupDescribe.
 """
 
 from penstock.broker import groups
+from penstock.broker.acls import GROUP_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
@@ -13,7 +14,7 @@ from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResp
 KEY, VERSIONS = 15, (0, 6)
 NOT_FOUND_SINCE = 6
 # What everybody may do while nobody is refused: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
-ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+ALL_OPERATIONS = operations_bits(GROUP_OPERATIONS)
 
 Described = DescribeGroupsResponse.DescribedGroup
 
