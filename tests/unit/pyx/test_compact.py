@@ -124,6 +124,19 @@ def test_tombstones_stay_for_their_retention_and_go_then(log: CompactedLog) -> N
     assert values(log) == {b"b": b"1", b"c": b"1", b"d": b"1", b"e": b"1"}
 
 
+def test_the_last_batch_of_the_range_keeps_its_header(log: CompactedLog) -> None:
+    log.put((b"a", b"1"))
+    log.put((b"a", None), (b"b", None))
+    log.roll()
+    log.compact(NOW_MS)
+    log.compact(NOW_MS + RETENTION_MS)
+    assert [(raw.base_offset, raw.last_offset, raw.record_count) for raw in log.read_all()] == [(1, 2, 0)]
+    log.put((b"c", b"1"))
+    log.roll()
+    log.compact(NOW_MS + RETENTION_MS)
+    assert [raw.base_offset for raw in log.read_all()] == [3]
+
+
 def test_a_tombstone_is_superseded_like_any_record(log: CompactedLog) -> None:
     log.put((b"a", None))
     log.put((b"a", b"1"))
@@ -166,6 +179,7 @@ def test_aborted_data_goes_at_once_and_its_marker_after_the_horizon(log: Compact
     assert values(log) == {b"a": b"committed", b"c": b"committed", b"d": b"1"}
     assert LOGS.aborted(log.topic, 0, 0, 3) == [(7, 1)]
     assert [raw.base_offset for raw in log.read_all()] == [0, 3, 4, 5, 6]
+    assert not log.read_all()[1].attributes & 0x40, "its data was there in this pass"
     log.put((b"e", b"1"))
     log.roll()
     log.compact(NOW_MS)
