@@ -29,10 +29,14 @@ async def handle(
     """Check the request by itself, then ask the group."""
     try:
         _check(context, request, call)
+        return _response(await context.groups.heartbeat(request.group_id, _event(request, call)))
     except KafkaError as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.what)
+
+
+def _event(request: ConsumerGroupHeartbeatRequest, call: Call) -> ConsumerHeartbeat:
     topics = request.subscribed_topic_names
-    event = ConsumerHeartbeat(
+    return ConsumerHeartbeat(
         token=None,
         member_id=request.member_id or str(uuid.uuid4()),
         member_epoch=request.member_epoch,
@@ -46,7 +50,6 @@ async def handle(
         client_id=call.client_id or "",
         client_host="/" + call.peer.rpartition(":")[0],
     )
-    return _response(await context.groups.heartbeat(request.group_id, event))
 
 
 def _owned(parts: list[ConsumerGroupHeartbeatRequest.TopicPartitions] | None) -> Partitions | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from harness import BrokerProcess, WireConnection
 from kafka_jars import HEAP, kafka_classpath
@@ -157,11 +157,14 @@ def test_members_and_offsets_survive_kill_9(make_broker: Callable[..., BrokerPro
         assert first.committed([TopicPartition(topic, mine)])[0].offset == 42
 
 
-def test_a_group_moves_to_the_new_protocol_and_back(quick_broker: BrokerProcess, new_topic: Names) -> None:
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_a_group_moves_to_the_new_protocol_and_back(
+    quick_broker: BrokerProcess, new_topic: Names, strategy: str
+) -> None:
     topic, group = create(quick_broker, new_topic("moving"), 4), new_topic("group")
     classic = {
         "group.protocol": "classic",
-        "partition.assignment.strategy": "cooperative-sticky",
+        "partition.assignment.strategy": strategy,
         "session.timeout.ms": 6000,
         "heartbeat.interval.ms": 300,
     }
@@ -184,6 +187,31 @@ def test_a_group_moves_to_the_new_protocol_and_back(quick_broker: BrokerProcess,
         settle([new], 4)
         assert kind() == "CONSUMER"
         assert new.committed([TopicPartition(topic, 0)])[0].offset == 7
+
+
+def test_a_transaction_commits_a_members_offsets_at_its_epoch(quick_broker: BrokerProcess, new_topic: Names) -> None:
+    topic, group = create(quick_broker, new_topic("txn"), 1), new_topic("group")
+    producer = Producer({"bootstrap.servers": quick_broker.bootstrap, "transactional.id": new_topic("id")})
+    producer.init_transactions(30)
+    with member(quick_broker, topic, group, **{"isolation.level": "read_committed"}) as client:
+        settle([client], 1)
+        for offset, commits in ((3, True), (9, False), (5, True)):
+            producer.begin_transaction()
+            producer.produce(topic, "x")
+            where = [TopicPartition(topic, 0, offset)]
+            producer.send_offsets_to_transaction(where, client.consumer_group_metadata(), 30)
+            if commits:
+                producer.commit_transaction(30)
+            else:
+                producer.abort_transaction(30)
+            expected = offset if commits else 3
+            assert client.committed([TopicPartition(topic, 0)], timeout=30)[0].offset == expected
+        metadata = client.consumer_group_metadata()
+    producer.begin_transaction()
+    with pytest.raises(KafkaException) as raised:  # The member is gone.
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 8)], metadata, 30)
+    assert raised.value.args[0].code() == ErrorCode.UNKNOWN_MEMBER_ID
+    producer.abort_transaction(30)
 
 
 @pytest.mark.kafka
