@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import hashlib
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class Programs:
         program = self._folder / f"{name}-{digest}"
         if not program.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
-            aside = program.with_suffix(".part")
+            aside = program.with_suffix(f".{os.getpid()}")  # others may be building it, too
             command = ["cc", *FLAGS, "-o", str(aside), str(source), *LIBRARIES.get(name, [])]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, check=False)

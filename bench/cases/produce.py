@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Server
-from penstock.bench.world import GB, MIB, RECYCLED_TOPIC, World
+from penstock.bench.world import GB, MIB, RECYCLED_TOPIC, SETTLE_S, World
 
 PARTITIONS = 2
 # Sent before what is measured: the pages that the brokers write to are then pages that were in use just now.
@@ -61,6 +62,7 @@ class Produce(Case):
         server, _, load = self._loads[side]
         count = world.scaled(self.gb * GB / load.value_bytes, least=4)
         self._send(world, server, load, max(4, int(count * AHEAD)))
+        time.sleep(SETTLE_S)
         done, cpu_s = world.measured(server, lambda: self._send(world, server, load, count))
         bytes_sent = count * load.value_bytes
         return {
