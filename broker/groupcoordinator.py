@@ -11,7 +11,10 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from penstock import log
-from penstock.broker import groups, statelog
+from penstock.broker import statelog
+from penstock.broker.classicgroups import machine as classic_machine
+from penstock.broker.classicgroups import state as classic_state
+from penstock.broker.classicgroups.state import Group, GroupRecord
 from penstock.broker.consumergroups import machine
 from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
 from penstock.broker.consumergroups.settings import settings_of
@@ -21,7 +24,6 @@ from penstock.broker.context import Context
 from penstock.broker.entities import Entity
 from penstock.broker.groupconfig import GroupSettings, group_config
 from penstock.broker.groupoffsets import Commit, Marker
-from penstock.broker.groups import Group, GroupRecord
 from penstock.broker.machines import Now, TopicPartition
 from penstock.broker.offsets import OffsetRecord
 from penstock.broker.regex import Regex, RegexError, compile_regex
@@ -85,11 +87,11 @@ class GroupCoordinator(Coordinator[AnyGroup]):
     def _disposable(self, machine_: AnyGroup) -> bool:
         if isinstance(machine_, ConsumerGroup):
             return machine.is_disposable(machine_)
-        return groups.is_disposable(machine_)
+        return classic_state.is_disposable(machine_)
 
     def _resign(self, machine_: AnyGroup) -> Sequence[object]:
         self._open.clear()
-        return machine.resign(machine_) if isinstance(machine_, ConsumerGroup) else groups.resign(machine_)
+        return machine.resign(machine_) if isinstance(machine_, ConsumerGroup) else classic_machine.resign(machine_)
 
     def _encode(self, name: str, record: object) -> statelog.KeyValue:
         return statelog.encode_group_record(name, record)
@@ -205,5 +207,5 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         if isinstance(entry.machine, ConsumerGroup):
             machine.loaded(entry.machine, self.now())
         else:
-            groups.loaded(entry.machine, self.now())
+            classic_machine.loaded(entry.machine, self.now())
         self._timers.arm(entry)

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from penstock import log
+from penstock.broker.classicgroups.state import GroupRecord, GroupSnapshot, MemberSnapshot
 from penstock.broker.consumergroups import records as consumer_records
 from penstock.broker.consumergroups.state import ConsumerRecord
-from penstock.broker.groups import GroupRecord, GroupSnapshot, MemberSnapshot
 from penstock.broker.machines import TopicPartition
 from penstock.broker.offsets import Committed, OffsetRecord
 from penstock.broker.transactions import Facts, TransactionRecord, TransactionState

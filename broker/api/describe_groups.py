@@ -5,8 +5,8 @@ with no error; from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043). So is a con
 ConsumerGroupDescribe.
 """
 
-from penstock.broker import groups
 from penstock.broker.acls import GROUP_OPERATIONS, operations_bits
+from penstock.broker.classicgroups import state as classic_state
 from penstock.broker.context import Call, Context
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
@@ -31,14 +31,14 @@ async def handle(context: Context, request: DescribeGroupsRequest, call: Call) -
 
 def _one(context: Context, name: str, call: Call) -> Described:
     group = context.groups.find(name)
-    if not isinstance(group, groups.Group) or group.state is groups.GroupState.DEAD:
-        answer = Described(group_id=name, group_state=groups.GroupState.DEAD.value)
+    if not isinstance(group, classic_state.Group) or group.state is classic_state.GroupState.DEAD:
+        answer = Described(group_id=name, group_state=classic_state.GroupState.DEAD.value)
         if call.api_version >= NOT_FOUND_SINCE:
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             is_not = "not found" if group is None else "is not a classic group"
             answer.error_message = f"Group {name} {is_not}."
         return answer
-    shown = groups.describe(group)
+    shown = classic_state.describe(group)
     members = [
         DescribeGroupsResponse.DescribedGroupMember(
             member_id=member.member_id,

@@ -1,10 +1,10 @@
 """Heartbeat: a member is alive; it hears of a rebalance by REBALANCE_IN_PROGRESS.
 
-Versions 0-4; static members from version 3 on (FENCED_INSTANCE_ID). Decisions: `broker/groups.py`.
+Versions 0-4; static members from version 3 on (FENCED_INSTANCE_ID). Decisions: `broker/classicgroups`, `broker/consumergroups`.
 """
 
+from penstock.broker.classicgroups.events import Heartbeat
 from penstock.broker.context import Call, Context
-from penstock.broker.groups import Heartbeat
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import HeartbeatRequest, HeartbeatResponse
 

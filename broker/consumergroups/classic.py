@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.broker import groups
+from penstock.broker.classicgroups import joining as classic_joining
+from penstock.broker.classicgroups.events import Heartbeat, Join, JoinResult, Leave, Sync, SyncResult
+from penstock.broker.classicgroups.state import CONSUMER_PROTOCOL_TYPE
 from penstock.broker.consumergroups import embedded
 from penstock.broker.consumergroups.conversion import become_classic, downgrade, fence, may_downgrade
 from penstock.broker.consumergroups.state import (
@@ -33,7 +35,6 @@ from penstock.broker.consumergroups.update import (
 from penstock.broker.consumergroups.writing import await_heartbeat, wake, write
 from penstock.broker.groupconfig import MigrationPolicy
 from penstock.broker.groupoffsets import Out, append_error
-from penstock.broker.groups import CONSUMER_PROTOCOL_TYPE, Heartbeat, Join, JoinResult, Leave, Sync, SyncResult
 from penstock.broker.machines import NEVER, Now, Reply
 from penstock.errors import ErrorCode
 
@@ -58,7 +59,7 @@ def _check_join(group: ConsumerGroup, event: Join) -> None:
         raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if not config.min_session_timeout_ms <= event.session_timeout_ms <= config.max_session_timeout_ms:
         raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
-    if sum(len(data) for _, data in event.protocols) > groups.MEMBER_METADATA_MAX_BYTES:
+    if sum(len(data) for _, data in event.protocols) > classic_joining.MEMBER_METADATA_MAX_BYTES:
         raise Refused(ErrorCode.INVALID_REQUEST)
     if config.migration is MigrationPolicy.DISABLED:
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

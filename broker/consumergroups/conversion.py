@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from penstock.broker import groups
+from penstock.broker.classicgroups import events as classic_events
+from penstock.broker.classicgroups import machine as classic_machine
+from penstock.broker.classicgroups import rebalance as classic_rebalance
+from penstock.broker.classicgroups import state as classic_state
+from penstock.broker.classicgroups.state import CONSUMER_PROTOCOL_TYPE, Group, GroupRecord, GroupState
 from penstock.broker.consumergroups import embedded
 from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult
 from penstock.broker.consumergroups.state import (
@@ -32,7 +36,6 @@ from penstock.broker.consumergroups.state import (
 from penstock.broker.consumergroups.update import Refused, Update
 from penstock.broker.consumergroups.writing import AnyGroup, Then, await_heartbeat, removal, write
 from penstock.broker.groupoffsets import AfterCommit, AfterRemoval, Out, append_error
-from penstock.broker.groups import CONSUMER_PROTOCOL_TYPE, Group, GroupRecord, GroupState
 from penstock.broker.machines import Now, Reply
 from penstock.errors import ErrorCode
 
@@ -56,7 +59,7 @@ def upgrade(
         if error:
             out.append(Reply(event.token, HeartbeatResult(append_error(error))))
             return classic
-        out.extend(groups.resign(classic, ErrorCode.REBALANCE_IN_PROGRESS))
+        out.extend(classic_machine.resign(classic, ErrorCode.REBALANCE_IN_PROGRESS))
         for member in group.members.values():
             await_heartbeat(group, member, at)
         group.waiting.appendleft(event)
@@ -103,7 +106,7 @@ def _no_upgrade(classic: Group, why: str) -> Refused:
 def _consumer_records(classic: Group, environment: Environment) -> list[ConsumerRecord]:
     """The members as they are, stable at the generation with what they were assigned. Raises Refused."""
     epoch, catalog = classic.generation, environment.catalog
-    protocol = classic.protocol or groups.select_protocol(classic)
+    protocol = classic.protocol or classic_state.select_protocol(classic)
     facts: dict[str, MemberFacts] = {}
     targets: list[ConsumerRecord] = []
     currents: list[ConsumerRecord] = []
@@ -126,7 +129,7 @@ def _consumer_records(classic: Group, environment: Environment) -> list[Consumer
     ]
 
 
-def _classic_facts(member: groups.Member, protocol: str | None) -> MemberFacts:
+def _classic_facts(member: classic_state.Member, protocol: str | None) -> MemberFacts:
     subscription = embedded.read_subscription(member.metadata(protocol))
     return MemberFacts(
         instance_id=member.instance_id,
@@ -177,13 +180,13 @@ def downgrade(
     def ended(error: int, at: Now, out: Out) -> AnyGroup | None:
         if error:
             return then(error, at, out)
-        groups.loaded(classic, at)
+        classic_machine.loaded(classic, at)
         if rebalance:
-            groups.prepare_rebalance(classic, at, out)
+            classic_rebalance.prepare_rebalance(classic, at, out)
         then(error, at, out)
         return classic
 
-    record = GroupRecord(groups.snapshot(classic, assignment))
+    record = GroupRecord(classic_state.snapshot(classic, assignment))
     write(group, end_of(group), ended, out, after=[record])
 
 
@@ -200,7 +203,7 @@ def _classic_group(
         targets[joining.member_id] = joining.replaced or joining.member_id
     for member_id, one in facts.items():
         assert one.classic is not None
-        classic.members[member_id] = groups.Member(
+        classic.members[member_id] = classic_state.Member(
             member_id,
             one.instance_id,
             one.client_id,
@@ -212,8 +215,8 @@ def _classic_group(
         if one.instance_id is not None:
             classic.static_members[one.instance_id] = member_id
     classic.leader = next(iter(classic.members))
-    classic.protocol = groups.select_protocol(classic)
-    classic.subscribed = groups.subscribed_topics(classic)
+    classic.protocol = classic_state.select_protocol(classic)
+    classic.subscribed = classic_state.subscribed_topics(classic)
     for member_id, member in classic.members.items():
         target = group.target.get(targets[member_id], {})
         version = embedded.version_of(member.metadata(classic.protocol))
@@ -221,12 +224,12 @@ def _classic_group(
     return classic, {member.id: member.assignment for member in classic.members.values()}
 
 
-def become_classic(group: ConsumerGroup, event: groups.Join, out: Out) -> None:
+def become_classic(group: ConsumerGroup, event: classic_events.Join, out: Out) -> None:
     """A member of the classic protocol joins a group without members: it is a classic group from now on."""
 
     def then(error: int, at: Now, out: Out) -> AnyGroup | None:
         if error:
-            out.append(Reply(event.token, groups.JoinResult(append_error(error), event.member_id)))
+            out.append(Reply(event.token, classic_events.JoinResult(append_error(error), event.member_id)))
             return None
         group.waiting.appendleft(event)
         return Group(group.id, group.config, offsets=group.offsets, in_flight=group.in_flight)

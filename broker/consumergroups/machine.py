@@ -12,7 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from penstock.broker import groupoffsets, groups
+from penstock.broker import groupoffsets
+from penstock.broker.classicgroups import events as classic_events
+from penstock.broker.classicgroups import machine as classic_machine
+from penstock.broker.classicgroups import state as classic_state
 from penstock.broker.consumergroups import classic, commits
 from penstock.broker.consumergroups.conversion import fence, upgrade
 from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
@@ -75,7 +78,7 @@ def step(group: AnyGroup, event: object, now: Now, environment: Environment) -> 
     if isinstance(group, ConsumerGroup):
         return _step(group, event, now)
     if not isinstance(event, ConsumerHeartbeat):
-        return groups.step(group, event, now)
+        return classic_machine.step(group, event, now)
     out: Out = []
     fresh = upgrade(group, event, now, environment, out)
     return (group if fresh is None else _settle(fresh, fresh, now, out)), out
@@ -115,7 +118,7 @@ def _settle(group: ConsumerGroup, after: AnyGroup, now: Now, out: Out) -> AnyGro
     if group.epoch or group.members or group.dead or group.busy:
         return group
     # Nobody joined after all: only offsets are left, which any group may have.
-    return groups.Group(group.id, group.config, offsets=group.offsets, in_flight=group.in_flight)
+    return classic_state.Group(group.id, group.config, offsets=group.offsets, in_flight=group.in_flight)
 
 
 def is_disposable(group: ConsumerGroup) -> bool:
@@ -344,10 +347,10 @@ def _on_patterns(group: ConsumerGroup, event: PatternsResolved, now: Now, out: O
 _HANDLERS: dict[type, Callable[[ConsumerGroup, Any, Now, Out], None]] = {
     ConsumerHeartbeat: _on_heartbeat,
     Commit: commits.on_commit,
-    groups.Heartbeat: classic.on_heartbeat,
-    groups.Sync: classic.on_sync,
-    groups.Join: classic.on_join,
-    groups.Leave: classic.on_leave,
+    classic_events.Heartbeat: classic.on_heartbeat,
+    classic_events.Sync: classic.on_sync,
+    classic_events.Join: classic.on_join,
+    classic_events.Leave: classic.on_leave,
     PatternsResolved: _on_patterns,
     Delete: commits.on_delete,
     DeleteOffsets: commits.on_delete_offsets,
@@ -358,7 +361,7 @@ _HANDLERS: dict[type, Callable[[ConsumerGroup, Any, Now, Out], None]] = {
 
 def load(
     group: AnyGroup,
-    record: OffsetRecord | groups.GroupRecord | ConsumerRecord,
+    record: OffsetRecord | classic_state.GroupRecord | ConsumerRecord,
     record_offset: int,
     producer_id: int,
     environment: Environment,
@@ -367,19 +370,19 @@ def load(
     if isinstance(record, OffsetRecord):
         groupoffsets.load(group, record, record_offset, producer_id)
         return group
-    if isinstance(record, groups.GroupRecord):
+    if isinstance(record, classic_state.GroupRecord):
         if isinstance(group, ConsumerGroup):
             if record.value is None:
                 return group
-            group = groups.Group(group.id, group.config, offsets=group.offsets)
-        groups.load(group, record, record_offset)
+            group = classic_state.Group(group.id, group.config, offsets=group.offsets)
+        classic_machine.load(group, record, record_offset)
         return group
-    if isinstance(group, groups.Group):
+    if isinstance(group, classic_state.Group):
         if is_tombstone(record):
             return group
         group = ConsumerGroup(group.id, environment, offsets=group.offsets)
     apply(group, record)
-    return groups.Group(group.id, group.config, offsets=group.offsets) if group.dead else group
+    return classic_state.Group(group.id, group.config, offsets=group.offsets) if group.dead else group
 
 
 def loaded(group: ConsumerGroup, now: Now) -> None:
@@ -401,9 +404,9 @@ def resign(group: ConsumerGroup) -> Out:
         code = ErrorCode.NOT_COORDINATOR
         results = {
             ConsumerHeartbeat: HeartbeatResult(code),
-            groups.Join: groups.JoinResult(code, ""),
-            groups.Sync: groups.SyncResult(code),
-            groups.Leave: (code, []),
+            classic_events.Join: classic_events.JoinResult(code, ""),
+            classic_events.Sync: classic_events.SyncResult(code),
+            classic_events.Leave: (code, []),
         }
         out.append(Reply(token, results.get(type(event), code)))
     group.waiting.clear()

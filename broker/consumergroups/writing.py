@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from penstock.broker.classicgroups.state import Group
 from penstock.broker.consumergroups.state import (
     ConsumerGroup,
     ConsumerRecord,
@@ -17,7 +18,6 @@ from penstock.broker.consumergroups.state import (
     without,
 )
 from penstock.broker.groupoffsets import Out
-from penstock.broker.groups import Group
 from penstock.broker.machines import NEVER, Append, Now
 
 AnyGroup = ConsumerGroup | Group

@@ -24,7 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.broker import groups
+from penstock.broker.classicgroups import events as classic_events
+from penstock.broker.classicgroups import machine as classic_machine
+from penstock.broker.classicgroups import state as classic_state
 from penstock.broker.consumergroups import embedded, machine
 from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
 from penstock.broker.consumergroups.state import (
@@ -164,7 +166,7 @@ class World:
         self.reader = Reader()
         self.incarnation = 0
         self.pending: list[tuple[int, Append]] = []
-        self.group: AnyGroup = groups.Group("g", config)
+        self.group: AnyGroup = classic_state.Group("g", config)
         self.ids = itertools.count(1)
         self.counts: dict[str, int] = {}
         modern = self.chance.randint(1, 4)
@@ -230,7 +232,7 @@ class World:
                 done.append(True)
                 then(answer)
 
-        joins = isinstance(event, groups.Join)
+        joins = isinstance(event, classic_events.Join)
         self.later(LOST_AFTER_MS * (10 if joins else 1), lambda: finish(None))
         if self.fault(0.03):
             self.count("request lost")
@@ -315,14 +317,14 @@ class World:
         for _, append in self.pending[: self.chance.randint(0, len(self.pending))]:
             self._write(append)
         self.pending.clear()
-        group: AnyGroup = groups.Group("g", self.environment.config)
+        group: AnyGroup = classic_state.Group("g", self.environment.config)
         for offset, record in enumerate(self.log):
-            assert isinstance(record, OffsetRecord | groups.GroupRecord | ConsumerRecord)
+            assert isinstance(record, OffsetRecord | classic_state.GroupRecord | ConsumerRecord)
             group = machine.load(group, record, offset, -1, self.environment)
         if isinstance(group, ConsumerGroup):
             machine.loaded(group, self.now)
         else:
-            groups.loaded(group, self.now)
+            classic_machine.loaded(group, self.now)
         self.group = group
         self._arm()
 
@@ -521,7 +523,7 @@ class ClassicMember:
             if name is not None
         ]
         message = ConsumerProtocolSubscription(topics=list(self.topics), owned_partitions=parts)
-        event = groups.Join(
+        event = classic_events.Join(
             token=None,
             member_id=self.id,
             fresh_member_id=f"c{next(self.world.ids)}",
@@ -537,7 +539,7 @@ class ClassicMember:
         )
         self.world.ask(event, self._then(self.joined))
 
-    def joined(self, answer: groups.JoinResult | None) -> None:
+    def joined(self, answer: classic_events.JoinResult | None) -> None:
         if answer is None or answer.error:
             if answer is not None and answer.error == E.MEMBER_ID_REQUIRED:
                 self.id = answer.member_id
@@ -558,10 +560,10 @@ class ClassicMember:
                     if (facts := catalog.get(name)) is not None
                 }
                 assignments[member_id] = embedded.write_assignment(mine, 1, catalog)
-        sync = groups.Sync(None, self.id, None, self.generation, "consumer", "cooperative-sticky", assignments)
+        sync = classic_events.Sync(None, self.id, None, self.generation, "consumer", "cooperative-sticky", assignments)
         self.world.ask(sync, self._then(self.synced))
 
-    def synced(self, answer: groups.SyncResult | None) -> None:
+    def synced(self, answer: classic_events.SyncResult | None) -> None:
         if answer is None or answer.error:
             if answer is not None and answer.error == E.UNKNOWN_MEMBER_ID:
                 self.id, self.owned = "", {}
@@ -587,11 +589,11 @@ class ClassicMember:
             world.later(world.chance.randrange(100, SESSION_MS * 2), self.start)
             return
         if world.fault(0.02):
-            world.ask(groups.Leave(None, [(self.id, None)]), lambda answer: None)
+            world.ask(classic_events.Leave(None, [(self.id, None)]), lambda answer: None)
             self.life += 1
             world.later(world.chance.randrange(100, SESSION_MS), self.start)
             return
-        world.ask(groups.Heartbeat(None, self.id, None, self.generation), self._then(self.beaten))
+        world.ask(classic_events.Heartbeat(None, self.id, None, self.generation), self._then(self.beaten))
 
     def beaten(self, answer: int | None) -> None:
         if answer in (E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION):

@@ -28,10 +28,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.broker import groups, transactions
+from penstock.broker import transactions
+from penstock.broker.classicgroups import events as classic_events
+from penstock.broker.classicgroups import machine as classic_machine
+from penstock.broker.classicgroups import state as classic_state
+from penstock.broker.classicgroups.state import Group, GroupRecord, GroupState
 from penstock.broker.groupconfig import GroupConfig
 from penstock.broker.groupoffsets import Commit, Marker
-from penstock.broker.groups import Group, GroupRecord, GroupState
 from penstock.broker.machines import Append, Appended, Now, Reply, Tick, TopicPartition
 from penstock.broker.offsets import Committed, OffsetRecord
 from penstock.broker.transactions import (
@@ -344,9 +347,9 @@ class World:
     def feed_group(self, name: str, event: object) -> None:
         """One event, its actions, and when to look again."""
         machine = self.group(name)
-        _, actions = groups.step(machine, event, self.now)
+        _, actions = classic_machine.step(machine, event, self.now)
         self.carry_out(name, actions, self.feed_group, OFFSETS)
-        if groups.is_disposable(machine):
+        if classic_state.is_disposable(machine):
             self.groups.pop(name, None)
         self._watch_group(name, machine)
 
@@ -496,17 +499,17 @@ class World:
         for item in self.logs[OFFSETS].written:
             if item.kind == "marker":
                 for group in self.groups.values():
-                    groups.load_marker(group, item.producer_id, item.commit)
+                    classic_machine.load_marker(group, item.producer_id, item.commit)
             for record in item.records:
                 assert isinstance(record, OffsetRecord | GroupRecord)
                 if isinstance(record, OffsetRecord) and record.value is not None:
                     record = replace(record, value=replace(record.value))
-                groups.load(self.group(item.owner), record, offset, item.producer_id)
+                classic_machine.load(self.group(item.owner), record, offset, item.producer_id)
                 offset += 1
             offset += 0 if item.records else 1
         for name, group in list(self.groups.items()):
-            groups.loaded(group, self.now)
-            if groups.is_disposable(group):
+            classic_machine.loaded(group, self.now)
+            if classic_state.is_disposable(group):
                 del self.groups[name]
             else:
                 self._watch_group(name, group)
@@ -662,7 +665,7 @@ class Member:
     def join(self) -> None:
         """Ask to be in the next generation."""
         world = self.world
-        event = groups.Join(
+        event = classic_events.Join(
             None,
             self.id,
             f"m{next(world.next_member_id)}",
@@ -678,7 +681,7 @@ class Member:
         )
         world.ask("join", self.group, event, self._then(self.joined))
 
-    def joined(self, answer: groups.JoinResult | None) -> None:
+    def joined(self, answer: classic_events.JoinResult | None) -> None:
         """Sync, or try again."""
         if answer is None or answer.error in (E.REBALANCE_IN_PROGRESS, E.COORDINATOR_NOT_AVAILABLE):
             self.join()
@@ -694,20 +697,20 @@ class Member:
             self.id, self.generation = answer.member_id, answer.generation
             self.sync(answer)
 
-    def sync(self, joined: groups.JoinResult) -> None:
+    def sync(self, joined: classic_events.JoinResult) -> None:
         """The leader shares out six partitions."""
         shares: dict[str, bytes] = {}
         if joined.leader == self.id and not joined.skip_assignment:
             ids = [member for member, _, _ in joined.members]
             shares = {member: bytes(range(n, 6, len(ids))) for n, member in enumerate(ids)}
-        event = groups.Sync(None, self.id, self.instance, self.generation, None, None, shares)
+        event = classic_events.Sync(None, self.id, self.instance, self.generation, None, None, shares)
         generation = self.generation
         self.world.ask("sync", self.group, event, self._then(lambda answer: self.synced(answer, generation)))
         if event.token is not None:
             member = self.id
             event.token.on_answer = lambda result: self.given(result, generation, member)
 
-    def given(self, result: groups.SyncResult, generation: int, member: str) -> None:
+    def given(self, result: classic_events.SyncResult, generation: int, member: str) -> None:
         """What the coordinator hands out, whether or not the answer arrives."""
         if not result.error:
             self.world.handed_out(self.group, generation)
@@ -716,7 +719,7 @@ class Member:
                 for partition in result.assignment:
                     self.world.owned(self.group, generation, partition, member)
 
-    def synced(self, answer: groups.SyncResult | None, generation: int) -> None:
+    def synced(self, answer: classic_events.SyncResult | None, generation: int) -> None:
         """Work, or join again."""
         if answer is None or answer.error:
             if answer is not None and answer.error == E.UNKNOWN_MEMBER_ID:
@@ -737,14 +740,14 @@ class Member:
             self.alive = False
             world.later(world.random.randrange(100, 20_000), self.start)
         elif world.chance(0.03):
-            event = groups.Leave(None, [(self.id, self.instance)])
+            event = classic_events.Leave(None, [(self.id, self.instance)])
             world.ask("leave", self.group, event, lambda answer: None)
             self.alive = False
             world.later(world.random.randrange(100, 20_000), self.start)
         elif self.parts and world.random.random() < 0.4:
             self.commit()
         else:
-            beat = groups.Heartbeat(None, self.id, self.instance, self.generation)
+            beat = classic_events.Heartbeat(None, self.id, self.instance, self.generation)
             world.ask("heartbeat", self.group, beat, self._then(self.beaten))
 
     def commit(self) -> None:

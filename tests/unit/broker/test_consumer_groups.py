@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import groups
+from penstock.broker.classicgroups import events as classic_events
+from penstock.broker.classicgroups import machine as classic_machine
+from penstock.broker.classicgroups import state as classic_state
 from penstock.broker.consumergroups import commits, machine, records
 from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
 from penstock.broker.consumergroups.state import ConsumerGroup, Environment, TopicFacts
@@ -53,7 +55,7 @@ class Bench:
         self.topics = Topics(**(counts or {"a": 4}))
         self.settings = GroupSettings(assignment_interval_ms=0)
         self.environment = Environment(config or GroupConfig(), self.topics, lambda name: self.settings)
-        self.group: AnyGroup = groups.Group("g", self.environment.config)
+        self.group: AnyGroup = classic_state.Group("g", self.environment.config)
         self.mono_ms = 1_000
         self.log: list[tuple[bytes, bytes | None]] = []
         self.refuse_appends = 0
@@ -116,7 +118,7 @@ class Bench:
         self.feed(Tick())
 
     def reloaded(self) -> AnyGroup:
-        group: AnyGroup = groups.Group("g", self.environment.config)
+        group: AnyGroup = classic_state.Group("g", self.environment.config)
         for offset, (key, value) in enumerate(self.log):
             loaded = decode_group_record(key, value, offset)
             assert loaded is not None and loaded.id == "g"
@@ -125,7 +127,7 @@ class Bench:
         if isinstance(group, ConsumerGroup):
             machine.loaded(group, self.now)
         else:
-            groups.loaded(group, self.now)
+            classic_machine.loaded(group, self.now)
         return group
 
     def restart(self) -> None:
@@ -215,7 +217,7 @@ def test_heartbeats_of_a_group_that_is_not_there() -> None:
     bench = Bench()
     assert bench.beat("m1", 5).error == E.GROUP_ID_NOT_FOUND
     assert bench.beat("m1", -1).error == E.GROUP_ID_NOT_FOUND
-    assert not bench.log and isinstance(bench.group, groups.Group)
+    assert not bench.log and isinstance(bench.group, classic_state.Group)
 
 
 def test_static_members_come_back_to_what_they_had() -> None:
@@ -312,7 +314,7 @@ def test_a_refused_append_changes_nothing() -> None:
     bench = Bench()
     bench.refuse_appends = 1
     assert bench.beat("m1").error == E.NOT_COORDINATOR
-    assert isinstance(bench.group, groups.Group) and not bench.log
+    assert isinstance(bench.group, classic_state.Group) and not bench.log
     bench.settle("m1", "m2")
     before = bench.consumer.members["m1"].current
     bench.refuse_appends = 1
@@ -346,7 +348,7 @@ def test_a_restart_brings_back_what_was_stored() -> None:
     assert not bench.consumer.members
     assert bench.feed(Delete(object())) == E.NONE
     assert machine.is_disposable(bench.consumer)
-    assert groups.is_disposable(bench.reloaded())  # type: ignore[arg-type]
+    assert classic_state.is_disposable(bench.reloaded())  # type: ignore[arg-type]
 
 
 # --- offsets --------------------------------------------------------------------------------------------------
@@ -404,7 +406,7 @@ def test_offsets_of_subscribed_topics_stay() -> None:
     bench.beat("m1", -1)
     bench.feed(Expire())
     assert bench.consumer.dead and machine.is_disposable(bench.consumer)
-    assert groups.is_disposable(bench.reloaded())  # type: ignore[arg-type]
+    assert classic_state.is_disposable(bench.reloaded())  # type: ignore[arg-type]
 
 
 # --- conversions ----------------------------------------------------------------------------------------------
@@ -430,7 +432,7 @@ def assigned(data: bytes) -> dict[str, set[int]]:
     return {part.topic: set(part.partitions) for part in message.assigned_partitions}
 
 
-def join(member: str = "", fresh: str = "new", **changes: Any) -> groups.Join:
+def join(member: str = "", fresh: str = "new", **changes: Any) -> classic_events.Join:
     given: dict[str, Any] = {
         "token": object(),
         "member_id": member,
@@ -445,7 +447,7 @@ def join(member: str = "", fresh: str = "new", **changes: Any) -> groups.Join:
         "protocol_type": "consumer",
         "protocols": (("range", subscription("a")),),
     }
-    return groups.Join(**{**given, **changes})
+    return classic_events.Join(**{**given, **changes})
 
 
 def classic_group(bench: Bench) -> str:
@@ -454,7 +456,7 @@ def classic_group(bench: Bench) -> str:
     bench.feed(event)
     bench.pass_ms(3_000)
     joined = bench.answers.pop(event.token)
-    sync = groups.Sync(
+    sync = classic_events.Sync(
         object(), "c1", None, joined.generation, "consumer", "range", {"c1": assignment(a=[0, 1, 2, 3])}
     )
     assert bench.feed(sync).error == E.NONE
@@ -464,17 +466,17 @@ def classic_group(bench: Bench) -> str:
 def test_an_empty_group_takes_the_protocol_of_its_next_member() -> None:
     bench = Bench()
     bench.feed(commit("", -1))
-    assert isinstance(bench.group, groups.Group)
+    assert isinstance(bench.group, classic_state.Group)
     bench.settle("m1")
     assert bench.consumer.offsets.committed[("a", 0)].offset == 7
     bench.beat("m1", -1)
     assert bench.consumer.state() == "Empty"
     event = join(fresh="c1")
     bench.feed(event)
-    assert isinstance(bench.group, groups.Group)
+    assert isinstance(bench.group, classic_state.Group)
     assert bench.group.offsets.committed[("a", 0)].offset == 7
     reloaded = bench.reloaded()
-    assert isinstance(reloaded, groups.Group) and ("a", 0) in reloaded.offsets.committed
+    assert isinstance(reloaded, classic_state.Group) and ("a", 0) in reloaded.offsets.committed
     bench.pass_ms(3_000)
     assert bench.answers.pop(event.token).error == E.NONE
 
@@ -489,38 +491,38 @@ def test_a_group_moves_over_member_by_member_and_back() -> None:
     reloaded = bench.reloaded()
     assert isinstance(reloaded, ConsumerGroup) and set(reloaded.members) == {"c1", "m1"}
     # The classic member is told to join again, and gives back what is to move.
-    beat = groups.Heartbeat(object(), "c1", None, 1)
+    beat = classic_events.Heartbeat(object(), "c1", None, 1)
     assert bench.feed(beat) == E.REBALANCE_IN_PROGRESS
     owned = {"a": [0, 1, 2, 3]}
     joined = bench.feed(join("c1", protocols=(("range", subscription("a", owned=owned)),)))
     assert (joined.error, joined.generation, joined.members, joined.leader) == (E.NONE, 1, (), "")
-    keeps = assigned(bench.feed(groups.Sync(object(), "c1", None, 1, "consumer", "range", {})).assignment)
+    keeps = assigned(bench.feed(classic_events.Sync(object(), "c1", None, 1, "consumer", "range", {})).assignment)
     assert len(keeps["a"]) == 2
     joined = bench.feed(join("c1", protocols=(("range", subscription("a", owned={"a": sorted(keeps["a"])})),)))
     assert joined.generation == 2
-    synced = bench.feed(groups.Sync(object(), "c1", None, 2, "consumer", "range", {}))
+    synced = bench.feed(classic_events.Sync(object(), "c1", None, 2, "consumer", "range", {}))
     assert synced.error == E.NONE
     bench.settle("m1")
     assert bench.partitions("m1")[A] | assigned(synced.assignment)["a"] == {0, 1, 2, 3}
-    assert bench.feed(groups.Heartbeat(object(), "c1", None, 2)) == E.NONE
+    assert bench.feed(classic_events.Heartbeat(object(), "c1", None, 2)) == E.NONE
     # The last member of KIP-848 goes: a classic group again, which rebalances.
     bench.beat("m1", -1)
-    assert isinstance(bench.group, groups.Group)
-    assert bench.group.state is groups.GroupState.PREPARING_REBALANCE and list(bench.group.members) == ["c1"]
+    assert isinstance(bench.group, classic_state.Group)
+    assert bench.group.state is classic_state.GroupState.PREPARING_REBALANCE and list(bench.group.members) == ["c1"]
     assert ("a", 0) in bench.group.offsets.committed
-    assert bench.feed(groups.Heartbeat(object(), "c1", None, bench.group.generation)) == E.REBALANCE_IN_PROGRESS
+    assert bench.feed(classic_events.Heartbeat(object(), "c1", None, bench.group.generation)) == E.REBALANCE_IN_PROGRESS
     after = bench.reloaded()
-    assert isinstance(after, groups.Group) and list(after.members) == ["c1"]
+    assert isinstance(after, classic_state.Group) and list(after.members) == ["c1"]
 
 
 def test_a_classic_member_that_does_not_join_again_is_taken_out() -> None:
     bench = Bench(GroupConfig(migration=MigrationPolicy.UPGRADE))
     classic_group(bench)
     bench.beat("m1")
-    bench.feed(groups.Heartbeat(object(), "c1", None, 1))
+    bench.feed(classic_events.Heartbeat(object(), "c1", None, 1))
     for _ in range(3):
         bench.pass_ms(7_000)
-        bench.feed(groups.Heartbeat(object(), "c1", None, 1))
+        bench.feed(classic_events.Heartbeat(object(), "c1", None, 1))
         bench.beat("m1")
     assert list(bench.consumer.members) == ["m1"]
 
@@ -547,7 +549,7 @@ def test_the_migration_policy_holds(policy: MigrationPolicy, upgrades: bool, dow
         return
     assert joined.error == E.NONE
     bench.beat("m1", -1)
-    assert isinstance(bench.group, groups.Group) is downgrades
+    assert isinstance(bench.group, classic_state.Group) is downgrades
 
 
 def test_groups_of_other_protocols_and_custom_assignors_stay_as_they_are() -> None:
@@ -573,7 +575,7 @@ def test_a_static_member_may_change_its_protocol_both_ways() -> None:
     assert bench.consumer.members["s2"].facts.classic is None
     bench.beat("x", -1)
     joined = bench.feed(join(fresh="c2", instance_id="i"))
-    assert joined.error == E.NONE and isinstance(bench.group, groups.Group)
+    assert joined.error == E.NONE and isinstance(bench.group, classic_state.Group)
     assert list(bench.group.members) == ["c2"]
     assert bench.reloaded().members.keys() == {"c2"}
 
@@ -587,14 +589,14 @@ def test_refused_requests_of_classic_members() -> None:
     assert bench.feed(join("c1", protocol_type="connect")).error == E.INCONSISTENT_GROUP_PROTOCOL
     assert bench.feed(join("c1", protocols=(("range", b"x"),))).error == E.INCONSISTENT_GROUP_PROTOCOL
     assert bench.feed(join("c1")).error == E.NONE
-    assert bench.feed(groups.Sync(object(), "c1", None, 99, None, None, {})).error == E.ILLEGAL_GENERATION
-    assert bench.feed(groups.Sync(object(), "m1", None, 1, None, None, {})).error == E.UNKNOWN_MEMBER_ID
+    assert bench.feed(classic_events.Sync(object(), "c1", None, 99, None, None, {})).error == E.ILLEGAL_GENERATION
+    assert bench.feed(classic_events.Sync(object(), "m1", None, 1, None, None, {})).error == E.UNKNOWN_MEMBER_ID
     epoch = bench.consumer.members["c1"].current.epoch
-    assert bench.feed(groups.Sync(object(), "c1", None, epoch, "connect", None, {})).error == (
+    assert bench.feed(classic_events.Sync(object(), "c1", None, epoch, "connect", None, {})).error == (
         E.INCONSISTENT_GROUP_PROTOCOL
     )
-    assert bench.feed(groups.Heartbeat(object(), "c1", None, 99)) == E.ILLEGAL_GENERATION
-    assert bench.feed(groups.Leave(object(), [("nobody", None), ("c1", None)])) == (
+    assert bench.feed(classic_events.Heartbeat(object(), "c1", None, 99)) == E.ILLEGAL_GENERATION
+    assert bench.feed(classic_events.Leave(object(), [("nobody", None), ("c1", None)])) == (
         E.NONE,
         [E.UNKNOWN_MEMBER_ID, E.NONE],
     )
@@ -618,7 +620,7 @@ def test_every_record_comes_back_as_it_was() -> None:
     for key, value in bench.log:
         loaded = decode_group_record(key, value, 0)
         assert loaded is not None
-        if not isinstance(loaded.record, groups.GroupRecord | OffsetRecord):
+        if not isinstance(loaded.record, classic_state.GroupRecord | OffsetRecord):
             kinds.add(type(loaded.record))
             assert records.encode("g", loaded.record) == (key, value)  # type: ignore[arg-type]
     assert len(kinds) == 6

@@ -14,13 +14,13 @@ import pytest
 from logs import LOGS
 
 from penstock.broker import coordinator, groupcoordinator, statelog
+from penstock.broker.classicgroups.events import Heartbeat, Join, Sync
 from penstock.broker.config import SCHEMA
 from penstock.broker.consumergroups.events import ConsumerHeartbeat
 from penstock.broker.coordinator import Coordinators, TransactionCoordinator
 from penstock.broker.features import Features
 from penstock.broker.groupcoordinator import GroupCoordinator
 from penstock.broker.groupoffsets import Commit
-from penstock.broker.groups import Heartbeat, Join, Sync
 from penstock.broker.offsets import Committed
 from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
 from penstock.broker.store.embedded import EmbeddedStore

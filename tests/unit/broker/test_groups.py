@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import groups
+from penstock.broker.classicgroups import joining as classic_joining
+from penstock.broker.classicgroups import machine as classic_machine
+from penstock.broker.classicgroups import state as classic_state
+from penstock.broker.classicgroups.events import Heartbeat, Join, JoinResult, Leave, Sync, SyncResult
+from penstock.broker.classicgroups.state import Group, GroupRecord, GroupState
 from penstock.broker.groupconfig import GroupConfig
 from penstock.broker.groupoffsets import Commit, Delete, DeleteOffsets, Expire, Marker, TopicDeleted
-from penstock.broker.groups import (
-    Group,
-    GroupRecord,
-    GroupState,
-    Heartbeat,
-    Join,
-    JoinResult,
-    Leave,
-    Sync,
-    SyncResult,
-)
 from penstock.broker.machines import NEVER, Append, Appended, Now, Reply, Tick
 from penstock.broker.offsets import Committed, OffsetRecord
 from penstock.errors import ErrorCode as E
@@ -55,7 +48,7 @@ class Bench:
     def feed(self, event: object) -> None:
         queue = [event]
         while queue:
-            _, actions = groups.step(self.group, queue.pop(0), self.now)
+            _, actions = classic_machine.step(self.group, queue.pop(0), self.now)
             for action in actions:
                 if isinstance(action, Reply):
                     assert action.token not in self.replies, "a request is answered once"
@@ -158,8 +151,8 @@ class Bench:
         group = Group("g", self.group.config)
         for offset, record in enumerate(self.log):
             assert isinstance(record, OffsetRecord | GroupRecord)
-            groups.load(group, record, offset)
-        groups.loaded(group, self.now)
+            classic_machine.load(group, record, offset)
+        classic_machine.loaded(group, self.now)
         return group
 
 
@@ -187,9 +180,9 @@ def test_a_new_dynamic_member_needs_a_known_id_first() -> None:
 def test_an_unused_member_id_ends_with_its_session_and_leaves_nothing() -> None:
     bench = Bench()
     bench.joined(fresh="m", require_known=True)
-    assert not groups.is_disposable(bench.group)
+    assert not classic_state.is_disposable(bench.group)
     bench.pass_ms(SESSION_MS)
-    assert groups.is_disposable(bench.group)
+    assert classic_state.is_disposable(bench.group)
     assert bench.joined("m").error == E.UNKNOWN_MEMBER_ID
 
 
@@ -297,13 +290,13 @@ def test_wrong_generation_and_unknown_members_are_told_so() -> None:
         ({"session_ms": 1 << 30}, E.INVALID_SESSION_TIMEOUT),
         ({"protocols": ()}, E.INCONSISTENT_GROUP_PROTOCOL),
         ({"kind": ""}, E.INCONSISTENT_GROUP_PROTOCOL),
-        ({"protocols": (("range", bytes(groups.MEMBER_METADATA_MAX_BYTES + 1)),)}, E.INVALID_REQUEST),
+        ({"protocols": (("range", bytes(classic_joining.MEMBER_METADATA_MAX_BYTES + 1)),)}, E.INVALID_REQUEST),
     ],
 )
 def test_joins_that_are_refused(given: dict[str, Any], error: int) -> None:
     bench = Bench()
     assert bench.joined(fresh="m", **given).error == error
-    assert groups.is_disposable(bench.group)
+    assert classic_state.is_disposable(bench.group)
 
 
 def test_protocols_have_to_have_one_in_common() -> None:
@@ -540,8 +533,8 @@ def test_deleting_a_group() -> None:
     assert bench.ask(Delete(None)) == E.NON_EMPTY_GROUP
     bench.ask(Leave(None, [("a", None)]))
     assert bench.ask(Delete(None)) == E.NONE
-    assert groups.is_disposable(bench.group)
-    assert groups.is_disposable(bench.reloaded())
+    assert classic_state.is_disposable(bench.group)
+    assert classic_state.is_disposable(bench.reloaded())
 
 
 def test_a_deleted_groups_open_transaction_does_not_bring_offsets_back() -> None:
@@ -549,7 +542,7 @@ def test_a_deleted_groups_open_transaction_does_not_bring_offsets_back() -> None
     bench.commit(0, 9, producer_id=7, producer_epoch=0)
     assert bench.ask(Delete(None)) == E.NONE
     group = bench.reloaded()  # (Loads without producer ids; the tombstone comes last in the log either way.)
-    groups.load_marker(group, 7, True)
+    classic_machine.load_marker(group, 7, True)
     assert not group.offsets.committed
 
 
@@ -582,7 +575,7 @@ def test_offsets_of_simple_consumers_expire_by_commit_time() -> None:
     assert bench.committed(0) is None and bench.committed(1) == 6
     bench.pass_ms(600)
     bench.feed(Expire())
-    assert bench.group.state is GroupState.DEAD and groups.is_disposable(bench.group)
+    assert bench.group.state is GroupState.DEAD and classic_state.is_disposable(bench.group)
 
 
 def test_retention_of_a_consumer_group_starts_when_it_becomes_empty() -> None:
@@ -599,7 +592,7 @@ def test_retention_of_a_consumer_group_starts_when_it_becomes_empty() -> None:
     bench.pass_ms(100)
     bench.feed(Expire())
     assert bench.group.state is GroupState.DEAD
-    assert groups.is_disposable(bench.reloaded())
+    assert classic_state.is_disposable(bench.reloaded())
 
 
 def test_a_clients_own_retention_counts_from_its_commit() -> None:
@@ -618,11 +611,11 @@ def test_a_clients_own_retention_counts_from_its_commit() -> None:
     [b"", b"\0", b"\0\0\xff\xff\xff\xff", b"\0\0\0\0\0\x05\0\1a", b"\0\0\0\0\0\1\xff\xff", b"\0\0\0\0\0\1\0\2\xff\xfe"],
 )
 def test_rotten_subscriptions_are_no_subscriptions(metadata: bytes) -> None:
-    assert groups.subscription_topics(metadata) is None
+    assert classic_state.subscription_topics(metadata) is None
 
 
 def test_subscriptions_are_read() -> None:
-    assert groups.subscription_topics(subscription("a", "b")) == ["a", "b"]
+    assert classic_state.subscription_topics(subscription("a", "b")) == ["a", "b"]
 
 
 def test_a_group_at_rest_wants_no_wake_up() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from logs import LOGS
 
 from penstock.broker import statelog
-from penstock.broker.groups import GroupRecord, GroupSnapshot, MemberSnapshot
+from penstock.broker.classicgroups.state import GroupRecord, GroupSnapshot, MemberSnapshot
 from penstock.broker.offsets import Committed, OffsetRecord
 from penstock.broker.transactions import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
