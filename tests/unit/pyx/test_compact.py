@@ -485,3 +485,27 @@ def test_unknown_partitions_are_refused() -> None:
     with pytest.raises(KafkaError) as refused:
         Compactor(Pace(), 1 << 20).compact(LOGS, "nothing", 0, -1, NOW_MS, 0, 0)
     assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_both_policies_together(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path, cleanup_delete=1, retention_ms=-1, segment_bytes=400)
+    for i in range(6):
+        log.put((b"a%d" % (i // 2), b"%d" % i * 100), timestamp_ms=NOW_MS + 1000 * i, producer=(7, 0, i))
+        log.roll()
+    log.compact()
+    assert [record.offset for record in log.kept()] == [1, 3, 5]
+    LOGS.reconfigure(log.topic, 0, {"retention_ms": 5000})
+    log.housekeep(NOW_MS + 8500)
+    LOGS.reconfigure(log.topic, 0, {"retention_ms": -1})
+    assert [record.offset for record in log.kept()] == [5]
+    start = log.offsets().log_start
+    assert start == 4
+    log.put((b"a2", b"new"), timestamp_ms=NOW_MS + 9000, producer=(7, 0, 6))
+    log.roll()
+    log.checkpoint = 1
+    assert log.cleanable().first_dirty == start, "retention has taken what the checkpoint says"
+    log.compact()
+    assert [record.offset for record in log.kept()] == [6]
+    log.kill(tmp_path.with_name(tmp_path.name + "k"))
+    assert [record.offset for record in log.kept()] == [6]
+    assert log.offsets()[:2] == (start, 7)
