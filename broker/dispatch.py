@@ -16,6 +16,7 @@ import importlib
 import pkgutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,6 +53,12 @@ class Handler:
     name: str
 
 
+FLUSH_THREADS = 4
+"""Produce requests that wait for a disk (flush.messages) at the same time."""
+CONNECTION_SHIFT = 16
+"""A token without its low bits, which count the requests, names a connection (pyx/plane.pxd)."""
+
+
 class Answers(Protocol):
     """Where answers go (`penstock.pyx.border.DataPlane`)."""
 
@@ -65,6 +72,14 @@ class Answers(Protocol):
 
     def unverified(self, request: Request) -> tuple[str, list[Unasked]]:
         """The transactional id of a produce, and where it begins a transaction."""
+        ...
+
+    def flushes(self, request: Request) -> bool:
+        """Whether a produce waits for a disk."""
+        ...
+
+    def serve_flushing(self, request: Request) -> bool:
+        """Append a produce, wait for the disk and answer it; False if its coordinator has to be asked."""
         ...
 
     def serve_produce(self, request: Request, refused: dict[int, int]) -> None:
@@ -108,6 +123,8 @@ class Dispatch:
         self._context = context
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
+        self._produces: dict[int, asyncio.Task[None]] = {}  # the newest of each connection
+        self._flushing = ThreadPoolExecutor(FLUSH_THREADS, "flush")
         self.failed = 0
         self.refused = 0
         self._said_at_s = -SAY_EVERY_S
@@ -118,7 +135,7 @@ class Dispatch:
         """Start the handler of each request, in order. Never raises."""
         for request in requests:
             if request.handed_over:
-                self._start(self._produce(request))
+                self._take_produce(request)
                 continue
             try:
                 handler, message, call = self._decode(request)
@@ -130,14 +147,34 @@ class Dispatch:
                 continue
             self._start(self._handle(request, handler, message, call))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _produce(self, request: Request) -> None:
-        """A produce whose transaction coordinator has to be asked; it is served without a pause, so in its turn."""
+    def _take_produce(self, request: Request) -> None:
+        """Serve a produce after those of its connection that came before: its batches have their order."""
+        connection = request.token >> CONNECTION_SHIFT
+        task = self._start(self._produce(request, self._produces.get(connection)))
+        self._produces[connection] = task
+
+        def forget(_: asyncio.Task[None]) -> None:
+            if self._produces.get(connection) is task:
+                del self._produces[connection]
+
+        task.add_done_callback(forget)
+
+    async def _produce(self, request: Request, before: asyncio.Task[None] | None) -> None:
+        """A produce that waits for a disk, or whose transaction coordinator has to be asked; the latter is then served
+        without a pause, so that no marker comes between."""
         try:
+            if before is not None:
+                await asyncio.wait([before])
+            if self._answers.flushes(request):
+                loop = asyncio.get_running_loop()
+                if await loop.run_in_executor(self._flushing, self._answers.serve_flushing, request):
+                    return
             refused = verification.refused(self._context, request, *self._answers.unverified(request))
             self._answers.serve_produce(request, refused)
         except Exception:  # noqa: BLE001 - the rim, as in _handle
@@ -202,3 +239,4 @@ class Dispatch:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._flushing.shutdown()

@@ -129,6 +129,14 @@ class DataPlane:
         connection.
         """
 
+    def flushes(self, request: Request) -> bool:
+        """Whether a handed over produce names a partition that is synced before its answer (flush.messages)."""
+
+    def serve_flushing(self, request: Request) -> bool:
+        """Append a produce request, sync it and answer it, in the calling thread, without the GIL. Slow. Its frame is
+        written to. False, and nothing was done: it begins a transaction, so its coordinator has to be asked first.
+        """
+
     def serve_produce(self, request: Request, refused: dict[int, int], *, lose_answer: bool = False) -> None:
         """Append a produce request and answer it. Its frame is written to: nobody may use it any more.
 
@@ -142,7 +150,8 @@ class DataPlane:
         Now: connections, queued_bytes, input_bytes, fetch_sessions, fetch_session_partitions, fetch_session_bytes. Ever:
         connections_accepted, connections_closed, closed_malformed, closed_idle, closed_slow_request, closed_slow_reader,
         closed_address_limit, accepts_delayed, fetch_session_evictions, requests, requests_produce, requests_fetch, requests_control, answers_late, bytes_in, bytes_out,
-        produce_batches, produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, cold_ranges, stalls.
+        produce_batches, produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked
+        (those that sessions remember aren't), cold_ranges, stalls.
         """
 
     def stop(self) -> None:

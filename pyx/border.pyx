@@ -32,6 +32,7 @@ from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, cl
 from penstock.pyx.produce cimport (
     PRODUCE_ANSWERED,
     PRODUCE_FLEXIBLE_FROM,
+    PRODUCE_HAND_OVER,
     PRODUCE_KEY,
     PRODUCE_MALFORMED,
     PRODUCE_SILENT,
@@ -39,6 +40,7 @@ from penstock.pyx.produce cimport (
     PRODUCE_VERSION_MIN,
     ProduceResult,
     ProduceTally,
+    produce_flushes,
     produce_partitions,
     produce_serve,
 )
@@ -354,6 +356,39 @@ cdef class DataPlane:
             )
         unverified_free(found)
         return (<char*>transactional_id.p)[:transactional_id.n].decode(errors="replace"), asked
+
+    def flushes(self, request) -> bool:
+        cdef bytes frame = request.frame
+        cdef RequestHead head
+        cdef Reader body
+        return _begin(frame, &head, &body) and produce_flushes(self.plane.logs, &head, body)
+
+    def serve_flushing(self, request) -> bool:
+        cdef bytes frame = request.frame
+        cdef RequestHead head
+        cdef Reader body
+        cdef Writer writer
+        cdef ProduceTally tally
+        cdef ProduceResult result
+        memset(&writer, 0, sizeof(Writer))
+        memset(&tally, 0, sizeof(ProduceTally))
+        if not _begin(frame, &head, &body):
+            return False
+        with nogil:
+            result = produce_serve(self.plane.logs, &head, body, &writer, &tally, NULL)
+        if result == PRODUCE_HAND_OVER:
+            free(writer.p)
+            return False
+        self.plane.produced.batches += tally.batches
+        self.plane.produced.bytes += tally.bytes
+        self.plane.produced.errors += tally.errors
+        if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
+            free(writer.p)
+            memset(&writer, 0, sizeof(Writer))
+            token_post(&self.plane, request.token, MAIL_CLOSE, &writer)
+        else:
+            token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
+        return True
 
     def serve_produce(self, request, dict refused, *, bint lose_answer=False) -> None:
         cdef bytes frame = request.frame

@@ -25,6 +25,10 @@ cdef struct LogConfig:
     int8_t compression_codec           # of what clients append; -1: as their producer made it
     int32_t compression_level          # -1: the codec's default
 
+# Whether appends are synced before they are answered, all or some of them.
+cdef inline bint config_flushes(const LogConfig* config) noexcept nogil:
+    return config.flush_messages < <int64_t>0x7fffffffffffffff
+
 # Checks the keys that Logs.lead takes, fills what is missing with Kafka's defaults, and answers all of them.
 # Raises ValueError.
 cdef object read_config(LogConfig* out, dict config)

@@ -16,9 +16,9 @@ from penstock.pyx.append cimport (
 from penstock.pyx.batch cimport BatchHeader, batch_parse
 from penstock.pyx.epochs cimport epochs_cut_start
 from penstock.pyx.files cimport is_full, is_passing, made, read_at, wall_ms
-from penstock.pyx.logconfig cimport LogConfig, read_config
+from penstock.pyx.logconfig cimport LogConfig, config_flushes, read_config
 from penstock.pyx.partition cimport (
-    ISOLATION_LOG_END, LogSetOwner, Partition, logset_add, logset_remove,
+    ISOLATION_LOG_END, LogSetOwner, Partition, logset_add, logset_count_flushing, logset_remove,
     partition_epoch_end, partition_leader_epoch, partition_new,
     partition_offsets, partition_release,
 )
@@ -302,6 +302,7 @@ cdef class Logs(LogSetOwner):
                 self._led[key] = led
                 before = self._announced.pop(key, None)
                 logset_add(self.set, led.partition, <Partition*>NULL if before is None else before.partition)
+                logset_count_flushing(self.set, config_flushes(&parsed))
         finally:
             with self._lock:
                 self._opening.discard(key)
@@ -331,6 +332,7 @@ cdef class Logs(LogSetOwner):
         merged = read_config(&parsed, {**led.config, **config})
         led.config = merged
         pthread_mutex_lock(&led.p.lock)
+        logset_count_flushing(self.set, config_flushes(&parsed) - config_flushes(&led.p.config))
         led.p.config = parsed
         led.p.log.index_interval_bytes = parsed.index_interval_bytes
         pthread_mutex_unlock(&led.p.lock)
@@ -342,6 +344,7 @@ cdef class Logs(LogSetOwner):
         if led is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not led here")
         logset_remove(self.set, (<_Led>led).partition)
+        logset_count_flushing(self.set, -config_flushes(&(<_Led>led).p.config))
         return <_Led>led
 
     def stop(self, str topic, int partition):

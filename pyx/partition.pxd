@@ -33,6 +33,12 @@ cdef void partition_release(Partition* p) noexcept nogil
 # Whether the topic is known at all (then a missing partition is UNKNOWN_TOPIC_OR_PARTITION, not UNKNOWN_TOPIC_ID).
 cdef bint partition_known_id(LogSet* logs, const uint8_t* topic_id16) noexcept nogil
 
+# Whether an append is synced to the disk before it is answered (flush.messages), which no network thread waits for; and
+# whether any partition of the set is so, kept by logs.pyx.
+cdef bint partition_flushes(Partition* p) noexcept nogil
+cdef bint logset_flushes(LogSet* logs) noexcept nogil
+cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil
+
 # Constant while the reference is held; the name is NUL-terminated as well.
 cdef const char* partition_topic(Partition* p, size_t* n) noexcept nogil
 cdef const uint8_t* partition_topic_id(Partition* p) noexcept nogil

@@ -7,11 +7,12 @@ from libcpp.unordered_map cimport unordered_map
 from penstock.pyx.crc cimport crc32c
 from penstock.pyx.epochs cimport epochs_end
 from penstock.pyx.files cimport dropped, made
+from penstock.pyx.logconfig cimport config_flushes
 from penstock.pyx.partitionlog cimport (
     TOPIC_ID_BYTES, PartitionLog, end_of, folder_release, is_offline, log_of,
 )
 from penstock.pyx.posix cimport (
-    atomic_add32, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    atomic_add32, atomic_load32, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t,
     pthread_rwlock_unlock, pthread_rwlock_wrlock,
 )
@@ -24,6 +25,7 @@ cdef struct LogSet:
     unordered_map[uint32_t, vector[PartitionLog*]] by_name
     unordered_map[uint32_t, vector[PartitionLog*]] by_id
     unordered_map[string, int32_t] topic_ids       # partitions led of each topic id
+    int32_t flushing                               # atomic: partitions with flush.messages
 
 cdef WakeHook wake_hook = NULL
 
@@ -132,6 +134,23 @@ cdef void logset_remove(LogSet* logs, Partition* partition) noexcept nogil:
     pthread_rwlock_wrlock(&logs.lock)
     _forget_all(logs, log_of(partition))
     pthread_rwlock_unlock(&logs.lock)
+
+
+cdef bint logset_flushes(LogSet* logs) noexcept nogil:
+    return atomic_load32(&logs.flushing) > 0
+
+
+cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil:
+    atomic_add32(&logs.flushing, change)
+
+
+cdef bint partition_flushes(Partition* partition) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef bint flushes
+    pthread_mutex_lock(&p.lock)
+    flushes = config_flushes(&p.config)
+    pthread_mutex_unlock(&p.lock)
+    return flushes
 
 
 # --- holding -------------------------------------------------------------------------------------------------------

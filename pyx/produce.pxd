@@ -43,5 +43,8 @@ cdef struct ProduceTally:
 cdef ProduceResult produce_serve(
     LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil
+# Whether a partition that it names is synced before it is answered (flush.messages): the control plane then serves the
+# request in a thread of its own, so that nobody else on this network thread waits for a disk.
+cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
 # How many partitions a request names; -1 if it is malformed.
 cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil

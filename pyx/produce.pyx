@@ -35,6 +35,8 @@ from penstock.pyx.frame cimport (
 )
 from penstock.pyx.append cimport ORIGIN_ADDED, ORIGIN_CLIENT, ORIGIN_VERIFIED, Appended, partition_append
 from penstock.pyx.partition cimport (
+    logset_flushes,
+    partition_flushes,
     LogSet,
     Partition,
     partition_find,
@@ -224,6 +226,41 @@ cdef void write_partition(
     if terms.version >= RECORD_ERRORS_FROM:
         write_refusal(w, terms.flexible, &done.refusal)
     write_no_tags(w, terms.flexible)
+
+
+cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil:
+    cdef Reader* r = &body
+    cdef Terms terms
+    cdef Slice name
+    cdef Partition* partition
+    cdef const uint8_t* topic_id = NULL
+    cdef int32_t topics, partitions, index, _i, _j
+    cdef bint flushes = False
+    if not logset_flushes(logs) or produce_partitions(head, body) < 0:
+        return False
+    terms.version = head.api_version
+    terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
+    read_terms(r, &terms)
+    topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
+    for _i in range(topics):
+        if terms.version >= PRODUCE_TOPIC_IDS_FROM:
+            topic_id = read_raw(r, TOPIC_ID_BYTES)
+        else:
+            name = read_string(r, terms.flexible, False)
+        partitions = read_count(r, terms.flexible, PARTITION_BYTES_MIN)
+        for _j in range(partitions):
+            index = read_i32(r)
+            read_bytes(r, terms.flexible, True)
+            skip_tags(r, terms.flexible)
+            if topic_id != NULL:
+                partition = partition_find_id(logs, topic_id, index)
+            else:
+                partition = partition_find(logs, <const char*>name.p, <size_t>name.n, index)
+            if partition != NULL:
+                flushes = flushes or partition_flushes(partition)
+                partition_release(partition)
+        skip_tags(r, terms.flexible)
+    return flushes
 
 
 cdef ProduceResult produce_serve(

@@ -231,3 +231,15 @@ def test_short_writes_are_finished(disks: Disks) -> None:
     disks.plant(f"write short {disks.folders[0]}/{TOPIC}")
     assert disks.produce(partition, b"v" * 1000) is None
     assert disks.values(partition) == [b"v" * 1000]
+
+
+def test_flush_messages_answers_after_the_sync(tmp_path: Path, shim: Path) -> None:
+    disks = Disks(tmp_path, shim, log_flush_interval_messages=1, log_flush_interval_ms=600_000)
+    try:
+        partition = disks.in_folder(1)[0]
+        assert disks.produce(partition, b"synced") is None
+        disks.plant(f"sync {errno.EIO} {disks.folders[1]}/{TOPIC}")
+        assert disks.produce(partition, b"not synced", timeout_ms=1000) is not None
+        disks.until("failed and is offline until the next start")
+    finally:
+        disks.broker.kill()
