@@ -18,7 +18,7 @@ cdef enum:
     MAGIC_2 = 2
     RECORD_LIST_TOO_LARGE = 18
     KAFKA_STORAGE_ERROR = 56
-    SCRATCH_KEPT_BYTES = 1 << 20
+    SCRATCH_KEPT_BYTES = 4 << 20
     BATCHES_MOST = 1 << 17                      # in one append: their headers take memory, 88 bytes each
 
 # A network thread inflates one batch after the other into the same memory: asking for it anew each time would cost

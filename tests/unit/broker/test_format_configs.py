@@ -1,0 +1,115 @@
+"""`compression.type`, its levels and `penstock.validate.records`: broker and topic, from the words to what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from harness import BrokerProcess
+
+from penstock.broker.config import SCHEMA
+from penstock.broker.topicconfig import log_config
+from penstock.errors import KafkaError
+from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.producer import Producer
+
+DEFAULTS = {name: prop.default for name, prop in SCHEMA.properties.items()}
+
+
+@pytest.mark.parametrize(
+    ("broker", "topic", "expected"),
+    [
+        ({}, {}, (-1, -1)),
+        ({}, {"compression.type": "uncompressed"}, (0, -1)),
+        ({}, {"compression.type": "gzip"}, (1, -1)),
+        ({"compression.gzip.level": 9}, {"compression.type": "gzip"}, (1, 9)),
+        ({}, {"compression.type": "snappy"}, (2, -1)),
+        ({}, {"compression.type": "lz4"}, (3, -1)),
+        ({}, {"compression.type": "lz4", "compression.lz4.level": "12"}, (3, 12)),
+        ({"compression.type": "zstd"}, {}, (4, 3)),
+        ({"compression.type": "zstd"}, {"compression.zstd.level": "-5"}, (4, -5)),
+        ({"compression.type": "zstd"}, {"compression.type": "producer"}, (-1, -1)),
+    ],
+)
+def test_codec_and_level(broker: dict[str, object], topic: dict[str, str], expected: tuple[int, int]) -> None:
+    told = log_config({**DEFAULTS, **broker}, topic)
+    assert (told["compression_codec"], told["compression_level"]) == expected
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_validate_records(number: int) -> None:
+    word = ("none", "headers", "full")[number]
+    assert log_config({**DEFAULTS, "penstock.validate.records": word}, {})["validate_records"] == number
+    assert log_config(DEFAULTS, {"penstock.validate.records": word})["validate_records"] == number
+    assert log_config(DEFAULTS, {})["validate_records"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("compression.type", "none"),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("compression.lz4.level", "0"),
+        ("compression.zstd.level", "23"),
+        ("penstock.validate.records", "all"),
+    ],
+)
+def test_wrong_words(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match="is "):
+        SCHEMA.properties[name].parse(value)
+
+
+def write(broker: BrokerProcess, topic: str, key: bytes | None, codec: str = "none") -> None:
+    with Producer(broker.bootstrap, **{"compression.type": codec}) as producer:
+        producer.send(topic, key, b"value" * 20).result(30)
+
+
+async def codecs(broker: BrokerProcess, topic: str, count: int) -> list[int]:
+    """Of the batches in a topic."""
+    async with Admin(broker.bootstrap) as admin:
+        fetcher = Fetcher(admin)
+        fetcher.assign({(topic, 0): 0})
+        found: list[int] = []
+        while len(found) < count:
+            found += [batch.codec for fetched in await fetcher.fetch() for batch in fetched.batches]
+        await fetcher.close()
+    return found
+
+
+def test_a_topics_codec_may_change(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    topic = new_topic("codec")
+
+    async def create() -> None:
+        async with Admin(shared_broker.bootstrap) as admin:
+            await admin.create_topics({topic: 1}, configs={"compression.type": "lz4"})
+
+    async def alter(value: str) -> None:
+        async with Admin(shared_broker.bootstrap) as admin:
+            await admin.alter_configs(TOPIC_RESOURCE, topic, {"compression.type": value})
+
+    asyncio.run(create())
+    write(shared_broker, topic, b"k")
+    for word in ("zstd", "uncompressed", "producer"):
+        asyncio.run(alter(word))
+        write(shared_broker, topic, b"k", "snappy")
+    assert asyncio.run(codecs(shared_broker, topic, 4)) == [3, 4, 0, 2]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_compacted_topic_wants_keys(
+    shared_broker: BrokerProcess, new_topic: Callable[[str], str], codec: str
+) -> None:
+    topic = new_topic("compacted")
+
+    async def create() -> None:
+        async with Admin(shared_broker.bootstrap) as admin:
+            await admin.create_topics({topic: 1}, configs={"cleanup.policy": "compact"})
+
+    asyncio.run(create())
+    write(shared_broker, topic, b"k", codec)
+    with pytest.raises(KafkaError) as caught:
+        write(shared_broker, topic, None, codec)
+    assert caught.value.code == 87
