@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ class Context:
     groups: Any = None
     transactions: Any = None
 
+    # Held from reading a resource's configs until they are replaced, so that two alterations both count.
+    config_changes: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Read by `load`.
     acls: Acls = field(init=False)
     entities: Entities = field(init=False)

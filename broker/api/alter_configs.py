@@ -27,7 +27,8 @@ async def handle(context: Context, request: AlterConfigsRequest, call: Call) -> 
         try:
             if asked[kind, name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            await _replace(context, resource, request.validate_only)
+            async with context.config_changes:
+                await _replace(context, resource, request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         response.responses.append(result)

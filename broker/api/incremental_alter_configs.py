@@ -37,7 +37,8 @@ async def handle(
             if kind == BROKER_LOGGER:
                 _alter_loggers(context, resource, request.validate_only)
             else:
-                await _alter(context, resource, request.validate_only)
+                async with context.config_changes:
+                    await _alter(context, resource, request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         response.responses.append(result)

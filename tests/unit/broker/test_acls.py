@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,12 +26,12 @@ from penstock.errors import ErrorCode, KafkaError
 EVERYTHING = AclFilter(ANY, None, PatternType.ANY, None, None, ANY, ANY)
 
 
-def acl(name: str = "t", pattern: int = PatternType.LITERAL, **changes: object) -> Acl:
+def acl(name: str = "t", pattern: int = PatternType.LITERAL, **changes: Any) -> Acl:
     one = Acl(ResourceType.TOPIC, name, pattern, "User:a", "*", AclOperation.READ, Permission.ALLOW)
     return one._replace(**changes)
 
 
-def wanted(**changes: object) -> AclFilter:
+def wanted(**changes: Any) -> AclFilter:
     return EVERYTHING._replace(**changes)
 
 

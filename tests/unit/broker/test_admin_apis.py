@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,24 @@ def test_what_can_not_be_altered(shared_broker: BrokerProcess, new_topic: Callab
     ):
         assert alter(shared_broker, kind, resource, op, only_look=True) == code, (kind, resource, op)
     assert described(shared_broker, TOPIC, name)["cleanup.policy"] == ("delete", 5)
+
+
+def test_alterations_at_one_time_all_count(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    name = new_topic("together")
+    create(shared_broker, name)
+    wanted = {
+        "retention.ms": "1001",
+        "segment.ms": "1002",
+        "flush.ms": "1003",
+        "segment.jitter.ms": "7",
+        "retention.bytes": "9",
+    }
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        for value in range(20):
+            ops = [(key, SET, str(value + int(text))) for key, text in wanted.items()]
+            assert set(pool.map(lambda op: alter(shared_broker, TOPIC, name, op), ops)) == {0}
+            told = described(shared_broker, TOPIC, name)
+            assert {key: told[key][0] for key in wanted} == {key: text for key, _, text in ops}
 
 
 def test_groups_and_loggers_have_configs(broker: BrokerProcess) -> None:
