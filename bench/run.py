@@ -82,10 +82,16 @@ def _try(measured: Measured, side: str, say: Say, work: Callable[[], Sample | No
     except Skipped as reason:
         text = str(reason)
     except Exception as error:  # noqa: BLE001 - the other cases are still worth measuring; this one's failure is reported
-        text = f"{type(error).__name__}: {error}"
+        text = _short(f"{type(error).__name__}: {error}")
     measured.failed.setdefault(side, text)  # the first failure is the cause of the others
     say(f"    {side:9} {text}")
     return None
+
+
+def _short(text: str) -> str:
+    """The first and the last line: what failed, and in what came along of a log the reason."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
 
 
 def brief(sample: Sample, most: int = 4) -> str:

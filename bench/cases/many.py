@@ -111,8 +111,8 @@ class Sustained(Case):
 
     def run(self, world: World, side: str) -> Sample:
         broker = world.broker(side)
-        # At this rate the whole log is replaced within half a minute, and everything from then on is past retention.
-        configs = {"segment.bytes": str(4 * MIB), "retention.bytes": str(8 * MIB), "file.delete.delay.ms": "0"}
+        # At this rate the log is past its retention from the first minute on, and two or three segments a second are rolled.
+        configs = {"segment.bytes": str(16 * MIB), "retention.bytes": str(32 * MIB), "file.delete.delay.ms": "0"}
         partitions, rate = world.scaled(self.partitions, least=4), world.scaled(self.rate, least=100)
         partitions, rate = min(partitions, self.partitions), min(rate, self.rate)
         topic = world.topic(broker, self.name, partitions, configs)
