@@ -78,6 +78,11 @@ class Broker:
         """Whether it serves."""
         return self._server is not None
 
+    def counters(self) -> dict[str, int]:
+        """What its network threads count, by name (`penstock.pyx.border.DataPlane.counters`); empty while it is stopped."""
+        server = self._server
+        return {} if server is None else server.counters()
+
     def start(self) -> Broker:
         """Start it; returns when it serves. Nothing happens if it runs already."""
         if self._thread is not None:

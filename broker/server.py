@@ -65,6 +65,7 @@ class Server:
         self._data = data
         self._listeners = list(listeners)
         self._logs = Logs()
+        self._data_plane: DataPlane | None = None
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
         self._opening: asyncio.Task[None] | None = None
@@ -87,6 +88,10 @@ class Server:
         self._clean = True
         await self._unwind()
 
+    def counters(self) -> dict[str, int]:
+        """What the network threads count (`DataPlane.counters`); empty before the start."""
+        return {} if self._data_plane is None else self._data_plane.counters()
+
     async def _unwind(self) -> None:
         failure: BaseException | None = None
         while self._undo:
@@ -106,7 +111,7 @@ class Server:
         folders = log_dirs(self._data, self.config["log.dirs"] or self.config["log.dir"])
         dirs = await loop.run_in_executor(None, LogDirs.open, folders, self.node_id, ballast_bytes)
         self._undo.append(lambda: self._close_folders(dirs))
-        data_plane = self._bind()
+        data_plane = self._data_plane = self._bind()
         self._undo.append(lambda: self._stop_data_plane(data_plane))
         store = await EmbeddedStore.open(dirs.first.path / STORE)
         self._undo.append(store.close)

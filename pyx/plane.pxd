@@ -160,6 +160,8 @@ cdef struct Counters:
     int64_t fetch_bytes
     int64_t fetch_errors
     int64_t fetch_waits
+    int64_t fetch_sessions_made
+    int64_t fetch_partitions_asked    # named by requests, not those that their sessions remember
     int64_t cold_ranges
     int64_t stalls
 
@@ -248,3 +250,25 @@ cdef inline uint64_t token_pack(
 # The slot of a running number between head and tail.
 cdef inline Slot* slot_at(Connection* c, uint32_t number) noexcept nogil:
     return &c.ring[number % SLOTS]
+
+
+# Asks for a turn.
+cdef inline void connection_ready(Reactor* r, Connection* c) noexcept nogil:
+    if c.on_ready:
+        return
+    c.on_ready = True
+    c.ready_next = NULL
+    if r.ready_last == NULL:
+        r.ready_first = c
+    else:
+        r.ready_last.ready_next = c
+    r.ready_last = c
+
+
+# Bytes of answers that wait for the peer, without pieces.
+cdef inline int64_t output_left(const Connection* c) noexcept nogil:
+    return <int64_t>(c.output.n - c.sent)
+
+
+cdef inline bint output_full(const Connection* c) noexcept nogil:
+    return output_left(c) > OUTPUT_BYTES_MAX or c.pieces.first < c.pieces.n

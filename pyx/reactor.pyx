@@ -6,21 +6,12 @@ on the ready list; `connection_run` is the one place where a connection does any
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 
 from penstock.pyx.admission cimport LISTENERS_MAX, admission_enter, admission_leave, admission_wait_ms
-from penstock.pyx.connection cimport (
-    connection_close,
-    connection_open,
-    connection_ready,
-    connection_rest,
-    connection_resume,
-    connection_run,
-    output_left,
-    slots_full,
-    connection_unstall,
-)
+from penstock.pyx.connection cimport connection_close, connection_open, connection_rest, connection_run
 from penstock.pyx.control cimport queue_clear, queue_open, queue_take
 from penstock.pyx.fetch cimport FetchJob
 from penstock.pyx.endian cimport get_u32
 from penstock.pyx.frame cimport SIZE_BYTES, Writer, writer_free
+from penstock.pyx.input cimport input_unstall
 from penstock.pyx.partition cimport Partition, partition_release, partition_retain, set_wake_hook
 from penstock.pyx.plane cimport (
     ACCEPTS_MAX,
@@ -51,6 +42,8 @@ from penstock.pyx.plane cimport (
     SWEEP_MS_MAX,
     Slot,
     slot_at,
+    connection_ready,
+    output_left,
 )
 from penstock.pyx.posix cimport (
     AF_INET6,
@@ -112,6 +105,7 @@ from penstock.pyx.posix cimport (
     strncmp,
     timespec,
 )
+from penstock.pyx.requests cimport requests_resume, slots_full
 from penstock.pyx.waiting cimport look_moved, unpark, wait_open
 
 cdef enum:
@@ -332,7 +326,7 @@ cdef void on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
         r.counters.answers_late += 1
         return
     if mail.kind == MAIL_RESUME or mail.kind == MAIL_RESUME_LOSE:
-        connection_resume(r, c, number, mail.answer.p, <int32_t>mail.answer.n, mail.kind == MAIL_RESUME_LOSE)
+        requests_resume(r, c, number, mail.answer.p, <int32_t>mail.answer.n, mail.kind == MAIL_RESUME_LOSE)
         return
     slot.request_bytes = 0
     c.handed_over -= slot.handed_over
@@ -424,7 +418,7 @@ cdef void on_unstall(Reactor* r) noexcept nogil:
     cdef uint32_t i
     for i in range(r.places_used):
         if r.connections[i].stalled:
-            connection_unstall(r, r.connections[i])
+            input_unstall(r, r.connections[i])
             connection_ready(r, r.connections[i])
 
 

@@ -1,0 +1,220 @@
+"""What a connection sends; see output.pxd."""
+from libc.stdint cimport int32_t, int64_t
+
+from penstock.pyx.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
+from penstock.pyx.fetchanswer cimport FilePiece, fetch_answer, piece_release
+from penstock.pyx.fetchread cimport FETCH_AGAIN, FETCH_COLD, FETCH_FAILED, FETCH_WAIT, FetchState, fetch_try
+from penstock.pyx.frame cimport Writer, write_raw, writer_free
+from penstock.pyx.plane cimport (
+    Connection,
+    OUTPUT_BYTES_MAX,
+    OUTPUT_KEPT_BYTES,
+    Reactor,
+    SENDFILE_CHUNK_BYTES,
+    SLOT_CLOSE,
+    SLOT_CONTROL,
+    SLOT_FETCH,
+    Slot,
+    TURN_BYTES,
+    connection_ready,
+    output_full,
+    slot_at,
+)
+from penstock.pyx.posix cimport (
+    EAGAIN,
+    EINTR,
+    MSG_MORE,
+    MSG_NOSIGNAL,
+    errno,
+    memmove,
+    memset,
+    off_t,
+    send,
+    sendfile,
+)
+from penstock.pyx.reader cimport range_is_cached, reader_submit
+from penstock.pyx.waiting cimport park, unpark
+
+cdef enum:
+    OUTPUT_COMPACT_BYTES = OUTPUT_BYTES_MAX // 4
+
+
+cdef bint warm(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
+    """Whether the next n bytes of a piece can go without waiting for a disk; if not, a reader thread has them."""
+    if piece.position + n <= piece.warm_until or range_is_cached(piece.read.fd, piece.position, n):
+        return True
+    piece.warm_until = piece.position + n
+    if not reader_submit(r.plane.readers, piece.read.fd, piece.position, n, r, c.place, c.generation):
+        return True
+    r.counters.cold_ranges += 1
+    c.cold = True
+    return False
+
+
+cdef ssize_t send_file(Reactor* r, Connection* c, FilePiece* piece) noexcept nogil:
+    cdef int64_t n = min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)
+    cdef off_t position = piece.position
+    cdef ssize_t went
+    went = sendfile(c.fd, piece.read.fd, &position, <size_t>n)
+    if went > 0:
+        piece.position += went
+        piece.left -= went
+        if piece.left == 0:
+            piece_release(piece)
+            c.pieces.first += 1
+    return went
+
+
+cdef void output_reset(Connection* c) noexcept nogil:
+    c.sent = 0
+    c.output.n = 0
+    c.pieces.n = 0
+    c.pieces.first = 0
+    if c.output.capacity > OUTPUT_KEPT_BYTES:
+        writer_free(&c.output)
+
+
+cdef void output_compact(Connection* c) noexcept nogil:
+    """Drops bytes that went, so that a peer that is always a little behind doesn't make the buffer grow for ever."""
+    cdef int32_t i
+    if c.sent < OUTPUT_COMPACT_BYTES:
+        return
+    memmove(c.output.p, c.output.p + c.sent, c.output.n - c.sent)
+    for i in range(c.pieces.first, c.pieces.n):
+        c.pieces.p[i].at -= c.sent
+    c.output.n -= c.sent
+    c.sent = 0
+
+
+cdef bint output_send(Reactor* r, Connection* c) noexcept nogil:
+    """Sends until all is out, the peer takes no more, a range is cold, or the turn is over. False: close."""
+    cdef FilePiece* piece
+    cdef size_t until
+    cdef ssize_t went
+    cdef int64_t total = 0
+    while c.writable:
+        piece = &c.pieces.p[c.pieces.first] if c.pieces.first < c.pieces.n else NULL
+        until = piece.at if piece != NULL else c.output.n
+        if c.sent == until and piece == NULL:
+            break
+        if total >= TURN_BYTES:
+            connection_ready(r, c)
+            break
+        if c.sent < until:
+            went = send(c.fd, c.output.p + c.sent, until - c.sent, MSG_NOSIGNAL | (MSG_MORE if piece != NULL else 0))
+            c.sent += <size_t>went if went > 0 else 0
+        elif c.cold or not warm(r, c, piece, min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)):
+            break
+        else:
+            went = send_file(r, c, piece)
+            if went == 0:                             # the file is shorter than its log says
+                return False
+        if went > 0:
+            total += went
+        elif errno == EAGAIN:
+            c.writable = False
+        elif errno != EINTR:
+            return False
+    if total:
+        r.counters.bytes_out += total
+        c.active_ms = r.now_ms
+        c.took_ms = r.now_ms
+    if c.sent == c.output.n and c.pieces.first == c.pieces.n:
+        output_reset(c)
+    else:
+        output_compact(c)
+    return True
+
+
+cdef enum Step:
+    STEP_DONE = 1                     # the slot's answer is in the output
+    STEP_WAIT = 0
+    STEP_CLOSE = -1
+
+
+cdef Step warm_range(Reactor* r, Connection* c, FetchJob* job) noexcept nogil:
+    """Has a reader thread read what a fetch of an old version needs in memory; it is tried again then."""
+    cdef const FetchRange* cold = &job.ranges[job.cold]
+    job.look = True
+    r.counters.cold_ranges += 1
+    c.cold = reader_submit(
+        r.plane.readers, cold.read.fd, cold.read.position, cold.read.length, r, c.place, c.generation
+    )
+    if not c.cold:
+        connection_ready(r, c)                        # too much is waiting to be read: in a later turn
+    return STEP_WAIT
+
+
+cdef Step answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
+    cdef FetchJob* job = slot.fetch
+    cdef bint must_answer = r.now_ms >= job.deadline_ms or r.draining
+    cdef FetchState state
+    cdef int64_t n
+    cdef bint made
+    if not job.look or c.cold:
+        return STEP_WAIT
+    if not job.begun:
+        fetch_begin(job, r.plane.logs, r.plane.sessions, r.now_ms)
+    job.look = False
+    state = fetch_try(job, r.id, must_answer)
+    if state == FETCH_COLD:
+        return warm_range(r, c, job)
+    if state == FETCH_AGAIN:
+        job.look = True
+        connection_ready(r, c)
+        return STEP_WAIT
+    if state == FETCH_WAIT:
+        return STEP_WAIT if park(r, job) else STEP_CLOSE
+    if state == FETCH_FAILED:
+        return STEP_CLOSE
+    unpark(r, job)
+    made = job.wants_session and job.session == NULL
+    n = fetch_answer(job, r.now_ms, &c.output, &c.pieces, &r.counters.fetch_errors)
+    r.counters.fetch_sessions_made += made and job.session != NULL
+    slot.fetch = NULL
+    fetch_free(job)
+    if n < 0:
+        return STEP_CLOSE
+    r.counters.fetch_bytes += n
+    return STEP_DONE
+
+
+cdef Step answer_head(Reactor* r, Connection* c) noexcept nogil:
+    """Moves the oldest slot's answer to the output, if it is there."""
+    cdef Slot* slot = slot_at(c, c.head)
+    if slot.state == SLOT_CONTROL:
+        return STEP_WAIT
+    if slot.state == SLOT_FETCH:
+        return answer_fetch(r, c, slot)
+    if slot.state == SLOT_CLOSE:
+        c.closing = True
+        return STEP_DONE
+    if c.output.n == 0:
+        writer_free(&c.output)
+        c.output = slot.answer
+        memset(&slot.answer, 0, sizeof(Writer))
+    else:
+        write_raw(&c.output, slot.answer.p, slot.answer.n)
+        writer_free(&slot.answer)
+    return STEP_CLOSE if c.output.failed else STEP_DONE
+
+
+cdef bint output_pump(Reactor* r, Connection* c) noexcept nogil:
+    """Answers in order, as far as they are there and the peer takes them. False: close."""
+    cdef Step step
+    cdef bint progress = True
+    while progress:
+        progress = False
+        while c.head != c.tail and not output_full(c) and not c.closing:
+            step = answer_head(r, c)
+            if step == STEP_CLOSE:
+                return False
+            if step == STEP_WAIT:
+                break
+            c.head += 1
+            progress = True
+        if not output_send(r, c):
+            return False
+        if c.on_ready:                                # its turn is over
+            break
+    return True

@@ -1,0 +1,83 @@
+"""Fetch as clients use it: sessions of Java's consumer over many partitions, and librdkafka in its oldest ways."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness import BrokerProcess
+from kafka_jars import HEAP, kafka_classpath
+
+from penstock.broker import Broker
+
+PARTITIONS = 60
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
+def test_javas_consumer_has_a_session_of_many_partitions(version: str) -> None:
+    with Broker() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("wide", PARTITIONS, 1)])["wide"].result(30)
+        consumer = subprocess.Popen(
+            ["java", *HEAP, "-cp", kafka_classpath(version), CONSUMER]
+            + ["--bootstrap-server", broker.bootstrap, "--topic", "wide", "--from-beginning"]
+            + ["--max-messages", str(PARTITIONS * 5), "--timeout-ms", "90000"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+            for n in range(5):
+                for partition in range(PARTITIONS):
+                    producer.produce("wide", b"%d.%d" % (partition, n), partition=partition)
+                assert producer.flush(30) == 0
+            said, wrong = consumer.communicate(timeout=150)
+        finally:
+            consumer.kill()
+            consumer.wait()
+        assert consumer.returncode == 0, wrong
+        got = said.split()
+        assert sorted(got) == sorted(f"{p}.{n}" for p in range(PARTITIONS) for n in range(5))
+        for partition in range(PARTITIONS):
+            # Each once, and in the order of its partition.
+            assert [one for one in got if one.startswith(f"{partition}.")] == [f"{partition}.{n}" for n in range(5)]
+        counters = broker.counters()
+        assert counters["fetch_errors"] == 0
+        # A consumer that leaves closes its session; it was there if requests for all partitions were small.
+        assert counters["fetch_sessions_made"] >= 1
+        assert counters["fetch_partitions_asked"] < counters["requests_fetch"] * PARTITIONS / 2 + 2 * PARTITIONS
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+@pytest.mark.parametrize("version", ["0.8.2", "0.9.0", "0.10.0", "0.11.0"])
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
+def test_old_librdkafka_reads_what_a_new_one_wrote_and_the_other_way(
+    shared_broker: BrokerProcess, new_topic: Callable[[str], str], version: str, codec: str
+) -> None:
+    topic = new_topic("old")
+    old = ["-X", "api.version.request=false", "-X", f"broker.version.fallback={version}"]
+    lines = [f"{who}{n}" for who in ("new", "old") for n in range(20)]
+
+    def kcat(*arguments: str, stdin: str = "") -> str:
+        done = subprocess.run(
+            ["kcat", "-b", shared_broker.bootstrap, "-t", topic, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    kcat("-P", "-p", "0", "-X", f"compression.codec={codec}", stdin="\n".join(lines[:20]) + "\n")
+    kcat("-P", "-p", "0", "-X", f"compression.codec={codec}", *old, stdin="\n".join(lines[20:]) + "\n")
+    assert kcat("-C", "-p", "0", "-o", "beginning", "-e", "-q", *old).splitlines() == lines
+    assert kcat("-C", "-p", "0", "-o", "beginning", "-e", "-q").splitlines() == lines
