@@ -93,7 +93,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         """Feed AddPartitions without waiting: an error code. Nothing can come in between it and the caller's append."""
         entry = self.entries.get(name)
         if entry is None:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            return self._unknown(name)
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         event.token = answer
         self._feed(entry, event)
@@ -103,8 +103,16 @@ class TransactionCoordinator(Coordinator[Transaction]):
         """Whether a partition is in the ongoing transaction of that producer: an error code."""
         machine = self.find(name)
         if machine is None:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            return self._unknown(name)
         return transactions.verify(machine, producer_id, producer_epoch, partition)
+
+    def _unknown(self, name: str) -> int:
+        """An id without a machine: nobody's, or of a partition that could not be read."""
+        try:
+            self.check_served(name)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
     def _act(self, entry: Entry[Transaction], action: object) -> object | None:
         assert isinstance(action, WriteMarkers)

@@ -192,6 +192,26 @@ def test_an_open_transactions_offsets_are_pending_after_a_restart(play: Play) ->
     play(steps)
 
 
+def test_nobody_is_coordinated_from_a_rotten_log_unless_an_operator_says_so(play: Play) -> None:
+    async def steps(world: World) -> None:
+        owner = await begin(world, "x", [("t", 0)])
+        for batch in statelog.build_batches([(b"\0\0\0\1x", b"\0\x7f")], 1):
+            LOGS.append(TRANSACTION_STATE, 0, batch)
+        await world.start()
+        assert world.transactions.verify("x", *owner, ("t", 0)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        late = AddPartitions(None, *owner, [("t", 0)], 2)
+        assert world.transactions.add_now("x", late) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with pytest.raises(KafkaError) as raised:
+            await world.transactions.end("x", End(None, *owner, True))
+        assert raised.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        world.config = {**world.config, "penstock.coordinator.skip.damaged": True}
+        await world.start()
+        assert world.transactions.verify("x", *owner, ("t", 0)) == ErrorCode.NONE
+        assert not (await world.transactions.end("x", End(None, *owner, True))).error
+
+    play(steps)
+
+
 def test_a_decided_transaction_is_finished_at_the_start(play: Play) -> None:
     async def steps(world: World) -> None:
         world.topics.make("data", 2)
