@@ -266,8 +266,11 @@ cdef int16_t partition_append(
     out.log_start_offset = -1
     pthread_mutex_lock(&p.lock)
     config = p.config
+    end = p.log.log_end
     pthread_mutex_unlock(&p.lock)
     out.error = ingest(&config, records, n, _who(origin), now_ms, &taken)
+    if out.error == 0:
+        out.error = ingest_place(&config, &taken, end)
     out.refusal = taken.refusal
     if out.error != 0:
         return out.error

@@ -4,8 +4,8 @@
 #   - penstock.validate.records is `full`, or the topic is compacted (no record may be without a key): it is opened;
 #   - compression.type names another codec: it is compressed anew.
 # Message sets (magic 0 and 1) keep their magic. Messages that lie plain get offsets in place; a wrapper of magic 1
-# too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed anew under the
-# partition's lock, as its messages get absolute offsets (as in Kafka 0.8 to 3.9).
+# too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed anew, as its messages
+# get absolute offsets (as in Kafka 0.8 to 3.9).
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
@@ -40,6 +40,7 @@ cdef struct Ingested:
     vector[uint8_t] inner                       # messages of a wrapper of magic 0 that wait for their offsets
     int wrapper_codec
     int wrapper_level
+    int64_t placed_at                           # the first offset that `rebuilt` was made for; -1: none yet
     Refusal refusal
 
 # Judges `records` without any lock and prepares them; they may be written to. 0 or Kafka's code:
@@ -48,6 +49,7 @@ cdef struct Ingested:
 cdef int16_t ingest(const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms,
                     Ingested* out) noexcept nogil
 
-# Under the partition's lock: what needs the offset of the first record. Costs nothing but for wrappers of magic 0,
-# which may still turn out too large (10).
+# What needs the offset of the first record: wrappers of magic 0 are compressed, and may still turn out too large (10).
+# Called first with the offset that is likely, so that under the partition's lock there is nothing left to do unless
+# somebody else has appended meanwhile.
 cdef int16_t ingest_place(const LogConfig* config, Ingested* out, int64_t offset) noexcept nogil

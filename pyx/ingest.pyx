@@ -346,7 +346,7 @@ cdef int take_messages(const LogConfig* config, uint8_t* records, size_t n, Batc
 cdef int16_t ingest_place(const LogConfig* config, Ingested* out, int64_t offset) noexcept nogil:
     cdef BatchHeader* header
     cdef int fault
-    if out.inner.empty():
+    if out.inner.empty() or out.placed_at == offset:
         return 0
     header = &out.batches[0]
     messages_number(out.inner.data(), out.inner.size(), offset)
@@ -358,6 +358,7 @@ cdef int16_t ingest_place(const LogConfig* config, Ingested* out, int64_t offset
     header.size = <int64_t>out.rebuilt.size()
     out.records = out.rebuilt.data()
     out.n = out.rebuilt.size()
+    out.placed_at = offset
     if 0 < config.max_message_bytes < header.size or header.size > config.segment_bytes:
         return refuse(out, BATCH_TOO_LARGE)
     return 0
@@ -372,6 +373,7 @@ cdef int16_t ingest(const LogConfig* config, uint8_t* records, size_t n, int who
     cdef int16_t error
     out.refusal.fault = BATCH_OK
     out.refusal.count = 0
+    out.placed_at = -1
     if n == 0:
         return INVALID_RECORD
     fault = batch_parse(records, n, &first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,16 @@ def bent(data: bytes, at: int) -> bytes:
 def nested(magic: int) -> bytes:
     inner = wrap(magic, plain(magic, 2), GZIP, 1)
     return pack(magic, Message(1, None, compress(GZIP, inner), -1, GZIP))
+
+
+@pytest.mark.parametrize("codec", [0, GZIP, LZ4])
+def test_appenders_side_by_side_get_offsets_of_their_own(make_log: Callable[..., Log], codec: int) -> None:
+    log = make_log()
+    with ThreadPoolExecutor(4) as threads:
+        bases = list(threads.map(log.append, [sent(0, codec, 3)] * 100))
+    assert sorted(bases) == list(range(0, 300, 3))
+    found = unwrap(b"".join(bytes(raw) for raw in log.read_all()), 0)
+    assert [one.offset for one in found] == list(range(300))
 
 
 REFUSED = {
