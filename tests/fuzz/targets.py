@@ -25,6 +25,7 @@ import atheris
 from penstock.errors import KafkaError
 from penstock.pyx import batch, codec, columns, convert, crc, messageset
 from penstock.pyx.border import DataPlane
+from penstock.pyx.compactor import Compactor, Pace, RottenLogError
 from penstock.pyx.logs import Logs
 
 # The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds.
@@ -35,6 +36,7 @@ with atheris.instrument_imports(["penstock.pyx.wire"]) if sys.argv[1:2] == ["wir
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_BYTES = 1 << 20
 TOPIC_ID = bytes(range(16))
+PACE = Pace()
 TARGETS: dict[str, Callable[[bytes], None]] = {}
 SEEDS: dict[str, Callable[[], list[bytes]]] = {}
 
@@ -216,6 +218,59 @@ def recovery(data: bytes) -> None:
     logs.aborted("damaged", 0, 0, where.log_end)
     assert logs.append("damaged", 0, made_batches()[1]).base_offset == where.log_end
     logs.delete("damaged", 0)
+
+
+def compaction_seeds() -> list[bytes]:
+    """A segment of batches and message sets, each with its length in front."""
+    stored = made_batches() + made_messages()
+    parts = [struct.pack(">H", len(part) + 1) + b"\x01" + part for part in stored]
+    return [b"".join(parts), b"".join(parts[:3]), *parts]
+
+
+@target(compaction_seeds)
+def compaction(data: bytes) -> None:
+    """A sealed segment of any batches: two passes over it leave it alone or right, and nothing new comes out of it."""
+    segment, end = bytearray(), 0
+    while len(data) > 2:
+        (length,) = struct.unpack_from(">H", data)
+        stored = bytearray(repaired(data[2 : 2 + length]))
+        data = data[2 + length :]
+        if len(stored) < 61 and (len(stored) < 26 or stored[16] > 1):
+            continue
+        delta = struct.unpack_from(">i", stored, 23)[0] if stored[16] == 2 else 0
+        struct.pack_into(">q", stored, 0, end)
+        end += max(0, delta) + 1
+        segment += stored
+    folder = work() / "compacted-0"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(segment)
+    (folder / f"{max(end, 1):020d}.log").write_bytes(b"")
+    logs = Logs()
+    try:
+        logs.lead("compacted", TOPIC_ID, 0, 0, str(work()), {}, True)
+    except OSError:
+        return
+    before = _records_of(logs)
+    with contextlib.suppress(RottenLogError):
+        for now_ms in (10_000, 20_000):
+            Compactor(PACE, 1 << 10, 0.9, LIMIT_BYTES).compact(logs, "compacted", 0, -1, now_ms, 0, 5000)
+            assert not _records_of(logs) - before
+    logs.delete("compacted", 0)
+
+
+def _records_of(logs: Logs) -> set[tuple[int, int, bytes | None, bytes | None]]:
+    """Every record of the log that can be opened."""
+    found = set()
+    where = logs.offsets("compacted", 0)
+    at = where.log_start
+    with contextlib.suppress(KafkaError, batch.BatchError):  # garbage where a batch should be
+        while at < where.log_end and (stored := logs.read("compacted", 0, at, 1 << 20)):
+            for raw in batch.split(stored):
+                at = max(at, raw.last_offset) + 1
+                with contextlib.suppress(batch.BatchError):
+                    found |= {(r.offset, r.timestamp_ms, r.key, r.value) for r in batch.records(raw, LIMIT_BYTES)}
+    return found
 
 
 @cache
