@@ -242,6 +242,22 @@ def test_an_aborted_transaction_across_segments_and_passes(log: CompactedLog) ->
     assert log.kept(committed=True) == log.kept()
 
 
+@pytest.mark.parametrize("first_to_end", [7, 8])
+def test_interleaved_transactions_that_abort_in_any_order(log: CompactedLog, first_to_end: int) -> None:
+    log.put((b"a", b"keep"), (b"b", b"keep"))
+    log.put((b"a", b"bad"), producer=(7, 0, 0), transactional=True)
+    log.put((b"b", b"bad"), producer=(8, 0, 0), transactional=True)
+    log.put((b"a", b"bad"), producer=(7, 0, 1), transactional=True)
+    for producer in (first_to_end, 15 - first_to_end):
+        log.mark(marker(False, producer, 0, 0, NOW_MS))
+    log.put((b"c", b"good"), producer=(7, 0, 2), transactional=True)
+    log.mark(marker(True, 7, 0, 0, NOW_MS))
+    log.roll()
+    log.compact()
+    assert values(log) == {b"a": b"keep", b"b": b"keep", b"c": b"good"}
+    assert log.kept(committed=True) == log.kept()
+
+
 def test_a_small_table_takes_several_passes(log: CompactedLog) -> None:
     for turn in range(3):
         for batch in range(10):
