@@ -72,7 +72,9 @@ class Penstock(Broker):
     def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
         super().__init__(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self._process = BrokerProcess(folder / "data", properties)
+        # Byte code is kept, as everywhere but where an environment forbids it: a start must not measure Python's compiler.
+        keep = {"PYTHONDONTWRITEBYTECODE": ""}
+        self._process = BrokerProcess(folder / "data", properties, environment=keep)
         (self._process.port,) = free_ports(1)
 
     @property
