@@ -1,5 +1,4 @@
 """Answers to fetches; see fetchanswer.pxd."""
-from libc.stdint cimport uint8_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.fetch cimport (

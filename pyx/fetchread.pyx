@@ -1,5 +1,5 @@
 """Whether there is enough to answer a fetch; see fetchread.pxd."""
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from penstock.pyx.batch cimport ATTRIBUTES_AT, CODEC_MASK, LENGTH_AT, LOG_OVERHEAD, MAGIC_AT
 from penstock.pyx.endian cimport get_i16, get_i32

@@ -24,10 +24,10 @@ def test_javas_consumer_has_a_session_of_many_partitions(version: str) -> None:
     with Broker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("wide", PARTITIONS, 1)])["wide"].result(30)
+        where = ["--bootstrap-server", broker.bootstrap, "--topic", "wide", "--from-beginning"]
+        ends = ["--max-messages", str(PARTITIONS * 5), "--timeout-ms", "90000"]
         consumer = subprocess.Popen(
-            ["java", *HEAP, "-cp", kafka_classpath(version), CONSUMER]
-            + ["--bootstrap-server", broker.bootstrap, "--topic", "wide", "--from-beginning"]
-            + ["--max-messages", str(PARTITIONS * 5), "--timeout-ms", "90000"],
+            ["java", *HEAP, "-cp", kafka_classpath(version), CONSUMER, *where, *ends],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
