@@ -220,8 +220,8 @@ class Client:
         """One attempt: send a request to a broker (ANY_NODE: whichever answers) and give back its response.
 
         The version is the highest that both sides speak, within `versions` if they are given. Raises KafkaError:
-        ConnectionLost or RequestTimedOut when no answer came (retriable, but whether it was carried out is unknown), UNSUPPORTED_VERSION; error
-        codes inside the response are the caller's to read.
+        ConnectionLost or RequestTimedOut when no answer came (retriable, but whether it was carried out is unknown),
+        UNSUPPORTED_VERSION; error codes inside the response are the caller's to read.
         """
         if node_id == ANY_NODE:
             return await self._send_any(request, timeout_ms)

@@ -297,9 +297,16 @@ class TransactionalSender:
         try:
             answer = await self._ask(request, END_TXN_V2 if self._version2 else None)
         except KafkaError as error:
-            # An abort of what the coordinator never saw begin (its AddPartitions failed) has nothing to do.
-            if committed or error.code != ErrorCode.INVALID_TXN_STATE:
+            if error.code != ErrorCode.INVALID_TXN_STATE:
                 raise
+            if committed and self._version2:
+                # An abort was stored already: by the transaction's timeout, or for a newer producer.
+                self._enter(TransactionState.FENCED)
+                text = f"the broker has aborted the transaction of transactional id `{self.transactional_id}`"
+                raise Fenced(ErrorCode.PRODUCER_FENCED, text) from error
+            if committed:
+                raise
+            # An abort of what the coordinator never saw begin (its AddPartitions failed) has nothing to do.
             if self._version2:  # A commit was stored before: the epoch to go on with isn't known.
                 await self._init_producer(self.producer_id, self.producer_epoch)
             return
