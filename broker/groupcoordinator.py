@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock import log
 from penstock.broker import statelog
@@ -171,6 +171,15 @@ class GroupCoordinator(Coordinator[AnyGroup]):
             self._open.setdefault((self.partition_of(name), event.producer_id), set()).add(name)
         answer: int | dict[TopicPartition, int] = await self.ask(name, event)
         return answer
+
+    def topic_deleted(self, name: str, event: Callable[[], object]) -> None:
+        """Tell the groups that have offsets of the topic; the others see it by the catalog's version."""
+        if name == self.topic:
+            super().topic_deleted(name, event)
+            return
+        for entry in list(self.entries.values()):
+            if entry.machine.offsets.has_topic(name):
+                self._feed(entry, event())
 
     def marker_written(self, partition: int, producer_id: int, commit: bool) -> None:
         """A producer's marker is in that partition of `__consumer_offsets`."""

@@ -137,6 +137,12 @@ class Offsets:
             for pending in self.transactional.values():
                 pending.pop(partition, None)
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether anything is stored, or on its way, of that topic."""
+        if any(name == topic for name, _ in self.committed) or any(name == topic for name, _ in self.in_flight):
+            return True
+        return any(name == topic for pending in self.transactional.values() for name, _ in pending)
+
     def partitions(self) -> set[TopicPartition]:
         """Every partition that has a commit, visible or not."""
         return {*self.committed, *self.in_flight}.union(*self.transactional.values())
