@@ -5,6 +5,8 @@ with no error; from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043). So is a con
 ConsumerGroupDescribe.
 """
 
+import asyncio
+
 from penstock.broker.acls import GROUP_OPERATIONS, operations_bits
 from penstock.broker.classicgroups import state as classic_state
 from penstock.broker.context import Call, Context
@@ -13,6 +15,8 @@ from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResp
 
 KEY, VERSIONS = 15, (0, 6)
 NOT_FOUND_SINCE = 6
+# Groups described before the loop may do something else.
+DESCRIBED_AT_ONCE = 100
 # What everybody may do while nobody is refused: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
 ALL_OPERATIONS = operations_bits(GROUP_OPERATIONS)
 
@@ -20,8 +24,12 @@ Described = DescribeGroupsResponse.DescribedGroup
 
 
 async def handle(context: Context, request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
-    """Describe one after the other."""
-    described = [_one(context, name, call) for name in request.groups]
+    """Describe one after the other, in turns with the loop's other work."""
+    described = []
+    for count, name in enumerate(request.groups, 1):
+        described.append(_one(context, name, call))
+        if count % DESCRIBED_AT_ONCE == 0:
+            await asyncio.sleep(0)
     if request.include_authorized_operations:
         for answer in described:
             if not answer.error_code:
