@@ -104,8 +104,8 @@ class Faults:
         """Answer with Kafka's error code and carry nothing out. Raises FaultError, also for an API whose answer has no
         place for an error."""
         try:
-            known = ErrorCode[code] if isinstance(code, str) else ErrorCode(code)
-        except (KeyError, ValueError):
+            known = ErrorCode[code] if isinstance(code, str) else code
+        except KeyError:
             raise FaultError(f"Kafka has no error `{code}`") from None
         if api in api_keys() and not _has_error(RESPONSES[api_keys()[api]]):
             raise FaultError(f"an answer to {api} has no error code")

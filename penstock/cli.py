@@ -21,6 +21,12 @@ COMMANDS = {
     "dedupe": "penstock.dedupe.command",
     "etl": "penstock.pipeline.etl.command",
     "audit": "penstock.pipeline.audit.command",
+    "topics": "penstock.pipeline.commands.topics",
+    "groups": "penstock.pipeline.commands.groups",
+    "configs": "penstock.pipeline.commands.configs",
+    "produce": "penstock.pipeline.commands.produce",
+    "consume": "penstock.pipeline.commands.consume",
+    "log": "penstock.broker.logcommand",
     "demo": "penstock.pipeline.demo.command",
     "bench": "penstock.bench.command",
 }

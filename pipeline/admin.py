@@ -18,6 +18,11 @@ LATEST = -1
 MAX_TIMESTAMP = -3
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+LOGGER_RESOURCE = 8
+GROUP_RESOURCE = 32
+# Where DescribeConfigs says that a value was set for the resource itself: topic, altered broker, logger, group.
+OWN_SOURCES = frozenset({1, 2, 3, 6, 8})
+STATIC_BROKER_SOURCE = 4
 CONTROLLER_WAIT = frozenset({ErrorCode.NOT_CONTROLLER})
 
 
@@ -27,6 +32,25 @@ class OffsetAt(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
+
+
+class ConfigEntry(NamedTuple):
+    """One config of a resource. `is_own`: it was set for this resource, not taken from a default."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    is_own: bool
+
+
+class GroupListing(NamedTuple):
+    """A group as a cluster lists it; state and type are empty from brokers that don't say them."""
+
+    group: str
+    state: str
+    protocol: str
+    type: str
 
 
 class Admin(Client):
@@ -161,17 +185,25 @@ class Admin(Client):
 
     async def describe_configs(self, kind: int, name: str) -> dict[str, str | None]:
         """All configs of a topic (TOPIC_RESOURCE) or a broker (BROKER_RESOURCE, name = its id)."""
+        return {entry.name: entry.value for entry in await self.config_entries(kind, name)}
+
+    async def config_entries(self, kind: int, name: str) -> list[ConfigEntry]:
+        """The same with where each comes from; also of a group (GROUP_RESOURCE) or a broker's loggers."""
         resource = messages.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=None
         )
         request = messages.DescribeConfigsRequest(resources=[resource])
-        node_id = int(name) if kind == BROKER_RESOURCE else ANY_NODE
+        node_id = _node_of(kind, name)
+        own = OWN_SOURCES | ({STATIC_BROKER_SOURCE} if kind == BROKER_RESOURCE else frozenset())
 
-        async def attempt() -> dict[str, str | None]:
+        async def attempt() -> list[ConfigEntry]:
             answer: messages.DescribeConfigsResponse = await self.send(node_id, request)
             (result,) = answer.results
             raise_for(result.error_code, f"configs of `{name}`: {result.error_message}")
-            return {entry.name: entry.value for entry in result.configs}
+            return [
+                ConfigEntry(entry.name, entry.value, entry.config_source, entry.read_only, entry.config_source in own)
+                for entry in sorted(result.configs, key=lambda entry: entry.name)
+            ]
 
         return await self.retry(attempt)
 
@@ -189,7 +221,7 @@ class Admin(Client):
             ],
         )
         request = messages.IncrementalAlterConfigsRequest(resources=[resource])
-        node_id = int(name) if kind == BROKER_RESOURCE else ANY_NODE
+        node_id = _node_of(kind, name)
 
         async def attempt() -> None:
             answer: messages.IncrementalAlterConfigsResponse = await self.send(node_id, request)
@@ -426,19 +458,61 @@ class Admin(Client):
         )
         return answer.groups[0]
 
+    async def describe_consumer_group(self, group: str) -> messages.ConsumerGroupDescribeResponse.DescribedGroup:
+        """The same of a group of the consumer protocol (KIP-848). Raises KafkaError GROUP_ID_NOT_FOUND for others."""
+        request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
+
+        def codes(answer: messages.ConsumerGroupDescribeResponse) -> Iterable[int]:
+            return (described.error_code for described in answer.groups)
+
+        answer: messages.ConsumerGroupDescribeResponse = await self.retry(
+            lambda: self.ask_coordinator(group, "group", request, codes=codes)
+        )
+        return answer.groups[0]
+
+    async def delete_offsets(self, group: str, tps: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets of partitions that no member of the group is subscribed to."""
+        topics: dict[str, messages.OffsetDeleteRequest.OffsetDeleteRequestTopic] = {}
+        for topic, partition in tps:
+            entry = topics.setdefault(
+                topic, messages.OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=[])
+            )
+            entry.partitions.append(
+                messages.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)
+            )
+        request = messages.OffsetDeleteRequest(group_id=group, topics=list(topics.values()))
+
+        def codes(answer: messages.OffsetDeleteResponse) -> Iterable[int]:
+            parts = [part.error_code for topic in answer.topics for part in topic.partitions]
+            return [answer.error_code, *parts]
+
+        await self.retry(lambda: self.ask_coordinator(group, "group", request, codes=codes))
+
     async def list_groups(self) -> dict[str, str]:
         """Every group of the cluster with its state."""
+        return {listed.group: listed.state for listed in await self.group_listings()}
 
-        async def attempt() -> dict[str, str]:
+    async def group_listings(self) -> list[GroupListing]:
+        """Every group of the cluster, by name."""
+
+        async def attempt() -> list[GroupListing]:
             cluster = await self.metadata([], refresh=True)
             answers = await _all(self.send(node, messages.ListGroupsRequest()) for node in cluster.brokers)
-            groups: dict[str, str] = {}
+            groups: dict[str, GroupListing] = {}
             for answer in answers:
                 raise_for(answer.error_code, "list groups")
-                groups.update({group.group_id: group.group_state for group in answer.groups})
-            return groups
+                for group in answer.groups:
+                    groups[group.group_id] = GroupListing(
+                        group.group_id, group.group_state, group.protocol_type, group.group_type
+                    )
+            return [groups[name] for name in sorted(groups)]
 
         return await self.retry(attempt)
+
+
+def _node_of(kind: int, name: str) -> int:
+    """Whom to ask about a resource: a broker itself knows its own configs and loggers."""
+    return int(name) if kind in (BROKER_RESOURCE, LOGGER_RESOURCE) and name else ANY_NODE
 
 
 class _Final(KafkaError):

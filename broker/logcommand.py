@@ -1,0 +1,109 @@
+"""`penstock log`: look into log folders. It only reads, so a running broker is no obstacle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from penstock.broker.logfiles import read_file
+
+FILES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".sequences")
+
+
+@click.group("log")
+def command() -> None:
+    """Look into the files of logs: segments, indexes, snapshots, checkpoints.
+
+    Example: penstock log dump data/flights-0 --records
+    """
+
+
+@command.command("dump")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--records", is_flag=True, help="Open the batches; internal topics' records are decoded.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object a row.")
+def dump(paths: Sequence[Path], records: bool, as_json: bool) -> None:
+    """Print what files hold, or all files of partition folders. Exit code 1 when something is damaged.
+
+    Example: penstock log dump data/flights-0/00000000000000000000.log
+    """
+    damaged = False
+    for path in _files(paths):
+        if not as_json:
+            click.echo(f"{path}:")
+        try:
+            for row in read_file(path, with_records=records):
+                damaged = damaged or "damage" in row
+                click.echo(json.dumps({"file": str(path), **row}, default=_plain) if as_json else _line(row))
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+    if damaged:
+        raise SystemExit(1)
+
+
+@command.command("verify")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
+def verify(paths: Sequence[Path], as_json: bool) -> None:
+    """Check every batch and index of log folders, or of a whole data folder; say what is damaged.
+
+    The end of a segment that a running broker writes may look damaged for a moment.
+
+    Example: penstock log verify data
+    """
+    files = list(_files(paths))
+    result: dict[str, Any] = {"files": len(files), "batches": 0, "records": 0, "bytes": 0, "damage": []}
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for path in progress.track(files, description="checking"):
+            result["bytes"] += path.stat().st_size
+            for row in read_file(path):
+                if "damage" in row:
+                    result["damage"].append({"file": str(path), **row})
+                elif "magic" in row:
+                    result["batches"] += 1
+                    result["records"] += row["count"]
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        for found in result["damage"]:
+            click.echo(f"{found['file']} at {found['position']}: {found['damage']}")
+        click.echo(
+            f"{result['files']} files, {result['batches']:,} batches, {result['records']:,} records, "
+            f"{result['bytes']:,} bytes; damaged: {len(result['damage'])}"
+        )
+    if result["damage"]:
+        raise SystemExit(1)
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """The files meant: themselves, those of a partition's folder, or those of all partitions of a data folder."""
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(found for found in path.rglob("*") if found.suffix in FILES and found.is_file())
+        else:
+            yield path
+
+
+def _line(row: dict[str, Any]) -> str:
+    inner = row.pop("records", None)
+    text = "  " + " ".join(f"{name}={_text(value)}" for name, value in row.items() if value is not None)
+    lines = [text]
+    for record in inner or ():
+        lines.append("    | " + " ".join(f"{name}={_text(value)}" for name, value in record.items() if value not in (None, [])))
+    return "\n".join(lines)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).decode(errors="backslashreplace")
+    return str(value)
+
+
+def _plain(value: object) -> object:
+    return _text(value) if isinstance(value, bytes | memoryview) else str(value)

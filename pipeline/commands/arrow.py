@@ -1,0 +1,105 @@
+"""Records as Arrow columns in a Parquet or Arrow file: no record becomes a Python object on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import click
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.pipeline.consumer import ConsumerRecord, PolledColumns
+
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.dictionary(pa.int32(), pa.string())),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", tz="UTC")),
+        ("key", pa.large_binary()),
+        ("value", pa.large_binary()),
+    ]
+)
+ROWS_MIN = 100_000  # of a written piece: small ones make slow files
+
+
+class Table:
+    """A file that grows piece by piece. It appears under its name when it is whole. Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix not in (".parquet", ".arrow"):
+            raise click.BadParameter(f"`{path}` ends neither with .parquet nor with .arrow", param_hint="--columns")
+        self._path = path
+        self._partial = path.with_name(f".{path.name}.partial")
+        make: Any = pq.ParquetWriter if path.suffix == ".parquet" else pa.ipc.new_file
+        self._file = make(str(self._partial), SCHEMA)
+        self._pieces: list[Any] = []
+        self._rows = 0
+
+    def records(self, found: Sequence[ConsumerRecord]) -> None:
+        """Columns come as columns."""
+        raise NotImplementedError("a table is written from columns")
+
+    def columns(self, found: PolledColumns, rows: int) -> None:
+        """Take so many rows from `found.first` on."""
+        if rows <= 0:
+            return
+        columns, begin, end = found.columns, found.first, found.first + rows
+        timestamps = columns.timestamps[begin:end]
+        self._pieces.append(
+            pa.record_batch(
+                [
+                    pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), [found.topic]),
+                    pa.array(np.full(rows, found.partition, np.int32)),
+                    pa.array(columns.offsets[begin:end]),
+                    pa.array(timestamps, mask=timestamps < 0).cast(SCHEMA.field("timestamp").type),
+                    _binary(columns.key_data, columns.key_starts, columns.key_null, begin, end),
+                    _binary(columns.value_data, columns.value_starts, columns.value_null, begin, end),
+                ],
+                schema=SCHEMA,
+            )
+        )
+        self._rows += rows
+        if self._rows >= ROWS_MIN:
+            self._write()
+
+    def _write(self) -> None:
+        if self._pieces:
+            self._file.write_table(pa.Table.from_batches(self._pieces).unify_dictionaries().combine_chunks())
+        self._pieces.clear()
+        self._rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._write()
+        self._file.close()
+        if kind is None:
+            self._partial.replace(self._path)
+        else:
+            self._partial.unlink(missing_ok=True)
+
+
+def _binary(
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    null: npt.NDArray[np.bool_],
+    begin: int,
+    end: int,
+) -> Any:
+    """Rows of a byte column; the bytes are copied once, since the columns' own memory goes with them."""
+    first, last = int(starts[begin]), int(starts[end])
+    offsets = pa.py_buffer((starts[begin : end + 1] - first).tobytes())
+    valid = pa.py_buffer(np.packbits(~null[begin:end], bitorder="little").tobytes())
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), end - begin, [valid, offsets, pa.py_buffer(data[first:last].tobytes())]
+    )

@@ -1,0 +1,207 @@
+"""`penstock consume`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from penstock.errors import KafkaError
+from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.commands.common import MOMENTS, Asked, admin_only, chosen_partitions, cluster, moment
+from penstock.pipeline.consumer import Consumer, ConsumerRecord, PolledColumns
+
+POLL_S = 0.5
+
+
+@click.command("consume")
+@click.argument("words", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...")
+@click.option("--from", "begin", default="latest", show_default=True, help=f"{MOMENTS}; or an offset as @1234.")
+@click.option("--follow/--end", default=None, help="Go on for ever, or end where the logs end now. [end unless from latest]")
+@click.option("-n", "--max", "most", type=int, help="End after so many records.")
+@click.option("--group", help="Commit to this group, and begin where it was.")
+@click.option("--isolation", type=click.Choice(["read_committed", "read_uncommitted"]), default="read_committed")
+@click.option("--columns", "path", type=click.Path(path_type=Path), help="Write columns to FILE.parquet or FILE.arrow.")
+@click.option("--keys", is_flag=True, help="Print keys too.")
+@cluster
+def command(
+    asked: Asked,
+    words: Sequence[str],
+    begin: str,
+    follow: bool | None,
+    most: int | None,
+    group: str | None,
+    isolation: str,
+    path: Path | None,
+    keys: bool,
+) -> None:
+    """Consume records: print values a line each, JSON lines with --json, or write columns.
+
+    Columns are topic, partition, offset, timestamp (ms, UTC), key and value; they need pyarrow.
+
+    Example: penstock consume flights --from earliest --columns flights.parquet
+    """
+    goes_on = follow if follow is not None else begin == "latest" and path is None
+    given = {**asked.properties, "isolation.level": isolation}
+    if group is not None:
+        given |= {"group.id": group, "enable.auto.commit": "false"}
+    admin = Asked(asked.bootstrap, admin_only(asked.properties), asked.as_json)
+    starts, ends = admin.ask(lambda admin: _range(admin, words, begin, isolation, group))
+    if goes_on:
+        ends = {}
+    try:
+        with Consumer(asked.bootstrap, **given) as consumer, _sink(path, asked.as_json, keys) as sink:
+            consumer.assign(starts)
+            for tp, offset in starts.items():
+                if offset is not None:
+                    consumer.seek(tp, offset)
+            count, positions = _run(consumer, sink, starts, ends, most, columns=path is not None)
+            if group is not None and positions:
+                consumer.commit(positions)
+    except KafkaError as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        return
+    if path is not None:
+        asked.say(f"{count} records in {path}", file=str(path), records=count)
+
+
+async def _range(
+    admin: Admin, words: Sequence[str], begin: str, isolation: str, group: str | None
+) -> tuple[dict[TopicPartition, int | None], dict[TopicPartition, int]]:
+    """Where each partition begins (None: where the group was) and where it ends now."""
+    tps = await chosen_partitions(admin, words)
+    ends = await admin.list_offsets(dict.fromkeys(tps, LATEST), isolation)  # type: ignore[arg-type]  # one of click's choices
+    committed = await admin.committed(group, tps) if group is not None else {}
+    offset = int(begin[1:]) if begin.startswith("@") and begin[1:].isdigit() else None
+    found = await admin.list_offsets(dict.fromkeys(tps, moment(begin))) if offset is None else {}
+    starts: dict[TopicPartition, int | None] = {}
+    for tp in tps:
+        if committed.get(tp) is not None:
+            starts[tp] = None
+        elif offset is not None:
+            starts[tp] = offset
+        else:
+            starts[tp] = found[tp].offset if found[tp].offset >= 0 else ends[tp].offset
+    return starts, {tp: ends[tp].offset for tp in tps}
+
+
+class Sink(Protocol):
+    """Where records go."""
+
+    def records(self, found: Sequence[ConsumerRecord]) -> None:
+        """Take records."""
+        ...
+
+    def columns(self, found: PolledColumns, rows: int) -> None:
+        """Take so many rows of columns, from `found.first` on."""
+        ...
+
+
+def _run(
+    consumer: Consumer,
+    sink: Sink,
+    starts: dict[TopicPartition, int | None],
+    ends: dict[TopicPartition, int],
+    most: int | None,
+    *,
+    columns: bool,
+) -> tuple[int, dict[TopicPartition, int]]:
+    """Read until the ends, or `most` records; how many went to the sink, and the positions after them."""
+    count = 0
+    positions: dict[TopicPartition, int] = {}
+    shown = (TextColumn("consuming"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
+    with Progress(*shown, console=Console(stderr=True), transient=True, disable=not columns) as progress:
+        task = progress.add_task("records", total=None)
+        while most is None or count < most:
+            left = [tp for tp in starts if tp in ends and consumer.position(tp) < ends[tp]] if ends else list(starts)
+            if not left:
+                break
+            if columns:
+                for found in consumer.poll_columns(POLL_S):
+                    rows = len(found.columns) - found.first
+                    end = ends.get((found.topic, found.partition))
+                    if end is not None:
+                        rows = int(np.searchsorted(found.columns.offsets, end)) - found.first
+                    rows = max(0, rows if most is None else min(rows, most - count))
+                    sink.columns(found, rows)
+                    count += rows
+                    if rows:
+                        positions[found.topic, found.partition] = int(found.columns.offsets[found.first + rows - 1]) + 1
+            else:
+                records = [
+                    record
+                    for record in consumer.poll(POLL_S)
+                    if record.offset < ends.get((record.topic, record.partition), record.offset + 1)
+                ]
+                records = records if most is None else records[: most - count]
+                sink.records(records)
+                count += len(records)
+                positions |= {(record.topic, record.partition): record.offset + 1 for record in records}
+            progress.update(task, completed=count)
+    return count, positions
+
+
+class _Lines:
+    """Values, or whole records as JSON, a line each on standard output."""
+
+    def __init__(self, as_json: bool, keys: bool) -> None:
+        self._as_json, self._keys = as_json, keys
+
+    def records(self, found: Sequence[ConsumerRecord]) -> None:
+        out = sys.stdout.buffer
+        for record in found:
+            if self._as_json:
+                out.write(json.dumps(_as_json(record)).encode() + b"\n")
+            else:
+                key = [record.key or b"", b"\t"] if self._keys else []
+                out.write(b"".join([*key, record.value or b"", b"\n"]))
+        out.flush()
+
+    def columns(self, found: PolledColumns, rows: int) -> None:
+        raise NotImplementedError("lines are written from records")
+
+
+def _as_json(record: ConsumerRecord) -> dict[str, Any]:
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": _json_bytes(record.key),
+        "value": _json_bytes(record.value),
+        "headers": [[name, _json_bytes(value)] for name, value in record.headers],
+    }
+
+
+def _json_bytes(data: bytes | None) -> object:
+    """Text as it is; bytes that are no text as {"base64": ...}, so that nothing is lost."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+@contextmanager
+def _sink(path: Path | None, as_json: bool, keys: bool) -> Iterator[Sink]:
+    if path is None:
+        yield _Lines(as_json, keys)
+        return
+    try:
+        from penstock.pipeline.commands.arrow import Table
+    except ImportError:
+        raise click.ClickException("columns need pyarrow: pip install 'penstock[etl]'") from None
+    with Table(path) as table:
+        yield table

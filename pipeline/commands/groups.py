@@ -1,0 +1,238 @@
+"""`penstock groups`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.commands.common import MOMENTS, Asked, chosen_partitions, cluster, moment, time_text
+from penstock.pipeline.fetcher import Fetcher
+from penstock.pyx.batch import records
+from penstock.pyx.wire.codec import WireError
+from penstock.pyx.wire.messages import ConsumerProtocolAssignment
+
+FIRST_UNREAD_TIMEOUT_S = 15.0
+
+
+@click.group("groups")
+def command() -> None:
+    """Consumer groups of any Kafka cluster: list, describe with lag, reset offsets, delete.
+
+    Example: penstock groups describe etl
+    """
+
+
+@command.command("list")
+@click.option("--state", multiple=True, help="Only groups in this state; may be given several times.")
+@cluster
+def list_groups(asked: Asked, state: Sequence[str]) -> None:
+    """List groups with their state and type.
+
+    Example: penstock groups list --state Stable
+    """
+    wanted = {name.lower() for name in state}
+    rows = [
+        {"group": listed.group, "state": listed.state or None, "type": listed.type or None, "protocol": listed.protocol}
+        for listed in asked.ask(lambda admin: admin.group_listings())
+        if not wanted or listed.state.lower() in wanted
+    ]
+    asked.show(rows, "groups")
+
+
+@command.command("describe")
+@click.argument("group")
+@click.option("--members", is_flag=True, help="The members instead of the partitions.")
+@cluster
+def describe_group(asked: Asked, group: str, members: bool) -> None:
+    """Describe a group: committed offsets, lag in messages and in seconds, owners.
+
+    Lag in seconds is the age of the first record that the group has not read.
+
+    Example: penstock groups describe etl
+    """
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        owners = await _members(admin, group)
+        if members:
+            return [
+                {"member": name, "client": client, "host": host, "partitions": [f"{t}:{p}" for t, p in sorted(owned)]}
+                for name, client, host, owned in owners
+            ]
+        committed = await admin.all_committed(group)
+        owner_of = {tp: client for _, client, _, owned in owners for tp in owned}
+        tps = sorted({*committed, *owner_of})
+        ends = await _ends(admin, tps)
+        behind = {
+            tp: committed[tp][0] for tp in tps if tp in committed and ends.get(tp, (0, 0))[1] > committed[tp][0]
+        }
+        ages = await _ages_s(admin, {tp: max(offset, ends[tp][0]) for tp, offset in behind.items()})
+        return [
+            {
+                "topic": tp[0],
+                "partition": tp[1],
+                "committed": committed[tp][0] if tp in committed else None,
+                "end": ends[tp][1] if tp in ends else None,
+                "lag": max(0, ends[tp][1] - committed[tp][0]) if tp in committed and tp in ends else None,
+                "lag_seconds": ages.get(tp, 0.0 if tp in committed and tp not in behind else None),
+                "owner": owner_of.get(tp),
+            }
+            for tp in tps
+        ]
+
+    asked.show(asked.ask(work), f"{'members' if members else 'offsets'} of group {group}")
+
+
+@command.command("reset")
+@click.argument("group")
+@click.argument("words", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...")
+@click.option("--to", "when", help=MOMENTS)
+@click.option("--to-offset", type=int, help="This offset.")
+@click.option("--shift", type=int, help="So many forward, or back if negative.")
+@click.option("--execute", is_flag=True, help="Do it; without this only the plan is shown.")
+@cluster
+def reset_offsets(
+    asked: Asked,
+    group: str,
+    words: Sequence[str],
+    when: str | None,
+    to_offset: int | None,
+    shift: int | None,
+    execute: bool,
+) -> None:
+    """Move a group's committed offsets. The group must have no members. Goals beyond the log are cut to its ends.
+
+    Example: penstock groups reset etl flights --to -2h
+    """
+    if [when, to_offset, shift].count(None) != 2:
+        raise click.UsageError("give one of --to, --to-offset and --shift")
+    timestamp = None if when is None else moment(when)
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        tps = await chosen_partitions(admin, words)
+        committed = await admin.all_committed(group)
+        ends = await _ends(admin, tps)
+        found = {} if timestamp is None else await admin.list_offsets(dict.fromkeys(tps, timestamp))
+        goals: dict[TopicPartition, int] = {}
+        for tp in tps:
+            if shift is not None and tp not in committed:
+                continue
+            goal = committed[tp][0] + shift if shift is not None else to_offset
+            if timestamp is not None:
+                goal = found[tp].offset if found[tp].offset >= 0 else ends[tp][1]
+            assert goal is not None
+            goals[tp] = min(max(goal, ends[tp][0]), ends[tp][1])
+        if execute and goals:
+            await admin.commit(group, {tp: (goal, "") for tp, goal in goals.items()})
+        return [
+            {"topic": tp[0], "partition": tp[1], "from": committed[tp][0] if tp in committed else None, "to": goal}
+            for tp, goal in sorted(goals.items())
+        ]
+
+    asked.show(asked.ask(work), "offsets to move")
+    if not execute and not asked.as_json:
+        click.echo("nothing was moved: add --execute to do it", err=True)
+
+
+@command.command("delete")
+@click.argument("groups", nargs=-1, required=True)
+@click.option("--topic", "words", multiple=True, metavar="TOPIC[:PARTITION,...]", help="Only these offsets.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@cluster
+def delete_groups(asked: Asked, groups: Sequence[str], words: Sequence[str], yes: bool) -> None:
+    """Delete groups without members, with their offsets; or with --topic some of their offsets.
+
+    Example: penstock groups delete old-etl --yes
+    """
+    what = f"offsets of {', '.join(words)} in" if words else "groups"
+    if not yes:
+        click.confirm(f"delete {what} {', '.join(groups)}?", abort=True, err=True)
+    async def work(admin: Admin) -> None:
+        if not words:
+            await admin.delete_groups(groups)
+            return
+        tps = await chosen_partitions(admin, words)
+        for group in groups:
+            await admin.delete_offsets(group, tps)
+
+    asked.ask(work)
+    asked.say(f"deleted {what} {', '.join(groups)}", deleted=list(groups))
+
+
+Member = tuple[str, str, str, list[TopicPartition]]  # id, client id, host, what it owns
+
+
+async def _members(admin: Admin, group: str) -> list[Member]:
+    """The members of a group of either protocol."""
+    try:
+        described = await admin.describe_consumer_group(group)
+    except KafkaError as error:
+        if error.code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+            raise
+    else:
+        return [
+            (
+                member.member_id,
+                member.client_id,
+                member.client_host,
+                [(part.topic_name, index) for part in member.assignment.topic_partitions for index in part.partitions],
+            )
+            for member in described.members
+        ]
+    classic = await admin.describe_group(group)
+    return [
+        (member.member_id, member.client_id, member.client_host, _assigned(bytes(member.member_assignment)))
+        for member in classic.members
+    ]
+
+
+def _assigned(assignment: bytes) -> list[TopicPartition]:
+    """What a consumer's assignment names; members of other protocols (Connect) own no partitions here."""
+    if len(assignment) < 2:
+        return []
+    version = min(int.from_bytes(assignment[:2]), ConsumerProtocolAssignment.MAX_VERSION)
+    try:
+        found = ConsumerProtocolAssignment.decode(assignment[2:], version, trailing=True)
+    except WireError:
+        return []
+    return [(part.topic, index) for part in found.assigned_partitions for index in part.partitions]
+
+
+async def _ends(admin: Admin, tps: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    """First and end offset of those partitions that are there."""
+    seen = await admin.metadata(sorted({topic for topic, _ in tps}), refresh=True) if tps else None
+    there = [tp for tp in tps if seen is not None and tp[0] in seen.topics and tp[1] in seen.topics[tp[0]].partitions]
+    first = await admin.list_offsets(dict.fromkeys(there, EARLIEST))
+    last = await admin.list_offsets(dict.fromkeys(there, LATEST))
+    return {tp: (first[tp].offset, last[tp].offset) for tp in there}
+
+
+async def _ages_s(admin: Admin, unread: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+    """Seconds since the first record at or after each offset; a partition that gives none in time is left out."""
+    fetcher = Fetcher(admin, isolation="read_uncommitted", partition_max_bytes=64 << 10)
+    fetcher.assign(unread)
+    ages: dict[TopicPartition, float] = {}
+    until = time.monotonic() + FIRST_UNREAD_TIMEOUT_S
+    try:
+        while len(ages) < len(unread) and time.monotonic() < until:
+            for fetched in await fetcher.fetch():
+                if fetched.error is not None:
+                    fetcher.pause(fetched.tp)
+                    continue
+                timestamps = (
+                    record.timestamp_ms
+                    for batch in fetched.batches
+                    for record in records(batch)
+                    if record.offset >= unread[fetched.tp]
+                )
+                timestamp = next(timestamps, None)
+                if timestamp is not None and time_text(timestamp) is not None:
+                    ages[fetched.tp] = max(0.0, round(time.time() - timestamp / 1000, 1))
+                    fetcher.pause(fetched.tp)
+    finally:
+        await fetcher.close()
+    return ages

@@ -1,0 +1,241 @@
+"""`penstock topics`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin, OffsetAt
+from penstock.pipeline.commands.common import (
+    MOMENTS,
+    Asked,
+    chosen_partitions,
+    cluster,
+    moment,
+    pairs,
+    time_text,
+    topic_counts,
+)
+
+
+@click.group("topics")
+def command() -> None:
+    """Topics of any Kafka cluster: list, describe, create, delete, grow, trim, offsets.
+
+    Example: penstock topics list --bootstrap localhost:9092
+    """
+
+
+@command.command("list")
+@click.option("--internal", is_flag=True, help="Internal topics too.")
+@cluster
+def list_topics(asked: Asked, internal: bool) -> None:
+    """List topics with their partitions and records.
+
+    Example: penstock topics list
+    """
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        seen = await admin.metadata(None, refresh=True)
+        topics = [info for info in seen.topics.values() if internal or not info.internal]
+        tps = [(info.name, index) for info in topics for index, state in info.partitions.items() if state.leader >= 0]
+        first, last = await _ends(admin, tps)
+        rows = []
+        for info in sorted(topics, key=lambda info: info.name):
+            held = [tp for tp in tps if tp[0] == info.name]
+            rows.append(
+                {
+                    "topic": info.name,
+                    "partitions": len(info.partitions),
+                    "replicas": max((len(state.replicas) for state in info.partitions.values()), default=0),
+                    "offsets": sum(last[tp].offset - first[tp].offset for tp in held),
+                    "without_leader": len(info.partitions) - len(held),
+                }
+            )
+        return rows
+
+    asked.show(asked.ask(work), "topics")
+
+
+@command.command("describe")
+@click.argument("names", nargs=-1, required=True)
+@cluster
+def describe_topics(asked: Asked, names: Sequence[str]) -> None:
+    """Describe topics: each partition's leader, replicas and offsets, and what is configured.
+
+    Example: penstock topics describe flights
+    """
+
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        counts = await topic_counts(admin, names)
+        seen = await admin.metadata(list(names))
+        led = {name: seen.topics[name].partitions for name in names}
+        tps = [(name, index) for name in names for index in counts[name] if led[name][index].leader >= 0]
+        first, last = await _ends(admin, tps)
+        rows = []
+        for name in names:
+            for index in counts[name]:
+                state = led[name][index]
+                known = (name, index) in last
+                rows.append(
+                    {
+                        "topic": name,
+                        "partition": index,
+                        "leader": state.leader,
+                        "replicas": list(state.replicas),
+                        "isr": list(state.isr),
+                        "start": first[name, index].offset if known else None,
+                        "end": last[name, index].offset if known else None,
+                    }
+                )
+        own = [
+            {"topic": name, "config": entry.name, "value": entry.value}
+            for name in names
+            for entry in await admin.config_entries(TOPIC_RESOURCE, name)
+            if entry.is_own
+        ]
+        return rows, own
+
+    rows, own = asked.ask(work)
+    if asked.as_json:
+        asked.say("", partitions=rows, configs=own)
+        return
+    asked.show(rows)
+    if own:
+        click.echo()
+        asked.show(own)
+
+
+@command.command("create")
+@click.argument("names", nargs=-1, required=True)
+@click.option("-p", "--partitions", type=int, default=-1, help="[the cluster's default]")
+@click.option("-r", "--replication-factor", type=int, default=-1, help="[the cluster's default]")
+@click.option("-c", "--set", "configs", multiple=True, metavar="KEY=VALUE", help="A topic config.")
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that is there as it is.")
+@cluster
+def create_topics(
+    asked: Asked,
+    names: Sequence[str],
+    partitions: int,
+    replication_factor: int,
+    configs: Sequence[str],
+    if_not_exists: bool,
+) -> None:
+    """Create topics and wait until each has its leaders.
+
+    Example: penstock topics create orders -p 6 -c retention.ms=604800000
+    """
+    given = pairs(configs, "--set")
+
+    async def work(admin: Admin) -> None:
+        await admin.create_topics(
+            dict.fromkeys(names, partitions),
+            replication_factor=replication_factor,
+            configs=given,
+            exist_ok=if_not_exists,
+        )
+
+    asked.ask(work)
+    asked.say(f"created {', '.join(names)}", created=list(names))
+
+
+@command.command("delete")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@cluster
+def delete_topics(asked: Asked, names: Sequence[str], yes: bool) -> None:
+    """Delete topics with all their records.
+
+    Example: penstock topics delete orders --yes
+    """
+    if not yes:
+        click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
+    asked.ask(lambda admin: admin.delete_topics(names))
+    asked.say(f"deleted {', '.join(names)}", deleted=list(names))
+
+
+@command.command("grow")
+@click.argument("name")
+@click.option("-p", "--partitions", type=int, required=True, help="The new count; it can't shrink.")
+@cluster
+def grow_topic(asked: Asked, name: str, partitions: int) -> None:
+    """Give a topic more partitions. Keys may go to other partitions than before.
+
+    Example: penstock topics grow orders -p 12
+    """
+    asked.ask(lambda admin: admin.create_partitions({name: partitions}))
+    asked.say(f"{name} has {partitions} partitions", topic=name, partitions=partitions)
+
+
+@command.command("offsets")
+@click.argument("words", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...")
+@click.option("--at", "when", default="latest", show_default=True, help=MOMENTS)
+@cluster
+def show_offsets(asked: Asked, words: Sequence[str], when: str) -> None:
+    """Show the first offset at or after a moment, by partition.
+
+    Example: penstock topics offsets flights --at 2013-05-01T00:00:00Z
+    """
+    timestamp = moment(when)
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        tps = await chosen_partitions(admin, words)
+        found = await admin.list_offsets(dict.fromkeys(tps, timestamp))
+        ends = await admin.list_offsets(dict.fromkeys(tps, LATEST))
+        return [
+            {
+                "topic": tp[0],
+                "partition": tp[1],
+                # Nothing is so late: the next record will be.
+                "offset": found[tp].offset if found[tp].offset >= 0 else ends[tp].offset,
+                "time": time_text(found[tp].timestamp),
+            }
+            for tp in tps
+        ]
+
+    asked.show(asked.ask(work))
+
+
+@command.command("trim")
+@click.argument("words", nargs=-1, required=True, metavar="TOPIC[:PARTITION,...]...")
+@click.option("--before", "when", required=True, help=f"Delete records before: {MOMENTS}; or an offset as @1234.")
+@click.option("--execute", is_flag=True, help="Do it; without this only the plan is shown.")
+@cluster
+def trim_topics(asked: Asked, words: Sequence[str], when: str, execute: bool) -> None:
+    """Delete the oldest records of partitions (DeleteRecords).
+
+    Example: penstock topics trim flights --before -30d --execute
+    """
+    offset = int(when[1:]) if when.startswith("@") and when[1:].isdigit() else None
+    timestamp = None if offset is not None else moment(when)
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        tps = await chosen_partitions(admin, words)
+        first, last = await _ends(admin, tps)
+        found = {} if timestamp is None else await admin.list_offsets(dict.fromkeys(tps, timestamp))
+        goals = {}
+        for tp in tps:
+            goal = offset if offset is not None else found[tp].offset
+            goals[tp] = min(last[tp].offset if goal is None or goal < 0 else goal, last[tp].offset)
+        goals = {tp: goal for tp, goal in goals.items() if goal > first[tp].offset}
+        if execute and goals:
+            await admin.delete_records(goals)
+        return [
+            {"topic": topic, "partition": index, "from": first[topic, index].offset, "to": goal}
+            for (topic, index), goal in goals.items()
+        ]
+
+    asked.show(asked.ask(work), "records to delete")
+    if not execute and not asked.as_json:
+        click.echo("nothing was deleted: add --execute to do it", err=True)
+
+
+Offsets = dict[tuple[str, int], OffsetAt]
+
+
+async def _ends(admin: Admin, tps: Sequence[tuple[str, int]]) -> tuple[Offsets, Offsets]:
+    """First and next offset of each partition."""
+    first = await admin.list_offsets(dict.fromkeys(tps, EARLIEST))
+    return first, await admin.list_offsets(dict.fromkeys(tps, LATEST))

@@ -1,0 +1,232 @@
+"""The daily commands as people and programs use them, against our broker and against Apache Kafka."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Consumer
+from harness import BrokerProcess, topic_name
+
+from penstock.cli import root
+
+
+@pytest.fixture(params=["penstock", pytest.param("kafka", marks=pytest.mark.kafka)])
+def bootstrap(request):
+    name = "shared_broker" if request.param == "penstock" else "apache_kafka"
+    return request.getfixturevalue(name).bootstrap
+
+
+@pytest.fixture
+def run(bootstrap):
+    """Run a command and give its standard output; another exit code than expected is an error."""
+
+    def command(*words, stdin=None, code=0):
+        result = CliRunner().invoke(root, [*words], input=stdin, env={"PENSTOCK_BOOTSTRAP": bootstrap})
+        assert result.exit_code == code, (result.output, result.exception)
+        return result.stdout if code == 0 else f"{result.output}{result.exception}"
+
+    return command
+
+
+@pytest.fixture
+def ask(run):
+    """Run a command for its JSON."""
+    return lambda *words, **rest: json.loads(run(*words, "--json", **rest))
+
+
+@pytest.fixture
+def topic(run):
+    """A topic of 100 records in each of two partitions: values `<partition>-<number>`, keys like them, 1 s apart."""
+    name = topic_name("commands")
+    run("topics", "create", name, "-p", "2", "-c", "retention.ms=-1")
+    lines = [
+        json.dumps({"key": f"k{number}", "value": f"{part}-{number}", "partition": part, "timestamp_ms": number * 1000})
+        for part in range(2)
+        for number in range(100)
+    ]
+    assert "200 records" in run("produce", name, "--format", "jsonl", stdin="\n".join(lines))
+    return name
+
+
+def test_topics_are_listed_and_described(run, ask, topic):
+    listed = {row["topic"]: row for row in ask("topics", "list")}
+    assert listed[topic] == {"topic": topic, "partitions": 2, "replicas": 1, "offsets": 200, "without_leader": 0}
+    described = ask("topics", "describe", topic)
+    assert [(row["partition"], row["start"], row["end"]) for row in described["partitions"]] == [(0, 0, 100), (1, 0, 100)]
+    assert described["configs"] == [{"topic": topic, "config": "retention.ms", "value": "-1"}]
+    assert topic in run("topics", "list")
+    assert "retention.ms" in run("topics", "describe", topic)
+
+
+def test_topics_are_created_grown_and_deleted(run, ask):
+    name = topic_name("commands")
+    run("topics", "create", name, "-p", "1")
+    assert "exists" in run("topics", "create", name, code=1).lower()
+    run("topics", "create", name, "--if-not-exists")
+    run("topics", "grow", name, "-p", "3")
+    assert [row["partitions"] for row in ask("topics", "list") if row["topic"] == name] == [3]
+    run("topics", "delete", name, code=1, stdin="n\n")
+    assert ask("topics", "delete", name, "--yes") == {"deleted": [name]}
+    assert name not in [row["topic"] for row in ask("topics", "list")]
+
+
+def test_offsets_by_time_and_records_trimmed(run, ask, topic):
+    at = ask("topics", "offsets", topic, "--at", "50000")
+    assert [(row["partition"], row["offset"]) for row in at] == [(0, 50), (1, 50)]
+    assert [row["offset"] for row in ask("topics", "offsets", f"{topic}:1", "--at", "1970-01-01T00:00:10Z")] == [10]
+    plan = ask("topics", "trim", f"{topic}:0", "--before", "@30")
+    assert plan == [{"topic": topic, "partition": 0, "from": 0, "to": 30}]
+    assert [row["offset"] for row in ask("topics", "offsets", topic, "--at", "earliest")] == [0, 0]
+    ask("topics", "trim", f"{topic}:0", "--before", "@30", "--execute")
+    assert [row["offset"] for row in ask("topics", "offsets", topic, "--at", "earliest")] == [30, 0]
+
+
+def test_what_is_consumed_can_be_produced_again(run, topic):
+    lines = run("consume", topic, "--from", "earliest", "--json").splitlines()
+    assert len(lines) == 200
+    copy = topic_name("commands")
+    run("topics", "create", copy, "-p", "2")
+    run("produce", copy, "--format", "jsonl", stdin="\n".join(lines))
+    again = [json.loads(line) for line in run("consume", copy, "--from", "earliest", "--json").splitlines()]
+    assert [{**record, "topic": topic} for record in sorted(again, key=lambda r: (r["partition"], r["offset"]))] == sorted(
+        map(json.loads, lines), key=lambda r: (r["partition"], r["offset"])
+    )
+
+
+def test_bytes_that_are_no_text_survive_json(run):
+    name = topic_name("commands")
+    run("topics", "create", name)
+    run("produce", name, "--header", "h=1", stdin=b"\xff\xfe\n")
+    (line,) = run("consume", name, "--from", "earliest", "--json").splitlines()
+    assert json.loads(line)["value"] == {"base64": "//4="}
+    assert json.loads(line)["headers"] == [["h", "1"]]
+    run("produce", name, "--format", "jsonl", stdin=line)
+    assert [json.loads(one)["value"] for one in run("consume", name, "--from", "earliest", "--json").splitlines()] == [
+        {"base64": "//4="}
+    ] * 2
+
+
+def test_lines_with_keys_and_tombstones(run):
+    name = topic_name("commands")
+    run("topics", "create", name)
+    run("produce", name, "--key-separator", ":", "--empty-as-null", stdin="a:1\nb:\nplain\n")
+    records = [json.loads(line) for line in run("consume", name, "--from", "earliest", "--json").splitlines()]
+    assert [(record["key"], record["value"]) for record in records] == [("a", "1"), ("b", None), (None, "plain")]
+    assert run("consume", name, "--from", "earliest", "--keys", "-n", "1") == "a\t1\n"
+    assert "line 1 is no record" in run("produce", name, "--format", "jsonl", stdin="{", code=1)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_columns(run, topic, tmp_path, suffix):
+    path = tmp_path / f"records.{suffix}"
+    run("consume", f"{topic}:1", "--from", "@40", "--columns", str(path))
+    if suffix == "parquet":
+        table = pyarrow.parquet.read_table(path)
+    else:
+        with pyarrow.ipc.open_file(path) as file:
+            table = file.read_all()
+    assert table.num_rows == 60
+    assert table["value"].to_pylist() == [b"1-%d" % number for number in range(40, 100)]
+    assert table["key"].to_pylist()[0] == b"k40"
+    assert table["offset"].to_pylist() == list(range(40, 100))
+    assert [when.timestamp() for when in table["timestamp"].to_pylist()] == list(range(40, 100))
+    assert set(table["topic"].to_pylist()) == {topic}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_group_is_described_with_its_lag_and_reset(run, ask, topic):
+    group = topic_name("group")
+    run("consume", f"{topic}:0", "--from", "earliest", "-n", "60", "--group", group)
+    (row,) = ask("groups", "describe", group)
+    assert (row["committed"], row["end"], row["lag"], row["owner"]) == (60, 100, 40, None)
+    # The first unread record is of 1970-01-01T00:01:00Z.
+    assert abs(row["lag_seconds"] - (time.time() - 60)) < 3600
+    assert run("consume", f"{topic}:0", "--end", "--group", group).splitlines()[0] == "0-60"
+    assert [row["lag"] for row in ask("groups", "describe", group)] == [0]
+    plan = ask("groups", "reset", group, topic, "--to", "50000")
+    assert [(row["partition"], row["from"], row["to"]) for row in plan] == [(0, 100, 50), (1, None, 50)]
+    assert [row["committed"] for row in ask("groups", "describe", group)] == [100]
+    ask("groups", "reset", group, topic, "--to", "50000", "--execute")
+    assert [row["committed"] for row in ask("groups", "describe", group)] == [50, 50]
+    ask("groups", "reset", group, f"{topic}:1", "--shift", "-20", "--execute")
+    ask("groups", "reset", group, f"{topic}:0", "--to-offset", "9999", "--execute")
+    assert [row["committed"] for row in ask("groups", "describe", group)] == [100, 30]
+    ask("groups", "delete", group, "--topic", f"{topic}:1", "--yes")
+    assert [row["partition"] for row in ask("groups", "describe", group)] == [0]
+    assert "one of" in run("groups", "reset", group, topic, code=2)
+    ask("groups", "delete", group, "--yes")
+    assert group not in [row["group"] for row in ask("groups", "list")]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_own_their_partitions(bootstrap, run, ask, topic, protocol):
+    group = topic_name("group")
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    until = time.monotonic() + 60
+    while not consumer.assignment() and time.monotonic() < until:
+        consumer.poll(0.2)
+    (member,) = ask("groups", "describe", group, "--members")
+    assert member["partitions"] == [f"{topic}:0", f"{topic}:1"]
+    consumer.commit(asynchronous=False) if consumer.poll(10) else None
+    assert {row["owner"] for row in ask("groups", "describe", group)} == {"rdkafka"}
+    listed = {row["group"]: row for row in ask("groups", "list", "--state", "stable")}
+    assert listed[group]["type"].lower() == protocol
+    assert "error" not in run("groups", "reset", group, topic, "--to", "earliest").lower()
+    assert run("groups", "reset", group, topic, "--to", "earliest", "--execute", code=1)
+    consumer.close()
+
+
+def test_configs_are_set_shown_and_unset(run, ask, topic):
+    run("configs", "set", "topic", topic, "segment.ms=60000", "retention.ms=1000000000")
+    shown = {row["config"]: row["value"] for row in ask("configs", "show", "topic", topic)}
+    assert shown == {"retention.ms": "1000000000", "segment.ms": "60000"}
+    run("configs", "unset", "topic", topic, "segment.ms")
+    assert "segment.ms" not in run("configs", "show", "topic", topic)
+    assert "segment.ms" in run("configs", "show", "topic", topic, "--all")
+    assert "nonsense" in run("configs", "set", "topic", topic, "nonsense=1", code=1)
+    assert "key=value" in run("configs", "set", "topic", topic, "nonsense", code=2)
+
+
+def test_what_is_not_there_is_one_sentence(run, topic):
+    assert "no-such" in run("topics", "describe", "no-such", code=1)
+    assert "no partition 9" in run("consume", f"{topic}:9", code=1)
+    assert "none of earliest" in run("topics", "offsets", topic, "--at", "soon", code=2)
+    assert "nonsense" in run("topics", "list", "--property", "nonsense=1", code=1)
+    assert "parquet" in run("consume", topic, "--columns", "x.csv", code=2)
+
+
+def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path):
+    def run(*words, code=0, stdin=None):
+        result = CliRunner().invoke(root, [*words], input=stdin, env={"PENSTOCK_BOOTSTRAP": broker.bootstrap})
+        assert result.exit_code == code, (result.output, result.exception)
+        return result.stdout
+
+    run("topics", "create", "dumped")
+    run("produce", "dumped", "--compression", "zstd", "--key-separator", ":", stdin="a:1\nb:2\n")
+    run("consume", "dumped", "--from", "earliest", "--group", "dumpers")
+    broker.stop()
+    log = broker.data / "dumped-0" / f"{0:020d}.log"
+    rows = [json.loads(line) for line in run("log", "dump", str(log), "--records", "--json").splitlines()]
+    assert [record["value"] for row in rows for record in row["records"]] == ["1", "2"]
+    assert {row["codec"] for row in rows} == {"zstd"}
+    text = run("log", "dump", str(broker.data), "--records")
+    assert "key=a value=1" in text
+    assert "dumpers" in text  # the commit, decoded
+    assert "OffsetRecord" in text
+    for name in ("recovery-point-offset-checkpoint", "meta.properties"):
+        assert "text=" in run("log", "dump", str(broker.data / name))
+    found = json.loads(run("log", "verify", str(broker.data), "--json"))
+    assert (found["damage"], found["batches"] > 0) == ([], True)
+    damaged = bytearray(log.read_bytes())
+    damaged[-1] ^= 1
+    log.write_bytes(damaged)
+    run("log", "dump", str(log), code=1)
+    assert json.loads(run("log", "verify", str(broker.data), "--json", code=1))["damage"][0]["file"] == str(log)
