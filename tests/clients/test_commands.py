@@ -58,7 +58,8 @@ def test_topics_are_listed_and_described(run, ask, topic):
     assert listed[topic] == {"topic": topic, "partitions": 2, "replicas": 1, "offsets": 200, "without_leader": 0}
     described = ask("topics", "describe", topic)
     assert [(row["partition"], row["start"], row["end"]) for row in described["partitions"]] == [(0, 0, 100), (1, 0, 100)]
-    assert described["configs"] == [{"topic": topic, "config": "retention.ms", "value": "-1"}]
+    # Kafka 4 says its own min.insync.replicas of each topic, too.
+    assert {"topic": topic, "config": "retention.ms", "value": "-1"} in described["configs"]
     assert topic in run("topics", "list")
     assert "retention.ms" in run("topics", "describe", topic)
 
@@ -187,7 +188,8 @@ def test_members_own_their_partitions(bootstrap, run, ask, topic, protocol):
 def test_configs_are_set_shown_and_unset(run, ask, topic):
     run("configs", "set", "topic", topic, "segment.ms=60000", "retention.ms=1000000000")
     shown = {row["config"]: row["value"] for row in ask("configs", "show", "topic", topic)}
-    assert shown == {"retention.ms": "1000000000", "segment.ms": "60000"}
+    assert shown.items() >= {"retention.ms": "1000000000", "segment.ms": "60000"}.items()
+    assert "cleanup.policy" not in shown
     run("configs", "unset", "topic", topic, "segment.ms")
     assert "segment.ms" not in run("configs", "show", "topic", topic)
     assert "segment.ms" in run("configs", "show", "topic", topic, "--all")
