@@ -5,6 +5,8 @@ partition of a failed folder answers KAFKA_STORAGE_ERROR by itself. Here follows
 Metadata shows the partitions without a leader, and when no folder is left the broker stops. A failed folder stays offline
 until the next start: after a failed fsync nobody knows what the disk holds, so nothing is ever tried again.
 
+Segments that were rolled are flushed here too, in a thread of their own.
+
 A full disk is no failure. The ballast (ballast.py) is let go, so that the broker itself goes on: markers, committed
 offsets, checkpoints, the store, deletes. Clients' appends are refused with KAFKA_STORAGE_ERROR, which they try again, until
 there is room for the ballast. Without a ballast each append finds out for itself.
@@ -39,8 +41,10 @@ class Disks:
         self._topics = topics
         self._all_failed = all_failed
         self._thread = ThreadPoolExecutor(1, "disks")
+        self._flusher = ThreadPoolExecutor(1, "flusher")
         self._full: set[str] = set()
         self._task: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
     async def start(self) -> None:
@@ -56,10 +60,12 @@ class Disks:
     async def stop(self) -> None:
         """End; the ballasts stay until the folders are let go."""
         asyncio.get_running_loop().remove_reader(self._logs.news_fd)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._flushing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+        await asyncio.get_running_loop().run_in_executor(None, self._flusher.shutdown)
 
     def _hear(self) -> None:
         os.eventfd_read(self._logs.news_fd)
@@ -73,7 +79,10 @@ class Disks:
                 await self._look_for_room()
                 continue
             self._news.clear()
-            for path, (failed, room) in self._logs.folder_states().items():
+            states = self._logs.folder_states()
+            if any(state.rolled for state in states.values()) and (self._flushing is None or self._flushing.done()):
+                self._flushing = asyncio.create_task(self._flush(), name="flush")
+            for path, (failed, room, _) in states.items():
                 log_dir = self._dirs.by_path(path)
                 if log_dir is None or log_dir.offline:
                     continue
@@ -81,6 +90,16 @@ class Disks:
                     self._fail(log_dir, failed)
                 elif room == FULL and path not in self._full:
                     await self._ran_full(log_dir)
+
+    async def _flush(self) -> None:
+        """Flush sealed segments soon, as Kafka does: after kill -9 only the segments that are written are checked."""
+        loop = asyncio.get_running_loop()
+        while any(state.rolled for state in self._logs.folder_states().values()):
+            await loop.run_in_executor(self._flusher, self._logs.flush_rolled)
+            try:
+                await loop.run_in_executor(self._flusher, self._logs.write_checkpoints)
+            except OSError as error:
+                _log.error("checkpoints can't be written: %s", error)
 
     def _fail(self, log_dir: LogDir, error: int) -> None:
         log_dir.error = os.strerror(error)

@@ -8,7 +8,9 @@ no folder holds is made anew only while every folder can be seen: else it may li
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,8 +67,9 @@ class LogDirs:
         self._dirs = list(dirs)
         self._where: dict[Key, LogDir] = {}
         for log_dir in self._dirs:
-            for key in log_dir.partitions:
-                self._where.setdefault(key, log_dir)
+            for key in tuple(log_dir.partitions):
+                other = self._where.get(key)
+                self._where[key] = log_dir if other is None else _keep_one(key, other, log_dir)
 
     @classmethod
     def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0) -> LogDirs:
@@ -162,6 +165,22 @@ class LogDirs:
             raise failure
 
 
+def _keep_one(key: Key, first: LogDir, second: LogDir) -> LogDir:
+    """Of a partition that lies in two folders, as a move that was cut short leaves it: the one with more bytes stays (both
+    hold all that was acknowledged). The other is renamed, to be removed with the deleted ones. Raises FolderError."""
+    sizes = [sum(path.stat().st_size for path in where.holds(key).glob("*.log")) for where in (first, second)]
+    kept, dropped = (first, second) if sizes[0] > sizes[1] else (second, first)
+    name, index = key
+    suffix = f"-{index}.{os.urandom(16).hex()}-delete"
+    try:
+        dropped.holds(key).rename(dropped.path / (name[: 255 - len(suffix)] + suffix))
+    except OSError as error:
+        raise FolderError(f"`{name}-{index}` lies in `{first.path}` and `{second.path}`: {error}") from None
+    dropped.partitions.discard(key)
+    _log.warning("topic=%s partition=%d lay in two log folders; %s keeps it", name, index, kept.path)
+    return kept
+
+
 def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast) -> LogDir:
     try:
         folder = DataFolder.open(path, node_id, cluster_id)
@@ -169,6 +188,8 @@ def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast) ->
         _log.error("log_dir=%s is offline: %s", path, error)
         return LogDir(path, None, ballast, str(error))
     try:
+        for future in path.glob(f"*{FUTURE}"):
+            shutil.rmtree(future)  # A move that was cut short.
         held = {key for entry in path.iterdir() if (key := partition_of(entry.name)) and entry.is_dir()}
     except OSError as error:
         folder.close(clean=False)

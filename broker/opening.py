@@ -155,8 +155,8 @@ class _Progress:
             )  # fmt: skip
 
 
-def lead(logs: Logs, job: Job, progress: _Progress | None = None) -> None:
-    """Open (or make) one log. Slow. Raises OSError, ValueError."""
+def lead(logs: Logs, job: Job, progress: _Progress | None = None, *, clean: bool | None = None) -> None:
+    """Open (or make) one log. Slow. Raises OSError, ValueError. clean: it was just closed; None = as its folder was."""
     recovered = logs.lead(
         job.topic.name,
         job.topic.topic_id,
@@ -164,7 +164,7 @@ def lead(logs: Logs, job: Job, progress: _Progress | None = None) -> None:
         job.state.leader_epoch,
         str(job.log_dir.path),
         dict(job.settings),
-        job.log_dir.was_clean,
+        job.log_dir.was_clean if clean is None else clean,
     )
     if recovered.cut_bytes:
         _log.warning(

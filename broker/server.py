@@ -201,7 +201,7 @@ class Server:
         data_plane.stop()
 
     async def _stop_opening(self, topics: Topics) -> None:
-        topics.stop_opening()
+        await topics.stop_opening()
         if self._opening is not None:
             await self._opening
         if not topics.all_open:
@@ -210,7 +210,7 @@ class Server:
     async def _close_logs(self, executor: ThreadPoolExecutor, dirs: LogDirs) -> None:
         loop, logs = asyncio.get_running_loop(), self._logs
         states = logs.folder_states()
-        offline = {path for path, (failed, _) in states.items() if failed}
+        offline = {path for path, state in states.items() if state.failed}
         failures: list[Exception] = []
 
         def close(keys: Sequence[tuple[str, int]]) -> None:

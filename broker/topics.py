@@ -22,13 +22,15 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from penstock import log
 from penstock.broker.adoption import adopted, strangers
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import new_uuid, sync_folder, uuid_bytes, uuid_text
-from penstock.broker.logdirs import Key, LogDirs
+from penstock.broker.logdirs import Key, LogDir, LogDirs
+from penstock.broker.moving import Copying, Move, Moving
 from penstock.broker.opening import Job, Opening, each, lead
 from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, StoreError, paths
 from penstock.broker.topicconfig import check_topic_configs, log_config
@@ -131,6 +133,7 @@ class Topics:
         self._logs = logs
         self._executor = executor
         self._opening = Opening(node_id, dirs, logs, executor)
+        self.moving = Moving()
         self._unopened: list[Job] = []
         self._reconfigure_again = False  # settings changed while logs were being opened
         self._by_name: dict[str, Topic] = {}
@@ -293,6 +296,8 @@ class Topics:
                 await self._mark_deleted(name)
             failpoint(MARKED)
             del self._by_name[name], self._by_id[topic.topic_id]
+            for state in topic.partitions:
+                self.moving.end((name, state.index))
             self.version += 1
             await self._delete_logs(topic)
             failpoint(EMPTIED)
@@ -351,9 +356,10 @@ class Topics:
         """Open all that `load` only announced. A disk that fails takes its partitions offline, nothing is raised."""
         await self._open(self._unopened)
 
-    def stop_opening(self) -> None:
-        """Begin no further log: the broker stops."""
+    async def stop_opening(self) -> None:
+        """Begin no further log, give up moves: the broker stops."""
         self._opening.stop()
+        await self.moving.stop()
 
     @property
     def all_open(self) -> bool:
@@ -376,6 +382,61 @@ class Topics:
                 if log_dir is not None and str(log_dir.path) == path:
                     state.leader, state.offline = -1, True
         self.version += 1
+
+    def move(self, name: str, index: int, target: LogDir) -> None:
+        """Begin to move a partition to another log folder. Raises KafkaError."""
+        topic, log_dir = self._by_name.get(name), self._dirs.of((name, index))
+        if topic is None or not 0 <= index < len(topic.partitions) or log_dir is None:
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{name}-{index}")
+        if topic.partitions[index].offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}")
+        if topic.partitions[index].leader < 0:
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{name}-{index} is not open yet")
+        if log_dir is target:
+            self.moving.end((name, index))
+        elif all(move.key != (name, index) for move in self.moving.to(target)):
+            self.moving.begin((name, index), log_dir, target, self._finish_move)
+
+    async def _finish_move(self, move: Move, copying: Copying) -> None:
+        async with self._changes:
+            topic, log_dir = self._by_name.get(move.key[0]), self._dirs.of(move.key)
+            if topic is None or log_dir is None or move.ended:
+                return
+            state = topic.partitions[move.key[1]]
+            if state.leader < 0:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its disk has failed")
+            settings = log_config(self._config, topic.configs)
+            loop = asyncio.get_running_loop()
+            jobs = (Job(topic, state, log_dir, settings), Job(topic, state, move.target, settings))
+            try:
+                await loop.run_in_executor(self._executor, self._swap, move, copying, *jobs)
+            finally:
+                if move.key not in self._logs.partitions():
+                    self._logs.announce(topic.name, topic.topic_id, state.index, True)
+                    state.leader, state.offline = -1, True
+                    _log.error("topic=%s partition=%d can't be opened after its move: it is offline", *move.key)
+            self._dirs.put(move.key, move.target)
+            _log.info("moved topic=%s partition=%d to %s", *move.key, move.target.path)
+
+    def _swap(self, move: Move, copying: Copying, here: Job, there: Job) -> None:
+        """Open a partition in its new place, or, if that fails, in its old one. Raises OSError."""
+        key, old, new = move.key, str(here.log_dir.path), str(there.log_dir.path)
+        gone: Path | None = None
+        try:
+            self._logs.stop(*key, announced=True)
+            copying.rest()
+            self._logs.carry_checkpoints(*key, old, new)
+            gone = copying.swap()
+        except OSError:
+            if move.source.is_dir():
+                self._logs.drop_checkpoints(*key, new)
+                shutil.rmtree(there.log_dir.holds(key), ignore_errors=True)
+                lead(self._logs, here, clean=True)
+                raise
+        lead(self._logs, there, clean=True)
+        self._logs.drop_checkpoints(*key, old)
+        if gone is not None:
+            shutil.rmtree(gone, ignore_errors=True)  # What is left of it goes with the next start.
 
     async def _make(self, topic: Topic, states: Sequence[PartitionState]) -> None:
         """Make and open the logs of new partitions. One sync of each folder is enough for all their names: what was

@@ -74,6 +74,15 @@ class Checkpoints:
             else:
                 self.start.pop(key, None)
 
+    def carry(self, key: Key, other: Checkpoints) -> None:
+        """Take what another folder says of a partition that moves here."""
+        with other._lock:
+            recovery, start = other.recovery.get(key, 0), other.start.get(key)
+        with self._lock:
+            self.recovery[key] = recovery
+            if start is not None:
+                self.start[key] = start
+
     def drop(self, key: Key) -> None:
         """Forget a partition that was deleted."""
         with self._lock:

@@ -51,6 +51,11 @@ class Housekept(NamedTuple):
     rolled: bool
     flushed: bool
 
+class FolderState(NamedTuple):
+    failed: int  # errno of its failure; 0 = none
+    room: int  # 0 = some, 1 = an append found none, 2 = kept for the broker itself
+    rolled: bool  # a segment was sealed: `flush_rolled` has something to do
+
 class Logs(LogSetOwner):
     """All that one broker leads; several in one process share nothing (but a folder must be given to one only)."""
 
@@ -79,9 +84,8 @@ class Logs(LogSetOwner):
     def withdraw(self, topic: str, partition: int) -> None:
         """Forget what was announced."""
 
-    def folder_states(self) -> dict[str, tuple[int, int]]:
-        """Of each folder that holds a log: the errno of its failure (0 = none), and its room: 0 = some, 1 = an append
-        found none, 2 = kept for the broker itself."""
+    def folder_states(self) -> dict[str, FolderState]:
+        """Of each folder that holds a log."""
 
     def fail_folder(self, path: str, error: int) -> None:
         """Take all partitions of a log folder offline, for as long as this object lives; `error` is an errno."""
@@ -101,10 +105,11 @@ class Logs(LogSetOwner):
     def reconfigure(self, topic: str, partition: int, config: dict[str, int]) -> None:
         """Change the given keys of a partition's configuration; they hold from the next append or housekeep."""
 
-    def stop(self, topic: str, partition: int) -> None:
+    def stop(self, topic: str, partition: int, announced: bool = False) -> None:
         """Flush, write the producer snapshot, close. Waiters are woken. Slow. The checkpoints are written by
         `write_checkpoints`, once for all.
 
+        announced: it stays announced (NOT_LEADER_OR_FOLLOWER), to be led again.
         Raises OSError; the partition is gone all the same, and the next start must not be told that the stop was clean.
         With many partitions call flush_all first: each stop has then next to nothing to sync.
         """
@@ -177,6 +182,17 @@ class Logs(LogSetOwner):
 
     def housekeep(self, topic: str, partition: int, now_ms: int) -> Housekept:
         """Roll by age, apply retention, flush by policy, expire producer ids, close idle files. Slow. Raises OSError."""
+
+    def carry_checkpoints(self, topic: str, partition: int, folder: str, to: str) -> None:
+        """Copy what the checkpoints of a log folder say of a log that isn't open to another folder's. Slow. Raises
+        OSError."""
+
+    def drop_checkpoints(self, topic: str, partition: int, folder: str) -> None:
+        """Forget what a folder's checkpoints say of a log that isn't there any more."""
+
+    def flush_rolled(self) -> int:
+        """Flush the segments that were sealed since the last time, so that recovery believes them; answers of how many
+        logs. Slow."""
 
     def settle_all(self) -> None:
         """Before all logs are stopped: write what is in memory, then sync their file systems once, which costs less than

@@ -48,6 +48,7 @@ Producer = namedtuple(
     "Producer", "producer_id producer_epoch last_sequence last_timestamp_ms coordinator_epoch txn_first_offset"
 )
 LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
+FolderState = namedtuple("FolderState", "failed room rolled")
 Housekept = namedtuple("Housekept", "segments_deleted bytes_deleted rolled flushed")
 globals()["Appended"] = AppendedTo
 
@@ -225,12 +226,15 @@ cdef class Logs(LogSetOwner):
         logset_remove(self.set, led.partition)
 
     def folder_states(self):
-        """(errno of the failure, room) of each folder; see logs.pyi."""
+        """What each folder has to tell; see logs.pyi."""
         cdef _Folder folder
         states = {}
         with self._lock:
             for path, folder in self._folders.items():
-                states[path] = (atomic_load32(&folder.shared.failed), atomic_load32(&folder.shared.room))
+                states[path] = FolderState(
+                    atomic_load32(&folder.shared.failed), atomic_load32(&folder.shared.room),
+                    atomic_load32(&folder.shared.rolled) != 0,
+                )
         return states
 
     def fail_folder(self, str path, int error):
@@ -337,21 +341,32 @@ cdef class Logs(LogSetOwner):
         led.p.log.index_interval_bytes = parsed.index_interval_bytes
         pthread_mutex_unlock(&led.p.lock)
 
-    cdef _Led _take_out(self, str topic, int partition):
+    cdef _Led _take_out(self, str topic, int partition, _Led place=None):
         """Remove a partition from the tables; what its finders hold stays valid until they release it."""
         with self._lock:
             led = self._led.pop((topic, partition), None)
+            if led is not None and place is not None:
+                self._announced[topic, partition] = place
         if led is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not led here")
-        logset_remove(self.set, (<_Led>led).partition)
+        if place is not None:
+            logset_add(self.set, place.partition, (<_Led>led).partition)
+        else:
+            logset_remove(self.set, (<_Led>led).partition)
         logset_count_flushing(self.set, -config_flushes(&(<_Led>led).p.config))
         return <_Led>led
 
-    def stop(self, str topic, int partition):
+    def stop(self, str topic, int partition, bint announced=False):
         """Flush and close a partition; see logs.pyi."""
-        cdef _Led led = self._take_out(topic, partition)
-        cdef PartitionLog* p = led.p
+        cdef _Led led, place = None
+        cdef PartitionLog* p
         cdef int result
+        if announced:
+            p = self._find(topic, partition).p
+            place = _new_led((topic, partition), PyBytes_FromStringAndSize(<char*>p.topic_id, TOPIC_ID_BYTES))
+            place.p.stopped = True
+        led = self._take_out(topic, partition, place)
+        p = led.p
         with nogil:
             end_cleaning(p)
             pthread_mutex_lock(&p.upkeep)
@@ -593,6 +608,38 @@ cdef class Logs(LogSetOwner):
         if result != 0:
             _raise_os(result, p.log.folder)
         return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
+
+    def carry_checkpoints(self, str topic, int partition, str folder, str to):
+        """Copy what the checkpoints say of a log that isn't open to another folder; see logs.pyi."""
+        after = self._folder(to).checkpoints
+        after.carry((topic, partition), self._folder(folder).checkpoints)
+        after.write()
+
+    def drop_checkpoints(self, str topic, int partition, str folder):
+        """Forget what a folder's checkpoints say of a log; see logs.pyi."""
+        self._folder(folder).checkpoints.drop((topic, partition))
+
+    def flush_rolled(self):
+        """Flush the segments that were sealed; see logs.pyi."""
+        cdef _Led led
+        cdef _Folder folder
+        cdef int result
+        with self._lock:
+            every = list(self._led.values())
+            for folder in self._folders.values():
+                atomic_store32(&folder.shared.rolled, 0)
+        done = 0
+        for led in every:
+            if not led.p.rolled:
+                continue
+            with nogil:
+                pthread_mutex_lock(&led.p.upkeep)
+                led.p.rolled = False
+                # What fails takes its folder offline, or is tried again by the next housekeeping.
+                result = 0 if led.p.stopped or is_offline(led.p) else flush_log(led.p, False, wall_ms(), False)
+                pthread_mutex_unlock(&led.p.upkeep)
+            done += result == 0
+        return done
 
     def settle_all(self):
         """Write out what is in memory and sync whole file systems; see logs.pyi."""

@@ -44,6 +44,7 @@ cdef struct LogFolder:
     int32_t refs
     int32_t failed                     # atomic: errno of the first failure, all its partitions are offline; 0 = none
     int32_t room                       # atomic: FolderRoom
+    int32_t rolled                     # atomic: a segment was sealed and isn't flushed yet
     int news                           # eventfd of the control plane, written when one of them is set; -1 = none
 
 cdef inline void folder_tell(LogFolder* folder) noexcept nogil:
@@ -90,6 +91,7 @@ cdef struct PartitionLog:
     bint epochs_unsynced               # leader-epoch-checkpoint was replaced since it was last synced
     bint epochs_unwritten              # the newest epoch has no batch yet: it is written with its first one
     bint changed                       # since it was opened
+    bint rolled                        # a segment was sealed since the last flush_rolled
     int64_t roll_jitter_ms             # taken off segment_ms for the segment that is written
     vector[DeletedFile] trash          # of deleted segments, until file_delete_delay_ms is over; `upkeep` covers it
 

@@ -7,10 +7,10 @@ from penstock.pyx.epochs cimport epochs_assign, epochs_cut_start
 from penstock.pyx.files cimport is_full, is_passing, is_shortage, sync_folder, wall_ms
 from penstock.pyx.partition cimport Partition, wake_reactors
 from penstock.pyx.partitionlog cimport (
-    PartitionLog, fail_log, folder_ran_full, is_offline, settle_stable, take_all_waiting, write_epochs,
+    PartitionLog, fail_log, folder_ran_full, folder_tell, is_offline, settle_stable, take_all_waiting, write_epochs,
 )
 from penstock.pyx.posix cimport (
-    EIO, FALLOC_FL_KEEP_SIZE, errno, fallocate, ftruncate, pthread_mutex_lock, pthread_mutex_unlock,
+    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, ftruncate, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
@@ -58,6 +58,10 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     segment_seal(active)
     active.unflushed = True
     p.log.segments.push_back(s)
+    p.rolled = True
+    if atomic_load32(&p.folder.rolled) == 0:
+        atomic_store32(&p.folder.rolled, 1)
+        folder_tell(p.folder)
     return 0
 
 

@@ -1,7 +1,8 @@
 """DescribeLogDirs: the log folders, their room, and the size of each partition in them (KIP-113, KIP-827). Versions 1-5.
 
 Null topics = all; partitions that are not here are left out, as in Kafka. A folder that is offline answers
-KAFKA_STORAGE_ERROR without its partitions. `offset_lag` is what an `is_future_key` copy still lacks: 0 for the others.
+KAFKA_STORAGE_ERROR without its partitions. `offset_lag` of a copy that is being made (`is_future_key`) counts bytes
+that it lacks, where Kafka counts records: it is 0 at the same moment.
 """
 
 import asyncio
@@ -45,5 +46,14 @@ async def _describe(context: Context, log_dir: LogDir, wanted: set[tuple[str, in
         except KafkaError:
             continue  # It is being deleted, or not open yet.
         by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
+    for move in context.topics.moving.to(log_dir):
+        if wanted is None or move.key in wanted:
+            lag_bytes = await asyncio.get_running_loop().run_in_executor(None, move.lag_bytes)
+            size_bytes = context.partitions.size_bytes(*move.key) - lag_bytes
+            by_topic.setdefault(move.key[0], []).append(
+                Partition(
+                    partition_index=move.key[1], partition_size=size_bytes, offset_lag=lag_bytes, is_future_key=True
+                )
+            )
     result.topics = [Topic(name=name, partitions=partitions) for name, partitions in by_topic.items()]
     return result

@@ -1,0 +1,39 @@
+"""AlterReplicaLogDirs: move partitions between this broker's log folders (KIP-113). Versions 0-2.
+
+The answer comes when the moves have begun; DescribeLogDirs tells how far they are (`is_future_key`, `offset_lag`).
+"""
+
+from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+
+KEY, VERSIONS = 34, (0, 2)
+
+Result = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+Partition = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+
+
+async def handle(context: Context, request: AlterReplicaLogDirsRequest, call: Call) -> AlterReplicaLogDirsResponse:
+    """Begin each move; one that can't be doesn't touch the others."""
+    results: dict[str, Result] = {}
+    for log_dir in request.dirs:
+        for topic in log_dir.topics:
+            result = results.setdefault(topic.name, Result(topic_name=topic.name))
+            for index in topic.partitions:
+                result.partitions.append(
+                    Partition(partition_index=index, error_code=_move(context, topic.name, index, log_dir.path))
+                )
+    return AlterReplicaLogDirsResponse(results=list(results.values()))
+
+
+def _move(context: Context, name: str, index: int, path: str) -> int:
+    target = context.dirs.by_path(path)
+    if target is None:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    if target.offline:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    try:
+        context.topics.move(name, index, target)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE

@@ -1,0 +1,199 @@
+"""Log folders: whose they are, which partition goes where, and partitions that move between them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness import BrokerProcess, WireConnection
+
+from penstock.broker.ballast import Ballast
+from penstock.broker.folder import FolderError
+from penstock.broker.logdirs import LogDirs, partition_of
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+
+WAIT_S = 60.0
+
+
+def meta(folder: Path, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "meta.properties").write_text(text)
+    return folder
+
+
+def test_new_partitions_go_to_the_folder_with_the_fewest(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in "abc"]
+    (paths[1] / "old-3").mkdir(parents=True)
+    (paths[1] / "old-4").mkdir()
+    dirs = LogDirs.open(paths, 1)
+    placed = {index: dirs.place(("new", index), new=True) for index in range(5)}
+    assert [log_dir.path.name for log_dir in placed.values() if log_dir] == ["a", "c", "a", "c", "a"]
+    found = dirs.place(("old", 3), new=False)
+    assert found is not None and found.path.name == "b"
+    assert dirs.found() >= {("old", 3), ("old", 4)}
+    dirs.close(clean=True)
+    assert all((path / ".kafka_cleanshutdown").exists() for path in paths)
+
+
+def test_both_of_kafkas_identities_are_read_and_kept(tmp_path: Path) -> None:
+    zookeeper = "version=0\nbroker.id=7\ncluster.id=AAAA\n"
+    kraft = "version=1\nnode.id=7\ncluster.id=AAAA\ndirectory.id=BBBB\n"
+    paths = [meta(tmp_path / "zk", zookeeper), meta(tmp_path / "kraft", kraft), tmp_path / "new"]
+    dirs = LogDirs.open(paths, 7)
+    assert {log_dir.folder.cluster_id for log_dir in dirs if log_dir.folder} == {"AAAA"}
+    dirs.close(clean=True)
+    assert (paths[0] / "meta.properties").read_text() == zookeeper
+    assert (paths[1] / "meta.properties").read_text() == kraft
+    assert "cluster.id=AAAA" in (paths[2] / "meta.properties").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("version=1\nnode.id=8\ncluster.id=AAAA\n", "belongs to broker 8"),
+        ("version=0\nbroker.id=7\ncluster.id=CCCC\n", "belongs to cluster CCCC"),
+        ("version=1\nbroker.id=7\ncluster.id=AAAA\n", "should hold"),
+    ],
+)
+def test_a_folder_of_another_is_refused_and_all_are_let_go(tmp_path: Path, text: str, why: str) -> None:
+    first = meta(tmp_path / "first", "version=0\nbroker.id=7\ncluster.id=AAAA\n")
+    second = meta(tmp_path / "second", text)
+    with pytest.raises(FolderError, match=why):
+        LogDirs.open([first, second], 7)
+    LogDirs.open([first], 7).close(clean=True)
+
+
+def test_a_folder_that_can_not_be_used_is_offline_but_for_the_first(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FolderError, match="can't be used"):
+        LogDirs.open([tmp_path / "file", tmp_path / "good"], 1)
+    dirs = LogDirs.open([tmp_path / "good", tmp_path / "file"], 1)
+    assert [log_dir.offline for log_dir in dirs] == [False, True]
+    assert dirs.place(("t", 0), new=False) is None  # It may lie in the other one.
+    assert dirs.place(("t", 1), new=True) is not None
+    next(iter(dirs)).error = "it failed"
+    with pytest.raises(KafkaError, match="no log folder works"):
+        dirs.place(("t", 2), new=True)
+    dirs.close(clean=True)
+    assert not (tmp_path / "good" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_partition_in_two_folders_is_kept_once(tmp_path: Path) -> None:
+    for name, size in (("a", 10), ("b", 20)):
+        (tmp_path / name / "t-0").mkdir(parents=True)
+        (tmp_path / name / "t-0" / "00000000000000000000.log").write_bytes(bytes(size))
+    (tmp_path / "b" / f"t-0.{'0' * 32}-future").mkdir()
+    dirs = LogDirs.open([tmp_path / "a", tmp_path / "b"], 1)
+    kept = dirs.of(("t", 0))
+    assert kept is not None and kept.path.name == "b"
+    assert [path.name.endswith("-delete") for path in (tmp_path / "a").glob("t-0*")] == [True]
+    assert [path.name for path in (tmp_path / "b").glob("t-0*")] == ["t-0"]
+    dirs.close(clean=True)
+
+
+@pytest.mark.parametrize("name", ["t", "t-", "-1", "t-01", "t--1x", "a b-1", "t-1.0f-delete", "t-99999999999", ".lock"])
+def test_other_names_are_no_partitions(name: str) -> None:
+    assert partition_of(name) is None
+
+
+def test_a_ballast_is_a_small_part_of_its_disk_and_goes_when_asked(tmp_path: Path) -> None:
+    ballast = Ballast(tmp_path, 1 << 20)
+    assert ballast.take() and (tmp_path / ".ballast").stat().st_size == ballast.held_bytes == 1 << 20
+    ballast.release()
+    assert not (tmp_path / ".ballast").exists() and not ballast.held_bytes
+    greedy = Ballast(tmp_path, 1 << 62)
+    greedy.take()
+    greedy.release()
+    assert not Ballast(tmp_path, 0).take()
+    assert not (tmp_path / ".ballast").exists()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    root = tmp_path_factory.mktemp("moving")
+    made = BrokerProcess(root / "first", {"log.dirs": root / "second", "log.segment.bytes": 100_000}).start()
+    yield made
+    made.stop()
+
+
+def alter(broker: BrokerProcess, path: Path | str, topic: str, partitions: list[int]) -> list[int]:
+    asked = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic, partitions=partitions)
+    one = AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=str(path), topics=[asked])
+    with WireConnection(broker.bootstrap) as connection:
+        answer = connection.ask(AlterReplicaLogDirsRequest(dirs=[one]), 2)
+    return [partition.error_code for result in answer.results for partition in result.partitions]
+
+
+def where(broker: BrokerProcess, topic: str) -> dict[int, list[tuple[str, bool]]]:
+    """By partition: its folders, and whether it is only on its way there."""
+    with WireConnection(broker.bootstrap) as connection:
+        answer = connection.ask(DescribeLogDirsRequest(topics=None), 4)
+    found: dict[int, list[tuple[str, bool]]] = {}
+    for result in answer.results:
+        assert result.error_code == 0 and 0 < result.usable_bytes <= result.total_bytes
+        for described in result.topics:
+            for partition in described.partitions if described.name == topic else ():
+                place = (Path(result.log_dir).name, partition.is_future_key)
+                found.setdefault(partition.partition_index, []).append(place)
+    return found
+
+
+def test_a_partition_moves_while_it_is_written_to(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("mover", 2)])["mover"].result()
+    first, second = broker.data, broker.data.with_name("second")
+    assert where(broker, "mover") == {0: [("first", False)], 1: [("second", False)]}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1})
+    stop = threading.Event()
+    sent = 0
+
+    def write() -> None:
+        nonlocal sent
+        while not stop.is_set():
+            producer.produce("mover", b"%d" % sent + bytes(1000), partition=0)
+            sent += 1
+            producer.poll(0)
+            time.sleep(0.001)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for target in (second, first, second):
+            assert alter(broker, target, "mover", [0]) == [0]
+            end = time.monotonic() + WAIT_S
+            while where(broker, "mover").get(0) != [(target.name, False)]:
+                assert time.monotonic() < end, broker.log_text()[-2000:]
+                time.sleep(0.05)
+    finally:
+        stop.set()
+        writer.join()
+    assert producer.flush(60) == 0
+    assert [path.name for path in first.glob("mover-0*")] == []
+    assert [path.name for path in second.glob("mover-0*")] == ["mover-0"]
+    for _ in range(2):
+        reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "r", "enable.partition.eof": True})
+        reader.assign([TopicPartition("mover", 0, 0)])
+        values = []
+        while (message := reader.poll(WAIT_S)) is not None and not message.error():
+            values.append(int((message.value() or b"").rstrip(b"\0")))
+        reader.close()
+        assert values == list(range(sent))
+        broker.kill()
+        broker.start()
+
+
+def test_what_can_not_be_moved_is_said(broker: BrokerProcess, tmp_path: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("stays", 1)])["stays"].result()
+    place = where(broker, "stays")[0]
+    assert alter(broker, tmp_path, "stays", [0]) == [ErrorCode.LOG_DIR_NOT_FOUND]
+    assert alter(broker, broker.data, "stays", [7]) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    assert alter(broker, broker.data, "nobody", [0]) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+    assert alter(broker, broker.data.with_name(place[0][0]), "stays", [0]) == [0]
+    assert where(broker, "stays")[0] == place
