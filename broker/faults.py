@@ -177,6 +177,9 @@ class FaultyRim:
     def take(self, requests: list[Request]) -> None:
         """Requests as they came; never raises for what is in them."""
         for request in requests:
+            if request.handed_over:  # By the network thread that served it: it was counted before.
+                self._dispatch([request])
+                continue
             fault = self._faults.meet(request.api_key)
             if fault is None:
                 self._go_on(request)

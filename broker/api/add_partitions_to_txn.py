@@ -4,8 +4,7 @@ Versions 0-5. From version 4 on for several transactions at once, or only to ver
 of brokers, and answered to anybody. If one partition does not exist none is added: the others hear
 OPERATION_NOT_ATTEMPTED. The coordinators' own topics can't be written to: TOPIC_AUTHORIZATION_FAILED. A
 fenced producer hears PRODUCER_FENCED, before version 2 INVALID_PRODUCER_EPOCH. A partition that is to be verified
-and isn't in the transaction is TRANSACTION_ABORTABLE, before version 5 INVALID_TXN_STATE. Decisions:
-`broker/transactions.py`.
+and isn't in the transaction is TRANSACTION_ABORTABLE. Decisions: `broker/transactions.py`.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, AddPartitionsT
 KEY, VERSIONS = 24, (0, 5)
 FENCED_SINCE = 2
 MANY_SINCE = 4
-ABORTABLE_SINCE = 5
 
 Topics = Sequence[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
 TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
@@ -44,7 +42,7 @@ async def handle(context: Context, request: AddPartitionsToTxnRequest, call: Cal
     response = AddPartitionsToTxnResponse()
     for asked in request.transactions:
         who = (context, asked.transactional_id, asked.producer_id, asked.producer_epoch, asked.topics)
-        results = _verify(*who, call.api_version) if asked.verify_only else await _add(*who, client_version=2)
+        results = _verify(*who) if asked.verify_only else await _add(*who, client_version=2)
         response.results_by_transaction.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
                 transactional_id=asked.transactional_id, topic_results=_answer(asked.topics, results)
@@ -85,17 +83,13 @@ def _refused(context: Context, key: TopicPartition) -> int:
 
 
 def _verify(
-    context: Context, transactional_id: str, producer_id: int, producer_epoch: int, topics: Topics, version: int
+    context: Context, transactional_id: str, producer_id: int, producer_epoch: int, topics: Topics
 ) -> dict[TopicPartition, int]:
     keys = _keys(topics)
     if not transactional_id:
         return dict.fromkeys(keys, ErrorCode.INVALID_REQUEST)
     verify = context.transactions.verify
-    results = {key: verify(transactional_id, producer_id, producer_epoch, key) for key in keys}
-    if version >= ABORTABLE_SINCE:
-        return results
-    new, old = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE
-    return {key: old if error == new else error for key, error in results.items()}
+    return {key: verify(transactional_id, producer_id, producer_epoch, key) for key in keys}
 
 
 def _answer(topics: Topics, results: dict[TopicPartition, int]) -> list[TopicResult]:

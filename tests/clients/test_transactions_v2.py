@@ -21,6 +21,7 @@ from transaction_wire import (
     produce_request,
 )
 
+from penstock.broker import Broker as InProcess
 from penstock.errors import ErrorCode as E
 from penstock.pipeline import Producer
 from penstock.pyx.wire.frame import encode_request
@@ -53,7 +54,7 @@ def create(wire: WireConnection, name: str) -> None:
     assert wire.ask(made, 4).topics[0].error_code == 0
 
 
-def read(broker: BrokerProcess, topic: str) -> list[bytes]:
+def read(broker: BrokerProcess | InProcess, topic: str) -> list[bytes]:
     """All committed values; fails while a transaction hangs."""
     client = Consumer(
         {
@@ -209,7 +210,7 @@ def test_verify_only(shared_broker: BrokerProcess, new_topic: Names, topic: str)
     with WireConnection(shared_broker.bootstrap) as wire:
         _, *both = init(wire, name)
         owner = (both[0], both[1])
-        assert add(wire, name, owner, 4, (topic, 0), verify=True) == [E.INVALID_TXN_STATE]
+        assert add(wire, name, owner, 4, (topic, 0), verify=True) == [E.TRANSACTION_ABORTABLE]
         assert add(wire, name, owner, 5, (topic, 0), verify=True) == [E.TRANSACTION_ABORTABLE]
         assert add(wire, name, owner, 5, (topic, 0)) == [0]
         assert add(wire, name, owner, 5, (topic, 0), (topic, 1), verify=True) == [0, E.TRANSACTION_ABORTABLE]
@@ -359,6 +360,22 @@ def test_our_producer_speaks_it_and_the_first_protocol(broker: BrokerProcess) ->
             producer.close()
         assert open_transactions(wire, "t") == []
     assert read(broker, "t") == sorted(b"%d-%d" % (level, turn) for level in (0, 2) for turn in (0, 2) for _ in range(2))
+
+
+def test_a_transaction_with_a_broker_inside_the_process_and_its_faults() -> None:
+    with InProcess() as broker:
+        with WireConnection(broker.bootstrap) as wire:
+            create(wire, "t")
+        for plant in (lambda: None, lambda: broker.faults.delay("Produce", 0.1), lambda: broker.faults.drop("Produce")):
+            plant()
+            with Producer(broker.bootstrap, **{"transactional.id": "inside"}) as producer:
+                producer.begin()
+                for number in range(3):
+                    producer.send("t", value=b"%d" % number, partition=0).result(PATIENCE_S)
+                producer.commit()
+        with WireConnection(broker.bootstrap) as wire:
+            assert open_transactions(wire, "t") == []
+        assert read(broker, "t") == sorted([b"0", b"1", b"2"] * 3)
 
 
 @pytest.mark.kafka
