@@ -73,10 +73,15 @@ class World:
         """A broker of the case's own in a new folder, not started; the case stops it."""
         return BROKERS[side](self.folder / f"{side}-{next(self._numbers)}", properties or {})
 
-    def forget(self, broker: Broker) -> None:
-        """Stop a broker of the case's own and remove what it wrote."""
+    def forget(self, broker: Broker, *, many_files: bool = False) -> None:
+        """Stop a broker of the case's own and remove what it wrote; what is many files goes only when all is over.
+
+        For a minute ext4 doesn't use the numbers of deleted files again, and looks at each of them whenever a file is made:
+        who deletes thousands of files makes the next broker's partitions slow, whoever that is.
+        """
         broker.stop()
-        shutil.rmtree(broker.folder, ignore_errors=True)
+        if not many_files:
+            shutil.rmtree(broker.folder, ignore_errors=True)
 
     def floor(self, mode: str, **options: object) -> Floor:
         """A floor server; the case stops it."""

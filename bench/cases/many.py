@@ -34,7 +34,7 @@ class Crowd(Case):
             broker.start()
             return self._measure(world, broker)
         finally:
-            world.forget(broker)
+            world.forget(broker, many_files=True)
 
     def _measure(self, world: World, broker: Broker) -> Sample:
         each = min(TOPIC_PARTITIONS, world.scaled(TOPIC_PARTITIONS, least=2))
