@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
 from libcpp.string cimport string
@@ -65,7 +65,7 @@ from penstock.pyx.reactor cimport (
     reactor_loop,
     token_post,
 )
-from penstock.pyx.sessions cimport sessions_free, sessions_new
+from penstock.pyx.sessions cimport sessions_free, sessions_new, sessions_rest
 from penstock.pyx.reader cimport reader_free, reader_loop, reader_new, reader_stop
 from penstock.pyx.verification cimport Unverified, find_unverified, unverified_free
 
@@ -462,3 +462,4 @@ cdef class DataPlane:
             bound.close()
         self._stopped = True
         plane_close(&self.plane)
+        sessions_rest(self.plane.sessions, INT64_MAX)   # the logs are closed after this

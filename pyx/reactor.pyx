@@ -106,6 +106,7 @@ from penstock.pyx.posix cimport (
     timespec,
 )
 from penstock.pyx.requests cimport requests_resume, slots_full
+from penstock.pyx.sessions cimport sessions_rest
 from penstock.pyx.waiting cimport look_moved, unpark, wait_open
 
 cdef enum:
@@ -458,6 +459,8 @@ cdef void sweep(Reactor* r) noexcept nogil:
             connection_close(r, c)
     if r.stalled_count:
         on_unstall(r)
+    if r == r.plane.reactors[0]:
+        sessions_rest(r.plane.sessions, r.now_ms)
 
 
 cdef void start_drain(Reactor* r) noexcept nogil:

@@ -1,9 +1,9 @@
 """Fetch sessions; see sessions.pxd."""
-from cython.operator cimport dereference as at
+from cython.operator cimport dereference as at, postincrement
 
 from libc.stdint cimport INT32_MAX
 
-from penstock.pyx.fetchset cimport set_close, set_open
+from penstock.pyx.fetchset cimport NOWHERE, set_close, set_open, set_unresolve
 from penstock.pyx.files cimport dropped, made
 from penstock.pyx.posix cimport (
     CLOCK_REALTIME,
@@ -172,6 +172,7 @@ cdef int16_t session_take(
         error = FETCH_SESSION_TOPIC_ID_ERROR
     else:
         s.taken = True
+        s.resting = False
         s.epoch = 1 if epoch == INT32_MAX else epoch + 1
         touch(cache, s, now_ms)
         out[0] = s
@@ -219,6 +220,24 @@ cdef bint session_resized(SessionCache* cache, Session* s) noexcept nogil:
             take_out(cache, s)
     pthread_mutex_unlock(&cache.lock)
     return fits
+
+
+cdef void sessions_rest(SessionCache* cache, int64_t now_ms) noexcept nogil:
+    cdef int64_t until_ms = now_ms - min(cache.eviction_ms, <int64_t>SESSION_REST_MS)
+    cdef Session* s
+    cdef int32_t place
+    pthread_mutex_lock(&cache.lock)
+    used = cache.by_use.begin()
+    while used != cache.by_use.end() and at(used).first.first < until_ms:
+        s = at(used).second
+        if not s.taken and not s.resting:
+            s.resting = True
+            place = s.set.first
+            while place != NOWHERE:
+                set_unresolve(&s.set.partitions[place])
+                place = s.set.partitions[place].next
+        postincrement(used)
+    pthread_mutex_unlock(&cache.lock)
 
 
 cdef void session_give_back(SessionCache* cache, Session* s) noexcept nogil:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -303,6 +304,32 @@ def test_memory_of_sessions_is_bounded(folder: Path) -> None:
         assert not lives(peer, sessions[0], 2)
         assert all(lives(peer, one, epoch) for one, epoch in epochs.items() if one != sessions[0])
         assert 0 < broker.plane.counters()["fetch_session_bytes"] <= 4000
+
+
+def test_an_unused_session_keeps_no_deleted_log_open(folder: Path) -> None:
+    lead(folder, "goes", partitions=2)
+    for index in range(2):
+        LOGS.append("goes", index, batch([b"x"]))
+
+    def open_files() -> list[str]:
+        found = []
+        for fd in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found.append(str(fd.readlink()))
+        return [path for path in found if "/goes-" in path]
+
+    with Broker(fetch_session_eviction_ms=50) as broker, broker.connect() as peer:
+        session = opened(peer, {("goes", 0): 0, ("goes", 1): 0})
+        for index in range(2):
+            LOGS.delete("goes", index)
+        end = time.monotonic() + 30
+        while open_files():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        # The session itself is there, and finds the topic again if it comes back.
+        lead(folder, "goes", partitions=2)
+        answer = peer.ask(request({}, session, 1), VERSION, FetchResponse)
+        assert [(place, error) for place, error, _ in answered(answer)] == [(("goes", 0), 0), (("goes", 1), 0)]
 
 
 # --- the model ------------------------------------------------------------------------------------------------------
