@@ -26,8 +26,8 @@ RECYCLING = {
     KAFKA: {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"},
 }
 RECYCLED_TOPIC = {
-    "segment.bytes": str(32 * MIB),
-    "retention.bytes": str(32 * MIB),
+    "segment.bytes": str(64 * MIB),
+    "retention.bytes": str(64 * MIB),
     "file.delete.delay.ms": "0",
 }
 
