@@ -56,11 +56,12 @@ class Load:
         """How many values were acknowledged so far."""
         return sum(send.outcome is Outcome.OK for send in self.history.sends)
 
-    def wait_for(self, acknowledged: int = 0, commits: int = 0) -> None:
-        """Wait until so many more values and commits were acknowledged: the broker serves again."""
+    def wait_for(self, acknowledged: int = 0, commits: int = 0, ends: int = 0) -> None:
+        """Wait until so many more values and commits were acknowledged and ends seen: the broker serves again."""
         values, offsets = self.acknowledged() + acknowledged, self.committed() + commits
+        seen = len(self.history.ends) + ends
         deadline = time.monotonic() + PATIENCE_S
-        while self.acknowledged() < values or self.committed() < offsets:
+        while self.acknowledged() < values or self.committed() < offsets or len(self.history.ends) < seen:
             assert time.monotonic() < deadline, f"{self.acknowledged()} of {values}, {self.committed()} commits"
             assert not self.failures, self.failures
             time.sleep(0.05)
@@ -86,10 +87,21 @@ class Load:
 
     def idempotent(self, name: str) -> None:
         """Send value after value with an idempotent producer."""
+        self._values(name, {"enable.idempotence": True})
+
+    def plain(self, name: str) -> None:
+        """The same without idempotence, one request in flight: what is sent again may stand twice, but in order."""
+        self._values(name, {"enable.idempotence": False, "acks": "all", "max.in.flight": 1})
+
+    def acks_one(self, name: str) -> None:
+        """The same, acknowledged by the leader alone; on one node that means no less."""
+        self._values(name, {"enable.idempotence": False, "acks": "1", "max.in.flight": 1})
+
+    def _values(self, name: str, properties: dict[str, object]) -> None:
         producer = Producer(
             {
                 "bootstrap.servers": self._bootstrap,
-                "enable.idempotence": True,
+                **properties,
                 "linger.ms": 2,
                 "compression.type": "lz4",
                 "message.timeout.ms": 120_000,
