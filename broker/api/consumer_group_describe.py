@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 
+from penstock.broker.api.consumer_group_heartbeat import enabled
 from penstock.broker.api.describe_groups import ALL_OPERATIONS, DESCRIBED_AT_ONCE
 from penstock.broker.consumergroups.state import ConsumerGroup, Member
 from penstock.broker.context import Call, Context
@@ -28,6 +29,10 @@ async def handle(
 ) -> ConsumerGroupDescribeResponse:
     """Describe one after the other, in turns with the loop's other work."""
     response = ConsumerGroupDescribeResponse()
+    if not enabled(context):
+        unsupported = ErrorCode.UNSUPPORTED_VERSION
+        response.groups = [Described(group_id=name, error_code=unsupported) for name in request.group_ids]
+        return response
     for count, name in enumerate(request.group_ids, 1):
         response.groups.append(_one(context, name, request.include_authorized_operations))
         if count % DESCRIBED_AT_ONCE == 0:

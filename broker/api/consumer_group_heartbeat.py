@@ -12,6 +12,7 @@ import uuid
 from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult
 from penstock.broker.consumergroups.state import LEAVING_EPOCH, LEAVING_STATIC_EPOCH, Partitions
 from penstock.broker.context import Call, Context
+from penstock.broker.features import GROUP_VERSION
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
@@ -27,11 +28,18 @@ async def handle(
     context: Context, request: ConsumerGroupHeartbeatRequest, call: Call
 ) -> ConsumerGroupHeartbeatResponse:
     """Check the request by itself, then ask the group."""
+    if not enabled(context):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     try:
         _check(context, request, call)
         return _response(await context.groups.heartbeat(request.group_id, _event(request, call)))
     except KafkaError as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.what)
+
+
+def enabled(context: Context) -> bool:
+    """Whether the feature `group.version` is at the level that brought KIP-848."""
+    return context.features.level(GROUP_VERSION) >= 1
 
 
 def _event(request: ConsumerGroupHeartbeatRequest, call: Call) -> ConsumerHeartbeat:

@@ -24,6 +24,7 @@ from penstock.pyx.wire.messages import (
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
+    UpdateFeaturesRequest,
 )
 
 Names = Callable[[str], str]
@@ -355,3 +356,14 @@ def test_a_groups_own_settings_hold(quick_broker: BrokerProcess, new_topic: Name
         change.value = "99999999"
         (answer,) = wire.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
         assert answer.error_code == ErrorCode.INVALID_CONFIG
+
+
+def test_an_operator_can_turn_the_protocol_off(make_broker: Callable[..., BrokerProcess]) -> None:
+    broker = make_broker()
+    off = UpdateFeaturesRequest.FeatureUpdateKey(feature="group.version", max_version_level=0, upgrade_type=2)
+    with WireConnection(broker.bootstrap) as wire:
+        assert wire.ask(joining("g", "t"), 1).error_code == 0
+        assert wire.ask(UpdateFeaturesRequest(feature_updates=[off]), 2).error_code == 0
+        assert wire.ask(joining("g", "t"), 1).error_code == ErrorCode.UNSUPPORTED_VERSION
+        (described,) = wire.ask(ConsumerGroupDescribeRequest(group_ids=["g"]), 1).groups
+        assert described.error_code == ErrorCode.UNSUPPORTED_VERSION
