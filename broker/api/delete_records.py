@@ -3,6 +3,7 @@
 import asyncio
 
 from penstock.broker.context import Call, Context
+from penstock.broker.topicconfig import topic_value
 from penstock.broker.topics import INTERNAL
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
@@ -33,8 +34,8 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
 async def _one(context: Context, name: str, index: int, offset: int) -> int:
     context.topics.partition(name, index)
     topic = context.topics.get(name)
-    policy = topic.configs.get("cleanup.policy") if topic else None
-    if name in INTERNAL or policy == "compact":
+    policy = topic_value(context.config, topic.configs if topic else {}, "cleanup.policy")
+    if name in INTERNAL or policy == ["compact"]:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{name} is compacted")
     if offset < -1:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}")

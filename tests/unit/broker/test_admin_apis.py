@@ -262,6 +262,22 @@ def test_topics_by_id_need_a_version_that_knows_ids(shared_broker: BrokerProcess
         assert ask(shared_broker, wire.MetadataRequest(topics=by_id), version).topics[0].error_code == code
 
 
+def test_records_of_a_compacted_topic_are_not_deleted(make_broker: Make) -> None:
+    broker = make_broker(**{"log.cleanup.policy": "compact"})
+    create(broker, "t")
+    Request = wire.DeleteRecordsRequest
+    partition = Request.DeleteRecordsPartition(partition_index=0, offset=-1)
+    request = Request(topics=[Request.DeleteRecordsTopic(name="t", partitions=[partition])], timeout_ms=1000)
+    for policy, code in (
+        (None, ErrorCode.POLICY_VIOLATION),
+        ("compact,delete", 0),
+        ("compact", ErrorCode.POLICY_VIOLATION),
+    ):
+        if policy is not None:
+            assert alter(broker, TOPIC, "t", ("cleanup.policy", SET, policy)) == 0
+        assert ask(broker, request, 2).topics[0].partitions[0].error_code == code
+
+
 def test_deletion_can_be_forbidden(make_broker: Make) -> None:
     broker = make_broker(**{"delete.topic.enable": False})
     create(broker, "kept")
