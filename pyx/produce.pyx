@@ -134,21 +134,22 @@ cdef int64_t count_batches(const uint8_t* p, int64_t n) noexcept nogil:
 
 cdef int16_t judge_by_version(const uint8_t* p, size_t n, int16_t version) noexcept nogil:
     """What the request's version alone says against the records."""
-    cdef int64_t size
+    cdef int64_t size = <int64_t>LOG_OVERHEAD + get_i32(p + LENGTH_AT) if n >= LOG_OVERHEAD else LOG_OVERHEAD
+    if version >= TRANSACTIONS_FROM and size > <int64_t>n:
+        return INVALID_RECORD                         # no whole batch
     if n < LAST_OFFSET_DELTA_AT:
         return 0                                      # too short for a batch of magic 2: the log says what it is
     if p[MAGIC_AT] != MAGIC_2:
         return INVALID_RECORD if version >= TRANSACTIONS_FROM else 0
     if version < ZSTD_FROM and get_i16(p + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD:
         return UNSUPPORTED_COMPRESSION_TYPE
-    size = <int64_t>LOG_OVERHEAD + get_i32(p + LENGTH_AT)
     if version >= TRANSACTIONS_FROM and LOG_OVERHEAD < size < <int64_t>n - LOG_OVERHEAD:
         return INVALID_RECORD                         # a second batch; a few bytes too many the log refuses
     return 0
 
 
 cdef bint is_transactional(Slice records) noexcept nogil:
-    """Whether the first batch says that it is part of a transaction; markers say so too, but no client may send them."""
+    """Whether the first batch says that it is part of a transaction (no client may send its marker)."""
     return (
         records.n >= LAST_OFFSET_DELTA_AT
         and records.p[MAGIC_AT] >= MAGIC_2

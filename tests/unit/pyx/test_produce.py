@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from dataplane import Broker, Peer, api_versions, batch, forget_all, lead, produce, produced, topic_id
@@ -182,7 +183,9 @@ def test_the_oldest_versions_bring_message_sets(peer: Peer, version: int, magic:
 @pytest.mark.parametrize("version", [3, 7, 13])
 def test_from_version_3_on_a_partition_gets_one_batch_of_magic_2(peer: Peer, version: int) -> None:
     end = LOGS.offsets("orders", 2).log_end
-    for wrong in (message_set(0, b"a"), message_set(1, b"a"), batch([b"a"]) * 2, batch([b"a"]) + message_set(1, b"a")):
+    cut = (b"x", batch([b"a"])[:11], batch([b"a"])[:30], batch([b"a"])[:-1])
+    sets = (message_set(0, b"a"), message_set(1, b"a"))
+    for wrong in (*cut, *sets, batch([b"a"]) * 2, batch([b"a"]) + message_set(1, b"a")):
         one = produced(peer.ask(produce("orders", wrong, version, index=2), version, ProduceResponse))
         assert (one.error_code, one.base_offset) == (ErrorCode.INVALID_RECORD, -1)
     assert LOGS.offsets("orders", 2).log_end == end
@@ -304,6 +307,17 @@ def test_a_request_cut_inside_appends_nothing(served: Broker) -> None:
             peer.send(request[:cut])
             assert peer.has_ended()
     assert stored("time") == []
+
+
+def test_old_clients_hear_of_a_full_disk_as_of_a_moved_leader(peer: Peer, tmp_path: Path) -> None:
+    lead(tmp_path, "full")
+    LOGS.set_room(str(tmp_path), 2)
+    codes = [
+        produced(peer.ask(produce("full", batch([b"a"]), version), version, ProduceResponse)).error_code
+        for version in (0, 3, 4, 13)
+    ]
+    LOGS.set_room(str(tmp_path), 0)
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [ErrorCode.KAFKA_STORAGE_ERROR] * 2
 
 
 def test_what_was_appended_is_counted(served: Broker, peer: Peer) -> None:
