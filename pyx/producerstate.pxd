@@ -13,9 +13,10 @@ beside it, in a file that Kafka passes over:
     <20 digits>.sequences: version i16 (1) | crc32c u32 | count i32 | entries of 34 bytes, oldest first:
         producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64
 
-A client makes up producer ids as it likes, so what is kept is bounded: a log keeps PRODUCERS_MAX of them, and all logs of
-the process together PRODUCERS_ALL_MAX, beyond which a log that gets another one and has more than PRODUCERS_SPARED makes
-room. It forgets the half that it hasn't heard of for longest, as if they had expired; never one with an open transaction.
+A client makes up producer ids as it likes, so what is kept is bounded: a log keeps PRODUCERS_MAX of them, and all
+logs of the process together PRODUCERS_ALL_MAX, beyond which a log that gets another one and has more than
+PRODUCERS_SPARED makes room. It forgets the half that it hasn't heard of for longest, as if they had expired; never one
+with an open transaction.
 
 Crash story: a snapshot whose checksum is wrong doesn't count; recovery takes the one before it and walks on from there.
 """

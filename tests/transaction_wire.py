@@ -17,9 +17,11 @@ from penstock.pyx.wire.messages import (
 Owner = tuple[int, int]  # producer id and epoch
 
 
-def init(wire: WireConnection, name: str | None, version: int = 4, **given: int) -> tuple[int, int, int]:
+def init(
+    wire: WireConnection, name: str | None, version: int = 4, timeout_ms: int = 60_000, **given: int
+) -> tuple[int, int, int]:
     """InitProducerId: error, producer id, epoch."""
-    asked = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000, **given)
+    asked = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms, **given)
     answer = wire.ask(asked, version)
     return answer.error_code, answer.producer_id, answer.producer_epoch
 

@@ -155,6 +155,43 @@ def test_a_late_produce_of_version_2_is_fenced_by_its_epoch(
     assert read(shared_broker, topic) == [b"a", b"b"]
 
 
+def test_a_transaction_that_took_too_long_is_over_and_its_producer_may_go_on(
+    shared_broker: BrokerProcess, new_topic: Names, topic: str
+) -> None:
+    name = new_topic("id")
+    with WireConnection(shared_broker.bootstrap) as wire:
+        _, *both = init(wire, name, timeout_ms=200)
+        owner, following = (both[0], both[1]), (both[0], both[1] + 1)
+        assert produce(wire, name, 12, (topic, 0, batch(owner, 0, b"late"))) == [0]
+        deadline = time.monotonic() + PATIENCE_S
+        described = DescribeTransactionsRequest(transactional_ids=[name])
+        while wire.ask(described, 0).transaction_states[0].transaction_state != "CompleteAbort":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert produce(wire, name, 12, (topic, 0, batch(owner, 1, b"late"))) == [E.INVALID_PRODUCER_EPOCH]
+        assert end(wire, name, owner, True, 4) == E.PRODUCER_FENCED
+        assert end(wire, name, owner, True, 5) == E.INVALID_TXN_STATE
+        assert end_and_go_on(wire, name, owner, False, 5) == (0, following)
+        assert init(wire, name, producer_id=owner[0], producer_epoch=owner[1]) == (0, *following)
+        assert produce(wire, name, 12, (topic, 0, batch(following, 0, b"next"))) == [0]
+        assert end(wire, name, following, True, 5) == 0
+    assert read(shared_broker, topic) == [b"next"]
+
+
+def test_a_broker_that_does_not_verify_still_adds_partitions_of_version_2() -> None:
+    with InProcess(properties={"transaction.partition.verification.enable": False}) as broker:
+        with WireConnection(broker.bootstrap) as wire:
+            create(wire, "t")
+            _, *both = init(wire, "x")
+            owner = (both[0], both[1])
+            assert produce(wire, "x", 7, (("t", 0, batch(owner, 0)))) == [0], "nobody is asked"
+            assert add(wire, "x", owner, 3, ("t", 0)) == [0]
+            assert produce(wire, "x", 12, ("t", 1, batch(owner, 0, b"y"))) == [0]
+            assert end(wire, "x", owner, True, 5) == 0
+            assert open_transactions(wire, "t") == []
+        assert read(broker, "t") == [b"x", b"y"]
+
+
 def test_without_a_transactional_id_there_is_no_transaction(shared_broker: BrokerProcess, topic: str) -> None:
     with WireConnection(shared_broker.bootstrap) as wire:
         for version in (3, 9, 13):
