@@ -73,6 +73,8 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         self._environment = Environment(self.config, TopicCatalog(context.topics), self._settings)
         # Which groups have offsets in the open transaction of a producer, by partition and producer id.
         self._open: dict[tuple[int, int], set[str]] = {}
+        # While a partition is loaded: the newest plain commits by their records' keys, not decoded yet.
+        self._newest: dict[bytes, tuple[bytes, int]] = {}
         self._matched_ms: dict[str, int] = {}  # when a group's patterns were last evaluated again, monotonic
 
     def _settings(self, name: str) -> GroupSettings:
@@ -193,15 +195,40 @@ class GroupCoordinator(Coordinator[AnyGroup]):
             self._load_marker(partition, raw)
             return
         producer_id = raw.producer_id if raw.is_transactional else -1
-        decode = statelog.decode_group_record
-        for name, record, offset in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
-            assert isinstance(record, OffsetRecord | GroupRecord | ConsumerRecord)
-            entry = self.entries.get(name)
-            if entry is None:
-                entry = self.entries[name] = Entry(name, self._new(name), partition)
-            entry.machine = machine.load(entry.machine, record, offset, producer_id, self._environment)
+        decode = statelog.decode_group_record if raw.is_transactional else self._decode
+        for loaded in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
+            self._load_record(partition, loaded, producer_id)
             if producer_id >= 0:
-                self._open.setdefault((partition, producer_id), set()).add(name)
+                self._open.setdefault((partition, producer_id), set()).add(loaded.id)
+
+    def _decode(self, key: bytes, value: bytes | None, offset: int) -> statelog.Loaded | None:
+        """Most of the log are commits, most of them superseded: of a plain one only the newest is decoded, at the end.
+
+        That is the same, since the commit with the highest offset in the log wins whenever it is applied; a tombstone
+        takes back what is before it and is applied at once.
+        """
+        if statelog.is_commit(key):
+            if value is not None:
+                self._newest[key] = (value, offset)
+                return None
+            self._newest.pop(key, None)
+        return statelog.decode_group_record(key, value, offset)
+
+    def _load_record(self, partition: int, loaded: statelog.Loaded, producer_id: int) -> None:
+        name, record, offset = loaded
+        assert isinstance(record, OffsetRecord | GroupRecord | ConsumerRecord)
+        entry = self.entries.get(name)
+        if entry is None:
+            entry = self.entries[name] = Entry(name, self._new(name), partition)
+        entry.machine = machine.load(entry.machine, record, offset, producer_id, self._environment)
+
+    def _partition_begins(self, partition: int) -> None:
+        self._newest = {}
+
+    def _partition_read(self, partition: int) -> None:
+        for loaded in statelog.decode_commits(self._newest, self.topic, partition, self._skip_damaged):
+            self._load_record(partition, loaded, -1)
+        self._newest = {}
 
     def _load_marker(self, partition: int, raw: RawBatch) -> None:
         try:

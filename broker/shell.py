@@ -275,11 +275,13 @@ class Coordinator(ABC, Generic[M]):
             return
         self._partitions = len(topic.partitions)
         for partition in range(self._partitions):
+            self._partition_begins(partition)
             try:
                 for raw in statelog.read_batches(
                     self._context.partitions, self.topic, partition, self._skip_damaged
                 ):
                     self._load_batch(partition, raw)
+                self._partition_read(partition)
             except (KafkaError, OSError) as error:
                 # Nobody may act on half of what is stored, so nobody is coordinated from there.
                 _log.error("topic=%s partition=%d is not coordinated: %s", self.topic, partition, error)
@@ -295,6 +297,12 @@ class Coordinator(ABC, Generic[M]):
 
     @abstractmethod
     def _load_batch(self, partition: int, raw: RawBatch) -> None: ...
+
+    def _partition_begins(self, partition: int) -> None:
+        """The batches of a partition are about to be handed over."""
+
+    def _partition_read(self, partition: int) -> None:
+        """All batches of a partition have been handed over."""
 
     @abstractmethod
     def _loaded(self, entry: Entry[M]) -> None: ...

@@ -10,7 +10,7 @@ replaced or KIP-890 is in use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock import log
@@ -188,6 +188,27 @@ def decode_group_record(key: bytes, value: bytes | None, offset: int) -> Loaded 
         group, record = consumer_records.decode(key, value)
         return Loaded(group, record, offset)
     return None
+
+
+def is_commit(key: bytes) -> bool:
+    """Whether a record's key is that of an offset commit."""
+    return key[:2] in (b"\0\0", b"\0\1")
+
+
+def decode_commits(
+    commits: Mapping[bytes, tuple[bytes, int]], topic: str, partition: int, skip_damaged: bool
+) -> Iterator[Loaded]:
+    """Commits by key, each with its value and its offset in the log. Raises KafkaError CORRUPT_MESSAGE for what can't be
+    read; with `skip_damaged` it is logged and left out.
+    """
+    for key, (value, offset) in commits.items():
+        try:
+            loaded = decode_group_record(key, value, offset)
+        except WireError as error:
+            _damaged(skip_damaged, topic, partition, offset, error)
+            continue
+        if loaded is not None:
+            yield loaded
 
 
 def _read_offset_value(value: bytes | None) -> Committed | None:

@@ -20,14 +20,14 @@ from penstock.broker.consumergroups.events import ConsumerHeartbeat
 from penstock.broker.coordinator import Coordinators, TransactionCoordinator
 from penstock.broker.features import Features
 from penstock.broker.groupcoordinator import GroupCoordinator
-from penstock.broker.groupoffsets import Commit
+from penstock.broker.groupoffsets import Commit, DeleteOffsets
 from penstock.broker.offsets import Committed
 from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.broker.transactions import AddPartitions, End, Facts, Init, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.batch import marker_type, split
+from penstock.pyx.batch import marker, marker_type, split
 
 _ids = itertools.count(1)
 
@@ -296,6 +296,32 @@ def test_a_deleted_topic_takes_its_offsets_and_the_internal_topic_takes_all(play
         assert (await waiting).error == ErrorCode.NOT_COORDINATOR
         assert not world.groups.entries
         assert await world.groups.commit("g", commit(6)) == {("t", 0): 0}, "the topic is made again"
+
+    play(steps)
+
+
+def test_the_newest_commit_counts_after_a_restart(play: Play) -> None:
+    async def steps(world: World) -> None:
+        for offset in (5, 9, 7):
+            await world.groups.commit("newest", commit(offset))
+        await world.groups.commit("gone", commit(5))
+        await world.groups.ask("gone", DeleteOffsets(None, [("t", 0)]))
+        await world.groups.commit("again", commit(5))
+        await world.groups.ask("again", DeleteOffsets(None, [("t", 0)]))
+        await world.groups.commit("again", commit(6))
+        await world.groups.commit("after", commit(5))
+        await world.groups.commit("after", commit(8, producer_id=7, producer_epoch=0))
+        world.groups.marker_written(0, 7, True)
+        LOGS.append(GROUP_OFFSETS, 0, marker(True, 7, 0, 0, 1))
+        await world.groups.commit("older", commit(8, producer_id=9, producer_epoch=0))
+        await world.groups.commit("older", commit(5))
+        world.groups.marker_written(0, 9, True)
+        LOGS.append(GROUP_OFFSETS, 0, marker(True, 9, 0, 0, 1))
+        names = ("newest", "gone", "again", "after", "older")
+        before = [committed(world, name) for name in names]
+        assert before == [7, None, 6, 8, 5]
+        await world.start()
+        assert [committed(world, name) for name in names] == before
 
     play(steps)
 
