@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess, WireConnection
 
@@ -243,3 +243,35 @@ def test_flush_messages_answers_after_the_sync(tmp_path: Path, shim: Path) -> No
         disks.until("failed and is offline until the next start")
     finally:
         disks.broker.kill()
+
+
+def test_a_full_disk_hits_the_store_and_the_coordinators_for_a_while_only(disks: Disks) -> None:
+    bootstrap = {"bootstrap.servers": disks.broker.bootstrap}
+    group = Consumer({**bootstrap, "group.id": "full"})
+    place = TopicPartition(TOPIC, 0, 1)
+    assert disks.produce(0) is None
+    group.commit(offsets=[place], asynchronous=False)
+    disks.plant(*(f"write {errno.ENOSPC} {folder}" for folder in disks.folders))
+    with pytest.raises(KafkaException) as refused:
+        disks.admin.create_topics([NewTopic("later", 1)], operation_timeout=1, request_timeout=5)["later"].result()
+    assert refused.value.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
+    with pytest.raises(KafkaException):
+        group.commit(offsets=[TopicPartition(TOPIC, 0, 2)], asynchronous=False)
+    assert disks.values(0) == [b"x"]
+    disks.plant()
+    disks.admin.create_topics([NewTopic("later", 1)], request_timeout=WAIT_S)["later"].result()
+    end = time.monotonic() + WAIT_S
+    while True:
+        try:
+            group.commit(offsets=[TopicPartition(TOPIC, 0, 3)], asynchronous=False)
+            break
+        except KafkaException:
+            assert time.monotonic() < end
+    assert group.committed([place], timeout=WAIT_S)[0].offset == 3
+    group.close()
+    disks.broker.stop()
+    disks.broker.start()
+    group = Consumer({**bootstrap, "group.id": "full"})
+    assert group.committed([place], timeout=WAIT_S)[0].offset == 3
+    group.close()
+    assert "later" in disks.admin.list_topics(timeout=WAIT_S).topics
