@@ -143,7 +143,7 @@ cdef int16_t judge_by_version(const uint8_t* p, size_t n, int16_t version) noexc
         return INVALID_RECORD if version >= TRANSACTIONS_FROM else 0
     if version < ZSTD_FROM and get_i16(p + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD:
         return UNSUPPORTED_COMPRESSION_TYPE
-    if version >= TRANSACTIONS_FROM and LOG_OVERHEAD < size < <int64_t>n - LOG_OVERHEAD:
+    if LOG_OVERHEAD < size < <int64_t>n - LOG_OVERHEAD:
         return INVALID_RECORD                         # a second batch; a few bytes too many the log refuses
     return 0
 
@@ -165,7 +165,8 @@ cdef int16_t append(Partition* partition, Slice records, const Terms* terms, App
     if is_internal(name, n):
         return INVALID_TOPIC_EXCEPTION
     if records.n == 0:
-        return INVALID_RECORD
+        # An empty message set of the oldest clients appends nothing, and that is fine.
+        return INVALID_RECORD if terms.version >= TRANSACTIONS_FROM or records.p == NULL else 0
     error = judge_by_version(records.p, <size_t>records.n, terms.version)
     if error:
         return error
