@@ -83,18 +83,23 @@ def produce(
     codec: str = "none",
     keyed: bool = False,
     payloads: int = 4,
+    weights: Sequence[int] | None = None,
 ) -> Frames:
-    """Produce requests of one batch for each partition in turn. `batch_bytes` is its size before compression."""
+    """Produce requests of one batch for each partition in turn. `batch_bytes` is its size before compression.
+
+    With weights a partition has that many requests, in an order that mixes them all.
+    """
     records = max(1, batch_bytes // (record_bytes + RECORD_OVERHEAD))
     bodies = []
     for number in range(payloads):
         chosen = values(record_bytes, min(records, 4096), codec != "none")
         keys = [f"key-{number}-{record}".encode() for record in range(records)] if keyed else None
         bodies.append(batch((chosen[record % len(chosen)] for record in range(records)), codec, keys))
+    turns = [partition for partition in range(partitions) for _ in range(weights[partition] if weights else 1)]
+    if weights:
+        random.Random(1).shuffle(turns)
     requests = [
-        (wire.produce_request(topic, {partition: body}), wire.PRODUCE_VERSION)
-        for body in bodies
-        for partition in range(partitions)
+        (wire.produce_request(topic, {partition: body}), wire.PRODUCE_VERSION) for body in bodies for partition in turns
     ]
     count = write(path, requests)
     return Frames(path, count, records * record_bytes, records, len(bodies[0]), error_at(topic))

@@ -118,7 +118,15 @@ class Sustained(Case):
         topic = world.topic(broker, self.name, partitions, configs)
         path = world.path(self.name)
         load = frames.produce(
-            path, topic, partitions, batch_bytes=self.batch_bytes, record_bytes=100, keyed=True, payloads=2
+            path,
+            topic,
+            partitions,
+            batch_bytes=self.batch_bytes,
+            record_bytes=100,
+            keyed=True,
+            payloads=2,
+            # Each partition has a rate of its own, as with real keys: else all of them would roll at the same moment.
+            weights=[10 + partition for partition in range(partitions)],
         )
         seconds = world.minutes * 60
         window_s = min(60.0, seconds / 6)

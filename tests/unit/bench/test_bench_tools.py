@@ -129,3 +129,10 @@ def test_samples_are_told_apart_by_call_and_module() -> None:
         "interrupts and switches": 1,
         "control plane (Python)": 1,
     }
+
+
+def test_weights_share_the_requests_out(tmp_path: Path) -> None:
+    made = frames.produce(tmp_path / "f", "t", 3, batch_bytes=100, record_bytes=100, payloads=1, weights=[1, 2, 5])
+    partitions = [decode_request(frame)[1].topic_data[0].partition_data[0].index for frame in split(made.path)]
+    assert [partitions.count(number) for number in range(3)] == [1, 2, 5]
+    assert partitions != sorted(partitions)
