@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.broker.config import INT_MAX, SCHEMA
+from penstock.broker.groupconfig import check_bounds
 from penstock.broker.topicconfig import (
     COARSER,
     TOPIC_CONFIGS,
@@ -250,6 +251,7 @@ def load(path: Path | None = None, overrides: Iterable[str] = ()) -> BrokerConfi
     """A broker's properties from a file and `key=value` overrides. Raises ConfigError."""
     values = SCHEMA.load(path, overrides)
     static = dict(values)
+    check_bounds(static)
     # Two names of one number: whichever is given is in force, and both are described.
     given = set(values.given)
     if static["node.id"] is not None:

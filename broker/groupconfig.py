@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from penstock.config import ConfigError
+
 INT_MAX = (1 << 31) - 1
 
 
@@ -74,3 +76,17 @@ def group_config(config: Mapping[str, Any]) -> GroupConfig:
         migration=MigrationPolicy(config["group.consumer.migration.policy"].lower()),
         regex_refresh_interval_ms=config["group.consumer.regex.refresh.interval.ms"],
     )
+
+
+def check_bounds(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless the properties of groups fit each other, as Kafka asks at its start."""
+    pairs = [("group.min.session.timeout.ms", "group.max.session.timeout.ms")]
+    for kind in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
+        least, value, most = (f"group.consumer.{bound}{kind}" for bound in ("min.", "", "max."))
+        pairs += [(least, value), (value, most)]
+    for low, high in pairs:
+        if config[low] > config[high]:
+            raise ConfigError(f"{low}={config[low]} is above {high}={config[high]}")
+    session, heartbeat = "group.consumer.session.timeout.ms", "group.consumer.heartbeat.interval.ms"
+    if config[heartbeat] >= config[session]:
+        raise ConfigError(f"{heartbeat}={config[heartbeat]} has to be below {session}={config[session]}")

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.broker.brokerconfig import BrokerConfig, ConfigSource
+from penstock.broker.brokerconfig import load as load_config
 from penstock.broker.config import LONG_MAX, SCHEMA
 from penstock.broker.topicconfig import TOPIC_CONFIGS, check_topic_configs, log_config, topic_value
 from penstock.config import ConfigError
@@ -104,3 +105,17 @@ def test_only_topic_defaults_can_be_altered_at_run_time() -> None:
             broker.alter(texts)
         assert caught.value.code == code
     assert broker.dynamic == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["group.min.session.timeout.ms=9", "group.max.session.timeout.ms=8"],
+        ["group.consumer.session.timeout.ms=1000"],
+        ["group.consumer.heartbeat.interval.ms=16000"],
+        ["group.consumer.max.heartbeat.interval.ms=99999", "group.consumer.heartbeat.interval.ms=45000"],
+    ],
+)
+def test_properties_of_groups_have_to_fit_each_other(wrong: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"group\."):
+        load_config(overrides=wrong)
