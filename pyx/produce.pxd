@@ -2,8 +2,8 @@
 # connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is
 # the log end, so acks=all is answered at once.
 #
-# Versions 0 to 2 bring message sets (magic 0 and 1; Kafka takes one batch of magic 2 there, too), later ones exactly one
-# batch of magic 2 for each partition.
+# Versions 0 to 2 bring message sets (magic 0 and 1; Kafka takes one batch of magic 2 there, too), later ones exactly
+# one batch of magic 2 for each partition.
 #
 # A request that begins a transaction in a partition has to wait for its coordinator (KIP-890, verification.pxd): it is
 # handed over to the control plane whole, which asks and then serves it by the same function.
