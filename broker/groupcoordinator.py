@@ -127,9 +127,9 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         return result
 
     async def _matching(self, regex: Regex) -> frozenset[str]:
-        """The topics that a pattern matches, the internal ones aside; in turns with the loop's other work."""
+        """The topics that a pattern matches, internal ones too as in Kafka; in turns with the loop's other work."""
         found: list[str] = []
-        names = [topic.name for topic in self._context.topics.all() if not topic.internal]
+        names = [topic.name for topic in self._context.topics.all()]
         begun_ms = self._context.monotonic_ms()
         for name in names:
             if regex.matches(name):
