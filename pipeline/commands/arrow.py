@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.pipeline.consumer import ConsumerRecord, PolledColumns
+from penstock.pipeline.consumer import PolledColumns
 
 SCHEMA = pa.schema(
     [
@@ -41,14 +40,8 @@ class Table:
         self._pieces: list[Any] = []
         self._rows = 0
 
-    def records(self, found: Sequence[ConsumerRecord]) -> None:
-        """Columns come as columns."""
-        raise NotImplementedError("a table is written from columns")
-
-    def columns(self, found: PolledColumns, rows: int) -> None:
-        """Take so many rows from `found.first` on."""
-        if rows <= 0:
-            return
+    def append(self, found: PolledColumns, rows: int) -> None:
+        """Take so many rows, at least one, from `found.first` on."""
         columns, begin, end = found.columns, found.first, found.first + rows
         timestamps = columns.timestamps[begin:end]
         self._pieces.append(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -19,7 +19,10 @@ from penstock.errors import KafkaError
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.commands.common import MOMENTS, Asked, admin_only, chosen_partitions, cluster, moment
-from penstock.pipeline.consumer import Consumer, ConsumerRecord, PolledColumns
+from penstock.pipeline.consumer import Consumer, ConsumerRecord
+
+if TYPE_CHECKING:
+    from penstock.pipeline.commands.arrow import Table
 
 POLL_S = 0.5
 
@@ -60,12 +63,12 @@ def command(
     if goes_on:
         ends = {}
     try:
-        with Consumer(asked.bootstrap, **given) as consumer, _sink(path, asked.as_json, keys) as sink:
+        with Consumer(asked.bootstrap, **given) as consumer, _step(path, asked.as_json, keys) as step:
             consumer.assign(starts)
             for tp, offset in starts.items():
                 if offset is not None:
                     consumer.seek(tp, offset)
-            count, positions = _run(consumer, sink, starts, ends, most, columns=path is not None)
+            count, positions = _run(consumer, step, starts, ends, most, quiet=path is None)
             if group is not None and positions:
                 consumer.commit(positions)
     except KafkaError as error:
@@ -96,58 +99,32 @@ async def _range(
     return starts, {tp: ends[tp].offset for tp in tps}
 
 
-class Sink(Protocol):
-    """Where records go."""
-
-    def records(self, found: Sequence[ConsumerRecord]) -> None:
-        """Take records."""
-        ...
-
-    def columns(self, found: PolledColumns, rows: int) -> None:
-        """Take so many rows of columns, from `found.first` on."""
-        ...
+Positions = dict[TopicPartition, int]  # the offset after the last record of each partition
+# Polls once and takes at most so many records (None: all), below the given ends.
+Step = Callable[[Consumer, Mapping[TopicPartition, int], int | None], tuple[int, Positions]]
 
 
 def _run(
     consumer: Consumer,
-    sink: Sink,
-    starts: dict[TopicPartition, int | None],
-    ends: dict[TopicPartition, int],
+    step: Step,
+    starts: Mapping[TopicPartition, int | None],
+    ends: Positions,
     most: int | None,
     *,
-    columns: bool,
-) -> tuple[int, dict[TopicPartition, int]]:
-    """Read until the ends, or `most` records; how many went to the sink, and the positions after them."""
+    quiet: bool,
+) -> tuple[int, Positions]:
+    """Read until the ends, or `most` records; how many were taken, and the positions after them."""
     count = 0
-    positions: dict[TopicPartition, int] = {}
+    positions: Positions = {}
     shown = (TextColumn("consuming"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
-    with Progress(*shown, console=Console(stderr=True), transient=True, disable=not columns) as progress:
+    with Progress(*shown, console=Console(stderr=True), transient=True, disable=quiet) as progress:
         task = progress.add_task("records", total=None)
         while most is None or count < most:
-            left = [tp for tp in starts if tp in ends and consumer.position(tp) < ends[tp]] if ends else list(starts)
-            if not left:
+            if ends and all(consumer.position(tp) >= ends[tp] for tp in starts):
                 break
-            if columns:
-                for found in consumer.poll_columns(POLL_S):
-                    rows = len(found.columns) - found.first
-                    end = ends.get((found.topic, found.partition))
-                    if end is not None:
-                        rows = int(np.searchsorted(found.columns.offsets, end)) - found.first
-                    rows = max(0, rows if most is None else min(rows, most - count))
-                    sink.columns(found, rows)
-                    count += rows
-                    if rows:
-                        positions[found.topic, found.partition] = int(found.columns.offsets[found.first + rows - 1]) + 1
-            else:
-                records = [
-                    record
-                    for record in consumer.poll(POLL_S)
-                    if record.offset < ends.get((record.topic, record.partition), record.offset + 1)
-                ]
-                records = records if most is None else records[: most - count]
-                sink.records(records)
-                count += len(records)
-                positions |= {(record.topic, record.partition): record.offset + 1 for record in records}
+            taken, after = step(consumer, ends, None if most is None else most - count)
+            count += taken
+            positions |= after
             progress.update(task, completed=count)
     return count, positions
 
@@ -158,7 +135,13 @@ class _Lines:
     def __init__(self, as_json: bool, keys: bool) -> None:
         self._as_json, self._keys = as_json, keys
 
-    def records(self, found: Sequence[ConsumerRecord]) -> None:
+    def step(self, consumer: Consumer, ends: Mapping[TopicPartition, int], most: int | None) -> tuple[int, Positions]:
+        """Poll once and print."""
+        found = [
+            record
+            for record in consumer.poll(POLL_S)
+            if record.offset < ends.get((record.topic, record.partition), record.offset + 1)
+        ][:most]
         out = sys.stdout.buffer
         for record in found:
             if self._as_json:
@@ -167,9 +150,29 @@ class _Lines:
                 key = [record.key or b"", b"\t"] if self._keys else []
                 out.write(b"".join([*key, record.value or b"", b"\n"]))
         out.flush()
+        return len(found), {(record.topic, record.partition): record.offset + 1 for record in found}
 
-    def columns(self, found: PolledColumns, rows: int) -> None:
-        raise NotImplementedError("lines are written from records")
+
+class _Columns:
+    """Columns into a file."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def step(self, consumer: Consumer, ends: Mapping[TopicPartition, int], most: int | None) -> tuple[int, Positions]:
+        """Poll once and write."""
+        count = 0
+        positions: Positions = {}
+        for found in consumer.poll_columns(POLL_S):
+            offsets = found.columns.offsets
+            end = ends.get((found.topic, found.partition))
+            rows = (len(offsets) if end is None else int(np.searchsorted(offsets, end))) - found.first
+            rows = rows if most is None else min(rows, most - count)
+            if rows > 0:
+                self._table.append(found, rows)
+                positions[found.topic, found.partition] = int(offsets[found.first + rows - 1]) + 1
+                count += rows
+        return count, positions
 
 
 def _as_json(record: ConsumerRecord) -> dict[str, Any]:
@@ -195,13 +198,13 @@ def _json_bytes(data: bytes | None) -> object:
 
 
 @contextmanager
-def _sink(path: Path | None, as_json: bool, keys: bool) -> Iterator[Sink]:
+def _step(path: Path | None, as_json: bool, keys: bool) -> Iterator[Step]:
     if path is None:
-        yield _Lines(as_json, keys)
+        yield _Lines(as_json, keys).step
         return
     try:
         from penstock.pipeline.commands.arrow import Table
     except ImportError:
         raise click.ClickException("columns need pyarrow: pip install 'penstock[etl]'") from None
     with Table(path) as table:
-        yield table
+        yield _Columns(table).step
