@@ -50,7 +50,10 @@ MODULES: dict[str, list[str]] = {
     "requests": [],
     "output": [],
     "connection": [],
+    "mailbox": [],
+    "acceptor": [],
     "reactor": [],
+    "planes": [],
     "border": [],
     "rocks": ["rocksdb"],
 }

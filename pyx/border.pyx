@@ -55,16 +55,9 @@ from penstock.pyx.plane cimport (
     Counters,
     Plane,
 )
-from penstock.pyx.reactor cimport (
-    on_warm,
-    plane_close,
-    plane_listen,
-    plane_open,
-    plane_stop,
-    plane_take,
-    reactor_loop,
-    token_post,
-)
+from penstock.pyx.mailbox cimport on_warm, token_post
+from penstock.pyx.planes cimport plane_close, plane_listen, plane_open, plane_stop, plane_take
+from penstock.pyx.reactor cimport reactor_loop
 from penstock.pyx.sessions cimport sessions_free, sessions_new, sessions_rest
 from penstock.pyx.reader cimport reader_free, reader_loop, reader_new, reader_stop
 from penstock.pyx.verification cimport Unverified, find_unverified, unverified_free

@@ -32,6 +32,9 @@ cdef enum:
     PEER_BYTES = 56                   # "[v6 address]:port" and its end
     PLACES_MAX = 1 << 22              # connections of a reactor (a token's bits)
 
+    EVENT_WAKE = 0x7fffffff           # epoll's data for what isn't a connection: low half of data.u64
+    EVENT_LISTENER = 0x7ffffffe
+
     SCRATCH_BYTES = 131072
     INPUT_BYTES_MIN = 16384           # the smallest buffer that a connection owns
     INPUT_FREE_BYTES = 131072         # what each connection may hold without asking for broker memory

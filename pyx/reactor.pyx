@@ -3,124 +3,72 @@
 The rule that keeps it simple: events, mail, timers and wakes only note what they saw on a connection and put it
 on the ready list; `connection_run` is the one place where a connection does anything.
 """
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from penstock.pyx.admission cimport LISTENERS_MAX, admission_enter, admission_leave, admission_wait_ms
+from penstock.pyx.acceptor cimport accept_all
 from penstock.pyx.connection cimport connection_close, connection_open, connection_rest, connection_run
-from penstock.pyx.control cimport queue_clear, queue_open, queue_take
-from penstock.pyx.fetch cimport FetchJob
 from penstock.pyx.endian cimport get_u32
+from penstock.pyx.fetch cimport FetchJob
 from penstock.pyx.frame cimport SIZE_BYTES, Writer, writer_free
 from penstock.pyx.input cimport input_unstall
-from penstock.pyx.partition cimport Partition, partition_release, partition_retain, set_wake_hook
+from penstock.pyx.partition cimport Partition, partition_release
 from penstock.pyx.plane cimport (
-    ACCEPTS_MAX,
     Connection,
-    ControlRequest,
-    Counters,
     DRAIN_MS,
     EVENTS_MAX,
+    EVENT_LISTENER,
+    EVENT_WAKE,
     FRAME_BYTES_A_SECOND,
-    GENERATION_MASK,
     MAIL_CLOSE,
     MAIL_RESUME,
     MAIL_RESUME_LOSE,
     MAIL_SOCKET,
     MAIL_WARM,
     Mail,
-    MailKind,
-    PEER_BYTES,
-    PLACE_MASK,
-    Plane,
-    REACTORS_MAX,
     REQUEST_MASK,
     Reactor,
-    SCRATCH_BYTES,
     SLOT_CLOSE,
     SLOT_CONTROL,
     SLOT_DONE,
     SWEEP_MS_MAX,
     Slot,
-    slot_at,
     connection_ready,
     output_left,
+    slot_at,
 )
 from penstock.pyx.posix cimport (
-    AF_INET6,
     CLOCK_MONOTONIC,
-    EAGAIN,
-    ECONNABORTED,
-    EFD_CLOEXEC,
-    EFD_NONBLOCK,
-    EINTR,
     EPOLLERR,
-    EPOLLET,
     EPOLLHUP,
     EPOLLIN,
     EPOLLOUT,
     EPOLLRDHUP,
-    EPOLL_CLOEXEC,
-    EPOLL_CTL_ADD,
-    EPROTO,
     SIG_BLOCK,
-    SOCK_CLOEXEC,
-    SOCK_NONBLOCK,
-    accept4,
     atomic_load32,
     atomic_store32,
     atomic_swap32,
-    calloc,
     clock_gettime,
     close,
-    epoll_create1,
-    epoll_ctl,
     epoll_event,
     epoll_wait,
-    errno,
-    eventfd,
-    eventfd_write,
     free,
-    inet_ntop,
-    malloc,
-    memchr,
-    memcpy,
     memset,
-    lowest_bit,
-    ntohs,
-    pthread_mutex_init,
     pthread_mutex_lock,
-    pthread_mutex_t,
     pthread_mutex_unlock,
     pthread_self,
     pthread_sigmask,
-    realloc,
     sigfillset,
     sigset_t,
-    snprintf,
-    sockaddr,
-    sockaddr_in,
-    sockaddr_in6,
-    sockaddr_storage,
-    socklen_t,
-    strncmp,
     timespec,
 )
 from penstock.pyx.requests cimport requests_resume, slots_full
 from penstock.pyx.sessions cimport sessions_rest
-from penstock.pyx.waiting cimport look_moved, unpark, wait_open
+from penstock.pyx.waiting cimport look_moved, unpark
 
 cdef enum:
-    EVENT_WAKE = 0x7fffffff           # epoll's data for what isn't a connection: low half of data.u64
-    EVENT_LISTENER = 0x7ffffffe
     KEEP_BUFFERS_MS = 5000            # an idle connection's empty buffers are kept this long
-    ACCEPT_AGAIN_MS = 100
     DRAIN_LOOK_MS = 10
     MOVED_KEPT = 4096                 # room for so many moved partitions is kept
-
-# Every reactor that was ever made, by id; the hook reads it without a lock.
-cdef Reactor* _reactors[REACTORS_MAX]
-cdef pthread_mutex_t _table_lock
-pthread_mutex_init(&_table_lock, NULL)
 
 
 cdef int64_t now_ms() noexcept nogil:
@@ -129,167 +77,12 @@ cdef int64_t now_ms() noexcept nogil:
     return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
 
 
-# --- from other threads -------------------------------------------------------------------------------------
-cdef void reactor_wake(Reactor* r) noexcept nogil:
-    """Makes the thread look at its flags and mailbox. Its own calls need no event: it looks before it sleeps."""
-    if atomic_swap32(&r.wake, 1) == 0 and not (atomic_load32(&r.running) and r.thread == pthread_self()):
-        eventfd_write(r.wake_fd, 1)
-
-
-cdef void note_moved(Reactor* r, Partition* p) noexcept nogil:
-    cdef Partition** grown
-    cdef int32_t capacity
-    pthread_mutex_lock(&r.lock)
-    if r.moved_n == r.moved_capacity:
-        capacity = r.moved_capacity * 2 + 64
-        grown = <Partition**>realloc(r.moved, <size_t>capacity * sizeof(Partition*))
-        if grown != NULL:
-            r.moved = grown
-            r.moved_capacity = capacity
-    if r.moved_n < r.moved_capacity:
-        partition_retain(p)
-        r.moved[r.moved_n] = p
-        r.moved_n += 1
-    else:
-        r.moved_all = True
-    pthread_mutex_unlock(&r.lock)
-
-
-cdef void on_partition_moved(Partition* p, uint64_t mask) noexcept nogil:
-    """The log's wake hook. A bit may be of a thread that has ended since it waited."""
-    cdef int32_t i
-    while mask:
-        i = lowest_bit(mask)
-        mask &= mask - 1
-        if _reactors[i] != NULL and atomic_load32(&_reactors[i].running):
-            note_moved(_reactors[i], p)
-            reactor_wake(_reactors[i])
-
-
-cdef void post(Reactor* r, Mail* mail) noexcept nogil:
-    mail.next = NULL
-    pthread_mutex_lock(&r.lock)
-    if r.mail_last == NULL:
-        r.mail_first = mail
-    else:
-        r.mail_last.next = mail
-    r.mail_last = mail
-    pthread_mutex_unlock(&r.lock)
-    reactor_wake(r)
-
-
-cdef void on_warm(void* owner, uint32_t place, uint32_t generation) noexcept nogil:
-    """The reader pool's hook. Without memory for the mail the connection stays parked until it is swept as idle."""
-    cdef Mail* mail = <Mail*>calloc(1, sizeof(Mail))
-    if mail != NULL:
-        mail.kind = MAIL_WARM
-        mail.place = place
-        mail.generation = generation
-        post(<Reactor*>owner, mail)
-
-
-cdef bint token_post(Plane* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil:
-    cdef Reactor* r = _reactors[token >> 58]
-    cdef Mail* mail
-    if r == NULL or r.plane != plane:
-        writer_free(answer)
-        return False
-    mail = <Mail*>calloc(1, sizeof(Mail))
-    if mail == NULL:
-        writer_free(answer)
-        return False
-    mail.kind = kind
-    mail.place = <uint32_t>(token >> 36) & PLACE_MASK
-    mail.generation = <uint32_t>(token >> 16) & GENERATION_MASK
-    mail.request = <uint32_t>token & REQUEST_MASK
-    mail.answer = answer[0]
-    memset(answer, 0, sizeof(Writer))
-    post(r, mail)
-    return True
-
-
-# --- events, mail, time -------------------------------------------------------------------------------------
 cdef Connection* connection_of(Reactor* r, uint32_t place, uint32_t generation) noexcept nogil:
     cdef Connection* c
     if place >= r.places_used:
         return NULL
     c = r.connections[place]
     return c if c.fd >= 0 and c.generation == generation else NULL
-
-
-cdef void describe_peer(const sockaddr_storage* address, char* out) noexcept nogil:
-    cdef char text[48]
-    cdef const sockaddr_in6* six = <const sockaddr_in6*>address
-    cdef const sockaddr_in* four = <const sockaddr_in*>address
-    text[0] = 0
-    memset(out, 0, PEER_BYTES)
-    if address.ss_family == AF_INET6:
-        inet_ntop(AF_INET6, &six.sin6_addr, text, sizeof(text))
-        if strncmp(text, b"::ffff:", 7) == 0 and memchr(text, c".", sizeof(text)) != NULL:
-            # An address of version 4 that came to a socket of both.
-            snprintf(out, PEER_BYTES, b"%s:%u", text + 7, <unsigned int>ntohs(six.sin6_port))
-            return
-        snprintf(out, PEER_BYTES, b"[%s]:%u", text, <unsigned int>ntohs(six.sin6_port))
-    else:
-        inet_ntop(address.ss_family, &four.sin_addr, text, sizeof(text))
-        snprintf(out, PEER_BYTES, b"%s:%u", text, <unsigned int>ntohs(four.sin_port))
-
-
-cdef void hand_over(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil:
-    """Gives a new socket to the next reactor in turn."""
-    cdef Reactor* owner = r.plane.reactors[r.next_reactor % <uint32_t>r.plane.reactor_count]
-    cdef Mail* mail
-    r.next_reactor += 1
-    if owner == r:
-        connection_open(r, fd, listener, peer)
-        return
-    mail = <Mail*>calloc(1, sizeof(Mail))
-    if mail == NULL:
-        close(fd)
-        admission_leave(r.plane.admission, listener, peer)
-        return
-    mail.kind = MAIL_SOCKET
-    mail.fd = fd
-    mail.listener = listener
-    memcpy(mail.peer, peer, PEER_BYTES)
-    post(owner, mail)
-
-
-cdef void accept_again(Reactor* r, int64_t wait_ms) noexcept nogil:
-    if r.accept_ms == 0 or r.now_ms + wait_ms < r.accept_ms:
-        r.accept_ms = r.now_ms + wait_ms
-
-
-cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
-    cdef sockaddr_storage address
-    cdef socklen_t n
-    cdef char peer[PEER_BYTES]
-    cdef int32_t _i
-    cdef int64_t wait_ms
-    cdef int fd
-    if r.listeners[listener] < 0 or r.draining:
-        return
-    for _i in range(ACCEPTS_MAX):
-        wait_ms = admission_wait_ms(r.plane.admission, listener, r.now_ms)
-        if wait_ms:
-            r.counters.accepts_delayed += 1
-            accept_again(r, wait_ms)
-            return
-        n = sizeof(sockaddr_storage)
-        fd = accept4(r.listeners[listener], <sockaddr*>&address, &n, SOCK_NONBLOCK | SOCK_CLOEXEC)
-        if fd >= 0:
-            describe_peer(&address, peer)
-            if admission_enter(r.plane.admission, listener, peer):
-                hand_over(r, fd, listener, peer)
-            else:
-                r.counters.closed_address_limit += 1
-                close(fd)
-        elif errno == EAGAIN:
-            return
-        elif errno != EINTR and errno != ECONNABORTED and errno != EPROTO:
-            accept_again(r, ACCEPT_AGAIN_MS)          # no descriptors or no memory: some may be freed
-            return
-    accept_again(r, 0)                                # more than one turn's worth
 
 
 cdef void on_event(Reactor* r, const epoll_event* event) noexcept nogil:
@@ -580,120 +373,3 @@ cdef void close_all(Reactor* r) noexcept nogil:
         r.connections[i].on_ready = False
     r.ready_first = NULL
     r.ready_last = NULL
-
-
-# --- planes -------------------------------------------------------------------------------------------------
-cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
-    """Makes a taken reactor fit to run: the numbers of its last run are forgotten, its connection places are kept."""
-    cdef epoll_event event
-    r.plane = plane
-    r.stopping = 0
-    r.unstall = 0
-    r.wake = 0
-    r.draining = False
-    r.accept_ms = 0
-    r.listener_count = 0
-    r.next_reactor = 0
-    memset(&r.counters, 0, sizeof(Counters))
-    memset(&r.produced, 0, sizeof(r.produced))
-    if r.scratch == NULL:
-        r.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
-        r.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-    r.epoll = epoll_create1(EPOLL_CLOEXEC)
-    if r.scratch == NULL or r.wake_fd < 0 or r.epoll < 0 or not wait_open(r):
-        return False
-    event.events = <uint32_t>EPOLLIN | <uint32_t>EPOLLET
-    event.data.u64 = EVENT_WAKE
-    return epoll_ctl(r.epoll, EPOLL_CTL_ADD, r.wake_fd, &event) == 0
-
-
-cdef Reactor* reactor_take(Plane* plane) noexcept nogil:
-    """A reactor that no plane has, with the lowest free id; NULL when there is none."""
-    cdef Reactor* r = NULL
-    cdef int32_t i
-    pthread_mutex_lock(&_table_lock)
-    for i in range(REACTORS_MAX):
-        if _reactors[i] == NULL:
-            r = <Reactor*>calloc(1, sizeof(Reactor))
-            if r == NULL:
-                break
-            r.id = i
-            r.wake_fd = -1
-            r.epoll = -1
-            pthread_mutex_init(&r.lock, NULL)
-            _reactors[i] = r
-        elif not _reactors[i].taken:
-            r = _reactors[i]
-        if r != NULL:
-            r.taken = True
-            break
-    pthread_mutex_unlock(&_table_lock)
-    return r
-
-
-cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil:
-    cdef int32_t i
-    if not queue_open(&plane.queue):
-        return False
-    for i in range(reactor_count):
-        plane.reactors[i] = reactor_take(plane)
-        if plane.reactors[i] == NULL:
-            return False
-        plane.reactor_count = i + 1
-        if not reactor_prepare(plane.reactors[i], plane):
-            return False
-    set_wake_hook(on_partition_moved)
-    return True
-
-
-cdef bint plane_listen(Plane* plane, int fd) noexcept nogil:
-    """Gives a listening socket to the first reactor, which owns it from now on. Before the threads run."""
-    cdef Reactor* r = plane.reactors[0]
-    cdef epoll_event event
-    if r.listener_count == LISTENERS_MAX:
-        return False
-    r.listeners[r.listener_count] = fd
-    event.events = <uint32_t>EPOLLIN | <uint32_t>EPOLLET
-    event.data.u64 = <uint64_t>EVENT_LISTENER | (<uint64_t>r.listener_count << 32)
-    if epoll_ctl(r.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
-        return False
-    r.listener_count += 1
-    return True
-
-
-cdef ControlRequest* plane_take(Plane* plane, int32_t most) noexcept nogil:
-    cdef bint unstall
-    cdef int32_t i
-    cdef ControlRequest* first = queue_take(&plane.queue, most, &unstall)
-    if unstall:
-        for i in range(plane.reactor_count):
-            atomic_store32(&plane.reactors[i].unstall, 1)
-            reactor_wake(plane.reactors[i])
-    return first
-
-
-cdef void plane_stop(Plane* plane) noexcept nogil:
-    cdef int32_t i
-    for i in range(plane.reactor_count):
-        atomic_store32(&plane.reactors[i].stopping, 1)
-        reactor_wake(plane.reactors[i])
-
-
-cdef void plane_close(Plane* plane) noexcept nogil:
-    cdef Reactor* r
-    cdef int32_t i, j
-    for i in range(plane.reactor_count):
-        r = plane.reactors[i]
-        close_all(r)
-        for j in range(r.listener_count):
-            if r.listeners[j] >= 0:
-                close(r.listeners[j])
-        if r.epoll >= 0:
-            close(r.epoll)
-        pthread_mutex_lock(&_table_lock)
-        r.plane = NULL
-        r.epoll = -1
-        r.taken = False
-        pthread_mutex_unlock(&_table_lock)
-    plane.reactor_count = 0
-    queue_clear(&plane.queue)
