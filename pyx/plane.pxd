@@ -184,7 +184,7 @@ cdef struct Reactor:
     pthread_mutex_t lock              # of the mailbox
     Mail* mail_first
     Mail* mail_last
-    Partition** moved                 # that grew, or were stopped, and on which one of its fetches waits; under the lock
+    Partition** moved                 # that grew or were stopped while one of its fetches waited; under the lock
     int32_t moved_n
     int32_t moved_capacity
     bint moved_all                    # there was no memory to say which

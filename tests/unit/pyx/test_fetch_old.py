@@ -1,0 +1,150 @@
+"""Fetch 0 to 3: clients of 0.8 to 0.11 get messages that they can read, whatever is stored; and zstd below version 10."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dataplane import Broker, Peer, batch, fetch, fetched, forget_all, lead
+from logs import LOGS
+
+from penstock.errors import ErrorCode
+from penstock.pyx.batch import marker, records, split
+from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.wire.messages import FetchRequest, FetchResponse
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield tmp_path_factory.mktemp("fetch-old")
+    forget_all()
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Broker]:
+    lead(folder, "read")
+    for n in range(10):
+        LOGS.append("read", 0, batch([b"%d" % n] * 2))
+    lead(folder, "large", partitions=3, max_message_bytes=1 << 24)
+    for index in range(3):
+        for n in range(6):
+            LOGS.append("large", index, batch([bytes([n]) * 100_000]))
+    with Broker() as made:
+        yield made
+
+
+@pytest.fixture
+def peer(served: Broker) -> Iterator[Peer]:
+    with served.connect() as made:
+        yield made
+
+
+@pytest.fixture
+def topic(folder: Path, request: pytest.FixtureRequest) -> str:
+    """An empty topic of this test's own."""
+    name = f"o{abs(hash(request.node.nodeid)) % 10**10:010d}"
+    lead(folder, name)
+    return name
+
+
+def transactional(producer_id: int, sequence: int) -> dict[str, int]:
+    """What a batch of a transaction bears."""
+    return {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}
+
+
+def old_values(one: FetchResponse.PartitionData) -> list[bytes | None]:
+    """The values of message sets, which are magic 0 or 1 and not compressed here."""
+    return [record.value for raw in split(bytes(one.records or b"")) for record in records(raw)]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_old_versions_get_messages_that_they_can_read(peer: Peer, version: int) -> None:
+    answer = peer.ask(fetch("read", 7, version), version, FetchResponse)
+    one = fetched(answer)
+    assert (one.error_code, one.high_watermark) == (0, 20)
+    assert {raw.magic for raw in split(bytes(one.records))} == {0 if version < 2 else 1}
+    assert old_values(one) == [b"%d" % n for n in range(3, 10) for _ in range(2)][1:]
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_each_partition_gives_its_first_batch_where_no_limit_is_told(peer: Peer, version: int) -> None:
+    request = fetch("large", 0, version, partition_max_bytes=1)
+    (topic,) = request.topics
+    topic.partitions += [
+        FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1) for index in (1, 2)
+    ]
+    answer = peer.ask(request, version, FetchResponse)
+    assert [len(old_values(one)) for one in answer.responses[0].partitions] == [1, 1, 1]
+
+
+def test_version_3_has_a_limit_of_the_whole(peer: Peer) -> None:
+    request = fetch("large", 0, 3, partition_max_bytes=1, max_bytes=1)
+    request.topics[0].partitions.append(
+        FetchRequest.FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1 << 20)
+    )
+    answer = peer.ask(request, 3, FetchResponse)
+    assert [len(old_values(one)) for one in answer.responses[0].partitions] == [1, 0]
+
+
+def test_what_old_clients_get_in_one_answer_is_bounded(peer: Peer, folder: Path, topic: str) -> None:
+    for _ in range(12):
+        LOGS.append(topic, 0, batch([b"v" * 900_000]))
+    got = 0
+    while got < 12:
+        one = fetched(peer.ask(fetch(topic, got, 2, partition_max_bytes=1 << 30), 2, FetchResponse))
+        assert 0 < len(one.records) <= 4 << 20
+        got += len(old_values(one))
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_zstd_is_refused_to_old_clients(peer: Peer, topic: str, version: int) -> None:
+    LOGS.append(topic, 0, batch([b"plain"]))
+    LOGS.append(topic, 0, batch([b"z" * 1000], codec=4))
+    first = fetched(peer.ask(fetch(topic, 0, version), version, FetchResponse))
+    assert (first.error_code, old_values(first)) == (0, [b"plain"])
+    then = fetched(peer.ask(fetch(topic, 1, version), version, FetchResponse))
+    assert then.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize(("version", "refused"), [(4, True), (9, True), (10, False)])
+def test_zstd_comes_with_version_10(peer: Peer, topic: str, version: int, refused: bool) -> None:
+    LOGS.append(topic, 0, batch([b"z" * 1000], codec=4))
+    one = fetched(peer.ask(fetch(topic, 0, version), version, FetchResponse))
+    assert (one.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) == refused
+    assert bool(one.records) != refused
+
+
+def test_markers_do_not_hold_up_old_clients(peer: Peer, topic: str) -> None:
+    for sequence in range(3):
+        LOGS.append(topic, 0, batch([b"t%d" % sequence], **transactional(7, sequence)))
+        LOGS.append(topic, 0, marker(True, 7, 0, 0, 0))
+    values_seen = []
+    offset = 0
+    while len(values_seen) < 3:
+        one = fetched(peer.ask(fetch(topic, offset, 0, partition_max_bytes=1), 0, FetchResponse))
+        values_seen += old_values(one)
+        offset = split(bytes(one.records))[-1].next_offset
+    assert values_seen == [b"t0", b"t1", b"t2"]
+    # At the last marker there is nothing to give: the fetch waits, and what comes then wakes it.
+    peer.send(encode_request(fetch(topic, 5, 0, max_wait_ms=600_000), 0, 1, "test"))
+    assert peer.is_silent()
+    LOGS.append(topic, 0, batch([b"after"]))
+    assert old_values(fetched(FetchResponse.decode(peer.receive()[4:], 0))) == [b"after"]
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_old_clients_wait_for_cold_pages_of_the_pool(folder: Path, topic: str, version: int) -> None:
+    for n in range(8):
+        LOGS.append(topic, 0, batch([bytes([n]) * 200_000]))
+    LOGS.flush_all()
+    path = folder / f"{topic}-0" / "00000000000000000000.log"
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+    with Broker() as broker, broker.connect() as peer:
+        one = fetched(peer.ask(fetch(topic, 0, version, partition_max_bytes=1 << 22), version, FetchResponse))
+        assert [value[0] for value in old_values(one)] == list(range(8))
