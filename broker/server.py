@@ -157,7 +157,7 @@ class Server:
         loop.add_reader(data_plane.request_fd, lambda: take(data_plane.take_requests()))
         self._undo.append(lambda: self._stop_serving(data_plane))
         data_plane.start()
-        self._opening = asyncio.create_task(topics.open_rest(), name="opening")
+        self._opening = asyncio.create_task(topics.logs.open_rest(), name="opening")
         await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
         return self._listeners[0].bind
 
@@ -201,10 +201,10 @@ class Server:
         data_plane.stop()
 
     async def _stop_opening(self, topics: Topics) -> None:
-        await topics.stop_opening()
+        await topics.logs.stop()
         if self._opening is not None:
             await self._opening
-        if not topics.all_open:
+        if not topics.logs.all_open:
             self._clean = False  # Some logs weren't looked at: the next start must.
 
     async def _close_logs(self, executor: ThreadPoolExecutor, dirs: LogDirs) -> None:

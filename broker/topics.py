@@ -17,23 +17,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from penstock import log
 from penstock.broker.adoption import adopted, strangers
 from penstock.broker.brokerconfig import BrokerConfig
-from penstock.broker.folder import new_uuid, sync_folder, uuid_bytes, uuid_text
-from penstock.broker.logdirs import Key, LogDir, LogDirs
-from penstock.broker.moving import Copying, Move, Moving
-from penstock.broker.opening import Job, Opening, each, lead
+from penstock.broker.folder import new_uuid, uuid_bytes, uuid_text
+from penstock.broker.logdirs import LogDirs
 from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, StoreError, paths
-from penstock.broker.topicconfig import check_topic_configs, log_config
+from penstock.broker.topicconfig import check_topic_configs
+from penstock.broker.topiclogs import TopicLogs
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.logs import Logs
@@ -130,15 +127,11 @@ class Topics:
         self._config = config
         self._store = store
         self._dirs = dirs
-        self._logs = logs
         self._executor = executor
-        self._opening = Opening(node_id, dirs, logs, executor)
-        self.moving = Moving()
-        self._unopened: list[Job] = []
-        self._reconfigure_again = False  # settings changed while logs were being opened
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._changes = asyncio.Lock()
+        self.logs = TopicLogs(node_id, config, dirs, logs, executor, self._changes)
         self.controller_epoch = 0
         # Grows whenever a topic is created, gets partitions or is deleted.
         self.version = 0
@@ -218,10 +211,10 @@ class Topics:
             await self._store.multi(operations)
         failpoint(CREATED)
         try:
-            await self._make(topic, topic.partitions)
-        except (OSError, ValueError) as error:
+            await self.logs.make(topic, topic.partitions)
+        except (OSError, ValueError, KafkaError) as error:
             _log.error("topic=%s can't be created: %s", name, error)
-            await self._delete_logs(topic)
+            await self.logs.delete(topic)
             async with _stored(name):
                 await self._remove(topic)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
@@ -253,11 +246,19 @@ class Topics:
                     [Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)]
                 )
             try:
-                await self._make(topic, added)
-            except (OSError, ValueError) as error:
+                await self.logs.make(topic, added)
+            except (OSError, ValueError, KafkaError) as error:
+                await self._take_back(topic, added)
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
             topic.partitions.extend(added)
             self.version += 1
+
+    async def _take_back(self, topic: Topic, added: Sequence[PartitionState]) -> None:
+        """Undo partitions whose logs could not be made."""
+        await self.logs.delete(Topic(topic.name, topic.topic_id, list(added), topic.configs))
+        gone = [Delete(f"{paths.topic(topic.name)}/partitions/{state.index}", recursive=True) for state in added]
+        async with _stored(topic.name):
+            await self._store.multi([Set(paths.topic(topic.name), _topic_json(topic)), *gone])
 
     async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace a topic's own configs; they hold for the next append. Raises KafkaError."""
@@ -269,22 +270,14 @@ class Topics:
             async with _stored(name):
                 await self._store.set(paths.topic_config(name), _config_json(configs))
             topic.configs = dict(configs)
-            self._reconfigure(topic)
+            self.logs.reconfigure(topic)
             self.changed.set()
 
     def broker_configs_changed(self) -> None:
         """Tell every log its settings anew, because the broker's defaults were altered."""
         for topic in self._by_name.values():
-            self._reconfigure(topic)
+            self.logs.reconfigure(topic)
         self.changed.set()
-
-    def _reconfigure(self, topic: Topic) -> None:
-        settings = log_config(self._config, topic.configs)
-        for state in topic.partitions:
-            if state.leader >= 0:
-                self._logs.reconfigure(topic.name, state.index, settings)
-            else:
-                self._reconfigure_again = True
 
     async def delete(self, name: str) -> None:
         """Delete a topic; a crash in between is finished at the next start. Raises KafkaError."""
@@ -296,10 +289,8 @@ class Topics:
                 await self._mark_deleted(name)
             failpoint(MARKED)
             del self._by_name[name], self._by_id[topic.topic_id]
-            for state in topic.partitions:
-                self.moving.end((name, state.index))
             self.version += 1
-            await self._delete_logs(topic)
+            await self.logs.delete(topic)
             failpoint(EMPTIED)
             async with _stored(name):
                 await self._remove(topic)
@@ -336,12 +327,10 @@ class Topics:
         topics = await self._read_topics()
         marked = set(await self._marked())
         for topic in [topic for topic in topics if topic.name in marked]:
-            await self._delete_logs(topic)
+            await self.logs.delete(topic)
             await self._remove(topic)
             _log.info("finished the deletion of topic=%s", topic.name)
-        loop = asyncio.get_running_loop()
-        for log_dir in self._dirs.online:
-            await loop.run_in_executor(self._executor, self._logs.remove_deleted, str(log_dir.path))
+        await self.logs.remove_deleted()
         topics = [topic for topic in topics if topic.name not in marked]
         known = {(topic.name, state.index) for topic in topics for state in topic.partitions}
         for path in strangers(self._dirs, known):
@@ -349,133 +338,14 @@ class Topics:
         await self._raise_epochs(topics)
         for topic in topics:
             self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
-            self._unopened += self._opening.announce(topic, log_config(self._config, topic.configs))
-        await self._open([job for job in self._unopened if job.topic.internal])
-
-    async def open_rest(self) -> None:
-        """Open all that `load` only announced. A disk that fails takes its partitions offline, nothing is raised."""
-        await self._open(self._unopened)
-
-    async def stop_opening(self) -> None:
-        """Begin no further log, give up moves: the broker stops."""
-        self._opening.stop()
-        await self.moving.stop()
-
-    @property
-    def all_open(self) -> bool:
-        """Whether every log was opened, or is offline for good."""
-        return not self._unopened
-
-    async def _open(self, jobs: Sequence[Job]) -> None:
-        await self._opening.open(jobs)
-        opened = {job.key for job in jobs if job.state.leader >= 0 or job.state.offline}
-        self._unopened = [job for job in self._unopened if job.key not in opened]
-        if self._reconfigure_again and not self._unopened:
-            self._reconfigure_again = False
-            self.broker_configs_changed()
+            self.logs.announce(topic)
+        await self.logs.open_internal()
 
     def folder_failed(self, path: str) -> None:
         """Take the partitions of a log folder out of the picture; their logs answer KAFKA_STORAGE_ERROR already."""
         for topic in self._by_name.values():
-            for state in topic.partitions:
-                log_dir = self._dirs.of((topic.name, state.index))
-                if log_dir is not None and str(log_dir.path) == path:
-                    state.leader, state.offline = -1, True
+            self.logs.folder_failed(topic, path)
         self.version += 1
-
-    def move(self, name: str, index: int, target: LogDir) -> None:
-        """Begin to move a partition to another log folder. Raises KafkaError."""
-        topic, log_dir = self._by_name.get(name), self._dirs.of((name, index))
-        if topic is None or not 0 <= index < len(topic.partitions) or log_dir is None:
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{name}-{index}")
-        if topic.partitions[index].offline:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}")
-        if topic.partitions[index].leader < 0:
-            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{name}-{index} is not open yet")
-        if log_dir is target:
-            self.moving.end((name, index))
-        elif all(move.key != (name, index) for move in self.moving.to(target)):
-            self.moving.begin((name, index), log_dir, target, self._finish_move)
-
-    async def _finish_move(self, move: Move, copying: Copying) -> None:
-        async with self._changes:
-            topic, log_dir = self._by_name.get(move.key[0]), self._dirs.of(move.key)
-            if topic is None or log_dir is None or move.ended:
-                return
-            state = topic.partitions[move.key[1]]
-            if state.leader < 0:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its disk has failed")
-            settings = log_config(self._config, topic.configs)
-            loop = asyncio.get_running_loop()
-            jobs = (Job(topic, state, log_dir, settings), Job(topic, state, move.target, settings))
-            try:
-                await loop.run_in_executor(self._executor, self._swap, move, copying, *jobs)
-            finally:
-                if move.key not in self._logs.partitions():
-                    self._logs.announce(topic.name, topic.topic_id, state.index, True)
-                    state.leader, state.offline = -1, True
-                    _log.error("topic=%s partition=%d can't be opened after its move: it is offline", *move.key)
-            self._dirs.put(move.key, move.target)
-            _log.info("moved topic=%s partition=%d to %s", *move.key, move.target.path)
-
-    def _swap(self, move: Move, copying: Copying, here: Job, there: Job) -> None:
-        """Open a partition in its new place, or, if that fails, in its old one. Raises OSError."""
-        key, old, new = move.key, str(here.log_dir.path), str(there.log_dir.path)
-        gone: Path | None = None
-        try:
-            self._logs.stop(*key, announced=True)
-            copying.rest()
-            self._logs.carry_checkpoints(*key, old, new)
-            gone = copying.swap()
-        except OSError:
-            if move.source.is_dir():
-                self._logs.drop_checkpoints(*key, new)
-                shutil.rmtree(there.log_dir.holds(key), ignore_errors=True)
-                lead(self._logs, here, clean=True)
-                raise
-        lead(self._logs, there, clean=True)
-        self._logs.drop_checkpoints(*key, old)
-        if gone is not None:
-            shutil.rmtree(gone, ignore_errors=True)  # What is left of it goes with the next start.
-
-    async def _make(self, topic: Topic, states: Sequence[PartitionState]) -> None:
-        """Make and open the logs of new partitions. One sync of each folder is enough for all their names: what was
-        acknowledged survives kill -9 in any case. Raises OSError, ValueError, KafkaError."""
-        settings = log_config(self._config, topic.configs)
-        jobs = []
-        for state in states:
-            log_dir = self._dirs.place((topic.name, state.index), new=True)
-            if log_dir is None:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic.name}-{state.index} lies on a broken disk")
-            jobs.append(Job(topic, state, log_dir, settings))
-        await each(self._executor, lambda job: lead(self._logs, job), jobs)
-        loop = asyncio.get_running_loop()
-        for path in {job.log_dir.path for job in jobs}:
-            await loop.run_in_executor(self._executor, sync_folder, path)
-
-    async def _delete_logs(self, topic: Topic) -> None:
-        """Remove a topic's logs; what lies on a broken disk stays there and is a stranger when the disk is back."""
-        await self._opening.settled((topic.name, state.index) for state in topic.partitions)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, self._delete_all, topic)
-
-    def _delete_all(self, topic: Topic) -> None:
-        for state in topic.partitions:
-            key = (topic.name, state.index)
-            try:
-                self._delete_log(key)
-            except OSError as error:
-                _log.error("the log of topic=%s partition=%d can't be removed: %s", *key, error)
-
-    def _delete_log(self, key: Key) -> None:
-        log_dir = self._dirs.drop(key)
-        try:
-            self._logs.delete(*key)
-        except KafkaError as error:
-            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-        if log_dir is not None and not log_dir.offline and log_dir.holds(key).exists():
-            shutil.rmtree(log_dir.holds(key))  # It wasn't open.
 
     async def _raise_epochs(self, topics: Sequence[Topic]) -> None:
         operations: list[Operation] = []

@@ -33,7 +33,10 @@ def _move(context: Context, name: str, index: int, path: str) -> int:
     if target.offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
     try:
-        context.topics.move(name, index, target)
+        topic = context.topics.get(name)
+        if topic is None:
+            return ErrorCode.REPLICA_NOT_AVAILABLE
+        context.topics.logs.move(topic, index, target)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE

@@ -46,10 +46,13 @@ async def _describe(context: Context, log_dir: LogDir, wanted: set[tuple[str, in
         except KafkaError:
             continue  # It is being deleted, or not open yet.
         by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
-    for move in context.topics.moving.to(log_dir):
+    for move in context.topics.logs.moving.to(log_dir):
         if wanted is None or move.key in wanted:
             lag_bytes = await asyncio.get_running_loop().run_in_executor(None, move.lag_bytes)
-            size_bytes = context.partitions.size_bytes(*move.key) - lag_bytes
+            try:
+                size_bytes = max(0, context.partitions.size_bytes(*move.key) - lag_bytes)
+            except KafkaError:
+                continue  # It changes places in this moment.
             by_topic.setdefault(move.key[0], []).append(
                 Partition(
                     partition_index=move.key[1], partition_size=size_bytes, offset_lag=lag_bytes, is_future_key=True

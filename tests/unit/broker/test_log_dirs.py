@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess, WireConnection
 
@@ -149,14 +150,22 @@ def test_a_partition_moves_while_it_is_written_to(broker: BrokerProcess) -> None
     admin.create_topics([NewTopic("mover", 2)])["mover"].result()
     first, second = broker.data, broker.data.with_name("second")
     assert where(broker, "mover") == {0: [("first", False)], 1: [("second", False)]}
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.size": 20_000}
+    )
     stop = threading.Event()
     sent = 0
+
+    failed: list[object] = []
+
+    def delivered(error: object, message: Message) -> None:
+        if error is not None:
+            failed.append(error)
 
     def write() -> None:
         nonlocal sent
         while not stop.is_set():
-            producer.produce("mover", b"%d" % sent + bytes(1000), partition=0)
+            producer.produce("mover", b"%d" % sent + bytes(1000), partition=0, on_delivery=delivered)
             sent += 1
             producer.poll(0)
             time.sleep(0.001)
@@ -174,6 +183,7 @@ def test_a_partition_moves_while_it_is_written_to(broker: BrokerProcess) -> None
         stop.set()
         writer.join()
     assert producer.flush(60) == 0
+    assert not failed
     assert [path.name for path in first.glob("mover-0*")] == []
     assert [path.name for path in second.glob("mover-0*")] == ["mover-0"]
     for _ in range(2):
@@ -182,6 +192,7 @@ def test_a_partition_moves_while_it_is_written_to(broker: BrokerProcess) -> None
         values = []
         while (message := reader.poll(WAIT_S)) is not None and not message.error():
             values.append(int((message.value() or b"").rstrip(b"\0")))
+        assert message is not None and message.error().code() == ClientError._PARTITION_EOF, message.error()
         reader.close()
         assert values == list(range(sent))
         broker.kill()

@@ -1,0 +1,201 @@
+"""The logs behind the topics: opened at start, made, deleted, moved between log folders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock import log
+from penstock.broker.brokerconfig import BrokerConfig
+from penstock.broker.folder import sync_folder
+from penstock.broker.logdirs import Key, LogDir, LogDirs
+from penstock.broker.moving import Copying, Move, Moving
+from penstock.broker.opening import Job, Opening, each, lead
+from penstock.broker.topicconfig import log_config
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.logs import Logs
+
+if TYPE_CHECKING:
+    from penstock.broker.topics import PartitionState, Topic
+
+_log = log.get("broker.topiclogs")
+
+
+class TopicLogs:
+    """Of one broker. `changes` is the lock under which topics are created and deleted: a move ends under it too."""
+
+    def __init__(
+        self,
+        node_id: int,
+        config: BrokerConfig,
+        dirs: LogDirs,
+        logs: Logs,
+        executor: ThreadPoolExecutor,
+        changes: asyncio.Lock,
+    ) -> None:
+        self._config = config
+        self._dirs = dirs
+        self._logs = logs
+        self._executor = executor
+        self._changes = changes
+        self._opening = Opening(node_id, dirs, logs, executor)
+        self.moving = Moving()
+        self._unopened: list[Job] = []
+        self._missed: list[Topic] = []  # their settings changed while their logs weren't open
+
+    def announce(self, topic: Topic) -> None:
+        """Make a topic's partitions known; they are opened later."""
+        self._unopened += self._opening.announce(topic, log_config(self._config, topic.configs))
+
+    async def open_internal(self) -> None:
+        """Open the coordinators' logs."""
+        await self._open([job for job in self._unopened if job.topic.internal])
+
+    async def open_rest(self) -> None:
+        """Open all that was only announced. A disk that fails takes its partitions offline, nothing is raised."""
+        await self._open(self._unopened)
+
+    async def stop(self) -> None:
+        """Begin no further log, give up moves: the broker stops."""
+        self._opening.stop()
+        await self.moving.stop()
+
+    @property
+    def all_open(self) -> bool:
+        """Whether every log was opened, or is offline for good."""
+        return not self._unopened
+
+    async def _open(self, jobs: Sequence[Job]) -> None:
+        await self._opening.open(jobs)
+        opened = {job.key for job in jobs if job.state.leader >= 0 or job.state.offline}
+        self._unopened = [job for job in self._unopened if job.key not in opened]
+        missed, self._missed = self._missed, []
+        for topic in missed:
+            self.reconfigure(topic)
+
+    def reconfigure(self, topic: Topic) -> None:
+        """Tell a topic's logs their settings anew; those that aren't open yet hear it when they are."""
+        settings = log_config(self._config, topic.configs)
+        for state in topic.partitions:
+            if state.leader >= 0:
+                with contextlib.suppress(KafkaError):  # On its way to another folder: it is opened with them.
+                    self._logs.reconfigure(topic.name, state.index, settings)
+            elif not state.offline and topic not in self._missed:
+                self._missed.append(topic)
+
+    def folder_failed(self, topic: Topic, path: str) -> None:
+        """Take a topic's partitions in a log folder offline."""
+        for state in topic.partitions:
+            log_dir = self._dirs.of((topic.name, state.index))
+            if log_dir is not None and str(log_dir.path) == path:
+                state.leader, state.offline = -1, True
+
+    async def remove_deleted(self) -> None:
+        """Remove what a crash has left of deleted logs. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        for log_dir in self._dirs.online:
+            await loop.run_in_executor(self._executor, self._logs.remove_deleted, str(log_dir.path))
+
+    def move(self, topic: Topic, index: int, target: LogDir) -> None:
+        """Begin to move a partition to another log folder. Raises KafkaError."""
+        name, log_dir = topic.name, self._dirs.of((topic.name, index))
+        if not 0 <= index < len(topic.partitions) or log_dir is None:
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{name}-{index}")
+        if topic.partitions[index].offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}")
+        if topic.partitions[index].leader < 0:
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{name}-{index} is not open yet")
+        if log_dir is target:
+            self.moving.end((name, index))
+        elif all(move.key != (name, index) for move in self.moving.to(target)):
+            self.moving.begin((name, index), log_dir, target, partial(self._finish_move, topic))
+
+    async def _finish_move(self, topic: Topic, move: Move, copying: Copying) -> None:
+        async with self._changes:
+            log_dir = self._dirs.of(move.key)
+            if log_dir is None or move.ended:
+                return
+            state = topic.partitions[move.key[1]]
+            if state.leader < 0:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its disk has failed")
+            settings = log_config(self._config, topic.configs)
+            loop = asyncio.get_running_loop()
+            jobs = (Job(topic, state, log_dir, settings), Job(topic, state, move.target, settings))
+            try:
+                await loop.run_in_executor(self._executor, self._swap, move, copying, *jobs)
+            finally:
+                if move.key not in self._logs.partitions():
+                    self._logs.announce(topic.name, topic.topic_id, state.index, True)
+                    state.leader, state.offline = -1, True
+                    _log.error("topic=%s partition=%d can't be opened after its move: it is offline", *move.key)
+            self._dirs.put(move.key, move.target)
+            _log.info("moved topic=%s partition=%d to %s", *move.key, move.target.path)
+
+    def _swap(self, move: Move, copying: Copying, here: Job, there: Job) -> None:
+        """Open a partition in its new place, or, if that fails, in its old one. Raises OSError."""
+        key, old, new = move.key, str(here.log_dir.path), str(there.log_dir.path)
+        gone: Path | None = None
+        try:
+            self._logs.stop(*key, announced=True)
+            copying.rest()
+            self._logs.carry_checkpoints(*key, old, new)
+            gone = copying.swap()
+        except OSError:
+            if move.source.is_dir():
+                self._logs.drop_checkpoints(*key, new)
+                shutil.rmtree(there.log_dir.holds(key), ignore_errors=True)
+                lead(self._logs, here, clean=True)
+                raise
+        lead(self._logs, there, clean=True)
+        self._logs.drop_checkpoints(*key, old)
+        if gone is not None:
+            shutil.rmtree(gone, ignore_errors=True)  # What is left of it goes with the next start.
+
+    async def make(self, topic: Topic, states: Sequence[PartitionState]) -> None:
+        """Make and open the logs of new partitions. One sync of each folder is enough for all their names: what was
+        acknowledged survives kill -9 in any case. Raises OSError, ValueError, KafkaError."""
+        settings = log_config(self._config, topic.configs)
+        jobs = []
+        for state in states:
+            log_dir = self._dirs.place((topic.name, state.index), new=True)
+            if log_dir is None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic.name}-{state.index} lies on a broken disk")
+            jobs.append(Job(topic, state, log_dir, settings))
+        await each(self._executor, lambda job: lead(self._logs, job), jobs)
+        loop = asyncio.get_running_loop()
+        for path in {job.log_dir.path for job in jobs}:
+            await loop.run_in_executor(self._executor, sync_folder, path)
+
+    async def delete(self, topic: Topic) -> None:
+        """Remove a topic's logs; what lies on a broken disk stays there and is a stranger when the disk is back."""
+        keys = [(topic.name, state.index) for state in topic.partitions]
+        for key in keys:
+            self.moving.end(key)
+        await self._opening.settled(keys)
+        self._unopened = [job for job in self._unopened if job.key not in keys]
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._delete_all, topic)
+
+    def _delete_all(self, topic: Topic) -> None:
+        for state in topic.partitions:
+            key = (topic.name, state.index)
+            try:
+                self._delete_log(key)
+            except OSError as error:
+                _log.error("the log of topic=%s partition=%d can't be removed: %s", *key, error)
+
+    def _delete_log(self, key: Key) -> None:
+        log_dir = self._dirs.drop(key)
+        try:
+            self._logs.delete(*key)
+        except KafkaError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        if log_dir is not None and not log_dir.offline and log_dir.holds(key).exists():
+            shutil.rmtree(log_dir.holds(key))  # It wasn't open.
