@@ -267,7 +267,13 @@ cdef int16_t partition_append(
     pthread_mutex_lock(&p.lock)
     config = p.config
     end = p.log.log_end
+    # One that isn't open has no settings either: nothing can be judged by them.
+    out.error = NOT_LEADER_OR_FOLLOWER if p.stopped else (KAFKA_STORAGE_ERROR if is_offline(p) else 0)
     pthread_mutex_unlock(&p.lock)
+    out.refusal.fault = 0
+    out.refusal.count = 0
+    if out.error != 0:
+        return out.error
     out.error = ingest(&config, records, n, _who(origin), now_ms, &taken)
     if out.error == 0:
         out.error = ingest_place(&config, &taken, end)

@@ -93,6 +93,7 @@ cdef _Led _new_led(tuple key, bytes topic_id):
         PyBytes_AS_STRING(name), <size_t>len(name), <const uint8_t*>PyBytes_AS_STRING(topic_id), key[1]
     )
     led.p = log_of(led.partition)
+    read_config(&led.p.config, {})
     return led
 
 
@@ -348,7 +349,7 @@ cdef class Logs(LogSetOwner):
             if led is not None and place is not None:
                 self._announced[topic, partition] = place
         if led is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not led here")
+            led = self._find(topic, partition)     # which raises
         if place is not None:
             logset_add(self.set, place.partition, (<_Led>led).partition)
         else:

@@ -13,6 +13,7 @@ from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.batch import marker, records, split
+from penstock.pyx.logs import Logs
 
 
 @pytest.fixture
@@ -444,3 +445,27 @@ def test_a_failed_flush_takes_the_partition_offline_for_good(tmp_path: Path) -> 
         LOGS.flush_all()
     with pytest.raises(OSError):
         log.stop()
+
+
+def test_a_partition_that_is_not_open_says_so_whatever_is_sent(tmp_path: Path) -> None:
+    logs = Logs()
+    logs.announce("early", TOPIC_ID, 0)
+    for offline, code in ((False, ErrorCode.NOT_LEADER_OR_FOLLOWER), (True, ErrorCode.KAFKA_STORAGE_ERROR)):
+        logs.announce("early", TOPIC_ID, 0, offline)
+        for call, *arguments in (
+            (logs.append_client, batch(1)),
+            (logs.append, marker(True, 1, 0, 0, NOW_MS)),
+            (logs.read, 0, 100),
+            (logs.offsets,),
+            (logs.housekeep, NOW_MS),
+            (logs.stop,),
+        ):
+            refused(code, call, "early", 0, *arguments)
+        assert logs.is_offline("early", 0) == offline
+    assert logs.partitions() == []
+    logs.lead("early", TOPIC_ID, 0, 0, str(tmp_path), {})
+    assert logs.append_client("early", 0, batch(1)).base_offset == 0
+    logs.stop("early", 0, announced=True)
+    refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, logs.append_client, "early", 0, batch(1))
+    logs.withdraw("early", 0)
+    refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, logs.append_client, "early", 0, batch(1))
