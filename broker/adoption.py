@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.folder import new_uuid, uuid_bytes
-from penstock.broker.logdirs import Key, LogDirs
+from penstock.broker.folder import new_uuid
+from penstock.broker.logdirs import Key, LogDirs, topic_id_in
 
 METADATA_LOG = "__cluster_metadata"
 
@@ -41,19 +41,9 @@ def _topic(dirs: LogDirs, name: str, count: int) -> tuple[bytes, list[int]]:
     for index in range(count):
         log_dir = dirs.of((name, index))
         folder = log_dir.holds((name, index)) if log_dir is not None else None
-        topic_id = topic_id or (_topic_id(folder) if folder is not None else None)
+        topic_id = topic_id or (topic_id_in(folder) if folder is not None else None)
         epochs.append(_last_epoch(folder) if folder is not None else 0)
     return topic_id or new_uuid(), epochs
-
-
-def _topic_id(folder: Path) -> bytes | None:
-    """The id in `partition.metadata`; None if the file isn't there (a log of before Kafka 2.8) or holds none."""
-    try:
-        text = (folder / "partition.metadata").read_text(encoding="ascii")
-        topic_id = uuid_bytes(text.partition("topic_id: ")[2].strip())
-    except (OSError, ValueError):
-        return None
-    return topic_id if any(topic_id) else None
 
 
 def _last_epoch(folder: Path) -> int:

@@ -4,6 +4,9 @@ The first folder is the broker's own: it holds the metadata store too, and witho
 that can't be used is offline until the next start: its partitions answer KAFKA_STORAGE_ERROR, the rest serve. A new
 partition goes to the folder with the fewest; one that exists is found where it lies. A partition that the store knows and
 no folder holds is made anew only while every folder can be seen: else it may lie in the one that can't.
+
+A topic may be deleted while one of its folders is away. What comes back then is a stray: it is left where it is, and set
+aside under the name `<topic>-<partition>.<32 hex>-stray` when a topic of that name needs the place.
 """
 
 from __future__ import annotations
@@ -11,13 +14,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock import log
 from penstock.broker.ballast import Ballast
-from penstock.broker.folder import DataFolder, FolderError, FolderUnusableError
+from penstock.broker.folder import DataFolder, FolderError, FolderUnusableError, uuid_bytes
 from penstock.errors import ErrorCode, KafkaError
 
 Key = tuple[str, int]
@@ -66,10 +69,16 @@ class LogDirs:
     def __init__(self, dirs: Sequence[LogDir]) -> None:
         self._dirs = list(dirs)
         self._where: dict[Key, LogDir] = {}
+        self._doubled: dict[Key, list[LogDir]] = {}  # partitions of several topics, one of which was made after another
         for log_dir in self._dirs:
             for key in tuple(log_dir.partitions):
-                other = self._where.get(key)
-                self._where[key] = log_dir if other is None else _keep_one(key, other, log_dir)
+                other = self._where.setdefault(key, log_dir)
+                if other is log_dir:
+                    continue
+                if key in self._doubled or not _of_one_topic(other.holds(key), log_dir.holds(key)):
+                    self._doubled.setdefault(key, [other]).append(log_dir)
+                else:
+                    self._where[key] = _keep_one(key, other, log_dir)
 
     @classmethod
     def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0) -> LogDirs:
@@ -114,6 +123,19 @@ class LogDirs:
     def of(self, key: Key) -> LogDir | None:
         """The folder that holds a partition; None: none that can be seen."""
         return self._where.get(key)
+
+    def settle(self, topic_ids: Mapping[Key, bytes]) -> None:
+        """Of partitions that lie in several folders, each with another topic's id, keep the one of the topic that there is
+        and set the others aside. Touches the disk. Raises OSError."""
+        for key, holders in self._doubled.items():
+            kept = [one for one in holders if topic_id_in(one.holds(key)) == topic_ids.get(key)]
+            if kept:
+                self._where[key] = kept[0]
+                for log_dir in holders:
+                    if log_dir is not kept[0]:
+                        log_dir.partitions.discard(key)
+                        set_aside(log_dir, key)
+        self._doubled.clear()
 
     def found(self) -> set[Key]:
         """Every partition that lies in a folder that works."""
@@ -163,6 +185,31 @@ class LogDirs:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+
+def topic_id_in(folder: Path) -> bytes | None:
+    """The id in a partition's `partition.metadata`; None if the file isn't there (a log of before Kafka 2.8) or has none."""
+    try:
+        text = (folder / "partition.metadata").read_text(encoding="ascii")
+        topic_id = uuid_bytes(text.partition("topic_id: ")[2].strip())
+    except (OSError, ValueError):
+        return None
+    return topic_id if any(topic_id) else None
+
+
+def set_aside(log_dir: LogDir, key: Key) -> None:
+    """Rename a partition's folder that belongs to no topic any more, as Apache Kafka does with such. Raises OSError."""
+    name, index = key
+    suffix = f"-{index}.{os.urandom(16).hex()}-stray"
+    stray = log_dir.path / (name[: 255 - len(suffix)] + suffix)
+    log_dir.holds(key).rename(stray)
+    _log.warning("what a deleted topic=%s partition=%d has left is now %s", name, index, stray)
+
+
+def _of_one_topic(first: Path, second: Path) -> bool:
+    """Whether two folders can be the same partition's: one without an id may be anybody's."""
+    ids = {topic_id_in(first), topic_id_in(second)} - {None}
+    return len(ids) < 2
 
 
 def _keep_one(key: Key, first: LogDir, second: LogDir) -> LogDir:

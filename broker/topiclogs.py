@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock import log
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import sync_folder
-from penstock.broker.logdirs import Key, LogDir, LogDirs
+from penstock.broker.logdirs import Key, LogDir, LogDirs, set_aside
 from penstock.broker.moving import Copying, Move, Moving
 from penstock.broker.opening import Job, Opening, each, lead
 from penstock.broker.topicconfig import log_config
@@ -48,6 +48,11 @@ class TopicLogs:
         self.moving = Moving()
         self._unopened: list[Job] = []
         self._missed: list[Topic] = []  # their settings changed while their logs weren't open
+
+    async def settle(self, topics: Sequence[Topic]) -> None:
+        """Of logs that lie in several folders, keep those of these topics. Raises OSError."""
+        ids = {(topic.name, state.index): topic.topic_id for topic in topics for state in topic.partitions}
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._dirs.settle, ids)
 
     def announce(self, topic: Topic) -> None:
         """Make a topic's partitions known; they are opened later."""
@@ -167,10 +172,15 @@ class TopicLogs:
             if log_dir is None:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic.name}-{state.index} lies on a broken disk")
             jobs.append(Job(topic, state, log_dir, settings))
-        await each(self._executor, lambda job: lead(self._logs, job), jobs)
+        await each(self._executor, self._make_one, jobs)
         loop = asyncio.get_running_loop()
         for path in {job.log_dir.path for job in jobs}:
             await loop.run_in_executor(self._executor, sync_folder, path)
+
+    def _make_one(self, job: Job) -> None:
+        if job.log_dir.holds(job.key).exists():  # A deleted topic's, which its disk brought back.
+            set_aside(job.log_dir, job.key)
+        lead(self._logs, job)
 
     async def delete(self, topic: Topic) -> None:
         """Remove a topic's logs; what lies on a broken disk stays there and is a stranger when the disk is back."""

@@ -325,6 +325,7 @@ class Topics:
         """
         self.controller_epoch = controller_epoch
         topics = await self._read_topics()
+        await self.logs.settle(topics)
         marked = set(await self._marked())
         for topic in [topic for topic in topics if topic.name in marked]:
             await self.logs.delete(topic)
