@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,6 +28,8 @@ from penstock.pyx.logs import Logs
 
 LOOK_S = 1.0
 """How often a full disk is looked at."""
+FLUSH_PAUSE_S = 1.0
+"""Most time between the flushes of two logs that were rolled; else it is as long as the flush took."""
 HAS_ROOM, FULL, RESERVED = range(3)
 
 _log = log.get("broker.disks")
@@ -95,11 +98,14 @@ class Disks:
         """Flush sealed segments soon, as Kafka does: after kill -9 only the segments that are written are checked."""
         loop = asyncio.get_running_loop()
         while any(state.rolled for state in self._logs.folder_states().values()):
-            await loop.run_in_executor(self._flusher, self._logs.flush_rolled)
-            try:
-                await loop.run_in_executor(self._flusher, self._logs.write_checkpoints)
-            except OSError as error:
-                _log.error("checkpoints can't be written: %s", error)
+            began = time.monotonic()
+            await loop.run_in_executor(self._flusher, self._logs.flush_rolled, 1)
+            # Partitions that are filled alike are rolled together: their flushes shall not be one burst.
+            await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S))
+        try:
+            await loop.run_in_executor(self._flusher, self._logs.write_checkpoints)
+        except OSError as error:
+            _log.error("checkpoints can't be written: %s", error)
 
     def _fail(self, log_dir: LogDir, error: int) -> None:
         log_dir.error = os.strerror(error)

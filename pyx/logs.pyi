@@ -190,9 +190,9 @@ class Logs(LogSetOwner):
     def drop_checkpoints(self, topic: str, partition: int, folder: str) -> None:
         """Forget what a folder's checkpoints say of a log that isn't there any more."""
 
-    def flush_rolled(self) -> int:
-        """Flush the segments that were sealed since the last time, so that recovery believes them; answers of how many
-        logs. Slow."""
+    def flush_rolled(self, most: int = ...) -> int:
+        """Flush the segments that were sealed since the last time, so that recovery believes them, of at most so many
+        logs; answers of how many. Slow."""
 
     def settle_all(self) -> None:
         """Before all logs are stopped: write what is in memory, then sync their file systems once, which costs less than

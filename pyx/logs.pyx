@@ -9,6 +9,7 @@ from pathlib import Path
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libcpp.string cimport string
 from libcpp.vector cimport vector
 from penstock.pyx.append cimport (
     ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Appended, partition_append,
@@ -170,6 +171,7 @@ cdef class Logs(LogSetOwner):
     cdef dict _announced               # (topic, partition) -> _Led of those that aren't open
     cdef dict _folders                 # path -> _Folder
     cdef readonly int news_fd
+    cdef object _flush_from            # where flush_rolled goes on
 
     def __cinit__(self):
         self._lock = threading.Lock()
@@ -177,6 +179,7 @@ cdef class Logs(LogSetOwner):
         self._announced = {}
         self._opening = set()
         self._folders = {}
+        self._flush_from = 0
         self.news_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __dealloc__(self):
@@ -620,26 +623,31 @@ cdef class Logs(LogSetOwner):
         """Forget what a folder's checkpoints say of a log; see logs.pyi."""
         self._folder(folder).checkpoints.drop((topic, partition))
 
-    def flush_rolled(self):
+    def flush_rolled(self, int most=0x7fffffff):
         """Flush the segments that were sealed; see logs.pyi."""
         cdef _Led led
         cdef _Folder folder
-        cdef int result
         with self._lock:
             every = list(self._led.values())
             for folder in self._folders.values():
                 atomic_store32(&folder.shared.rolled, 0)
-        done = 0
-        for led in every:
+        done, first = 0, self._flush_from % max(1, len(every))
+        for i in range(len(every)):
+            led = every[(first + i) % len(every)]
             if not led.p.rolled:
                 continue
+            if done == most:
+                atomic_store32(&led.folder.shared.rolled, 1)
+                break
             with nogil:
                 pthread_mutex_lock(&led.p.upkeep)
                 led.p.rolled = False
                 # What fails takes its folder offline, or is tried again by the next housekeeping.
-                result = 0 if led.p.stopped or is_offline(led.p) else flush_log(led.p, False, wall_ms(), False)
+                if not led.p.stopped and not is_offline(led.p):
+                    flush_log(led.p, False, wall_ms(), False)
                 pthread_mutex_unlock(&led.p.upkeep)
-            done += result == 0
+            done += 1
+            self._flush_from = first + i + 1     # each has its turn, however often another rolls
         return done
 
     def settle_all(self):
@@ -730,15 +738,20 @@ cdef class Logs(LogSetOwner):
     def segments(self, str topic, int partition):
         """The segments, oldest first; see logs.pyi."""
         cdef PartitionLog* p = self._find(topic, partition).p
+        cdef vector[string] stems
+        cdef vector[int64_t] bases, sizes
         cdef size_t i
-        found = []
+        # Nothing of Python under the lock: it may run another thread, which then waits for the lock with the GIL held.
         pthread_mutex_lock(&p.lock)
-        try:
-            for i in range(p.log.segments.size()):
-                path = (<bytes>p.log.segments[i].stem).decode() + ".log"
-                found.append(LogSegment(p.log.segments[i].base_offset, p.log.segments[i].size, path))
-        finally:
-            pthread_mutex_unlock(&p.lock)
+        for i in range(p.log.segments.size()):
+            stems.push_back(p.log.segments[i].stem)
+            bases.push_back(p.log.segments[i].base_offset)
+            sizes.push_back(p.log.segments[i].size)
+        pthread_mutex_unlock(&p.lock)
+        found = []
+        for i in range(stems.size()):
+            stem = <bytes>stems[i]
+            found.append(LogSegment(bases[i], sizes[i], os.fsdecode(stem) + ".log"))
         return found
 
     def is_offline(self, str topic, int partition):

@@ -65,8 +65,8 @@ cdef inline void folder_release(LogFolder* folder) noexcept nogil:
     if folder != NULL and atomic_add32(&folder.refs, -1) == 0:
         dropped[LogFolder](folder)
 
-# A partition that isn't open (its log is still being recovered, or its folder is offline) has no folder and no segments;
-# it is `stopped` or `offline` for good, and another takes its place once it can be opened.
+# A partition that isn't open (its log is still being recovered, or its folder is offline) has no folder and no
+# segments; it is `stopped` or `offline` for good, and another takes its place once it can be opened.
 cdef struct PartitionLog:
     int32_t refs
     pthread_mutex_t lock

@@ -16,7 +16,7 @@ cdef extern from "errno.h" nogil:
     int EINTR, EAGAIN, EWOULDBLOCK, EINPROGRESS, ENOENT, EEXIST, EIO, ENOSPC, EDQUOT, EROFS, EMFILE
     int ENFILE, ENOMEM, ECONNRESET, ECONNABORTED, EPIPE, ENOTCONN, EADDRINUSE, EINVAL, EBADF, ENOTDIR
     int ENOTEMPTY, EACCES, EPERM
-    int EOPNOTSUPP, EFBIG, EXDEV, ETIMEDOUT, EBUSY, EPROTO, EOVERFLOW
+    int ENOSYS, EOPNOTSUPP, EFBIG, EXDEV, ETIMEDOUT, EBUSY, EPROTO, EOVERFLOW
 
 cdef extern from "string.h" nogil:
     void* memcpy(void* to, const void* source, size_t n) noexcept
@@ -56,6 +56,8 @@ cdef extern from "fcntl.h" nogil:
     int openat(int folder, const char* path, int flags, ...) noexcept
     int fcntl(int fd, int command, ...) noexcept
     int posix_fadvise(int fd, off_t offset, off_t length, int advice) noexcept
+    unsigned int SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, SYNC_FILE_RANGE_WAIT_AFTER
+    int sync_file_range(int fd, off_t offset, off_t n, unsigned int flags) noexcept
     int posix_fallocate(int fd, off_t offset, off_t length) noexcept
     int fallocate(int fd, int mode, off_t offset, off_t length) noexcept
     ssize_t readahead(int fd, off_t offset, size_t n) noexcept

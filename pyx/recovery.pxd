@@ -4,9 +4,11 @@ After a clean stop everything is believed; only the end of the last segment is w
 After anything else, segments from the one that holds the recovery point on are walked whole: each batch's length,
 header, checksum and offset are checked, the file is cut at the first byte that isn't part of a right batch (an
 unwritten tail reads as zeros, garbage, half a batch, an offset that doesn't follow), later segments are removed, and
-their indexes are rebuilt. A batch's checksum doesn't cover its base offset and leader epoch: in the last segment of a log
-that isn't compacted an offset that leaves a hole is found all the same; a flipped leader epoch isn't, as in Kafka. Producer states come from the newest valid snapshot at or below the first offset that is
+their indexes are rebuilt. Producer states come from the newest valid snapshot at or below the first offset that is
 walked; the batches between it and there are replayed by their headers.
+
+A batch's checksum doesn't cover its base offset and leader epoch. In the last segment of a log that isn't compacted an
+offset that leaves a hole is found all the same; a flipped leader epoch isn't, as in Kafka.
 """
 
 from libc.stdint cimport int64_t, uint8_t

@@ -98,6 +98,10 @@ cdef void segment_seal(Segment* s) noexcept nogil
 cdef void segment_last_time(Segment* s) noexcept nogil
 # Writes the indexes; log and indexes are then synced by whoever calls. 0 or errno.
 cdef int segment_settle(Segment* s) noexcept nogil
+# Writes the log's bytes out piece by piece and waits for each, so that the sync that follows has little to do: a sync
+# of much at once holds up whoever extends a file of the same file system. As a sync, it may be tried only once. 0 or
+# errno.
+cdef int segment_write_out(Segment* s, bint* fatal) noexcept nogil
 # Log and indexes to the disk. 0 or errno; `fatal`: an fsync failed, which must not be tried again.
 cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil
 # The same for the .log file alone: enough for the segment that is written, which recovery walks whole in any case.

@@ -12,13 +12,17 @@ from penstock.pyx.index cimport (
 from penstock.pyx.messageset cimport message_at_time
 from penstock.pyx.reader cimport range_is_cached
 from penstock.pyx.posix cimport (
-    ENOENT, O_CLOEXEC, O_CREAT, O_RDWR, atomic_add32, atomic_load32, close, errno, fdatasync, ftruncate, open,
-    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf, unlink,
+    EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
+    SYNC_FILE_RANGE_WRITE, O_CLOEXEC, O_CREAT, O_RDWR, atomic_add32, atomic_load32, close, errno, fdatasync, ftruncate,
+    open, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf,
+    sync_file_range,
+    unlink,
 )
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor
 from penstock.pyx.txnindex cimport txnindex_add
 
 cdef enum:
+    WRITE_OUT_BYTES = 4 << 20
     FIND_CHUNK = 8192                  # one read finds a batch when index.interval.bytes is the default 4096
     TIME_CHUNK = 65536
     INFLATED_MAX_BYTES = 64 << 20      # a batch that inflates to more isn't opened for its timestamps
@@ -204,6 +208,25 @@ cdef int _write_indexes(Segment* s) noexcept nogil:
     if result == 0:
         result = index_write(&s.txnindex, _path(s, b".txnindex").c_str(), True, False)
     return result
+
+
+cdef int segment_write_out(Segment* s, bint* fatal) noexcept nogil:
+    cdef int64_t position = 0
+    cdef int fd = segment_open(s, False)
+    fatal[0] = False
+    if fd < 0:
+        return -fd
+    while position < s.size:
+        if sync_file_range(
+            fd, position, WRITE_OUT_BYTES,
+            SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER,
+        ) != 0:
+            if errno == EINVAL or errno == ENOSYS or errno == EOPNOTSUPP:
+                return 0               # a file system without it: the sync does all at once
+            fatal[0] = True
+            return errno
+        position += WRITE_OUT_BYTES
+    return 0
 
 
 cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:

@@ -10,14 +10,15 @@ from penstock.pyx.partitionlog cimport (
     PartitionLog, fail_log, folder_ran_full, folder_tell, is_offline, settle_stable, take_all_waiting, write_epochs,
 )
 from penstock.pyx.posix cimport (
-    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, ftruncate, pthread_mutex_lock, pthread_mutex_unlock,
+    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, ftruncate, pthread_mutex_lock,
+    pthread_mutex_unlock,
 )
 from penstock.pyx.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
 from penstock.pyx.segment cimport (
     Segment, empty_trash, segment_flush, segment_flush_log, segment_hold_indexes, segment_last_time, segment_new,
     segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain, segment_retire,
-    segment_seal, segment_settle,
+    segment_seal, segment_settle, segment_write_out,
 )
 
 
@@ -90,7 +91,10 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
         if result == 0 and log_only and not wanted[i].sealed:
             result = segment_flush_log(wanted[i], &fatal)
         elif result == 0:
-            result = segment_flush(wanted[i], &fatal)
+            if wanted[i].sealed:
+                result = segment_write_out(wanted[i], &fatal)
+            if result == 0:
+                result = segment_flush(wanted[i], &fatal)
         if result == 0 and wanted[i].sealed:
             result = producers_sync(snapshot_stem(p.log.folder, wanted[i].next_offset))
         segment_release(wanted[i])

@@ -263,7 +263,8 @@ def test_what_a_deletion_drops_does_not_come_back(tmp_path: Path) -> None:
             for thread in threads:
                 thread.join()
             LOGS.write_checkpoints()
-            assert log.topic not in (tmp_path / "log-start-offset-checkpoint").read_text()
+            starts = tmp_path / "log-start-offset-checkpoint"
+            assert not starts.exists() or log.topic not in starts.read_text()
             assert log.lead(clean=False)[:2] == (0, 0)
     finally:
         sys.setswitchinterval(interval)
