@@ -42,7 +42,7 @@ cdef struct Admission:
     int32_t address_max
     pthread_mutex_t lock
     unordered_map[string, int32_t] addresses      # connections now
-    unordered_map[string, int32_t] address_limits # of those that have their own
+    unordered_map[string, int32_t] address_limits  # of those that have their own
 
 cdef Admission* admission_new() noexcept nogil                    # without any limit
 cdef void admission_free(Admission* a) noexcept nogil

@@ -43,7 +43,7 @@ cdef struct SessionCache:
     unordered_map[int32_t, Session*] by_id
     map[SessionKey, Session*] by_use              # (used_ms, id)
     map[SessionKey, Session*] by_worth            # (privileged and size, id): what anybody may evict
-    map[SessionKey, Session*] by_worth_privileged # what a privileged one may
+    map[SessionKey, Session*] by_worth_privileged  # what a privileged one may
     int32_t slots_max
     int64_t eviction_ms
     int64_t bytes_max
