@@ -750,7 +750,7 @@ cdef class Logs(LogSetOwner):
         pthread_mutex_unlock(&p.lock)
         found = []
         for i in range(stems.size()):
-            stem = <bytes>stems[i]
+            stem = PyBytes_FromStringAndSize(stems[i].data(), <Py_ssize_t>stems[i].size())
             found.append(LogSegment(bases[i], sizes[i], os.fsdecode(stem) + ".log"))
         return found
 
