@@ -166,7 +166,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         """OffsetCommit and TxnOffsetCommit: an error code for all, or one for each partition. Raises
         KafkaError.
         """
-        if name not in self.entries and event.generation >= 0:
+        if self.look_up(name) is None and event.generation >= 0:
             return ErrorCode.ILLEGAL_GENERATION  # Only a group that exists has generations.
         if event.producer_id >= 0:
             await self.ensure_topic()
