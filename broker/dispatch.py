@@ -5,8 +5,9 @@ of its own; tasks start in the order in which the requests came, and the data pl
 answers, so a slow handler (a join that waits for its group) holds up only its own connection's later answers.
 
 What is malformed, unknown or of an unknown version closes its connection, as Kafka does; only ApiVersions has
-an answer for a version that it does not know. A handler that raises is logged once, with its cause, and its
-connection is closed: the client sees a broken connection, which it knows how to retry.
+an answer for a version that it does not know. A KafkaError that a handler lets pass, or a store that fails, is
+answered for each thing that was asked for. A handler that raises anything else is logged once, with its cause, and
+its connection is closed: the client sees a broken connection, which it knows how to retry.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from typing import Any, Protocol
 from penstock import log
 from penstock.broker import api, verification
 from penstock.broker.context import Call, Context
+from penstock.broker.refusal import has_error, refusal
+from penstock.broker.store.base import StoreError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.border import Request, Unasked
 from penstock.pyx.wire.codec import Message, WireError
-from penstock.pyx.wire.frame import REQUESTS, decode_request_header, encode_response
+from penstock.pyx.wire.frame import REQUESTS, RESPONSES, decode_request_header, encode_response
 from penstock.pyx.wire.messages import ApiVersionsResponse
 
 API_VERSIONS = 18
@@ -207,7 +211,7 @@ class Dispatch:
 
     async def _handle(self, request: Request, handler: Handler, message: Message, call: Call) -> None:
         try:
-            response = await handler.handle(self._context, message, call)
+            response = await self._respond(handler, message, call)
             frame = encode_response(response, request.api_version, request.correlation_id)
         except CloseConnection as error:
             self._refuse(request, error)
@@ -220,6 +224,20 @@ class Dispatch:
             self._answers.close_connection(request.token)
         else:
             self._answers.answer(request.token, frame)
+
+    async def _respond(self, handler: Handler, message: Message, call: Call) -> Message:
+        """The handler's answer, or one that carries the error in each of its places."""
+        try:
+            return await handler.handle(self._context, message, call)
+        except KafkaError as error:
+            if not has_error(RESPONSES[handler.key]):
+                raise
+            return refusal(message, error.code)
+        except StoreError as error:
+            if not has_error(RESPONSES[handler.key]):
+                raise
+            _log.error("api=%s version=%d: %s", handler.name, call.api_version, error)
+            return refusal(message, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _refuse(self, request: Request, error: Exception) -> None:
         """Close the connection; says so, but not once for each of thousands of bad frames."""

@@ -8,28 +8,22 @@ themselves, come to the control plane while a fault of theirs is planted, and go
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from penstock.broker.dispatch import HANDLERS
+from penstock.broker.refusal import has_error, refusal
 from penstock.errors import ErrorCode
 from penstock.pyx.border import Request
-from penstock.pyx.wire import messages
-from penstock.pyx.wire.codec import Message, Struct
 from penstock.pyx.wire.frame import REQUESTS, RESPONSES, decode_request_header, encode_response
 
 PRODUCE, FETCH = 0, 1
 # Of no connection: the network threads drop an answer to it.
 NO_TOKEN = (1 << 64) - 1
 Kind = Literal["delay", "error", "drop", "lose_answer"]
-
-# What requests and responses call the same thing by other names.
-_ALIASES = {"partition": "partition_index", "partition_index": "partition", "index": "partition_index"}
 
 
 class FaultError(ValueError):
@@ -107,7 +101,7 @@ class Faults:
             known = ErrorCode[code] if isinstance(code, str) else code
         except KeyError:
             raise FaultError(f"Kafka has no error `{code}`") from None
-        if api in api_keys() and not _has_error(RESPONSES[api_keys()[api]]):
+        if api in api_keys() and not has_error(RESPONSES[api_keys()[api]]):
             raise FaultError(f"an answer to {api} has no error code")
         return self._plant(Fault(api, "error", nth, nth + times - 1, code=known))
 
@@ -216,81 +210,3 @@ class FaultyRim:
             self._plane.close_connection(request.token)
             return
         self._plane.answer(request.token, frame)
-
-
-def refusal(request: Message, code: ErrorCode) -> Message:
-    """The answer that gives `code` for each thing that the request names, or for the whole request if it names none.
-
-    The answer's lists of structures are filled from the request's, in order, field by field of the same name: so each
-    topic and partition asked for gets its error.
-    """
-    response = RESPONSES[request.API_KEY]()
-    _mirror(request, response, code)
-    return response
-
-
-def _mirror(asked: Struct, answer: Struct, code: ErrorCode) -> None:
-    for name in answer.__slots__:
-        if name not in ("error_code", "error_message") and (value := _same(asked, name, answer)) is not None:
-            setattr(answer, name, value)
-    wanted = [(name, made) for name in answer.__slots__ if (made := _element(answer, name)) and _has_error(made)]
-    given = [value for name in asked.__slots__ if (value := _items(asked, name)) is not None]
-    named = list(zip(wanted, given, strict=False))
-    if not named and "error_code" in answer.__slots__:
-        answer.error_code = int(code)  # type: ignore[attr-defined]  # it is in its slots
-    for (name, made), items in named:
-        filled = []
-        for item in items:
-            one = made()
-            if isinstance(item, Struct):
-                _mirror(item, one, code)
-            else:
-                _name_it(one, item, code)
-            filled.append(one)
-        setattr(answer, name, filled)
-
-
-def _same(asked: Struct, name: str, answer: Struct) -> Any:
-    """The request's plain value of the same name (or alias) and type, if there is one."""
-    for candidate in (name, _ALIASES.get(name)):
-        if candidate in asked.__slots__:
-            value = getattr(asked, candidate)
-            if type(value) is type(getattr(answer, name)) and isinstance(value, (int, str, bytes)):
-                return value
-    return None
-
-
-def _name_it(one: Struct, item: object, code: ErrorCode) -> None:
-    """A structure for a bare partition number or name of the request."""
-    for name in one.__slots__:
-        if name == "error_code":
-            one.error_code = int(code)  # type: ignore[attr-defined]  # it is in its slots
-        elif name != "error_message" and type(getattr(one, name)) is type(item):
-            setattr(one, name, item)
-            item = None
-
-
-def _items(asked: Struct, name: str) -> list[Any] | None:
-    value = getattr(asked, name)
-    return value if isinstance(value, list) and value else None
-
-
-def _elements(kind: type[Struct]) -> dict[str, type[Struct]]:
-    """The structures that a message's lists hold, by field."""
-    hints = typing.get_type_hints(kind, vars(messages))
-    found = {}
-    for name, hint in hints.items():
-        text = re.sub(r"<class '|'>", "", str(hint))
-        for part in (hint, *typing.get_args(hint)):
-            for inner in (part, *typing.get_args(part)):
-                if isinstance(inner, type) and issubclass(inner, Struct) and "list" in text:
-                    found[name] = inner
-    return found
-
-
-def _element(answer: Struct, name: str) -> type[Struct] | None:
-    return _elements(type(answer)).get(name)
-
-
-def _has_error(kind: type[Struct]) -> bool:
-    return "error_code" in kind.__slots__ or any(_has_error(inner) for inner in _elements(kind).values())

@@ -11,7 +11,7 @@ import asyncio
 import json
 
 from penstock import log
-from penstock.broker.store.base import BadVersionError, NodeExistsError, NoNodeError, Store, paths
+from penstock.broker.store.base import BadVersionError, NodeExistsError, NoNodeError, Store, StoreError, paths
 from penstock.errors import ErrorCode, KafkaError
 
 BLOCK_SIZE = 1000
@@ -31,13 +31,17 @@ class ProducerIds:
         self._taking = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id that nobody has. Waits for the store once in a thousand. Raises KafkaError when there is
-        none.
+        """An id that nobody has. Waits for the store once in a thousand. Raises KafkaError when there is none, or the
+        store refuses.
         """
         if self._next == self._end:
             async with self._taking:
                 if self._next == self._end:
-                    self._next = await self._take_block()
+                    try:
+                        self._next = await self._take_block()
+                    except StoreError as error:
+                        _log.error("no producer ids: %s", error)
+                        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
                     self._end = self._next + BLOCK_SIZE
         self._next += 1
         return self._next - 1

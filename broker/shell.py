@@ -151,10 +151,13 @@ class Coordinator(ABC, Generic[M]):
         return Now(self._context.monotonic_ms(), self._context.now_ms())
 
     async def ensure_topic(self) -> None:
-        """Create the internal topic at its first use. Raises KafkaError."""
+        """Create the internal topic at its first use. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
         if not self._partitions:
             count, configs = internal_settings(self._context.config, self.topic)
-            topic = await self._context.topics.ensure_internal(self.topic, count, configs)
+            try:
+                topic = await self._context.topics.ensure_internal(self.topic, count, configs)
+            except KafkaError as error:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what) from error
             self._partitions = len(topic.partitions)
 
     def partition_of(self, name: str) -> int:
@@ -165,6 +168,11 @@ class Coordinator(ABC, Generic[M]):
         """Raise KafkaError COORDINATOR_NOT_AVAILABLE if the name's part of the log could not be read."""
         if self._lost and self.partition_of(name) in self._lost:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the log of {name} could not be read")
+
+    def look_up(self, name: str) -> M | None:
+        """As `find`. Raises KafkaError COORDINATOR_NOT_AVAILABLE if nobody can know whether there is one."""
+        self.check_served(name)
+        return self.find(name)
 
     def find(self, name: str) -> M | None:
         """The machine of that name, to be asked and not changed."""

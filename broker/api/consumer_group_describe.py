@@ -13,7 +13,7 @@ from penstock.broker.api.consumer_group_heartbeat import enabled
 from penstock.broker.api.describe_groups import ALL_OPERATIONS, DESCRIBED_AT_ONCE
 from penstock.broker.consumergroups.state import ConsumerGroup, Member
 from penstock.broker.context import Call, Context
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
 KEY, VERSIONS = 69, (0, 1)
@@ -43,9 +43,12 @@ async def handle(
 def _one(context: Context, name: str, with_operations: bool) -> Described:
     if not name:
         return Described(group_id=name, error_code=ErrorCode.INVALID_GROUP_ID)
-    group: ConsumerGroup | None = context.groups.consumer_group(name)
-    if group is None:
-        what = f"Group {name} not found." if context.groups.find(name) is None else f"Group {name} is not a consumer group."
+    try:
+        group = context.groups.look_up(name)
+    except KafkaError as error:
+        return Described(group_id=name, error_code=error.code, error_message=error.what)
+    if not isinstance(group, ConsumerGroup):
+        what = f"Group {name} not found." if group is None else f"Group {name} is not a consumer group."
         return Described(group_id=name, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=what)
     return Described(
         group_id=name,

@@ -2,7 +2,7 @@
 
 from penstock.broker.context import Call, Context
 from penstock.broker.groupoffsets import Delete
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
 KEY, VERSIONS = 42, (0, 2)
@@ -13,7 +13,10 @@ async def handle(context: Context, request: DeleteGroupsRequest, call: Call) -> 
     response = DeleteGroupsResponse()
     for name in dict.fromkeys(request.groups_names):
         error: int = ErrorCode.GROUP_ID_NOT_FOUND
-        if context.groups.find(name) is not None:
-            error = await context.groups.ask(name, Delete(None))
+        try:
+            if context.groups.look_up(name) is not None:
+                error = await context.groups.ask(name, Delete(None))
+        except KafkaError as failure:
+            error = failure.code
         response.results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=error))
     return response

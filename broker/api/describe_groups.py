@@ -10,7 +10,7 @@ import asyncio
 from penstock.broker.acls import GROUP_OPERATIONS, operations_bits
 from penstock.broker.classicgroups import state as classic_state
 from penstock.broker.context import Call, Context
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 
 KEY, VERSIONS = 15, (0, 6)
@@ -38,7 +38,10 @@ async def handle(context: Context, request: DescribeGroupsRequest, call: Call) -
 
 
 def _one(context: Context, name: str, call: Call) -> Described:
-    group = context.groups.find(name)
+    try:
+        group = context.groups.look_up(name)
+    except KafkaError as error:
+        return Described(group_id=name, error_code=error.code)
     if not isinstance(group, classic_state.Group) or group.state is classic_state.GroupState.DEAD:
         answer = Described(group_id=name, group_state=classic_state.GroupState.DEAD.value)
         if call.api_version >= NOT_FOUND_SINCE:

@@ -2,7 +2,7 @@
 
 from penstock.broker.context import Call, Context
 from penstock.broker.transactions import Transaction, TransactionState
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 KEY, VERSIONS = 65, (0, 0)
@@ -19,7 +19,10 @@ async def handle(context: Context, request: DescribeTransactionsRequest, call: C
 def _one(context: Context, name: str) -> Described:
     if not name:
         return Described(transactional_id=name, error_code=ErrorCode.INVALID_REQUEST)
-    transaction: Transaction | None = context.transactions.find(name)
+    try:
+        transaction: Transaction | None = context.transactions.look_up(name)
+    except KafkaError as error:
+        return Described(transactional_id=name, error_code=error.code)
     facts = transaction.facts if transaction is not None else None
     if facts is None or facts.state is TransactionState.DEAD:
         return Described(transactional_id=name, error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)

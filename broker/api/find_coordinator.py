@@ -43,8 +43,5 @@ async def _ready(context: Context, key_type: int, key: str) -> None:
     if key_type not in (GROUP, TRANSACTION):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"coordinators of key type {key_type} are not served")
     coordinator = context.groups if key_type == GROUP else context.transactions
-    try:
-        await coordinator.ensure_topic()
-    except KafkaError as error:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what) from error
+    await coordinator.ensure_topic()
     coordinator.check_served(key)

@@ -52,7 +52,7 @@ async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> 
         if (
             event.generation >= 0
             and call.api_version >= GROUP_NOT_FOUND_SINCE
-            and not context.groups.find(request.group_id)
+            and not context.groups.look_up(request.group_id)
         ):
             results = ErrorCode.GROUP_ID_NOT_FOUND
         else:

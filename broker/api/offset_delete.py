@@ -20,7 +20,7 @@ async def handle(context: Context, request: OffsetDeleteRequest, call: Call) -> 
     """Answer per partition, or with one error for the whole group."""
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    if context.groups.find(request.group_id) is None:
+    if context.groups.look_up(request.group_id) is None:
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
     asked: list[TopicPartition] = []
     for topic in request.topics:

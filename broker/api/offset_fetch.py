@@ -15,7 +15,7 @@ from penstock.broker.consumergroups.state import ConsumerGroup
 from penstock.broker.consumergroups.writing import AnyGroup
 from penstock.broker.context import Call, Context
 from penstock.broker.machines import TopicPartition
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 KEY, VERSIONS = 9, (0, 10)
@@ -38,7 +38,10 @@ GroupPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse:
     """Answer the one group, or each of them."""
     if call.api_version < GROUPS_SINCE:
-        group: AnyGroup | None = context.groups.find(request.group_id)
+        try:
+            group: AnyGroup | None = context.groups.look_up(request.group_id)
+        except KafkaError as error:
+            return _refused(request, error.code)
         wanted: Iterable[tuple[str, Iterable[int]]] = _all(group)
         if request.topics is not None:
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
@@ -51,6 +54,21 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
         return OffsetFetchResponse(topics=topics)
     answers = [_group(context, asked, request.require_stable, call) for asked in request.groups]
     return OffsetFetchResponse(groups=answers)
+
+
+def _refused(request: OffsetFetchRequest, code: int) -> OffsetFetchResponse:
+    """One error for all: of the answer, where its version has a place for it, and of each partition."""
+    topics = [
+        Topic(
+            name=topic.name,
+            partitions=[
+                Partition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+                for index in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics or ()
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=code)
 
 
 def _say_unknown(topics: Iterable[Topic]) -> None:
@@ -92,8 +110,12 @@ def _partition(group: AnyGroup | None, key: TopicPartition, require_stable: bool
 def _group(
     context: Context, asked: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool, call: Call
 ) -> GroupAnswer:
-    group: AnyGroup | None = context.groups.find(asked.group_id)
     answer = GroupAnswer(group_id=asked.group_id)
+    try:
+        group: AnyGroup | None = context.groups.look_up(asked.group_id)
+    except KafkaError as error:
+        answer.error_code = error.code
+        return answer
     if isinstance(group, ConsumerGroup):
         answer.error_code = fetch_refused(group, asked.member_id, asked.member_epoch)
         if answer.error_code:
