@@ -48,7 +48,9 @@ class Broker:
         properties: Mapping[str, object] | None = None,
     ) -> None:
         self.faults = Faults()
-        self._given = [f"{name}={_text(value)}" for name, value in (properties or {}).items()]
+        # Tests run many brokers at once, often in memory: none of them holds room back unless it is told to.
+        given = {"penstock.ballast.bytes": 0, **(properties or {})}
+        self._given = [f"{name}={_text(value)}" for name, value in given.items()]
         load(overrides=self._given)  # A wrong property is said here, not at the start.
         self._port = port
         self._own_folder = data is None
