@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, Log, batch
+from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch
 
 from penstock.errors import KafkaError
 from penstock.pyx.batch import split
+from penstock.pyx.logs import Logs
 
 DAY_MS = 86_400_000
 
@@ -200,3 +202,44 @@ def test_reads_go_on_in_segments_with_holes(tmp_path: Path) -> None:
         assert split(LOGS.read(log.topic, 0, offset, 1))[0].base_offset == found
     assert log.restart().log_end == 12
     assert [raw.base_offset for raw in log.read_all()] == [0, 3, 4, 7, 8, 11]
+
+
+def test_jitter_spreads_the_rolls_of_logs_that_were_made_together(tmp_path: Path) -> None:
+    logs = [
+        Log(tmp_path, segment_ms=100_000, segment_jitter_ms=100_000, retention_ms=-1, segment_bytes=5000)
+        for _ in range(16)
+    ]
+    for log in logs:
+        log.append(batch(1))
+    now_ms = time.time_ns() // 1_000_000
+    rolled = [log.housekeep(now_ms + 50_000).rolled for log in logs]
+    assert any(rolled) and not all(rolled)
+    assert all(log.housekeep(now_ms + 200_000).rolled != before for log, before in zip(logs, rolled, strict=True))
+
+
+def test_preallocate_takes_a_segments_room_and_no_byte_of_its_size(tmp_path: Path) -> None:
+    log = Log(tmp_path, preallocate=1, segment_bytes=1 << 20, retention_ms=-1)
+    for _ in range(3):
+        log.append(batch(1, size=500_000))
+    first, last = log.files(".log")
+    assert last.stat().st_size < last.stat().st_blocks * 512 >= 1 << 20
+    assert first.stat().st_size + last.stat().st_size == LOGS.size_bytes(log.topic, 0)
+    batches = log.read_all()
+    assert log.kill(tmp_path / "killed").cut_bytes == 0
+    assert [bytes(raw) for raw in log.read_all()] == [bytes(raw) for raw in batches]
+
+
+def test_rolled_segments_are_flushed_without_housekeeping(tmp_path: Path) -> None:
+    logs = Logs()
+    logs.lead("rolled", TOPIC_ID, 0, 0, str(tmp_path), {"segment_bytes": 300})
+    for _ in range(6):
+        logs.append_client("rolled", 0, batch(1))
+    assert logs.folder_states()[str(tmp_path)].rolled
+    assert logs.flush_rolled() == 1
+    assert logs.flush_rolled() == 0 and not logs.folder_states()[str(tmp_path)].rolled
+    logs.write_checkpoints()
+    sealed = sorted((tmp_path / "rolled-0").glob("*.log"))[:-1]
+    assert sealed and all(path.with_suffix(".index").exists() for path in sealed)
+    # Only the segment that is written is checked after a kill.
+    recovered = Logs().lead("rolled", TOPIC_ID, 0, 0, str(tmp_path), {"segment_bytes": 300})
+    assert 0 < recovered.batches_checked < 6
