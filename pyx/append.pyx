@@ -274,7 +274,9 @@ cdef int16_t partition_append(
     out.refusal.count = 0
     if out.error != 0:
         return out.error
+    taken.may_inflate = out.may_inflate
     out.error = ingest(&config, records, n, _who(origin), now_ms, &taken)
+    out.may_inflate = taken.may_inflate
     if out.error == 0:
         out.error = ingest_place(&config, &taken, end)
     out.refusal = taken.refusal

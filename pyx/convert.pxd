@@ -6,6 +6,8 @@ cdef enum:
     # A batch that inflates to more isn't converted: UNSUPPORTED_COMPRESSION_TYPE would not be true, so the fetch
     # gets MESSAGE_TOO_LARGE.
     CONVERT_INFLATED_MAX_BYTES = 64 << 20
+    # An answer that took so much is enough.
+    CONVERT_OPENED_ENOUGH_BYTES = 16 << 20
 
 # Whole stored batches in, messages of at most `to_magic` (0 or 1) out, appended to `out`. Of what is converted,
 # records below `from_offset` are left out, and headers, control batches and deletions' horizons too. Batches
@@ -15,6 +17,8 @@ cdef enum:
 #   0 | 2 CORRUPT_MESSAGE: a stored batch can't be read | 10 MESSAGE_TOO_LARGE | 56 KAFKA_STORAGE_ERROR: no memory
 #   | 76 UNSUPPORTED_COMPRESSION_TYPE: zstd, which these formats don't have
 # After an error `out` holds the batches before the bad one, and serving these is right if there are any.
+# `opened` counts the bytes of records that were looked at, over all calls of one answer; once that is enough, batches
+# behind the first that gave something are left out (NULL: never).
 # Memory: `out`, and for one batch at a time what it inflates to, twice.
-cdef int16_t convert_down(const uint8_t* p, size_t n, int8_t to_magic, int64_t from_offset,
+cdef int16_t convert_down(const uint8_t* p, size_t n, int8_t to_magic, int64_t from_offset, size_t* opened,
                           vector[uint8_t]& out) noexcept nogil

@@ -2,6 +2,9 @@
 
 from typing_extensions import Buffer
 
+OPENED_ENOUGH_BYTES: int
+"""Of records; an answer to an old client that has taken so much holds no further batch."""
+
 def down(batches: Buffer, to_magic: int, from_offset: int = 0) -> bytes:
     """Convert whole stored batches to messages of at most `to_magic` (0 or 1); see convert.pxd.
 

@@ -24,6 +24,7 @@ cdef enum:
 cdef struct Conversion:
     int8_t to_magic
     int64_t from_offset
+    size_t opened                               # bytes of records
     vector[uint8_t] scratch                     # an inflated payload
     vector[uint8_t] plain                       # messages that are wrapped next
 
@@ -86,6 +87,7 @@ cdef int convert_batch(Conversion* conversion, const uint8_t* p, const BatchHead
     fault = batch_payload(p, header, CONVERT_INFLATED_MAX_BYTES, conversion.scratch, &p, &n)
     if fault != BATCH_OK:
         return fault
+    conversion.opened += n
     end = p + n
     for _i in range(header.record_count):
         p = record_read(p, end, &record)
@@ -123,6 +125,7 @@ cdef int convert_message(Conversion* conversion, const uint8_t* p, const BatchHe
     fault = wrapper_open(p, header, CONVERT_INFLATED_MAX_BYTES, False, conversion.scratch, &found)
     if fault != BATCH_OK:
         return fault
+    conversion.opened += found.n
     p = found.data
     left = found.n
     while left:
@@ -165,27 +168,30 @@ cdef inline int16_t error_code(int fault) noexcept nogil:
     return KAFKA_STORAGE_ERROR if fault == BATCH_NO_MEMORY else CORRUPT_MESSAGE
 
 
-cdef int16_t convert_down(const uint8_t* p, size_t n, int8_t to_magic, int64_t from_offset,
+cdef int16_t convert_down(const uint8_t* p, size_t n, int8_t to_magic, int64_t from_offset, size_t* opened,
                           vector[uint8_t]& out) noexcept nogil:
     cdef Conversion conversion
     cdef BatchHeader header
-    cdef int fault
+    cdef int fault = BATCH_OK
     conversion.to_magic = to_magic
     conversion.from_offset = from_offset
-    while n:
+    conversion.opened = 0 if opened == NULL else opened[0]
+    while n and not (opened != NULL and conversion.opened >= CONVERT_OPENED_ENOUGH_BYTES and out.size()):
         fault = batch_parse(p, n, &header)
-        if fault == BATCH_PARTIAL:
-            break
         if fault == BATCH_OK:
             fault = convert_one(&conversion, p, &header, out)
         if fault != BATCH_OK:
-            return error_code(fault)
+            break
         p += header.size
         n -= <size_t>header.size
-    return 0
+    if opened != NULL:
+        opened[0] = conversion.opened
+    return 0 if fault == BATCH_OK or fault == BATCH_PARTIAL else error_code(fault)
 
 
 # Python
+
+OPENED_ENOUGH_BYTES = CONVERT_OPENED_ENOUGH_BYTES
 
 def down(batches, int to_magic, int64_t from_offset=0):
     """See convert.pyi."""
@@ -197,7 +203,7 @@ def down(batches, int to_magic, int64_t from_offset=0):
     PyObject_GetBuffer(batches, &view, PyBUF_SIMPLE)
     try:
         with nogil:
-            error = convert_down(<const uint8_t*>view.buf, <size_t>view.len, <int8_t>to_magic, from_offset, out)
+            error = convert_down(<const uint8_t*>view.buf, <size_t>view.len, <int8_t>to_magic, from_offset, NULL, out)
     finally:
         PyBuffer_Release(&view)
     if error:

@@ -3,7 +3,7 @@ from libc.stdint cimport int8_t, int16_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.batch cimport BatchHeader, batch_last_offset, batch_parse
-from penstock.pyx.convert cimport convert_down
+from penstock.pyx.convert cimport CONVERT_OPENED_ENOUGH_BYTES, convert_down
 from penstock.pyx.fetch cimport FETCH_MAGIC_1_FROM, FetchRange, range_release
 from penstock.pyx.fetchset cimport FetchPartition
 from penstock.pyx.files cimport dropped, made, read_at
@@ -46,7 +46,9 @@ cdef bint load(FetchRange* r, vector[uint8_t]& stored, bint may_block) noexcept 
     return True
 
 
-cdef bint convert_range(FetchJob* job, const FetchPartition* partition, FetchRange* r, bint may_block) noexcept nogil:
+cdef bint convert_range(
+    FetchJob* job, const FetchPartition* partition, FetchRange* r, bint may_block, size_t* opened
+) noexcept nogil:
     """The range as messages; while that gives nothing (markers of transactions), what follows it in the log, as an
     old client that gets nothing stays where it is. False: it has to be read into memory first.
     """
@@ -62,7 +64,7 @@ cdef bint convert_range(FetchJob* job, const FetchPartition* partition, FetchRan
             dropped[vector[uint8_t]](out)
             return False
         n = whole_batches(stored.data(), stored.size(), &next_offset) if r.error == 0 else 0
-        error = convert_down(stored.data(), n, to_magic, partition.offset, out[0])
+        error = convert_down(stored.data(), n, to_magic, partition.offset, opened, out[0])
         if out.size() or n == 0:
             break
         r.error = error
@@ -80,9 +82,12 @@ cdef bint convert_range(FetchJob* job, const FetchPartition* partition, FetchRan
 
 cdef int32_t fetch_convert(FetchJob* job, bint may_block) noexcept nogil:
     cdef FetchRange* r
+    cdef size_t opened = 0
     cdef int32_t i
     for i in range(job.range_count):
         r = &job.ranges[i]
-        if r.read.length > 0 and not convert_range(job, &job.set.partitions[r.at], r, may_block):
+        if opened >= CONVERT_OPENED_ENOUGH_BYTES:
+            range_release(r)                          # for the next fetch
+        elif r.read.length > 0 and not convert_range(job, &job.set.partitions[r.at], r, may_block, &opened):
             return i
     return CONVERT_DONE

@@ -16,7 +16,8 @@ cdef enum:
     INGEST_CLIENT = 0                           # judged wholly
     INGEST_COORDINATOR = 1                      # this broker's own: control batches allowed, magic 2 only
     INGEST_REPLICA = 2                          # judged by its leader: checksums and lengths only
-    # A batch that inflates to more isn't opened: MESSAGE_TOO_LARGE (the Java producer then splits it).
+    # A batch that inflates to more, or to more than `may_inflate`, isn't opened: MESSAGE_TOO_LARGE (the Java producer
+    # then splits it).
     INGEST_INFLATED_MAX_BYTES = 64 << 20
     REFUSED_MOST = 16                           # records that an answer names; the others are refused all the same
 
@@ -38,6 +39,7 @@ cdef struct Ingested:
     vector[BatchHeader] batches                 # of a wrapper: last_offset_delta is right
     vector[uint8_t] rebuilt
     vector[uint8_t] inner                       # messages of a wrapper of magic 0 that wait for their offsets
+    int64_t may_inflate                         # bytes, set by the caller; what was inflated is taken off
     int wrapper_codec
     int wrapper_level
     int64_t placed_at                           # the first offset that `rebuilt` was made for; -1: none yet

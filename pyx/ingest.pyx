@@ -47,6 +47,16 @@ cdef int16_t error_of(int fault) noexcept nogil:
     return KAFKA_STORAGE_ERROR if fault == BATCH_NO_MEMORY else batch_error_code(fault)
 
 
+cdef inline size_t may_inflate(const Ingested* out) noexcept nogil:
+    return <size_t>min(max(out.may_inflate, <int64_t>0), <int64_t>INGEST_INFLATED_MAX_BYTES)
+
+
+cdef inline void was_inflated(Ingested* out, const vector[uint8_t]& into, size_t limit, int fault) noexcept nogil:
+    # Of what went wrong only the room that it took says how much work it was.
+    cdef size_t n = into.size() if fault == BATCH_OK else min(into.capacity(), limit)
+    out.may_inflate -= <int64_t>n
+
+
 cdef inline int16_t refuse(Ingested* out, int fault) noexcept nogil:
     out.refusal.fault = fault
     return error_of(fault)
@@ -122,7 +132,10 @@ cdef int open_batch(const LogConfig* config, uint8_t* p, BatchHeader* header, in
     cdef const uint8_t* data
     cdef size_t n
     cdef int64_t newest
-    cdef int fault = batch_payload(p, header, INGEST_INFLATED_MAX_BYTES, scratch_of_thread()[0], &data, &n)
+    cdef size_t limit = may_inflate(out) if header.attributes & CODEC_MASK else <size_t>INGEST_INFLATED_MAX_BYTES
+    cdef int fault = batch_payload(p, header, limit, scratch_of_thread()[0], &data, &n)
+    if header.attributes & CODEC_MASK:
+        was_inflated(out, scratch_of_thread()[0], limit, fault)
     if fault == BATCH_OK:
         fault = look_at_records(config, header, data, n, now_ms, out, &newest)
     if fault == BATCH_OK and newest != header.max_timestamp:
@@ -300,7 +313,9 @@ cdef int wrap(const LogConfig* config, const BatchHeader* like, int codec, int32
 cdef int take_wrapper(const LogConfig* config, uint8_t* p, BatchHeader* header, int wanted, int64_t now_ms,
                       Ingested* out) noexcept nogil:
     cdef Inner found
-    cdef int fault = wrapper_open(p, header, INGEST_INFLATED_MAX_BYTES, True, out.inner, &found)
+    cdef size_t limit = may_inflate(out)
+    cdef int fault = wrapper_open(p, header, limit, True, out.inner, &found)
+    was_inflated(out, out.inner, limit, fault)
     if fault == BATCH_OK:
         fault = look_at_messages(config, found.data, found.n, header.magic, now_ms, wanted == 0, out)
     if fault != BATCH_OK:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.operator cimport dereference as at, postincrement as step
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 from penstock.pyx.append cimport (
@@ -424,6 +424,7 @@ cdef class Logs(LogSetOwner):
         if writable == NULL:
             raise MemoryError
         memcpy(writable, PyBytes_AS_STRING(records), n)
+        out.may_inflate = INT64_MAX
         with nogil:
             partition_append(led.partition, writable, n, origin, &out)
         free(writable)

@@ -24,6 +24,7 @@ from penstock.pyx.frame cimport (
     read_i32,
     read_raw,
     read_string,
+    reader_left,
     skip_tags,
     write_count,
     write_i16,
@@ -45,7 +46,7 @@ from penstock.pyx.partition cimport (
     partition_release,
     partition_topic,
 )
-from penstock.pyx.ingest cimport Refusal
+from penstock.pyx.ingest cimport INGEST_INFLATED_MAX_BYTES, Refusal
 from penstock.pyx.verification cimport ADDS_PARTITIONS_FROM, find_unverified, is_internal
 from libc.stdint cimport int32_t
 from libc.string cimport strlen
@@ -64,6 +65,7 @@ cdef enum:
     MAGIC_2 = 2
     CODEC_ZSTD = 4
     ZSTD_FROM = 7                     # the first version of Produce whose clients may send zstd
+    INFLATED_PER_BYTE = 16            # of a request, beside what one batch may always be inflated to
     THROTTLE_FROM = 1
     APPEND_TIME_FROM = 2
     TRANSACTIONS_FROM = 3             # and batches of magic 2, one for each partition
@@ -280,6 +282,8 @@ cdef ProduceResult produce_serve(
     cdef int16_t error
     if produce_partitions(head, body) < 0:
         return PRODUCE_MALFORMED
+    # A request of batches that are nearly nothing compressed would keep its network thread busy for minutes.
+    done.may_inflate = INGEST_INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INFLATED_PER_BYTE
     terms.logs = logs
     terms.version = head.api_version
     terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM

@@ -29,7 +29,11 @@ print(segment.base_offset, segment.size_bytes > 0, segment.path)
 
 def test_segments_are_told_without_the_lock(tmp_path: Path) -> None:
     answer = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True,
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
         env={"PYTHONPATH": ":".join(sys.path)},
     )
     base, some, path = answer.stdout.split()

@@ -1,0 +1,97 @@
+"""How much one request may make a network thread inflate: a small request of batches that are nearly nothing compressed
+would otherwise keep everybody else on its thread waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dataplane import Broker, batch, fetch, forget_all, lead, topic_id
+from logs import NOW_MS
+
+from penstock.errors import ErrorCode
+from penstock.pyx.batch import split
+from penstock.pyx.convert import OPENED_ENOUGH_BYTES
+from penstock.pyx.crc import crc32c
+from penstock.pyx.wire.messages import FetchResponse, ProduceRequest, ProduceResponse
+
+GZIP, ZSTD = 1, 4
+LARGE = b"\0" * (40 << 20)
+"""Of zeros: a few KiB when compressed."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder: Path = tmp_path_factory.mktemp("inflated")
+    with Broker() as made:
+        lead(folder, "opened", 4, validate_records=2)
+        lead(folder, "packed")
+        yield made
+    forget_all()
+
+
+def asked_of_each(version: int, *records: bytes) -> ProduceRequest:
+    """A request with records for as many partitions of the topic whose batches are opened."""
+    topic = ProduceRequest.TopicProduceData(
+        name="opened",
+        topic_id=topic_id("opened") if version >= 13 else bytes(16),
+        partition_data=[
+            ProduceRequest.PartitionProduceData(index=index, records=one) for index, one in enumerate(records)
+        ],
+    )
+    return ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
+
+
+def test_what_a_request_makes_inflate_is_bounded(served: Broker) -> None:
+    large = batch([LARGE], NOW_MS, ZSTD)
+    small = batch([b"x" * 100], NOW_MS, ZSTD)
+    plain = batch([b"plain"], NOW_MS)
+    with served.connect() as peer:
+        answer = peer.ask(asked_of_each(9, large, large, plain, small), 9, ProduceResponse)
+        (topic,) = answer.responses
+        codes = [one.error_code for one in topic.partition_responses]
+        assert codes == [0, ErrorCode.MESSAGE_TOO_LARGE, 0, ErrorCode.MESSAGE_TOO_LARGE]
+        # Alone, what was refused is taken: it is for the producer to send less at once.
+        again = peer.ask(asked_of_each(9, plain, large), 9, ProduceResponse)
+        assert [one.error_code for one in again.responses[0].partition_responses] == [0, 0]
+
+
+def test_rotten_payloads_count(served: Broker) -> None:
+    large = bytearray(batch([LARGE], NOW_MS, GZIP))
+    large[-6] ^= 0xFF  # gzip's own checksum, at the end of the payload
+    rotten = _with_checksum(large)
+    good = batch([LARGE], NOW_MS, ZSTD)
+    with served.connect() as peer:
+        answer = peer.ask(asked_of_each(9, rotten, good), 9, ProduceResponse)
+    codes = [one.error_code for one in answer.responses[0].partition_responses]
+    assert codes == [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE]
+
+
+def _with_checksum(raw: bytearray) -> bytes:
+    raw[17:21] = crc32c(bytes(raw[21:])).to_bytes(4, "big")
+    return bytes(raw)
+
+
+def test_an_answer_to_an_old_client_is_converted_up_to_a_bound(served: Broker) -> None:
+    count = 4
+    size = OPENED_ENOUGH_BYTES // 2 + 1
+    with served.connect() as peer:
+        for _ in range(count):
+            topic = ProduceRequest.TopicProduceData(
+                name="packed",
+                partition_data=[
+                    ProduceRequest.PartitionProduceData(index=0, records=batch([b"\0" * size], NOW_MS, GZIP))
+                ],
+            )
+            made = peer.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic]), 8, ProduceResponse)
+            assert made.responses[0].partition_responses[0].error_code == 0
+        offset, answers = 0, []
+        while offset < count:
+            answer = peer.ask(fetch("packed", offset, 3, partition_max_bytes=4 << 20), 3, FetchResponse)
+            (one,) = answer.responses[0].partitions
+            given = list(split(one.records))
+            assert given
+            answers.append(len(given))
+            offset = given[-1].last_offset + 1
+    assert answers == [2, 2]
