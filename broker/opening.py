@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,9 @@ class Opening:
         self._executor = executor
         self._pending: dict[Key, asyncio.Future[None]] = {}
         self._stopping = False
+        self._lock = threading.Lock()  # of the two below, which the threads look at too
+        self._begun: set[Key] = set()
+        self._skipped: set[Key] = set()
 
     def announce(self, topic: Topic, settings: Mapping[str, int]) -> list[Job]:
         """Make a topic's partitions known; answers what has to be opened. Partitions of broken disks are offline."""
@@ -89,6 +93,9 @@ class Opening:
             reporting.cancel()
             for job in jobs:
                 self._settle(job.key)
+            with self._lock:
+                self._begun.clear()
+                self._skipped.clear()
         if progress.bytes_all:
             _log.info(
                 "recovered %d logs in %.1f s: checked %d batches, %d MB, cut %d bytes",
@@ -100,9 +107,13 @@ class Opening:
         """Begin no further log."""
         self._stopping = True
 
-    async def settled(self, keys: Iterable[Key]) -> None:
-        """Wait until none of the partitions is being opened."""
-        await asyncio.gather(*(self._pending[key] for key in keys if key in self._pending))
+    async def give_up(self, keys: Iterable[Key]) -> None:
+        """Don't open these partitions; waits for those that are being opened just now."""
+        pending = [key for key in keys if key in self._pending]
+        with self._lock:
+            begun = [key for key in pending if key in self._begun]
+            self._skipped.update(key for key in pending if key not in self._begun)
+        await asyncio.gather(*(self._pending[key] for key in begun))
 
     def _settle(self, key: Key) -> None:
         waiting = self._pending.pop(key, None)
@@ -122,13 +133,18 @@ class Opening:
         failures: list[BaseException | None] = []
         for job in jobs:
             try:
-                if self._stopping:
-                    raise asyncio.CancelledError
+                self._begin(job.key)
                 lead(self._logs, job, progress)
                 failures.append(None)
-            except (OSError, ValueError, asyncio.CancelledError) as error:
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others must be opened, whatever it is
                 failures.append(error)
         return failures
+
+    def _begin(self, key: Key) -> None:
+        with self._lock:
+            if self._stopping or key in self._skipped:
+                raise asyncio.CancelledError
+            self._begun.add(key)
 
     def _failed(self, job: Job, failure: BaseException) -> None:
         _log.error("topic=%s partition=%d can't be opened and is offline: %s", *job.key, failure)

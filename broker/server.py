@@ -116,14 +116,14 @@ class Server:
         store = await EmbeddedStore.open(dirs.first.path / STORE)
         self._undo.append(store.close)
         threads = self.config["num.recovery.threads.per.data.dir"] * len(dirs.online)
-        executor = ThreadPoolExecutor(threads, "logs")
-        self._undo.append(lambda: self._close_logs(executor, dirs))
+        executor, opening = ThreadPoolExecutor(threads, "logs"), ThreadPoolExecutor(threads, "opening")
+        self._undo.append(lambda: self._close_logs((executor, opening), dirs))
         self.config.settle("log.dirs", ",".join(str(log_dir.path) for log_dir in dirs))
         self.config.settle("listeners", ",".join(f"{one.name}://{one.bind}" for one in self._listeners))
         self.config.settle("advertised.listeners", ",".join(f"{one.name}://{one.told()}" for one in self._listeners))
         controller_epoch = await _register(store, self.node_id, self._listeners)
         await self._load_altered(store)
-        topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor)
+        topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor, opening)
         self._undo.append(lambda: self._stop_opening(topics))
         await topics.load(controller_epoch)
         coordinators = Coordinators()
@@ -207,8 +207,10 @@ class Server:
         if not topics.logs.all_open:
             self._clean = False  # Some logs weren't looked at: the next start must.
 
-    async def _close_logs(self, executor: ThreadPoolExecutor, dirs: LogDirs) -> None:
+    async def _close_logs(self, executors: Sequence[ThreadPoolExecutor], dirs: LogDirs) -> None:
         loop, logs = asyncio.get_running_loop(), self._logs
+        for executor in executors:  # What they were given last is done, then no log is opened any more.
+            await loop.run_in_executor(None, executor.shutdown)
         states = logs.folder_states()
         offline = {path for path, state in states.items() if state.failed}
         failures: list[Exception] = []
@@ -222,12 +224,11 @@ class Server:
                     if not broken:
                         failures.append(error)
 
-        await loop.run_in_executor(executor, logs.settle_all)
+        await loop.run_in_executor(None, logs.settle_all)
         led = logs.partitions()
         await asyncio.gather(
-            *(loop.run_in_executor(executor, close, led[at : at + CLOSE_AT_ONCE]) for at in range(0, len(led), CLOSE_AT_ONCE))
+            *(loop.run_in_executor(None, close, led[at : at + CLOSE_AT_ONCE]) for at in range(0, len(led), CLOSE_AT_ONCE))
         )
-        executor.shutdown()
         await loop.run_in_executor(None, logs.write_checkpoints)
         for log_dir in dirs:
             if str(log_dir.path) in offline and not log_dir.offline:

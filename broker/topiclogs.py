@@ -28,7 +28,10 @@ _log = log.get("broker.topiclogs")
 
 
 class TopicLogs:
-    """Of one broker. `changes` is the lock under which topics are created and deleted: a move ends under it too."""
+    """Of one broker. `changes` is the lock under which topics are created and deleted: a move ends under it too.
+
+    Logs that are there already are opened in threads of their own, `opening`: topics come and go meanwhile.
+    """
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class TopicLogs:
         dirs: LogDirs,
         logs: Logs,
         executor: ThreadPoolExecutor,
+        opening: ThreadPoolExecutor,
         changes: asyncio.Lock,
     ) -> None:
         self._config = config
@@ -44,7 +48,7 @@ class TopicLogs:
         self._logs = logs
         self._executor = executor
         self._changes = changes
-        self._opening = Opening(node_id, dirs, logs, executor)
+        self._opening = Opening(node_id, dirs, logs, opening)
         self.moving = Moving()
         self._unopened: list[Job] = []
         self._missed: list[Topic] = []  # their settings changed while their logs weren't open
@@ -187,7 +191,7 @@ class TopicLogs:
         keys = [(topic.name, state.index) for state in topic.partitions]
         for key in keys:
             self.moving.end(key)
-        await self._opening.settled(keys)
+        await self._opening.give_up(keys)
         self._unopened = [job for job in self._unopened if job.key not in keys]
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self._delete_all, topic)

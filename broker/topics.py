@@ -122,6 +122,7 @@ class Topics:
         dirs: LogDirs,
         logs: Logs,
         executor: ThreadPoolExecutor,
+        opening: ThreadPoolExecutor,
     ) -> None:
         self._node_id = node_id
         self._config = config
@@ -131,7 +132,7 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._changes = asyncio.Lock()
-        self.logs = TopicLogs(node_id, config, dirs, logs, executor, self._changes)
+        self.logs = TopicLogs(node_id, config, dirs, logs, executor, opening, self._changes)
         self.controller_epoch = 0
         # Grows whenever a topic is created, gets partitions or is deleted.
         self.version = 0
