@@ -30,8 +30,8 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.producerstate cimport OpenTxn, ProducerEntry, producers_remove
 from penstock.pyx.recovery cimport snapshot_stem
 from penstock.pyx.segment cimport (
-    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_hold_indexes, segment_open, segment_release, segment_retain,
-    walk_begin, walk_next,
+    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_hold_indexes, segment_newest_ms, segment_open, segment_release,
+    segment_retain, walk_begin, walk_next,
 )
 from penstock.pyx.swap cimport FileStep, swap_step, swap_steps, swap_undo
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY
@@ -108,16 +108,13 @@ cdef int64_t _upper_bound(
     const Picture* picture, int64_t first_dirty, int64_t now_ms, int64_t min_lag_ms
 ) noexcept nogil:
     cdef size_t i, last = picture.segments.size() - 1
-    cdef int64_t newest, bound = picture.segments[last].base_offset
+    cdef int64_t bound = picture.segments[last].base_offset
     if picture.last_stable < bound:
         bound = picture.last_stable
     for i in range(last):
         if min_lag_ms <= 0 or picture.segments[i + 1].base_offset <= first_dirty:
             continue
-        newest = picture.segments[i].max_timestamp
-        if newest < 0:
-            newest = picture.segments[i].created_ms
-        if newest > now_ms - min_lag_ms:
+        if segment_newest_ms(picture.segments[i]) > now_ms - min_lag_ms:
             if picture.segments[i].base_offset < bound:
                 bound = picture.segments[i].base_offset
             break

@@ -93,6 +93,9 @@ cdef void segment_reset_indexes(Segment* s) noexcept nogil
 cdef int segment_hold_indexes(Segment* s) noexcept nogil
 cdef bint segment_index_full(Segment* s, int64_t index_bytes) noexcept nogil
 
+# What retention and compaction lag go by: the largest timestamp, or when the file was last written if it has none.
+cdef int64_t segment_newest_ms(const Segment* s) noexcept nogil
+
 # Nothing is appended any more: the time index gets its last entry.
 cdef void segment_seal(Segment* s) noexcept nogil
 cdef void segment_last_time(Segment* s) noexcept nogil

@@ -15,8 +15,7 @@ from penstock.pyx.posix cimport (
     EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
     SYNC_FILE_RANGE_WRITE, O_CLOEXEC, O_CREAT, O_RDWR, atomic_add32, atomic_load32, close, errno, fdatasync, ftruncate,
     open, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf,
-    sync_file_range,
-    unlink,
+    stat, stat_path, sync_file_range, unlink,
 )
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor
 from penstock.pyx.txnindex cimport txnindex_add
@@ -184,6 +183,15 @@ cdef bint segment_index_full(Segment* s, int64_t index_bytes) noexcept nogil:
         <int64_t>s.index.bytes.size() >= index_bytes // INDEX_ENTRY * INDEX_ENTRY
         or <int64_t>s.timeindex.bytes.size() >= (index_bytes // TIMEINDEX_ENTRY - 1) * TIMEINDEX_ENTRY
     )
+
+
+cdef int64_t segment_newest_ms(const Segment* s) noexcept nogil:
+    cdef stat info
+    if s.max_timestamp >= 0:
+        return s.max_timestamp
+    if stat_path(_path(s, b".log").c_str(), &info) != 0:
+        return s.created_ms
+    return <int64_t>info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec // 1_000_000
 
 
 cdef void segment_last_time(Segment* s) noexcept nogil:

@@ -17,8 +17,8 @@ from penstock.pyx.producerstate cimport producers_expire, producers_remove, prod
 from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
 from penstock.pyx.segment cimport (
     Segment, empty_trash, segment_flush, segment_flush_log, segment_hold_indexes, segment_last_time, segment_new,
-    segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain, segment_retire,
-    segment_seal, segment_settle, segment_write_out,
+    segment_newest_ms, segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain,
+    segment_retire, segment_seal, segment_settle, segment_write_out,
 )
 
 
@@ -121,14 +121,13 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
 # Under the lock: whether retention lets the segment at the front go. `excess`: bytes above retention_bytes, counted
 # down.
 cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_ms, int64_t* excess) noexcept nogil:
-    cdef int64_t newest = s.max_timestamp if s.max_timestamp >= 0 else s.created_ms
     if next_base > p.high_watermark:
         return False
     if next_base <= p.log.log_start and s.sealed:
         return True
     if not p.config.cleanup_delete:
         return False
-    if p.config.retention_ms >= 0 and now_ms - newest > p.config.retention_ms:
+    if p.config.retention_ms >= 0 and now_ms - segment_newest_ms(s) > p.config.retention_ms:
         return True
     if p.config.retention_bytes >= 0 and excess[0] - s.size >= 0:
         excess[0] -= s.size
