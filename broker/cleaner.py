@@ -23,6 +23,7 @@ from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
 from pathlib import Path
 
 from penstock import log
+from penstock.broker import tasks
 from penstock.broker.context import Context
 from penstock.broker.topicconfig import topic_value
 from penstock.errors import KafkaError
@@ -92,8 +93,7 @@ class LogCleaner:
         config = context.config
         self._context = context
         self._threads: int = config["log.cleaner.threads"]
-        self._rate: float = config["log.cleaner.io.max.bytes.per.second"]
-        self._pace = Pace(self._rate)
+        self._pace = Pace(config["log.cleaner.io.max.bytes.per.second"])
         self._buffer_bytes = config["log.cleaner.dedupe.buffer.size"] // self._threads
         self._executor = ThreadPoolExecutor(self._threads, "cleaner")
         self._tasks: list[asyncio.Task[None]] = []
@@ -109,7 +109,7 @@ class LogCleaner:
         config.watch(lambda: self._pace.limit(config["log.cleaner.io.max.bytes.per.second"]))
         if config["log.cleaner.enable"]:
             self._tasks = [
-                asyncio.create_task(self._run(), name=f"cleaner-{number}") for number in range(self._threads)
+                tasks.start(self._run(), f"cleaner-{number}") for number in range(self._threads)
             ]
 
     async def stop(self) -> None:
@@ -129,20 +129,15 @@ class LogCleaner:
             config["penstock.log.cleaner.inflated.max.bytes"],
         )
         while True:
-            self._keep_pace()
             candidates = self._candidates()
             worked = False
             if candidates:
-                worked = await loop.run_in_executor(self._executor, self._turn, compactor, candidates)
+                try:
+                    worked = await loop.run_in_executor(self._executor, self._turn, compactor, candidates)
+                except Exception:  # noqa: BLE001 - without it compacted topics would grow for ever
+                    _log.exception("a turn of the cleaner has failed")
             if not worked:
                 await asyncio.sleep(config["log.cleaner.backoff.ms"] / 1000)
-
-    def _keep_pace(self) -> None:
-        """The rate may be altered at run time; it holds from the next pass on."""
-        rate = self._context.config["log.cleaner.io.max.bytes.per.second"]
-        if rate != self._rate:
-            self._rate = rate
-            self._pace.limit(rate)
 
     def _candidates(self) -> list[Candidate]:
         """Every partition of a compacted topic. On the loop."""

@@ -15,6 +15,7 @@ there is room for the ballast. Without a ballast each append finds out for itsel
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import time
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock import log
+from penstock.broker import tasks
 from penstock.broker.logdirs import LogDir, LogDirs
 from penstock.broker.topics import Topics
 from penstock.pyx.logs import Logs
@@ -57,7 +59,7 @@ class Disks:
         for log_dir in self._dirs.online:
             if log_dir.ballast.wanted and not await loop.run_in_executor(self._thread, _take, log_dir):
                 _log.warning("log_dir=%s has no room for a ballast", log_dir.path)
-        self._task = asyncio.create_task(self._run(), name="disks")
+        self._task = tasks.start(self._run(), "disks")
         self._news.set()
 
     async def stop(self) -> None:
@@ -75,16 +77,19 @@ class Disks:
         self._news.set()
 
     async def _run(self) -> None:
+        loop, looked_s = asyncio.get_running_loop(), 0.0
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), LOOK_S if self._full else None)
-            except TimeoutError:
+            if self._full and loop.time() - looked_s >= LOOK_S:  # However much there is to hear of other folders.
                 await self._look_for_room()
+                looked_s = loop.time()
+            if not self._news.is_set():
                 continue
             self._news.clear()
             states = self._logs.folder_states()
             if any(state.rolled for state in states.values()) and (self._flushing is None or self._flushing.done()):
-                self._flushing = asyncio.create_task(self._flush(), name="flush")
+                self._flushing = tasks.start(self._flush(), "flush")
             for path, (failed, room, _) in states.items():
                 log_dir = self._dirs.by_path(path)
                 if log_dir is None or log_dir.offline:

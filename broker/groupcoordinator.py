@@ -156,8 +156,15 @@ class GroupCoordinator(Coordinator[AnyGroup]):
 
     async def _match_again(self, name: str, patterns: Iterable[str]) -> None:
         version = self._environment.catalog.version
-        found = {pattern: await self._matching(compile_regex(pattern)) for pattern in patterns}
-        self._matched_ms[name] = self._context.monotonic_ms()
+        found: dict[str, frozenset[str]] = {}
+        try:
+            for pattern in patterns:
+                try:
+                    found[pattern] = await self._matching(compile_regex(pattern))
+                except RegexError as error:  # Another broker has stored it; what it matched then stays.
+                    _log.error("group=%s: the pattern `%s` can't be evaluated: %s", name, pattern, error)
+        finally:
+            self._matched_ms[name] = self._context.monotonic_ms()
         entry = self.entries.get(name)
         if entry is not None and isinstance(entry.machine, ConsumerGroup):
             self._feed(entry, PatternsResolved(found, version))

@@ -11,6 +11,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock import log
+from penstock.broker import tasks
 from penstock.broker.context import Context
 from penstock.errors import KafkaError
 
@@ -28,7 +29,7 @@ class Housekeeping:
 
     def start(self) -> None:
         """Begin; the first round comes after one interval."""
-        self._task = asyncio.create_task(self._run(), name="housekeeping")
+        self._task = tasks.start(self._run(), "housekeeping")
 
     async def stop(self) -> None:
         """End; a round that is under way is waited for."""
@@ -72,7 +73,10 @@ class Housekeeping:
             work = [(topic.name, state.index) for topic in context.topics.all() for state in topic.partitions]
             interval_ms = context.config["log.flush.offset.checkpoint.interval.ms"]
             checkpoints = context.monotonic_ms() - checkpointed_ms >= interval_ms
-            await loop.run_in_executor(self._thread, self._round, work, checkpoints)
+            try:
+                await loop.run_in_executor(self._thread, self._round, work, checkpoints)
+            except Exception:  # noqa: BLE001 - without rounds the disk would fill
+                _log.exception("a round of housekeeping has failed")
             if checkpoints:
                 checkpointed_ms = context.monotonic_ms()
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock import log
+from penstock.broker import tasks
 from penstock.broker.folder import sync_folder
 from penstock.broker.logdirs import FUTURE, Key, LogDir
 from penstock.errors import ErrorCode, KafkaError
@@ -147,7 +148,7 @@ class Moving:
         future = target.path / (name[: 255 - len(suffix)] + suffix)
         move = Move(key, target, source.holds(key), future, {})
         self._moves[key] = move
-        task = asyncio.create_task(self._run(move, finish), name=f"move {name}-{index}")
+        task = tasks.start(self._run(move, finish), f"move {name}-{index}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock import log
+from penstock.broker import tasks
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.cleaner import LogCleaner
 from penstock.broker.context import Context, Endpoint
@@ -146,8 +147,8 @@ class Server:
         housekeeping = Housekeeping(context)
         housekeeping.start()
         self._undo.append(housekeeping.stop)
-        await coordinators.start(context)
         self._undo.append(coordinators.stop)
+        await coordinators.start(context)
         cleaner = LogCleaner(context)
         cleaner.start()
         self._undo.append(cleaner.stop)
@@ -157,7 +158,7 @@ class Server:
         loop.add_reader(data_plane.request_fd, lambda: take(data_plane.take_requests()))
         self._undo.append(lambda: self._stop_serving(data_plane))
         data_plane.start()
-        self._opening = asyncio.create_task(topics.logs.open_rest(), name="opening")
+        self._opening = tasks.start(topics.logs.open_rest(), "opening")
         await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
         return self._listeners[0].bind
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock import log
-from penstock.broker import statelog
+from penstock.broker import statelog, tasks
 from penstock.broker.context import Context
 from penstock.broker.machines import NEVER, Append, Appended, Now, Reply, Tick
 from penstock.broker.topics import internal_settings
@@ -100,7 +100,10 @@ class Timers(Generic[M]):
             wake_ms, _, entry = heapq.heappop(self._heap)
             if entry.armed_ms == wake_ms:
                 entry.armed_ms = NEVER
-                self._due(entry)
+                try:
+                    self._due(entry)
+                except Exception:  # noqa: BLE001 - the others' time has come too
+                    _log.exception("the timer of %s has failed", entry.name)
         self._schedule()
 
     def stop(self) -> None:
@@ -262,7 +265,7 @@ class Coordinator(ABC, Generic[M]):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside; `stop` ends it."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = tasks.start(work, f"coordinator of {self.topic}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -272,7 +275,10 @@ class Coordinator(ABC, Generic[M]):
             await asyncio.sleep(every_ms / 1000)
             for count, entry in enumerate(list(self.entries.values()), 1):
                 if self.entries.get(entry.name) is entry:
-                    self._feed(entry, event())
+                    try:
+                        self._feed(entry, event())
+                    except Exception:  # noqa: BLE001 - the others are looked at all the same
+                        _log.exception("the sweep of %s has failed", entry.name)
                 if count % SWEEP_AT_ONCE == 0:
                     await asyncio.sleep(0)
 

@@ -76,7 +76,12 @@ class EmbeddedStore:
             thread.shutdown()
             raise StoreError(str(path), str(error)) from None
         store = cls(database, thread)
-        await store._run(str(path), store._begin_session)
+        try:
+            await store._run(str(path), store._begin_session)
+        except StoreError:
+            await loop.run_in_executor(thread, database.close)
+            thread.shutdown()
+            raise
         return store
 
     async def create(
@@ -182,14 +187,18 @@ class EmbeddedStore:
         return await self._run("/", work)
 
     async def close(self) -> None:
-        """End the session and close the file; nothing can be called afterwards."""
+        """End the session and close the file; nothing can be called afterwards, also when a StoreError is raised."""
 
         def work() -> None:
-            self._database.execute("DELETE FROM node WHERE session = ?", (self._session,))
-            self._database.close()
+            try:
+                self._database.execute("DELETE FROM node WHERE session = ?", (self._session,))
+            finally:
+                self._database.close()
 
-        await self._run("/", work)
-        self._thread.shutdown()
+        try:
+            await self._run("/", work)
+        finally:
+            self._thread.shutdown()
 
     # Everything below runs on the SQLite thread.
 

@@ -1,0 +1,165 @@
+"""Work that nobody waits for goes on when a part of it fails, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.broker import disks as disks_module
+from penstock.broker import housekeeping as housekeeping_module
+from penstock.broker import tasks
+from penstock.broker.ballast import Ballast
+from penstock.broker.consumergroups.state import ConsumerGroup
+from penstock.broker.disks import FULL, HAS_ROOM, Disks
+from penstock.broker.groupcoordinator import GroupCoordinator
+from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.logdirs import LogDirs
+from penstock.broker.shell import Entry, Timers
+from penstock.broker.store.base import StoreError
+from penstock.broker.store.embedded import EmbeddedStore
+from penstock.pyx.logs import FolderState
+
+
+def test_a_task_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise RuntimeError("by itself")
+
+    async def run() -> None:
+        task = tasks.start(fail(), "example")
+        await asyncio.wait([task])
+
+    asyncio.run(run())
+    assert "the task `example` has failed" in caplog.text and "by itself" in caplog.text
+
+
+def test_a_timer_that_fails_lets_the_others_come() -> None:
+    came: list[str] = []
+
+    def due(entry: Entry[Any]) -> None:
+        came.append(entry.name)
+        if entry.name == "first":
+            raise RuntimeError("a fault in its machine")
+
+    async def run() -> None:
+        timers: Timers[Any] = Timers(lambda: 1000, due)
+        for name in ("first", "second"):
+            timers.arm(Entry(name, SimpleNamespace(wake_at_ms=900), 0))
+        await asyncio.sleep(0.05)
+        timers.stop()
+
+    asyncio.run(run())
+    assert came == ["first", "second"]
+
+
+def test_housekeeping_goes_on_after_a_round_that_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(housekeeping_module, "LONGEST_INTERVAL_MS", 100)
+    rounds = threading.Event()
+    seen: list[int] = []
+
+    def housekeep(name: str, index: int, now_ms: int) -> Any:
+        seen.append(index)
+        if len(seen) == 1:
+            raise RuntimeError("not expected")
+        rounds.set()
+        return SimpleNamespace(segments_deleted=0)
+
+    async def run() -> None:
+        topic = SimpleNamespace(name="t", configs={}, partitions=[SimpleNamespace(index=0)])
+        context: Any = SimpleNamespace(
+            topics=SimpleNamespace(changed=asyncio.Event(), all=lambda: [topic]),
+            config=dict.fromkeys(
+                (
+                    "log.retention.check.interval.ms",
+                    "log.flush.scheduler.interval.ms",
+                    "log.flush.offset.checkpoint.interval.ms",
+                    "log.flush.interval.ms",
+                ),
+                60_000,
+            ),
+            partitions=SimpleNamespace(housekeep=housekeep),
+            now_ms=lambda: 0,
+            monotonic_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+        )
+        housekeeping = Housekeeping(context)
+        housekeeping.start()
+        try:
+            assert await asyncio.to_thread(rounds.wait, 20)
+        finally:
+            await housekeeping.stop()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(run())
+    assert "a round of housekeeping has failed" in caplog.text
+
+
+def test_a_full_disk_is_looked_at_while_others_have_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disks_module, "LOOK_S", 0.2)
+    monkeypatch.setattr(Ballast, "has_room", lambda self: True)
+    dirs = LogDirs.open([tmp_path / "a"], 1)
+    path = str(tmp_path / "a")
+
+    async def run() -> None:
+        has_room = asyncio.Event()
+        news_fd = os.eventfd(0, os.EFD_NONBLOCK)
+
+        def set_room(_: str, room: int) -> None:
+            if room == HAS_ROOM:
+                has_room.set()
+
+        logs: Any = SimpleNamespace(
+            news_fd=news_fd, folder_states=lambda: {path: FolderState(0, FULL, False)}, set_room=set_room
+        )
+        disks = Disks(dirs, logs, SimpleNamespace(folder_failed=None), lambda: None)  # type: ignore[arg-type]
+        await disks.start()
+        for _ in range(200):
+            os.eventfd_write(news_fd, 1)
+            await asyncio.sleep(0.02)
+            if has_room.is_set():
+                break
+        await disks.stop()
+        os.close(news_fd)
+        assert has_room.is_set()
+
+    asyncio.run(run())
+    dirs.close(clean=True)
+
+
+def test_a_store_that_can_not_end_its_session_is_closed_all_the_same(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = await EmbeddedStore.open(tmp_path / "store.db")
+        await store._run("/", lambda: store._database.execute("PRAGMA query_only = 1"))
+        with pytest.raises(StoreError):
+            await store.close()
+
+    asyncio.run(run())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("store")]
+
+
+def test_a_pattern_that_nobody_understands_does_not_keep_the_others_from_being_matched() -> None:
+    """Another broker may have stored it: `penstock.broker.regex` refuses it in a heartbeat."""
+    fed: list[Any] = []
+
+    async def run() -> None:
+        group = ConsumerGroup.__new__(ConsumerGroup)
+        coordinator: Any = GroupCoordinator.__new__(GroupCoordinator)
+        coordinator._matched_ms, coordinator.entries = {"g": 1 << 50}, {"g": SimpleNamespace(machine=group)}
+        coordinator._environment = SimpleNamespace(catalog=SimpleNamespace(version=3))
+        coordinator._context = SimpleNamespace(
+            monotonic_ms=lambda: 5, topics=SimpleNamespace(all=lambda: [SimpleNamespace(name="orders")])
+        )
+        coordinator._feed = lambda entry, event: fed.append(event)
+        await coordinator._match_again("g", ["(?=orders)", "ord.*"])
+        assert coordinator._matched_ms == {"g": 5}
+
+    asyncio.run(run())
+    (event,) = fed
+    assert event.found == {"ord.*": frozenset({"orders"})}
