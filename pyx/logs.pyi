@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from penstock.pyx.partition import LogSetOwner
 
+SEARCH_INFLATED_BYTES: int
+"""What one search by time may inflate, should the headers of many batches lie."""
+
 class Recovered(NamedTuple):
     log_start: int
     log_end: int

@@ -33,7 +33,7 @@ from penstock.pyx.posix cimport (
 )
 from penstock.pyx.producerstate cimport ProducerEntry, producer_clear
 from penstock.pyx.read cimport (
-    AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read, read_release,
+    SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read, read_release,
 )
 from penstock.pyx.recovery cimport RecoveryReport
 from penstock.pyx.segment cimport WALK_BATCH, WALK_END
@@ -51,6 +51,7 @@ Producer = namedtuple(
 LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
 FolderState = namedtuple("FolderState", "failed room rolled")
 Housekept = namedtuple("Housekept", "segments_deleted bytes_deleted rolled flushed")
+SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
 globals()["Appended"] = AppendedTo
 
 

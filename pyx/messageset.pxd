@@ -65,8 +65,8 @@ cdef void message_set_timestamp(uint8_t* p, int64_t size, int64_t timestamp_ms,
 # Numbers the messages of a set that was looked at before from `first` on, in place.
 cdef void messages_number(uint8_t* p, size_t n, int64_t first) noexcept nogil
 
-# The first message of a stored one (a wrapper's inner ones too) that is late enough and at or past from_offset.
-# False: none, or it can't be opened.
-cdef bint message_at_time(const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset,
-                          size_t limit_bytes, vector[uint8_t]& scratch, int64_t* offset,
-                          int64_t* timestamp) noexcept nogil
+# The first message of a stored one (a wrapper's inner ones too) that is late enough and at or past from_offset: BATCH_OK.
+# BATCH_BAD_TIMESTAMP: none is; or the fault of a wrapper that can't be opened.
+cdef int message_at_time(const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset,
+                         size_t limit_bytes, vector[uint8_t]& scratch, int64_t* offset,
+                         int64_t* timestamp) noexcept nogil

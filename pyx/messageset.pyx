@@ -5,7 +5,7 @@ from libc.string cimport memcpy
 
 from penstock.pyx.batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS,
-    BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CODEC_MASK, LENGTH_AT, LOG_APPEND_TIME_BIT,
+    BATCH_BAD_TIMESTAMP, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CODEC_MASK, LENGTH_AT, LOG_APPEND_TIME_BIT,
     LOG_OVERHEAD, MAGIC_AT, MESSAGE_ATTRIBUTES_AT, MESSAGE_CODEC_MOST, MESSAGE_CRC_AT, MESSAGE_TIMESTAMP_AT, RawBatch,
     batch_parse, raise_fault,
 )
@@ -218,28 +218,30 @@ cdef void messages_number(uint8_t* p, size_t n, int64_t first) noexcept nogil:
         p += LOG_OVERHEAD + <size_t>get_u32(p + LENGTH_AT)
 
 
-cdef bint message_at_time(const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset,
-                          size_t limit_bytes, vector[uint8_t]& scratch, int64_t* offset,
-                          int64_t* timestamp) noexcept nogil:
+cdef int message_at_time(const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset,
+                         size_t limit_bytes, vector[uint8_t]& scratch, int64_t* offset,
+                         int64_t* timestamp) noexcept nogil:
     cdef BatchHeader inner
     cdef MessageView message
     cdef Inner found
     cdef const uint8_t* at
     cdef size_t left
+    cdef int fault
     if not header.attributes & CODEC_MASK:
         offset[0] = header.base_offset
         timestamp[0] = header.max_timestamp
-        return timestamp[0] >= timestamp_ms and offset[0] >= from_offset
-    if wrapper_open(p, header, limit_bytes, False, scratch, &found) != BATCH_OK:
-        return False
+        return BATCH_OK if timestamp[0] >= timestamp_ms and offset[0] >= from_offset else BATCH_BAD_TIMESTAMP
+    fault = wrapper_open(p, header, limit_bytes, False, scratch, &found)
+    if fault != BATCH_OK:
+        return fault
     at = found.data
     left = found.n
     while left and message_next(&at, &left, header.magic, &inner, &message) == BATCH_OK:
         offset[0] = message.offset + found.shift
         timestamp[0] = inner_timestamp(header, &message)
         if timestamp[0] >= timestamp_ms and offset[0] >= from_offset:
-            return True
-    return False
+            return BATCH_OK
+    return BATCH_BAD_TIMESTAMP
 
 
 # Python

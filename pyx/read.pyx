@@ -242,6 +242,7 @@ cdef int partition_find_time(
     cdef size_t i
     cdef Segment* s = NULL
     cdef int64_t log_start, size = 0, from_base = -1
+    cdef size_t may_inflate = SEARCH_INFLATED_MAX_BYTES
     cdef int result
     while True:
         s = NULL
@@ -257,7 +258,7 @@ cdef int partition_find_time(
         pthread_mutex_unlock(&p.lock)
         if s == NULL:
             return WALK_END
-        result = segment_find_time(s, timestamp_ms, log_start, size, offset, timestamp)
+        result = segment_find_time(s, timestamp_ms, log_start, size, &may_inflate, offset, timestamp)
         segment_release(s)
         if result != WALK_END:
             return result

@@ -1,7 +1,7 @@
 """Segments: see segment.pxd."""
 
 from penstock.pyx.batch cimport (
-    BATCH_PARTIAL, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView, batch_last_offset, batch_parse,
+    BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView, batch_last_offset, batch_parse,
     batch_parse_header, batch_payload, record_read,
 )
 from penstock.pyx.files cimport FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_at
@@ -449,23 +449,40 @@ cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) no
     return next_offset if bound < 0 or bound > next_offset else bound
 
 
-# The first record of a batch that is late enough; False if there is none, or if it can't be opened.
+cdef bint _batch_at_time(
+    const BatchHeader* header, int64_t from_offset, int64_t* offset, int64_t* timestamp
+) noexcept nogil:
+    offset[0] = header.base_offset if header.base_offset > from_offset else from_offset
+    timestamp[0] = header.max_timestamp
+    return True
+
+
+# The first record of a batch that is late enough; False if there is none, or if its payload can't be read.
 cdef bint _record_at_time(
     const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset, vector[uint8_t]& scratch,
-    int64_t* offset, int64_t* timestamp
+    size_t* may_inflate, int64_t* offset, int64_t* timestamp
 ) noexcept nogil:
     cdef const uint8_t* at
     cdef const uint8_t* end
-    cdef size_t n
+    cdef size_t n, limit = INFLATED_MAX_BYTES
+    cdef int fault
     cdef RecordView record
+    cdef bint packed = (header.attributes & CODEC_MASK) != 0
+    if packed and limit > may_inflate[0]:
+        limit = may_inflate[0]
     if header.magic < 2:
-        return message_at_time(p, header, timestamp_ms, from_offset, INFLATED_MAX_BYTES, scratch, offset, timestamp)
-    if header.attributes & LOG_APPEND_TIME_BIT:
-        offset[0] = header.base_offset if header.base_offset > from_offset else from_offset
-        timestamp[0] = header.max_timestamp
-        return True
-    if batch_payload(p, header, INFLATED_MAX_BYTES, scratch, &at, &n) != 0:
-        return False
+        fault = message_at_time(p, header, timestamp_ms, from_offset, limit, scratch, offset, timestamp)
+    elif header.attributes & LOG_APPEND_TIME_BIT:
+        return _batch_at_time(header, from_offset, offset, timestamp)
+    else:
+        fault = batch_payload(p, header, limit, scratch, &at, &n)
+    if packed:
+        # Of what went wrong only the room that it took says how much work it was.
+        may_inflate[0] -= min(scratch.capacity() if scratch.empty() else scratch.size(), limit)
+    if fault == BATCH_OVER_LIMIT:
+        return _batch_at_time(header, from_offset, offset, timestamp)
+    if fault != BATCH_OK or header.magic < 2:
+        return fault == BATCH_OK
     end = at + n
     while at != NULL and at < end:
         at = record_read(at, end, &record)
@@ -479,7 +496,8 @@ cdef bint _record_at_time(
 
 
 cdef int segment_find_time(
-    Segment* s, int64_t timestamp_ms, int64_t from_offset, int64_t limit, int64_t* offset, int64_t* timestamp
+    Segment* s, int64_t timestamp_ms, int64_t from_offset, int64_t limit, size_t* may_inflate, int64_t* offset,
+    int64_t* timestamp
 ) noexcept nogil:
     cdef const uint8_t* entries
     cdef const uint8_t* bytes
@@ -511,7 +529,7 @@ cdef int segment_find_time(
         result = walk_next(&walk, &header, &bytes, True)
         if result != WALK_BATCH:
             return result
-        if _record_at_time(bytes, &header, timestamp_ms, from_offset, scratch, offset, timestamp):
+        if _record_at_time(bytes, &header, timestamp_ms, from_offset, scratch, may_inflate, offset, timestamp):
             return WALK_BATCH
 
 

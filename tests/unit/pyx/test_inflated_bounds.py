@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from dataplane import Broker, batch, fetch, forget_all, lead, topic_id
-from logs import NOW_MS
+from logs import LOGS, NOW_MS, Log
 
 from penstock.errors import ErrorCode
 from penstock.pyx.batch import split
 from penstock.pyx.convert import OPENED_ENOUGH_BYTES
 from penstock.pyx.crc import crc32c
+from penstock.pyx.logs import SEARCH_INFLATED_BYTES
 from penstock.pyx.wire.messages import FetchResponse, ProduceRequest, ProduceResponse
 
 GZIP, ZSTD = 1, 4
@@ -95,3 +96,20 @@ def test_an_answer_to_an_old_client_is_converted_up_to_a_bound(served: Broker) -
             answers.append(len(given))
             offset = given[-1].last_offset + 1
     assert answers == [2, 2]
+
+
+def test_a_search_by_time_opens_up_to_a_bound(tmp_path: Path) -> None:
+    wanted = NOW_MS + 1000
+    liar = bytearray(batch([LARGE], NOW_MS, ZSTD))
+    liar[35:43] = wanted.to_bytes(8, "big")  # max_timestamp: no record has it
+    log = Log(tmp_path)
+    for _ in range(4):
+        log.append(_with_checksum(liar))
+    # Few are opened, as ever.
+    assert LOGS.offset_for_timestamp(log.topic, 0, wanted) is None
+    for _ in range(20):
+        log.append(_with_checksum(liar))
+    # Of many, one is believed at last: it may hold the record, those behind it begin later.
+    found = LOGS.offset_for_timestamp(log.topic, 0, wanted)
+    assert found == (SEARCH_INFLATED_BYTES // len(LARGE), wanted)
+    log.drop()
