@@ -434,7 +434,7 @@ class Client:
             if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
                 self.forget_coordinator(key, kind)
             if code and code not in accept:
-                raise KafkaError(code, f"{type(request).__name__} for {kind} `{key}`")
+                raise KafkaError(code, f"{type(request).__name__.removesuffix('Request')} of {kind} `{key}`")
         return answer
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -28,6 +29,8 @@ Row = Mapping[str, Any]
 
 DURATION = re.compile(r"-(\d+)(ms|s|m|h|d)")
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+SAY_AFTER_S = 3.0
+WIDTH = 10_000
 MOMENTS = "earliest, latest, an ISO time (2026-05-01T00:00:00Z), milliseconds since 1970, or an age (-90s, -2h, -7d)"
 
 
@@ -43,8 +46,13 @@ class Asked:
         """Do something with a connected admin client. What the cluster refuses is one sentence for the user."""
 
         async def run() -> T:
-            async with Admin(self.bootstrap, **self.properties) as admin:
-                return await work(admin)
+            text = f"still waiting for {self.bootstrap}; Ctrl-C gives up"
+            saying = asyncio.get_running_loop().call_later(SAY_AFTER_S, partial(click.echo, text, err=True))
+            try:
+                async with Admin(self.bootstrap, **self.properties) as admin:
+                    return await work(admin)
+            finally:
+                saying.cancel()
 
         try:
             return asyncio.run(run())
@@ -66,8 +74,9 @@ class Asked:
         for row in rows:
             table.add_row(*(_text(value) for value in row.values()))
         console = Console()
-        # Piped into another program nothing is folded: a line a row.
-        console.print(table, width=None if console.is_terminal else 10_000, soft_wrap=not console.is_terminal)
+        if not console.is_terminal:  # Piped into another program nothing is folded: a line a row.
+            console.width = WIDTH
+        console.print(table)
 
     def say(self, text: str, **facts: object) -> None:
         """What was done: a sentence for people, the facts for programs."""
@@ -75,7 +84,7 @@ class Asked:
 
 
 def _text(value: object) -> str:
-    if value is None:
+    if value is None or value == "":
         return "-"
     if isinstance(value, list | tuple):
         return ",".join(str(one) for one in value)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
-from penstock.pipeline.admin import BROKER_RESOURCE, GROUP_RESOURCE, LOGGER_RESOURCE, TOPIC_RESOURCE
-from penstock.pipeline.commands.common import Asked, cluster, pairs
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.admin import (
+    BROKER_RESOURCE,
+    GROUP_RESOURCE,
+    LOGGER_RESOURCE,
+    TOPIC_RESOURCE,
+    Admin,
+    ConfigEntry,
+)
+from penstock.pipeline.commands.common import Asked, cluster, pairs, topic_counts
 
 KINDS = {"topic": TOPIC_RESOURCE, "broker": BROKER_RESOURCE, "logger": LOGGER_RESOURCE, "group": GROUP_RESOURCE}
 SOURCES = {
-    1: "topic", 2: "broker, altered", 3: "all brokers, altered", 4: "broker's file", 5: "default", 6: "logger", 8: "group"
+    1: "topic", 2: "broker, altered", 3: "all brokers, altered", 4: "broker's start", 5: "default", 6: "logger", 8: "group"
 }  # fmt: skip
 _kind = click.argument("kind", type=click.Choice(list(KINDS)))
 
@@ -30,11 +38,16 @@ def command() -> None:
 @click.option("--all", "every", is_flag=True, help="Defaults too.")
 @cluster
 def show_configs(asked: Asked, kind: str, name: str, every: bool) -> None:
-    """Show what is configured, and where it comes from.
+    """Show what is configured, and where it comes from. The broker "" stands for all brokers.
 
     Example: penstock configs show broker 1 --all
     """
-    entries = asked.ask(lambda admin: admin.config_entries(KINDS[kind], name))
+
+    async def work(admin: Admin) -> list[ConfigEntry]:
+        await _check_there(admin, kind, name)
+        return await admin.config_entries(KINDS[kind], name)
+
+    entries = asked.ask(work)
     rows = [
         {
             "config": entry.name,
@@ -59,7 +72,7 @@ def set_configs(asked: Asked, kind: str, name: str, words: Sequence[str]) -> Non
     Example: penstock configs set topic flights retention.ms=604800000
     """
     given = pairs(words, "KEY=VALUE")
-    asked.ask(lambda admin: admin.alter_configs(KINDS[kind], name, given))
+    _alter(asked, kind, name, given)
     asked.say(f"set {', '.join(given)} of {kind} {name}", set=given)
 
 
@@ -73,5 +86,24 @@ def unset_configs(asked: Asked, kind: str, name: str, keys: Sequence[str]) -> No
 
     Example: penstock configs unset topic flights retention.ms
     """
-    asked.ask(lambda admin: admin.alter_configs(KINDS[kind], name, dict.fromkeys(keys)))
+    _alter(asked, kind, name, dict.fromkeys(keys))
     asked.say(f"unset {', '.join(keys)} of {kind} {name}", unset=list(keys))
+
+
+def _alter(asked: Asked, kind: str, name: str, changes: Mapping[str, str | None]) -> None:
+    async def work(admin: Admin) -> None:
+        await _check_there(admin, kind, name)
+        await admin.alter_configs(KINDS[kind], name, changes)
+
+    asked.ask(work)
+
+
+async def _check_there(admin: Admin, kind: str, name: str) -> None:
+    """Raise KafkaError for a topic or broker that is not there: else it would be asked for until the time is up."""
+    if kind == "topic":
+        await topic_counts(admin, [name])
+    elif kind in ("broker", "logger") and name:
+        seen = await admin.metadata(None, refresh=True)
+        if not name.isdigit() or int(name) not in seen.brokers:
+            there = ", ".join(map(str, sorted(seen.brokers)))
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no broker `{name}`, only {there}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.commands.arrow import Table
 
 POLL_S = 0.5
+COMMIT_S = 5.0
 
 
 @click.command("consume")
@@ -32,7 +34,7 @@ POLL_S = 0.5
 @click.option("--from", "begin", default="latest", show_default=True, help=f"{MOMENTS}; or an offset as @1234.")
 @click.option("--follow/--end", default=None, help="Go on for ever, or end where the logs end now. [end unless from latest]")
 @click.option("-n", "--max", "most", type=int, help="End after so many records.")
-@click.option("--group", help="Commit to this group, and begin where it was.")
+@click.option("--group", help="Commit to this group (also when Ctrl-C ends it), and begin where it was.")
 @click.option("--isolation", type=click.Choice(["read_committed", "read_uncommitted"]), default="read_committed")
 @click.option("--columns", "path", type=click.Path(path_type=Path), help="Write columns to FILE.parquet or FILE.arrow.")
 @click.option("--keys", is_flag=True, help="Print keys too.")
@@ -63,18 +65,19 @@ def command(
     if goes_on:
         ends = {}
     try:
-        with Consumer(asked.bootstrap, **given) as consumer, _step(path, asked.as_json, keys) as step:
+        with Consumer(asked.bootstrap, **given) as consumer:
             consumer.assign(starts)
             for tp, offset in starts.items():
                 if offset is not None:
                     consumer.seek(tp, offset)
-            count, positions = _run(consumer, step, starts, ends, most, quiet=path is None)
-            if group is not None and positions:
-                consumer.commit(positions)
+            reading = _Reading(consumer, commits=group is not None)
+            # Ctrl-C is the way to end what goes on for ever.
+            with _step(path, asked.as_json, keys) as step, contextlib.suppress(KeyboardInterrupt):
+                reading.run(step, starts, ends, most, to_file=path is not None)
+            reading.commit()  # A file is whole now.
     except KafkaError as error:
         raise click.ClickException(str(error)) from None
-    except KeyboardInterrupt:
-        return
+    count = reading.count
     if path is not None:
         asked.say(f"{count} records in {path}", file=str(path), records=count)
 
@@ -104,29 +107,44 @@ Positions = dict[TopicPartition, int]  # the offset after the last record of eac
 Step = Callable[[Consumer, Mapping[TopicPartition, int], int | None], tuple[int, Positions]]
 
 
-def _run(
-    consumer: Consumer,
-    step: Step,
-    starts: Mapping[TopicPartition, int | None],
-    ends: Positions,
-    most: int | None,
-    *,
-    quiet: bool,
-) -> tuple[int, Positions]:
-    """Read until the ends, or `most` records; how many were taken, and the positions after them."""
-    count = 0
-    positions: Positions = {}
-    shown = (TextColumn("consuming"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
-    with Progress(*shown, console=Console(stderr=True), transient=True, disable=quiet) as progress:
-        task = progress.add_task("records", total=None)
-        while most is None or count < most:
-            if ends and all(consumer.position(tp) >= ends[tp] for tp in starts):
-                break
-            taken, after = step(consumer, ends, None if most is None else most - count)
-            count += taken
-            positions |= after
-            progress.update(task, completed=count)
-    return count, positions
+class _Reading:
+    """What was taken so far, and the group's positions that are to be committed."""
+
+    def __init__(self, consumer: Consumer, *, commits: bool) -> None:
+        self._consumer, self._commits = consumer, commits
+        self._positions: Positions = {}  # not committed yet
+        self._committed_s = time.monotonic()
+        self.count = 0
+
+    def run(
+        self,
+        step: Step,
+        starts: Mapping[TopicPartition, int | None],
+        ends: Positions,
+        most: int | None,
+        *,
+        to_file: bool,
+    ) -> None:
+        """Read until the ends, or `most` records. What is printed is committed now and then, a file when it is whole."""
+        shown = (TextColumn("consuming"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
+        with Progress(*shown, console=Console(stderr=True), transient=True, disable=not to_file) as progress:
+            task = progress.add_task("records", total=None)
+            while most is None or self.count < most:
+                if ends and all(self._consumer.position(tp) >= ends[tp] for tp in starts):
+                    break
+                taken, after = step(self._consumer, ends, None if most is None else most - self.count)
+                self.count += taken
+                self._positions |= after
+                progress.update(task, completed=self.count)
+                if not to_file and time.monotonic() - self._committed_s >= COMMIT_S:
+                    self.commit()
+
+    def commit(self) -> None:
+        """Commit where the group is now. Raises KafkaError."""
+        if self._commits and self._positions:
+            self._consumer.commit(self._positions)
+            self._positions.clear()
+        self._committed_s = time.monotonic()
 
 
 class _Lines:
@@ -197,7 +215,7 @@ def _json_bytes(data: bytes | None) -> object:
         return {"base64": base64.b64encode(data).decode()}
 
 
-@contextmanager
+@contextlib.contextmanager
 def _step(path: Path | None, as_json: bool, keys: bool) -> Iterator[Step]:
     if path is None:
         yield _Lines(as_json, keys).step

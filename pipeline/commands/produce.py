@@ -31,7 +31,9 @@ class _Record(NamedTuple):
 
 @click.command("produce")
 @click.argument("topic")
-@click.option("--file", "path", type=click.Path(path_type=Path), help="Read this file. [standard input]")
+@click.option(
+    "--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Read this file. [standard input]"
+)
 @click.option("--format", "form", type=click.Choice(["lines", "jsonl"]), default="lines", show_default=True)
 @click.option("--key-separator", metavar="TEXT", help="In lines: the key stands before it.")
 @click.option("--key", help="The key of each record that has none of its own.")

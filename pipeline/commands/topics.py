@@ -129,16 +129,18 @@ def create_topics(
     """
     given = pairs(configs, "--set")
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> list[str]:
+        there = (await admin.metadata(None, refresh=True)).topics if if_not_exists else {}
         await admin.create_topics(
             dict.fromkeys(names, partitions),
             replication_factor=replication_factor,
             configs=given,
             exist_ok=if_not_exists,
         )
+        return [name for name in names if name not in there]
 
-    asked.ask(work)
-    asked.say(f"created {', '.join(names)}", created=list(names))
+    made = asked.ask(work)
+    asked.say(f"created {', '.join(made)}" if made else "all of them were there", created=made)
 
 
 @command.command("delete")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 
 import pyarrow.ipc
@@ -195,6 +198,30 @@ def test_configs_are_set_shown_and_unset(run, ask, topic):
     assert "segment.ms" in run("configs", "show", "topic", topic, "--all")
     assert "nonsense" in run("configs", "set", "topic", topic, "nonsense=1", code=1)
     assert "key=value" in run("configs", "set", "topic", topic, "nonsense", code=2)
+
+
+def test_configs_of_what_is_not_there(run):
+    """It isn't asked for again and again, as a topic that is just being created would be."""
+    for words in (("show",), ("unset", "retention.ms")):
+        assert "topic `nothing-here`" in run("configs", words[0], "topic", "nothing-here", *words[1:], code=1)
+    assert "there is no broker `77`, only 1" in run("configs", "show", "broker", "77", code=1)
+
+
+def test_tables_are_not_folded_in_a_pipe(bootstrap, run):
+    (line,) = (line for line in run("configs", "show", "broker", "1").splitlines() if line.startswith("advertised"))
+    assert bootstrap in line
+
+
+def test_a_group_is_committed_when_it_is_interrupted(bootstrap, ask, topic):
+    words = ("consume", topic, "--from", "earliest", "--follow", "--group", topic, "-b", bootstrap)
+    command = [sys.executable, "-m", "penstock", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        for _ in range(200):
+            process.stdout.readline()
+        time.sleep(0.5)  # What is printed counts a moment later.
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+    assert [row["committed"] for row in ask("groups", "describe", topic)] == [100, 100]
 
 
 def test_what_is_not_there_is_one_sentence(run, topic):
