@@ -63,6 +63,14 @@ class PartitionState:
     offline: bool = False
 
     @property
+    def told_leader(self) -> int:
+        """The leader as Metadata tells it: a broker that still opens a log is to be asked again, not to be given up.
+
+        librdkafka takes a partition without a leader for lost until it refreshes its metadata, minutes later.
+        """
+        return self.replicas[0] if self.leader < 0 and not self.offline else self.leader
+
+    @property
     def offline_replicas(self) -> list[int]:
         """Replicas on disks that failed, as Metadata tells them."""
         return self.replicas if self.offline else []

@@ -39,7 +39,9 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
         return response
     # Versions below 4 can't say no.
     may_create = request.allow_auto_topic_creation or call.api_version < 4
-    for name, topic_id in dict.fromkeys((one.name, bytes(one.topic_id)) for one in request.topics):
+    # Java's client sends an empty name beside an id.
+    asked = dict.fromkeys((None if any(one.topic_id) else one.name, bytes(one.topic_id)) for one in request.topics)
+    for name, topic_id in asked:
         found = await _one(context, name, topic_id, may_create)
         response.topics.append(tell(found) if isinstance(found, Topic) else found)
     return response
@@ -110,8 +112,8 @@ def describe(topic: Topic) -> Entry:
         partitions=[
             MetadataResponse.MetadataResponsePartition(
                 partition_index=state.index,
-                error_code=0 if state.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
-                leader_id=state.leader,
+                error_code=0 if state.told_leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                leader_id=state.told_leader,
                 leader_epoch=state.leader_epoch,
                 replica_nodes=state.replicas,
                 isr_nodes=state.isr,
