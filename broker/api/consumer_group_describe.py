@@ -6,13 +6,13 @@ is a classic one, answers GROUP_ID_NOT_FOUND.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping
 
 from penstock.broker.api.consumer_group_heartbeat import enabled
-from penstock.broker.api.describe_groups import ALL_OPERATIONS, DESCRIBED_AT_ONCE
+from penstock.broker.api.describe_groups import ALL_OPERATIONS
 from penstock.broker.consumergroups.state import ConsumerGroup, Member
 from penstock.broker.context import Call, Context
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 
@@ -33,10 +33,10 @@ async def handle(
         unsupported = ErrorCode.UNSUPPORTED_VERSION
         response.groups = [Described(group_id=name, error_code=unsupported) for name in request.group_ids]
         return response
-    for count, name in enumerate(request.group_ids, 1):
+    turns = Turns()
+    for name in dict.fromkeys(request.group_ids):
+        await turns.take()
         response.groups.append(_one(context, name, request.include_authorized_operations))
-        if count % DESCRIBED_AT_ONCE == 0:
-            await asyncio.sleep(0)
     return response
 
 

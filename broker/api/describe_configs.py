@@ -5,11 +5,14 @@ broker's loggers (8), client metrics (16, there are none), group (32). No or nul
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 from penstock.broker.brokerconfig import ConfigSource, Described
 from penstock.broker.context import Call, Context
 from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.wire.codec import Encoded
 from penstock.pyx.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
 KEY, VERSIONS = 32, (0, 4)
@@ -19,9 +22,11 @@ Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 
 
 async def handle(context: Context, request: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
-    """Answer per resource; one that fails does not touch the others."""
+    """Answer per resource, once for one that is named twice; one that fails does not touch the others."""
     response = DescribeConfigsResponse()
-    for resource in request.resources:
+    turns = Turns()
+    for resource in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
+        await turns.take()
         result = Result(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
@@ -32,7 +37,8 @@ async def handle(context: Context, request: DescribeConfigsRequest, call: Call) 
         else:
             keys = frozenset(resource.configuration_keys or ())
             result.configs = [_entry(one, request) for one in described if not keys or one.name in keys]
-        response.results.append(result)
+        # As bytes at once: there may be thousands, and what a request names is small beside it.
+        response.results.append(cast(Result, Encoded(DescribeConfigsResponse.encode_struct(result, call.api_version))))
     return response
 
 

@@ -5,18 +5,15 @@ with no error; from version 6 on with GROUP_ID_NOT_FOUND (KIP-1043). So is a con
 ConsumerGroupDescribe.
 """
 
-import asyncio
-
 from penstock.broker.acls import GROUP_OPERATIONS, operations_bits
 from penstock.broker.classicgroups import state as classic_state
 from penstock.broker.context import Call, Context
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 
 KEY, VERSIONS = 15, (0, 6)
 NOT_FOUND_SINCE = 6
-# Groups described before the loop may do something else.
-DESCRIBED_AT_ONCE = 100
 # What everybody may do while nobody is refused: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
 ALL_OPERATIONS = operations_bits(GROUP_OPERATIONS)
 
@@ -24,12 +21,12 @@ Described = DescribeGroupsResponse.DescribedGroup
 
 
 async def handle(context: Context, request: DescribeGroupsRequest, call: Call) -> DescribeGroupsResponse:
-    """Describe one after the other, in turns with the loop's other work."""
+    """Describe one after the other, in turns with the loop's other work; a name that is given twice once."""
     described = []
-    for count, name in enumerate(request.groups, 1):
+    turns = Turns()
+    for name in dict.fromkeys(request.groups):
+        await turns.take()
         described.append(_one(context, name, call))
-        if count % DESCRIBED_AT_ONCE == 0:
-            await asyncio.sleep(0)
     if request.include_authorized_operations:
         for answer in described:
             if not answer.error_code:

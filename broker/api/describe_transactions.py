@@ -2,6 +2,7 @@
 
 from penstock.broker.context import Call, Context
 from penstock.broker.transactions import Transaction, TransactionState
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
@@ -12,7 +13,11 @@ Described = DescribeTransactionsResponse.TransactionState
 
 async def handle(context: Context, request: DescribeTransactionsRequest, call: Call) -> DescribeTransactionsResponse:
     """Describe one after the other; an unknown one is TRANSACTIONAL_ID_NOT_FOUND."""
-    described = [_one(context, name) for name in request.transactional_ids]
+    described = []
+    turns = Turns()
+    for name in dict.fromkeys(request.transactional_ids):
+        await turns.take()
+        described.append(_one(context, name))
     return DescribeTransactionsResponse(transaction_states=described)
 
 

@@ -15,6 +15,7 @@ from penstock.broker.consumergroups.state import ConsumerGroup
 from penstock.broker.consumergroups.writing import AnyGroup
 from penstock.broker.context import Call, Context
 from penstock.broker.machines import TopicPartition
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
@@ -52,7 +53,11 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
         if call.api_version == 0:
             _say_unknown(topics)
         return OffsetFetchResponse(topics=topics)
-    answers = [_group(context, asked, request.require_stable, call) for asked in request.groups]
+    answers = []
+    turns = Turns()
+    for asked in {one.group_id: one for one in request.groups}.values():
+        await turns.take()
+        answers.append(_group(context, asked, request.require_stable, call))
     return OffsetFetchResponse(groups=answers)
 
 
