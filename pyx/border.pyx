@@ -354,7 +354,12 @@ cdef class DataPlane:
         cdef bytes frame = request.frame
         cdef RequestHead head
         cdef Reader body
-        return _begin(frame, &head, &body) and produce_flushes(self.plane.logs, &head, body)
+        cdef bint flushes
+        if not _begin(frame, &head, &body):
+            return False
+        with nogil:
+            flushes = produce_flushes(self.plane.logs, &head, body)
+        return flushes
 
     def serve_flushing(self, request) -> bool:
         cdef bytes frame = request.frame

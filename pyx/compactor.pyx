@@ -431,7 +431,10 @@ cdef class Compactor:
         cdef PartitionLog* p = found.p
         cdef int result
         cdef size_t i, groups = 0, keys = 0, first = 0
-        if atomic_load32(&p.cancelled) or not _picture(p, picture):
+        cdef bint serves
+        with nogil:
+            serves = _picture(p, picture) and not atomic_load32(&p.cancelled)
+        if not serves:
             found.gone()
         with nogil:
             c.first_dirty = _first_dirty(picture, checkpoint)
@@ -510,7 +513,8 @@ cdef class Compactor:
                 _replace(p, group, cleaned)
         except BaseException:
             if self.committed:
-                _fail(found.partition, result if result != 0 else EIO)
+                with nogil:
+                    _fail(found.partition, result if result != 0 else EIO)
             raise
         finally:
             with nogil:

@@ -33,7 +33,8 @@ from penstock.pyx.posix cimport (
 )
 from penstock.pyx.producerstate cimport ProducerEntry, producer_clear
 from penstock.pyx.read cimport (
-    SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read, read_release,
+    SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read,
+    read_release,
 )
 from penstock.pyx.recovery cimport RecoveryReport
 from penstock.pyx.segment cimport WALK_BATCH, WALK_END
@@ -164,7 +165,11 @@ cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
 
 
 cdef class Logs(LogSetOwner):
-    """Every log that one broker leads; see logs.pyi."""
+    """Every log that one broker leads; see logs.pyi.
+
+    A partition's lock is taken without the GIL only, and nothing of Python runs under it: a write that hangs under it would
+    hold up every thread, and a thread that waits for it with the GIL whoever has it and needs the GIL.
+    """
 
     cdef object _lock                  # the tables below
     cdef dict _led                     # (topic, partition) -> _Led
@@ -327,24 +332,28 @@ cdef class Logs(LogSetOwner):
 
     cdef object _put(self, _Led led):
         cdef int64_t recovery_point, log_start, first_segment
-        pthread_mutex_lock(&led.p.lock)
-        recovery_point = led.p.log.recovery_point
-        log_start = led.p.log.log_start
-        first_segment = led.p.log.segments.front().base_offset
-        pthread_mutex_unlock(&led.p.lock)
+        cdef PartitionLog* p = led.p
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            recovery_point = p.log.recovery_point
+            log_start = p.log.log_start
+            first_segment = p.log.segments.front().base_offset
+            pthread_mutex_unlock(&p.lock)
         led.folder.checkpoints.put(led.key, recovery_point, log_start, first_segment)
 
     def reconfigure(self, str topic, int partition, dict config):
         """Change keys of a partition's configuration; see logs.pyi."""
         cdef _Led led = self._find(topic, partition)
+        cdef PartitionLog* p = led.p
         cdef LogConfig parsed
         merged = read_config(&parsed, {**led.config, **config})
         led.config = merged
-        pthread_mutex_lock(&led.p.lock)
-        logset_count_flushing(self.set, config_flushes(&parsed) - config_flushes(&led.p.config))
-        led.p.config = parsed
-        led.p.log.index_interval_bytes = parsed.index_interval_bytes
-        pthread_mutex_unlock(&led.p.lock)
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            logset_count_flushing(self.set, config_flushes(&parsed) - config_flushes(&p.config))
+            p.config = parsed
+            p.log.index_interval_bytes = parsed.index_interval_bytes
+            pthread_mutex_unlock(&p.lock)
 
     cdef _Led _take_out(self, str topic, int partition, _Led place=None):
         """Remove a partition from the tables; what its finders hold stays valid until they release it."""
@@ -414,12 +423,18 @@ cdef class Logs(LogSetOwner):
                 removed += 1
         return removed
 
+    cdef int _epoch(self, _Led led):
+        cdef int32_t epoch
+        with nogil:
+            epoch = partition_leader_epoch(led.partition)
+        return epoch
+
     cdef object _append(self, str topic, int partition, bytes records, int origin, int leader_epoch):
         cdef _Led led = self._find(topic, partition)
         cdef Appended out
         cdef size_t n = <size_t>PyBytes_GET_SIZE(records)
         cdef uint8_t* writable
-        if 0 <= leader_epoch != partition_leader_epoch(led.partition):
+        if leader_epoch >= 0 and leader_epoch != self._epoch(led):
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{topic}-{partition} is at another epoch")
         writable = <uint8_t*>malloc(n if n > 0 else 1)
         if writable == NULL:
@@ -489,8 +504,9 @@ cdef class Logs(LogSetOwner):
         """Where the log begins and ends; see logs.pyi."""
         cdef _Led led = self._find(topic, partition)
         cdef int64_t log_start, last_stable, high_watermark, log_end
-        partition_offsets(led.partition, &log_start, &last_stable, &high_watermark, &log_end)
-        return Offsets(log_start, last_stable, high_watermark, log_end, partition_leader_epoch(led.partition))
+        with nogil:
+            partition_offsets(led.partition, &log_start, &last_stable, &high_watermark, &log_end)
+        return Offsets(log_start, last_stable, high_watermark, log_end, self._epoch(led))
 
     # By its holder: it keeps the partition alive while the GIL is released.
     cdef object _answer_time(self, _Led led, int64_t timestamp_ms):
@@ -515,18 +531,21 @@ cdef class Logs(LogSetOwner):
         cdef PartitionLog* p = led.p
         cdef int64_t newest = -1
         cdef size_t i
-        pthread_mutex_lock(&p.lock)
-        for i in range(p.log.segments.size()):
-            if p.log.segments[i].next_offset > p.log.log_start and p.log.segments[i].max_timestamp > newest:
-                newest = p.log.segments[i].max_timestamp
-        pthread_mutex_unlock(&p.lock)
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            for i in range(p.log.segments.size()):
+                if p.log.segments[i].next_offset > p.log.log_start and p.log.segments[i].max_timestamp > newest:
+                    newest = p.log.segments[i].max_timestamp
+            pthread_mutex_unlock(&p.lock)
         return None if newest < 0 else self._answer_time(led, newest)
 
     def offset_for_epoch(self, str topic, int partition, int epoch):
         """Where a leader epoch ended; see logs.pyi."""
+        cdef _Led led = self._find(topic, partition)
         cdef int32_t found
         cdef int64_t end_offset
-        partition_epoch_end(self._find(topic, partition).partition, epoch, &found, &end_offset)
+        with nogil:
+            partition_epoch_end(led.partition, epoch, &found, &end_offset)
         return found, end_offset
 
     def delete_records_before(self, str topic, int partition, int64_t offset):
@@ -560,14 +579,16 @@ cdef class Logs(LogSetOwner):
     def producers(self, str topic, int partition):
         """What the log knows of its producers; see logs.pyi."""
         cdef _Led led = self._find(topic, partition)
+        cdef PartitionLog* p = led.p
         cdef vector[ProducerEntry] entries
         cdef size_t i
-        pthread_mutex_lock(&led.p.lock)
-        place = led.p.log.producers.entries.begin()
-        while place != led.p.log.producers.entries.end():
-            entries.push_back(at(place).second)
-            step(place)
-        pthread_mutex_unlock(&led.p.lock)
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            place = p.log.producers.entries.begin()
+            while place != p.log.producers.entries.end():
+                entries.push_back(at(place).second)
+                step(place)
+            pthread_mutex_unlock(&p.lock)
         return sorted(
             Producer(
                 entries[i].producer_id,
@@ -583,14 +604,16 @@ cdef class Logs(LogSetOwner):
     def sequences(self, str topic, int partition, int64_t producer_id):
         """(first sequence, last sequence, first offset) of the remembered batches; see logs.pyi."""
         cdef _Led led = self._find(topic, partition)
+        cdef PartitionLog* p = led.p
         cdef ProducerEntry e
         cdef int i
         producer_clear(&e, producer_id)
-        pthread_mutex_lock(&led.p.lock)
-        found = led.p.log.producers.entries.find(producer_id)
-        if found != led.p.log.producers.entries.end():
-            e = at(found).second
-        pthread_mutex_unlock(&led.p.lock)
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            found = p.log.producers.entries.find(producer_id)
+            if found != p.log.producers.entries.end():
+                e = at(found).second
+            pthread_mutex_unlock(&p.lock)
         return [
             (
                 e.batches[i].last_sequence - e.batches[i].offset_delta,
@@ -728,28 +751,31 @@ cdef class Logs(LogSetOwner):
 
     def size_bytes(self, str topic, int partition):
         """Bytes of all segments; see logs.pyi."""
-        cdef PartitionLog* p = self._find(topic, partition).p
+        cdef _Led led = self._find(topic, partition)
+        cdef PartitionLog* p = led.p
         cdef int64_t size = 0
         cdef size_t i
-        pthread_mutex_lock(&p.lock)
-        for i in range(p.log.segments.size()):
-            size += p.log.segments[i].size
-        pthread_mutex_unlock(&p.lock)
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            for i in range(p.log.segments.size()):
+                size += p.log.segments[i].size
+            pthread_mutex_unlock(&p.lock)
         return size
 
     def segments(self, str topic, int partition):
         """The segments, oldest first; see logs.pyi."""
-        cdef PartitionLog* p = self._find(topic, partition).p
+        cdef _Led led = self._find(topic, partition)
+        cdef PartitionLog* p = led.p
         cdef vector[string] stems
         cdef vector[int64_t] bases, sizes
         cdef size_t i
-        # Nothing of Python under the lock: it may run another thread, which then waits for the lock with the GIL held.
-        pthread_mutex_lock(&p.lock)
-        for i in range(p.log.segments.size()):
-            stems.push_back(p.log.segments[i].stem)
-            bases.push_back(p.log.segments[i].base_offset)
-            sizes.push_back(p.log.segments[i].size)
-        pthread_mutex_unlock(&p.lock)
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            for i in range(p.log.segments.size()):
+                stems.push_back(p.log.segments[i].stem)
+                bases.push_back(p.log.segments[i].base_offset)
+                sizes.push_back(p.log.segments[i].size)
+            pthread_mutex_unlock(&p.lock)
         found = []
         for i in range(stems.size()):
             stem = PyBytes_FromStringAndSize(stems[i].data(), <Py_ssize_t>stems[i].size())

@@ -1,7 +1,8 @@
 /* Preloaded into a broker: makes calls on files fail as a test says.
  *
  * FAULT_CTL names a control file, read at each call. A line is `CALL ERRNO SUBSTRING`: the call on a file whose path
- * contains SUBSTRING fails with that errno; `short` instead of an errno makes a write put only 7 bytes. CALL is write
+ * contains SUBSTRING fails with that errno; `short` instead of an errno makes a write put only 7 bytes, `hang` a call
+ * wait for as long as the line is there, with a file of the control file's name and `.hangs` beside it. CALL is write
  * (write, pwrite, posix_fallocate, open for creation), read (read, pread, sendfile) or sync (fsync, fdatasync, syncfs).
  */
 #define _GNU_SOURCE
@@ -18,9 +19,11 @@
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define SHORT (-1)
+#define HANG (-2)
+
+static const char *control;
 
 static int rule(const char *call, const char *path) {
-    static const char *control;
     char text[4096], verb[16], what[16], where[1024];
     if (!control && !(control = getenv("FAULT_CTL"))) return 0;
     int fd = syscall(SYS_openat, AT_FDCWD, control, O_RDONLY | O_CLOEXEC);
@@ -30,8 +33,20 @@ static int rule(const char *call, const char *path) {
     text[n > 0 ? n : 0] = 0;
     for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
         if (sscanf(line, "%15s %15s %1023s", verb, what, where) == 3 && !strcmp(verb, call) && strstr(path, where))
-            return strcmp(what, "short") ? atoi(what) : SHORT;
+            return strcmp(what, "short") ? strcmp(what, "hang") ? atoi(what) : HANG : SHORT;
     return 0;
+}
+
+static int wait_out(const char *call, const char *path) {
+    char mark[1024];
+    int f;
+    while ((f = rule(call, path)) == HANG) {
+        snprintf(mark, sizeof mark, "%s.hangs", control);
+        int fd = syscall(SYS_openat, AT_FDCWD, mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        if (fd >= 0) syscall(SYS_close, fd);
+        usleep(1000);
+    }
+    return f;
 }
 
 static int fault(const char *call, int fd) {
@@ -42,7 +57,7 @@ static int fault(const char *call, int fd) {
     errno = saved;
     if (n <= 0 || path[0] != '/') return 0;
     path[n] = 0;
-    return rule(call, path);
+    return wait_out(call, path);
 }
 
 #define FAILS(call, fd) \

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import faultio
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -24,10 +24,7 @@ WAIT_S = 60.0
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that makes calls fail."""
-    library = tmp_path_factory.mktemp("faultio") / "faultio.so"
-    source = Path(__file__).parent / "faultio.c"
-    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
+    return faultio.build(tmp_path_factory.mktemp("faultio"))
 
 
 class Disks:
