@@ -14,6 +14,7 @@ import pytest
 from harness import BrokerProcess, WireConnection
 from hostile_frames import framed, header, hostile, requests, strangers
 
+from penstock.bench.wire import create_topic
 from penstock.broker.dispatch import registry
 from penstock.pyx.batch import BatchBuilder
 from penstock.pyx.wire.messages import ApiVersionsRequest, MetadataRequest, ProduceRequest
@@ -74,6 +75,7 @@ class GoodClient(threading.Thread):
     def run(self) -> None:
         """Work until stopped; keeps the first failure."""
         try:
+            create_topic(self._broker.bootstrap, "good", 1)
             with WireConnection(self._broker.bootstrap) as wire:
                 while not self._stop_asked.wait(0.02):
                     self._turn(wire)
