@@ -262,6 +262,20 @@ def test_topics_by_id_need_a_version_that_knows_ids(shared_broker: BrokerProcess
         assert ask(shared_broker, wire.MetadataRequest(topics=by_id), version).topics[0].error_code == code
 
 
+def test_an_id_counts_whatever_name_stands_beside_it(
+    shared_broker: BrokerProcess, new_topic: Callable[[str], str]
+) -> None:
+    # Java's client sends the empty name; Kafka looks at the id first.
+    name = new_topic("by-id")
+    create(shared_broker, name)
+    named = [wire.MetadataRequest.MetadataRequestTopic(name=name)]
+    known = bytes(ask(shared_broker, wire.MetadataRequest(topics=named), 12).topics[0].topic_id)
+    for beside in (None, "", "other"):
+        asked = [wire.MetadataRequest.MetadataRequestTopic(name=beside, topic_id=known)]
+        (found,) = ask(shared_broker, wire.MetadataRequest(topics=asked), 12).topics
+        assert (found.error_code, found.name) == (0, name)
+
+
 def test_records_of_a_compacted_topic_are_not_deleted(make_broker: Make) -> None:
     broker = make_broker(**{"log.cleanup.policy": "compact"})
     create(broker, "t")
