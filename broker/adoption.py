@@ -1,8 +1,8 @@
 """Topics that lie in the log folders though the store knows nothing yet: a folder that Apache Kafka has left.
 
-A partition is a folder `<topic>-<partition>`; its topic's id stands in `partition.metadata`, its last leader epoch in
-`leader-epoch-checkpoint`. How many partitions a topic has follows from the highest one that is there; its configs were in
-Kafka's metadata, which isn't read: they are the defaults (of the coordinators' topics: what Kafka gives them).
+A partition is a folder `<topic>-<partition>` that has a log in it; its topic's id stands in `partition.metadata`, its last
+leader epoch in `leader-epoch-checkpoint`. How many partitions a topic has follows from the highest one that is there; its
+configs were in Kafka's metadata, which isn't read: they are the defaults (of the coordinators' topics: what Kafka gives them).
 `__cluster_metadata`, KRaft's own log, is left alone.
 
 Only a store without any history adopts. Later an unknown folder is a deleted topic's that a broken disk brought back.
@@ -24,7 +24,7 @@ def adopted(dirs: LogDirs) -> Mapping[str, tuple[bytes, list[int]]]:
     """By topic: its id, and the last leader epoch of each partition from 0 on. Reads the disk. Raises OSError."""
     highest: dict[str, int] = {}
     for name, index in dirs.found():
-        if name != METADATA_LOG:
+        if name != METADATA_LOG and _is_log(dirs, (name, index)):
             highest[name] = max(highest.get(name, 0), index)
     return {name: _topic(dirs, name, highest[name] + 1) for name in sorted(highest)}
 
@@ -33,6 +33,13 @@ def strangers(dirs: LogDirs, known: set[Key]) -> list[Path]:
     """Partition folders of no topic that the store knows."""
     found = (key for key in dirs.found() if key not in known and key[0] != METADATA_LOG)
     return sorted(log_dir.holds(key) for key in found if (log_dir := dirs.of(key)) is not None)
+
+
+def _is_log(dirs: LogDirs, key: Key) -> bool:
+    """Whether a folder is a partition's, and not one that is only called like it (`backup-20260501`)."""
+    log_dir = dirs.of(key)
+    folder = log_dir.holds(key) if log_dir is not None else None
+    return folder is not None and ((folder / "partition.metadata").is_file() or any(folder.glob("*.log")))
 
 
 def _topic(dirs: LogDirs, name: str, count: int) -> tuple[bytes, list[int]]:

@@ -14,6 +14,7 @@ the node is written at the first start.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from enum import IntEnum
@@ -58,6 +59,7 @@ class Features:
     def __init__(self) -> None:
         self._levels = {name: levels.max for name, levels in SUPPORTED.items()}
         self._store: Store | None = None
+        self._changes = asyncio.Lock()
         self.epoch = 0
 
     async def load(self, store: Store) -> None:
@@ -102,14 +104,15 @@ class Features:
         """Store levels that `check` has allowed, all together; they are in force when it returns."""
         if self._store is None:
             raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "the broker is still starting")
-        updated = {**self._levels, **levels}
-        if updated == self._levels:
-            return
-        try:
-            self.epoch = await self._store.set(paths.FEATURES, self._content(updated), ANY_VERSION)
-        except NoNodeError:
-            raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "the store has lost its features") from None
-        self._levels = updated
+        async with self._changes:
+            updated = {**self._levels, **levels}
+            if updated == self._levels:
+                return
+            try:
+                self.epoch = await self._store.set(paths.FEATURES, self._content(updated), ANY_VERSION)
+            except NoNodeError:
+                raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "the store has lost its features") from None
+            self._levels = updated
         _log.info("features are now %s", " ".join(f"{name}={level}" for name, level in sorted(updated.items())))
 
     @staticmethod

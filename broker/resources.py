@@ -261,7 +261,7 @@ def _level_name(logger: str) -> str:
 
 def check_broker_id(context: Context, name: str, unexpected: str, what: str) -> None:
     """Raise KafkaError INVALID_REQUEST unless the resource's name is this broker's id."""
-    if not name.isascii() or not name.removeprefix("-").isdigit():
+    if not name.isascii() or not name.removeprefix("-").isdigit() or len(name) > len("-2147483648"):
         raise _invalid(f"{what} id must be an integer, but it is: {name}")
     if int(name) != context.node_id:
         raise _invalid(unexpected)

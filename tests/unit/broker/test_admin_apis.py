@@ -75,6 +75,7 @@ def test_what_can_not_be_altered(shared_broker: BrokerProcess, new_topic: Callab
         (BROKER, "1", ("message.max.bytes", SET, "-1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "7", ("message.max.bytes", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "one", ("message.max.bytes", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "9" * 5000, ("message.max.bytes", SET, "1"), ErrorCode.INVALID_REQUEST),
         (TOPIC, name, ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
         (TOPIC, name, ("retention.ms", SET, None), ErrorCode.INVALID_REQUEST),
         (TOPIC, name, ("retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG),

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess, WireConnection
 
+from penstock.broker.adoption import adopted
 from penstock.broker.ballast import Ballast
 from penstock.broker.folder import FolderError
 from penstock.broker.logdirs import LogDirs, partition_of
@@ -95,6 +96,17 @@ def test_a_partition_in_two_folders_is_kept_once(tmp_path: Path) -> None:
     assert kept is not None and kept.path.name == "b"
     assert [path.name.endswith("-delete") for path in (tmp_path / "a").glob("t-0*")] == [True]
     assert [path.name for path in (tmp_path / "b").glob("t-0*")] == ["t-0"]
+    dirs.close(clean=True)
+
+
+def test_only_folders_with_a_log_are_partitions_of_kafka(tmp_path: Path) -> None:
+    """Somebody else's folder may be called like a partition with a very high number."""
+    for name in ("backup-20260501", "old-1", "new-0"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    (tmp_path / "data" / "old-1" / "00000000000000000007.log").write_bytes(b"")
+    (tmp_path / "data" / "new-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABA\n")
+    dirs = LogDirs.open([tmp_path / "data"], 1)
+    assert {name: len(epochs) for name, (_, epochs) in adopted(dirs).items()} == {"old": 2, "new": 1}
     dirs.close(clean=True)
 
 
