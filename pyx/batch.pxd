@@ -165,6 +165,13 @@ cdef struct RecordView:
     const uint8_t* headers                      # the first header; read on with `record_header`
     const uint8_t* end
 
+# Where a record is, and the time that its producer gave it. By way of unsigned numbers, as hostile ones overflow.
+cdef inline int64_t record_offset(const BatchHeader* header, const RecordView* record) noexcept nogil:
+    return <int64_t>(<uint64_t>header.base_offset + <uint64_t>record.offset_delta)
+
+cdef inline int64_t record_create_time(const BatchHeader* header, const RecordView* record) noexcept nogil:
+    return <int64_t>(<uint64_t>header.base_timestamp + <uint64_t>record.timestamp_delta)
+
 # Reads the record at `p`; gives the place after it, or NULL when it is rotten: lengths are checked against
 # `end`, headers are walked, and the record must end where its length says.
 cdef const uint8_t* record_read(const uint8_t* p, const uint8_t* end, RecordView* out) noexcept nogil

@@ -620,11 +620,11 @@ def records(RawBatch raw, size_t limit_bytes=1 << 28):
         if p == NULL or record.offset_delta <= last or record.offset_delta > header.last_offset_delta:
             raise_fault(BATCH_BAD_RECORDS, header.base_offset)
         last = record.offset_delta
-        timestamp = header.base_timestamp + record.timestamp_delta
+        timestamp = record_create_time(header, &record)
         if header.attributes & LOG_APPEND_TIME_BIT:
             timestamp = header.max_timestamp
         out.append(Record(
-            header.base_offset + record.offset_delta, timestamp, some_bytes(record.key, record.key_length),
+            record_offset(header, &record), timestamp, some_bytes(record.key, record.key_length),
             some_bytes(record.value, record.value_length), headers_of(&record)))
     if p != end or header.record_count < 0:
         raise_fault(BATCH_BAD_RECORDS, header.base_offset)

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.batch cimport BatchHeader, RecordView
-from penstock.pyx.messageset cimport MessageView
+from penstock.pyx.messageset cimport Inner, MessageView
 
 # Owns the memory that the numpy arrays of one Columns look at.
 cdef class Store:
@@ -32,5 +32,5 @@ cdef class Store:
     # All records of a batch, of any magic. 0 or a BatchFault; after a fault the store is of no use.
     cdef int add_batch(self, const uint8_t* p, const BatchHeader* header, int32_t batch) noexcept nogil
     cdef int add_messages(self, const uint8_t* p, const BatchHeader* header, int32_t batch) noexcept nogil
-    cdef bint add_message(self, const BatchHeader* wrapper, const MessageView* message, int64_t shift,
+    cdef bint add_message(self, const BatchHeader* wrapper, const MessageView* message, const Inner* inner,
                           int32_t batch) noexcept nogil

@@ -10,12 +10,11 @@ from libc.string cimport memcmp, memcpy, memset
 
 from penstock.pyx.batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_MAGIC, BATCH_BAD_RECORDS, BATCH_CONTROL, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT,
-    CODEC_MASK,
-    LOG_APPEND_TIME_BIT, BatchBuilder, HeaderView, RawBatch, batch_finish, batch_is_control, batch_payload,
-    raise_fault, record_header, record_read,
+    CODEC_MASK, LOG_APPEND_TIME_BIT, BatchBuilder, HeaderView, RawBatch, batch_finish, batch_is_control,
+    batch_payload, raise_fault, record_create_time, record_header, record_offset, record_read,
 )
 from penstock.pyx.codec cimport bytes_grow
-from penstock.pyx.messageset cimport Inner, MessageView, inner_timestamp, message_next, wrapper_open
+from penstock.pyx.messageset cimport Inner, MessageView, inner_offset, inner_timestamp, message_next, wrapper_open
 
 from collections import namedtuple
 
@@ -57,7 +56,7 @@ cdef inline bint put(vector[uint8_t]& data, vector[int64_t]& starts, vector[uint
 cdef inline int64_t record_timestamp(const BatchHeader* header, const RecordView* record) noexcept nogil:
     if header.attributes & LOG_APPEND_TIME_BIT:
         return header.max_timestamp
-    return header.base_timestamp + record.timestamp_delta
+    return record_create_time(header, record)
 
 
 cdef class Store:
@@ -107,7 +106,7 @@ cdef class Store:
             if p == NULL or record.offset_delta <= last or record.offset_delta > header.last_offset_delta:
                 return BATCH_BAD_RECORDS
             last = record.offset_delta
-            if not self.add(&record, header.base_offset + last, record_timestamp(header, &record), batch):
+            if not self.add(&record, record_offset(header, &record), record_timestamp(header, &record), batch):
                 return BATCH_NO_MEMORY
         return BATCH_OK if p == end else BATCH_BAD_COUNT
 
@@ -116,13 +115,12 @@ cdef class Store:
         cdef BatchHeader inner
         cdef Inner found
         cdef size_t left = <size_t>header.size
-        cdef int64_t shift = 0
         cdef int fault = BATCH_OK
+        found.shift = 0
         if header.attributes & CODEC_MASK:
             fault = wrapper_open(p, header, self.left_bytes, False, self.scratch, &found)
             p = found.data
             left = found.n
-            shift = found.shift
         elif left > self.left_bytes:
             fault = BATCH_OVER_LIMIT
         if fault != BATCH_OK:
@@ -132,11 +130,11 @@ cdef class Store:
             fault = message_next(&p, &left, header.magic, &inner, &message)
             if fault != BATCH_OK:
                 return fault
-            if not self.add_message(header, &message, shift, batch):
+            if not self.add_message(header, &message, &found, batch):
                 return BATCH_NO_MEMORY
         return BATCH_OK
 
-    cdef bint add_message(self, const BatchHeader* wrapper, const MessageView* message, int64_t shift,
+    cdef bint add_message(self, const BatchHeader* wrapper, const MessageView* message, const Inner* inner,
                           int32_t batch) noexcept nogil:
         cdef RecordView record
         record.key = message.key
@@ -144,7 +142,7 @@ cdef class Store:
         record.value = message.value
         record.value_length = message.value_length
         record.header_count = 0
-        return self.add(&record, message.offset + shift, inner_timestamp(wrapper, message), batch)
+        return self.add(&record, inner_offset(inner, message), inner_timestamp(wrapper, message), batch)
 
     cdef object array(self, void* data, size_t count, object dtype):
         # numpy keeps the Piece, the Piece keeps the Store.
@@ -390,7 +388,7 @@ cdef int take_kept(const uint8_t* p, const BatchHeader* header, const uint8_t* m
         last = record.offset_delta
         if mask[i] == 0:
             continue
-        timestamp = header.base_timestamp + record.timestamp_delta
+        timestamp = record_create_time(header, &record)
         status = builder.take(&record, timestamp, <size_t>(record.end - record.headers))
         if status < 0:
             return status

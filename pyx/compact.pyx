@@ -5,13 +5,15 @@ from libc.stdint cimport int8_t, uint64_t
 from penstock.pyx.batch cimport (
     BATCH_BAD_OFFSET, BATCH_BAD_RECORDS, BATCH_NO_MEMORY, CHECK_STORED, CODEC_MASK, DELETE_HORIZON_BIT,
     LOG_APPEND_TIME_BIT, RECORDS_AT, RecordView, batch_check, batch_finish, batch_is_control, batch_is_transactional,
-    batch_last_offset, batch_marker_type, batch_parse, batch_payload, batch_write_header, record_read,
+    batch_last_offset, batch_marker_type, batch_parse, batch_payload, batch_write_header, record_create_time,
+    record_offset, record_read,
 )
 from penstock.pyx.codec cimport bytes_grow, bytes_resize
 from penstock.pyx.files cimport FILE_MODE, write_at
 from penstock.pyx.index cimport IndexFile, index_write
 from penstock.pyx.messageset cimport (
-    Inner, MessageView, inner_timestamp, message_next, message_read, message_write, wrapper_open, wrapper_write,
+    Inner, MessageView, inner_offset, inner_timestamp, message_next, message_read, message_write, wrapper_open,
+    wrapper_write,
 )
 from penstock.pyx.offsetmap cimport OFFSETMAP_FULL, offsetmap_get, offsetmap_put
 from penstock.pyx.posix cimport (
@@ -173,7 +175,7 @@ cdef int _index_records(Cleaning* c, const uint8_t* bytes, const BatchHeader* he
         p = record_read(p, end, &record)
         if p == NULL or not 0 <= record.offset_delta <= header.last_offset_delta:
             return _rotten(c, header, BATCH_BAD_RECORDS)
-        result = _put(c, record.key, record.key_length, header.base_offset + record.offset_delta)
+        result = _put(c, record.key, record.key_length, record_offset(header, &record))
         if result != 0:
             return result
     return CLEAN_DONE
@@ -200,7 +202,7 @@ cdef int _index_messages(Cleaning* c, const uint8_t* bytes, const BatchHeader* h
         result = message_next(&p, &left, header.magic, &within, &message)
         if result != 0:
             return _rotten(c, header, result)
-        result = _put(c, message.key, message.key_length, message.offset + inner.shift)
+        result = _put(c, message.key, message.key_length, inner_offset(&inner, &message))
         if result != 0:
             return result
     return CLEAN_DONE
@@ -361,14 +363,14 @@ cdef int _filter_records(Cleaning* c, const uint8_t* bytes, const BatchHeader* h
             c.stats.records_kept += 1
         elif not _stays(
             c, record.key, record.key_length, record.value_length < 0, keep_tombstones,
-            header.base_offset + record.offset_delta,
+            record_offset(header, &record),
         ):
             out.all = False
             p = after
             continue
         out.count += 1
         out.tombstones = out.tombstones or record.value_length < 0
-        timestamp = header.base_timestamp + record.timestamp_delta
+        timestamp = record_create_time(header, &record)
         if timestamp > out.max_timestamp:
             out.max_timestamp = timestamp
         c.plain.insert(c.plain.end(), p, after)
@@ -547,7 +549,7 @@ cdef int _filter_wrapper(
         result = message_next(&p, &left, header.magic, &within, &message)
         if result != 0:
             return _rotten(c, header, result)
-        offset = message.offset + inner.shift
+        offset = inner_offset(&inner, &message)
         if not _stays(c, message.key, message.key_length, message.value_length < 0, keep_tombstones, offset):
             out.all = False
             continue

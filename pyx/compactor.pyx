@@ -30,8 +30,8 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.producerstate cimport OpenTxn, ProducerEntry, producers_remove
 from penstock.pyx.recovery cimport snapshot_stem
 from penstock.pyx.segment cimport (
-    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_hold_indexes, segment_newest_ms, segment_open, segment_release,
-    segment_retain, walk_begin, walk_next,
+    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_hold_indexes, segment_newest_ms, segment_open,
+    segment_release, segment_retain, walk_begin, walk_next,
 )
 from penstock.pyx.swap cimport FileStep, swap_step, swap_steps, swap_undo
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY

@@ -7,11 +7,13 @@ from libc.string cimport memcpy
 from penstock.pyx.batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_RECORDS, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, BATCH_TOO_LARGE,
     CODEC_MASK, CORRUPT_MESSAGE, LOG_APPEND_TIME_BIT, MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE,
-    UNSUPPORTED_COMPRESSION_TYPE, BatchHeader, RecordView, batch_is_control, batch_parse, batch_payload, record_read,
+    UNSUPPORTED_COMPRESSION_TYPE, BatchHeader, RecordView, batch_is_control, batch_parse, batch_payload,
+    record_create_time, record_offset, record_read,
 )
 from penstock.pyx.codec cimport bytes_grow
 from penstock.pyx.messageset cimport (
-    Inner, MessageView, inner_timestamp, message_next, message_read, message_write, wrapper_open, wrapper_write,
+    Inner, MessageView, inner_offset, inner_timestamp, message_next, message_read, message_write, wrapper_open,
+    wrapper_write,
 )
 
 from penstock.pyx.batch import BatchError
@@ -94,10 +96,10 @@ cdef int convert_batch(Conversion* conversion, const uint8_t* p, const BatchHead
         if p == NULL or record.offset_delta <= last or record.offset_delta > header.last_offset_delta:
             return BATCH_BAD_RECORDS
         last = record.offset_delta
-        message.offset = header.base_offset + last
+        message.offset = record_offset(header, &record)
         message.timestamp = header.max_timestamp
         if not header.attributes & LOG_APPEND_TIME_BIT:
-            message.timestamp = header.base_timestamp + record.timestamp_delta
+            message.timestamp = record_create_time(header, &record)
         message.key = record.key
         message.key_length = record.key_length
         message.value = record.value
@@ -132,7 +134,7 @@ cdef int convert_message(Conversion* conversion, const uint8_t* p, const BatchHe
         fault = message_next(&p, &left, header.magic, &inner, &message)
         if fault != BATCH_OK:
             return fault
-        message.offset += found.shift
+        message.offset = inner_offset(&found, &message)
         message.timestamp = inner_timestamp(header, &message)
         fault = take(conversion, &run, &message, out)
         if fault != BATCH_OK:

@@ -7,7 +7,8 @@ from penstock.pyx.batch cimport (
     BATCH_BAD_TIMESTAMP_TYPE, BATCH_NO_KEY, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE,
     CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, CODEC_MASK, INVALID_RECORD, LOG_APPEND_TIME_BIT, MESSAGE_CODEC_MOST,
     MESSAGE_TOO_LARGE, RECORDS_AT, RecordView, batch_check, batch_check_header, batch_error_code, batch_is_control,
-    batch_marker_type, batch_parse, batch_payload, batch_set_max_timestamp, batch_write_header, record_read,
+    batch_marker_type, batch_parse, batch_payload, batch_set_max_timestamp, batch_write_header, record_create_time,
+    record_read,
 )
 from penstock.pyx.codec cimport bytes_grow, bytes_resize, codec_compress
 from penstock.pyx.messageset cimport (
@@ -100,8 +101,7 @@ cdef int look_at_records(const LogConfig* config, const BatchHeader* header, con
         p = record_read(p, end, &record)
         if p == NULL or record.offset_delta != i:
             return BATCH_BAD_RECORDS
-        # By way of unsigned numbers: hostile ones overflow.
-        timestamp = <int64_t>(<uint64_t>header.base_timestamp + <uint64_t>record.timestamp_delta)
+        timestamp = record_create_time(header, &record)
         newest[0] = max(newest[0], timestamp)
         look_at_record(config, record.key_length, timestamp, i, now_ms, out)
     if p != end:

@@ -167,8 +167,8 @@ cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
 cdef class Logs(LogSetOwner):
     """Every log that one broker leads; see logs.pyi.
 
-    A partition's lock is taken without the GIL only, and nothing of Python runs under it: a write that hangs under it would
-    hold up every thread, and a thread that waits for it with the GIL whoever has it and needs the GIL.
+    A partition's lock is taken without the GIL only, and nothing of Python runs under it: a write that hangs under it
+    would hold up every thread, and a thread that waits for it with the GIL whoever has it and needs the GIL.
     """
 
     cdef object _lock                  # the tables below

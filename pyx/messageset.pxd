@@ -10,7 +10,7 @@
 #
 # lz4 in magic 0 has a frame header whose checksum covers the frame's magic number too (KAFKA-3160): it is written
 # so, and not looked at when read. zstd came with magic 2.
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.batch cimport BatchHeader
@@ -48,6 +48,10 @@ cdef int message_next(const uint8_t** p, size_t* left, int8_t magic, BatchHeader
 cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_bytes, bint check_crc,
                       vector[uint8_t]& scratch, Inner* out) noexcept nogil
 
+# The offset of an inner message. By way of unsigned numbers, as hostile ones overflow.
+cdef inline int64_t inner_offset(const Inner* inner, const MessageView* message) noexcept nogil:
+    return <int64_t>(<uint64_t>message.offset + <uint64_t>inner.shift)
+
 # The timestamp of an inner message: the wrapper's when that has LogAppendTime.
 cdef int64_t inner_timestamp(const BatchHeader* wrapper, const MessageView* message) noexcept nogil
 
@@ -65,8 +69,8 @@ cdef void message_set_timestamp(uint8_t* p, int64_t size, int64_t timestamp_ms,
 # Numbers the messages of a set that was looked at before from `first` on, in place.
 cdef void messages_number(uint8_t* p, size_t n, int64_t first) noexcept nogil
 
-# The first message of a stored one (a wrapper's inner ones too) that is late enough and at or past from_offset: BATCH_OK.
-# BATCH_BAD_TIMESTAMP: none is; or the fault of a wrapper that can't be opened.
+# The first message of a stored one (a wrapper's inner ones too) that is late enough and at or past from_offset:
+# BATCH_OK. BATCH_BAD_TIMESTAMP: none is; or the fault of a wrapper that can't be opened.
 cdef int message_at_time(const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset,
                          size_t limit_bytes, vector[uint8_t]& scratch, int64_t* offset,
                          int64_t* timestamp) noexcept nogil

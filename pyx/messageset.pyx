@@ -5,9 +5,9 @@ from libc.string cimport memcpy
 
 from penstock.pyx.batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS,
-    BATCH_BAD_TIMESTAMP, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CODEC_MASK, LENGTH_AT, LOG_APPEND_TIME_BIT,
-    LOG_OVERHEAD, MAGIC_AT, MESSAGE_ATTRIBUTES_AT, MESSAGE_CODEC_MOST, MESSAGE_CRC_AT, MESSAGE_TIMESTAMP_AT, RawBatch,
-    batch_parse, raise_fault,
+    BATCH_BAD_TIMESTAMP, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CODEC_MASK, LENGTH_AT,
+    LOG_APPEND_TIME_BIT, LOG_OVERHEAD, MAGIC_AT, MESSAGE_ATTRIBUTES_AT, MESSAGE_CODEC_MOST, MESSAGE_CRC_AT,
+    MESSAGE_TIMESTAMP_AT, RawBatch, batch_parse, raise_fault,
 )
 from penstock.pyx.codec cimport (
     CODEC_LZ4, CODEC_OVER_LIMIT, CODEC_ROTTEN, CODEC_UNKNOWN, bytes_grow, bytes_resize, codec_compress,
@@ -237,7 +237,7 @@ cdef int message_at_time(const uint8_t* p, const BatchHeader* header, int64_t ti
     at = found.data
     left = found.n
     while left and message_next(&at, &left, header.magic, &inner, &message) == BATCH_OK:
-        offset[0] = message.offset + found.shift
+        offset[0] = inner_offset(&found, &message)
         timestamp[0] = inner_timestamp(header, &message)
         if timestamp[0] >= timestamp_ms and offset[0] >= from_offset:
             return BATCH_OK
@@ -274,7 +274,7 @@ def messages(RawBatch raw, size_t limit_bytes=1 << 28):
     p = found.data
     left = found.n
     while left and message_next(&p, &left, raw.header.magic, &inner, &message) == BATCH_OK:
-        out.append(Record(message.offset + found.shift, inner_timestamp(&raw.header, &message),
+        out.append(Record(inner_offset(&found, &message), inner_timestamp(&raw.header, &message),
                           some_bytes(message.key, message.key_length),
                           some_bytes(message.value, message.value_length), ()))
     return out

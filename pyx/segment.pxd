@@ -128,8 +128,8 @@ cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) no
 # Whether a segment_find would wait for a disk: the page where it begins isn't in memory. `position` is where that is.
 cdef bint segment_is_cold(Segment* s, int64_t offset, int64_t limit, int64_t* position) noexcept nogil
 # The first record whose timestamp is at or above the wanted one, at or after `from_offset`: WALK_*; or -errno.
-# `may_inflate`: bytes that batches may be inflated to for it, counted down. A batch that would take more isn't opened: its
-# header says that it may have the record, so the answer is where it begins, and its largest timestamp.
+# `may_inflate`: bytes that batches may be inflated to for it, counted down. A batch that would take more isn't opened:
+# its header says that it may have the record, so the answer is where it begins, and its largest timestamp.
 cdef int segment_find_time(
     Segment* s, int64_t timestamp_ms, int64_t from_offset, int64_t limit, size_t* may_inflate, int64_t* offset,
     int64_t* timestamp

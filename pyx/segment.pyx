@@ -1,8 +1,8 @@
 """Segments: see segment.pxd."""
 
 from penstock.pyx.batch cimport (
-    BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView, batch_last_offset, batch_parse,
-    batch_parse_header, batch_payload, record_read,
+    BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
+    batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
 )
 from penstock.pyx.files cimport FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_at
 from penstock.pyx.index cimport (
@@ -488,8 +488,8 @@ cdef bint _record_at_time(
         at = record_read(at, end, &record)
         if at == NULL:
             return False
-        offset[0] = header.base_offset + record.offset_delta
-        timestamp[0] = header.base_timestamp + record.timestamp_delta
+        offset[0] = record_offset(header, &record)
+        timestamp[0] = record_create_time(header, &record)
         if timestamp[0] >= timestamp_ms and offset[0] >= from_offset:
             return True
     return False
