@@ -66,5 +66,12 @@ fuzz: build
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || PENSTOCK_MODULES=crc $(BIN)/pip install -q --no-build-isolation -e '.[fuzz]'
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
 
+# Others' programs and test suites against the broker; the first run fetches and builds them. `make compat SUITES=kcat`.
+SUITES ?= kcat java_tools old_java kafka_python librdkafka franz_go kafka_go
+.PHONY: compat
+compat: build
+	@failed=""; for suite in $(SUITES); do $(BIN)/python tests/compat/run.py $$suite || failed="$$failed $$suite"; done; \
+	 test -z "$$failed" || { echo "not as they must be:$$failed"; exit 1; }
+
 clean:
 	rm -rf build dist *.egg-info pyx/*.so pyx/wire/messages.py

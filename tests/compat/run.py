@@ -83,14 +83,14 @@ def judge(outcomes: dict[str, str], path: Path, only: Run, update: bool) -> list
     return wrong
 
 
-def run_suite(suite: str, bootstrap: str | None, update: bool = False, **wishes: object) -> list[str]:
-    """One suite; prints PASS, FAIL or SKIP for each test and gives back what is wrong.
+def run_suite(suite: str, bootstrap: str | None, runs: Path, update: bool = False, **wishes: object) -> list[str]:
+    """One suite; prints PASS, FAIL or SKIP for each test and gives back what is wrong. Its files go to `runs`/suite.
 
     Raises FetchError when the suite can't be fetched or built.
     """
     module = importlib.import_module(f"suites.{suite}")
     cache = cache_folder()
-    work = cache / "runs" / suite
+    work = runs / suite
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     outcomes: dict[str, str] = {}
@@ -112,6 +112,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="REGEX", help="tests whose names match")
     parser.add_argument("--group-protocol", default="classic", choices=("classic", "consumer"), help="librdkafka only")
     parser.add_argument("--jobs", type=int, default=2, help="tests at a time, where a suite can")
+    parser.add_argument("--runs", type=Path, default=cache_folder() / "runs", help="where files of the run go")
     parser.add_argument("--update", action="store_true", help="add tests that pass to the list; none is ever removed")
     given = parser.parse_args()
     if given.suite is None:
@@ -120,7 +121,7 @@ def main() -> int:
         return 0
     wishes = {"only": given.only, "group_protocol": given.group_protocol, "jobs": given.jobs}
     try:
-        wrong = run_suite(given.suite, given.bootstrap, given.update, **wishes)
+        wrong = run_suite(given.suite, given.bootstrap, given.runs, given.update, **wishes)
     except FetchError as error:
         print(f"{given.suite}: {error}", file=sys.stderr)
         return 2

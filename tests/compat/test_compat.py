@@ -1,0 +1,40 @@
+"""The suites that need no more than `make test` has, a part of them: kcat, and Kafka's programs of some releases."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUNNER = Path(__file__).with_name("run.py")
+
+
+def compat(cache: Path, suite: str, only: str = "") -> None:
+    """A suite against a broker of its own; every test of its list must pass."""
+    done = subprocess.run(
+        [sys.executable, str(RUNNER), suite, "--only", only, "--runs", str(cache)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+def test_kcat(tmp_path: Path) -> None:
+    compat(tmp_path, "kcat")
+
+
+# The rest of these two, and the other suites, are run by `make compat`.
+@pytest.mark.kafka
+def test_java_tools(tmp_path: Path) -> None:
+    compat(tmp_path, "java_tools", "^(transactions|verifiable_clients_consumer|dumps_segments_zstd)$")
+
+
+@pytest.mark.kafka
+def test_old_java(tmp_path: Path) -> None:
+    compat(tmp_path, "old_java", "^round_trip_(0.10.2.2_gzip|1.1.1_snappy)$")
