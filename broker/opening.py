@@ -123,7 +123,9 @@ class Opening:
     async def _chunk(self, jobs: Sequence[Job], progress: _Progress) -> None:
         work = asyncio.get_running_loop().run_in_executor(self._executor, self._open_all, jobs, progress)
         for job, failure in zip(jobs, await work, strict=True):
-            if failure is None:
+            if failure is None and job.log_dir.offline:
+                job.state.offline = True  # It has failed since, like the others of its folder.
+            elif failure is None:
                 job.state.leader = self._node_id
             elif not isinstance(failure, asyncio.CancelledError):
                 self._failed(job, failure)

@@ -180,6 +180,9 @@ class TopicLogs:
         loop = asyncio.get_running_loop()
         for path in {job.log_dir.path for job in jobs}:
             await loop.run_in_executor(self._executor, sync_folder, path)
+        for job in jobs:
+            if job.log_dir.offline:  # It has failed meanwhile, when nobody knew of these partitions.
+                job.state.leader, job.state.offline = -1, True
 
     def _make_one(self, job: Job) -> None:
         if job.log_dir.holds(job.key).exists():  # A deleted topic's, which its disk brought back.
