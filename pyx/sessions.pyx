@@ -89,17 +89,17 @@ cdef void session_free(Session* s) noexcept nogil:
 
 
 cdef void take_out(SessionCache* cache, Session* s) noexcept nogil:
-    """The session isn't found any more; whoever has it keeps it until it is given back."""
+    """The session isn't found any more; whoever has it keeps it, and its memory, until it is given back."""
     cdef SessionKey key = worth_key(s.privileged, s.size, s.id)
     cache.by_use.erase(use_key(s))
     cache.by_worth.erase(key)
     cache.by_worth_privileged.erase(key)
     cache.by_id.erase(s.id)
     cache.partitions -= s.size
-    cache.bytes -= s.bytes
     if s.taken:
         s.dropped = True
     else:
+        cache.bytes -= s.bytes
         session_free(s)
 
 
@@ -134,13 +134,18 @@ cdef bint has_room(
     cdef Session* oldest
     if cache.slots_max == 0 or bytes > cache.bytes_max:
         return False
+    used = cache.by_use.begin()
     while cache.bytes + bytes > cache.bytes_max:
         # Memory is only taken from who doesn't use it.
-        oldest = at(cache.by_use.begin()).second
+        if used == cache.by_use.end():
+            return False
+        oldest = at(used).second
+        postincrement(used)
         if now_ms - oldest.used_ms <= cache.eviction_ms:
             return False
-        take_out(cache, oldest)
-        cache.evictions += 1
+        if not oldest.taken:
+            take_out(cache, oldest)
+            cache.evictions += 1
     return <int32_t>cache.by_id.size() < cache.slots_max or evict(cache, privileged, size, now_ms)
 
 
@@ -245,6 +250,8 @@ cdef void session_give_back(SessionCache* cache, Session* s) noexcept nogil:
     pthread_mutex_lock(&cache.lock)
     s.taken = False
     gone = s.dropped
+    if gone:
+        cache.bytes -= s.bytes
     pthread_mutex_unlock(&cache.lock)
     if gone:
         session_free(s)

@@ -306,6 +306,47 @@ def test_memory_of_sessions_is_bounded(folder: Path) -> None:
         assert 0 < broker.plane.counters()["fetch_session_bytes"] <= 4000
 
 
+def test_memory_that_a_waiting_request_holds_stays_counted(folder: Path) -> None:
+    lead(folder, "quiet", partitions=9)
+    quiet = {("quiet", index): 0 for index in range(9)}
+    with (
+        Broker(fetch_sessions_bytes=4000, fetch_session_eviction_ms=-1) as broker,
+        broker.connect() as waiting,
+        broker.connect() as peer,
+    ):
+        session = opened(waiting, quiet)
+        waiting.send(_frame(request({}, session, 1, max_wait_ms=60_000)))
+        while broker.plane.counters()["fetch_waits"] == 0:
+            time.sleep(0.001)
+        held = broker.plane.counters()["fetch_session_bytes"]
+        # Every session but the one that is in use may go at once, by -1 ms; that one's memory isn't free when it goes.
+        for _ in range(10):
+            assert open_one(peer, 9) > 0
+            time.sleep(0.002)
+            assert held < broker.plane.counters()["fetch_session_bytes"] <= 4000
+        LOGS.append("quiet", 0, batch([b"x"]))
+        answer = FetchResponse.decode(waiting.receive()[5:], VERSION)
+        assert [place for place, _, _ in answered(answer)] == [("quiet", 0)]
+        assert lives(waiting, session, 2)
+
+
+def test_a_session_that_goes_while_it_is_used_counts_until_then(folder: Path) -> None:
+    lead(folder, "still", partitions=9)
+    with Broker(fetch_sessions=1) as broker, broker.connect() as waiting, broker.connect() as peer:
+        session = opened(waiting, {("still", index): 0 for index in range(9)})
+        held = broker.plane.counters()["fetch_session_bytes"]
+        waiting.send(_frame(request({}, session, 1, max_wait_ms=60_000)))
+        while broker.plane.counters()["fetch_waits"] == 0:
+            time.sleep(0.001)
+        assert open_one(peer, 1, replica=2) > 0  # a follower's takes its place
+        assert broker.plane.counters()["fetch_session_bytes"] > held
+        LOGS.append("still", 0, batch([b"x"]))
+        assert waiting.receive()
+        while broker.plane.counters()["fetch_session_bytes"] >= held:
+            time.sleep(0.001)
+        assert not lives(waiting, session, 2)
+
+
 def test_an_unused_session_keeps_no_deleted_log_open(folder: Path) -> None:
     lead(folder, "goes", partitions=2)
     for index in range(2):
