@@ -36,6 +36,8 @@ from penstock.pyx.batch import BatchError, RawBatch, marker_type
 PATTERNS_EVERY_MS = 1_000
 # How long topics are tried against a pattern before the loop may do something else.
 MATCH_AT_ONCE_MS = 5
+# Characters of a client's id that its member id begins with; a string on the wire has at most 32,767 bytes.
+PREFIX_MAX = 1_000
 
 _log = log.get("broker.coordinator")
 
@@ -102,10 +104,10 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         raise AssertionError(f"a group has no action {action!r}")
 
     def fresh_member_id(self, prefix: str) -> str:
-        """A member id that nobody has: the client's id (or instance id) and a random uuid, as Kafka makes
-        it.
+        """A member id that nobody has: the client's id (or instance id) and a random uuid, as Kafka makes it. Of a very
+        long one only the beginning: the whole would fit into no record and no answer, and so stop its group.
         """
-        return f"{prefix}-{uuid.uuid4()}"
+        return f"{prefix[:PREFIX_MAX]}-{uuid.uuid4()}"
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """The consumer group of that name, to be asked and not changed."""
@@ -166,6 +168,8 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         finally:
             self._matched_ms[name] = self._context.monotonic_ms()
         entry = self.entries.get(name)
+        if entry is None:
+            del self._matched_ms[name]
         if entry is not None and isinstance(entry.machine, ConsumerGroup):
             self._feed(entry, PatternsResolved(found, version))
 

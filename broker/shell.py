@@ -32,6 +32,7 @@ from penstock.broker.topics import internal_settings
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.batch import BatchError, RawBatch
+from penstock.pyx.wire.codec import WireError
 
 BEFORE_APPEND = declare("coordinator.before_append", "a coordinator's record is decided, not yet in the log")
 AFTER_APPEND = declare("coordinator.after_append", "a coordinator's record is in the log, not yet answered")
@@ -236,6 +237,9 @@ class Coordinator(ABC, Generic[M]):
             return Appended(action.id, error.code)
         except BatchError as error:
             return Appended(action.id, error.code)
+        except WireError as error:  # The machine waits for its append: it must hear of it.
+            _log.error("no record can hold it: %s topic=%s partition=%d", error, self.topic, entry.partition)
+            return Appended(action.id, ErrorCode.UNKNOWN_SERVER_ERROR)
         except OSError as error:
             _log.error("append failed: %s topic=%s partition=%d", error, self.topic, entry.partition)
             return Appended(action.id, ErrorCode.KAFKA_STORAGE_ERROR)
