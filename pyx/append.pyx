@@ -97,9 +97,6 @@ cdef int16_t _judge_producers(
     return 0
 
 
-# Under the lock: a new segment at the log end. 0 or errno; after an error the old one goes on.
-
-
 # Kafka's rule: size, time between the first batch's timestamp and these (without timestamps: the clock), a full index,
 # or offsets that don't fit one.
 cdef bint _roll_wanted(

@@ -1,7 +1,8 @@
 # What becomes of records between the wire and the log: judged, and only where it must be, rewritten.
 #
 # A batch of magic 2 stays as its producer made it, unread but for its checksum, unless
-#   - penstock.validate.records is `full`, or the topic is compacted (no record may be without a key): it is opened;
+#   - penstock.validate.records is `full`, the topic is compacted (no record may be without a key), or the largest
+#     timestamp is missing: it is opened;
 #   - compression.type names another codec: it is compressed anew.
 # Message sets (magic 0 and 1) keep their magic. Messages that lie plain get offsets in place; a wrapper of magic 1
 # too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed anew, as its messages

@@ -162,8 +162,10 @@ cdef int take_batch(const LogConfig* config, uint8_t* records, size_t done, Batc
     cdef int codec = header.attributes & CODEC_MASK
     cdef size_t size = <size_t>header.size
     cdef bint anew = config.compression_codec >= 0 and config.compression_codec != codec
-    cdef bint late = not (timestamp_allowed(config, header.base_timestamp, now_ms)
-                          and timestamp_allowed(config, header.max_timestamp, now_ms))
+    # Some clients leave the largest timestamp out, which retention and searches by time go by.
+    cdef bint untimed = header.max_timestamp < header.base_timestamp
+    cdef bint late = not untimed and not (timestamp_allowed(config, header.base_timestamp, now_ms)
+                                          and timestamp_allowed(config, header.max_timestamp, now_ms))
     cdef int fault
     if late:
         # Opened to name the records in the answer.
@@ -171,7 +173,7 @@ cdef int take_batch(const LogConfig* config, uint8_t* records, size_t done, Batc
         return fault if fault != BATCH_OK else BATCH_BAD_TIMESTAMP
     if anew and out.rebuilt.empty() and done and not copy_behind(out, records, done):
         return BATCH_NO_MEMORY
-    if anew or config.cleanup_compact or config.validate_records == VALIDATE_FULL:
+    if anew or untimed or config.cleanup_compact or config.validate_records == VALIDATE_FULL:
         fault = open_batch(config, records + done, header, now_ms, anew, out)
         if fault != BATCH_OK:
             return fault

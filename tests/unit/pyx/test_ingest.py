@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import time_ns
 
 import pytest
 from logs import LOGS, NOW_MS, Log, batch
@@ -242,6 +243,17 @@ def test_full_validation_mends_the_largest_timestamp(make_log: Callable[..., Log
     log.append(rebuilt(batch(3), 35, struct.pack(">q", NOW_MS)))
     (raw,) = log.read_all()
     assert raw.max_timestamp == NOW_MS + 2
+
+
+@pytest.mark.parametrize("missing", [-1, 0])
+def test_a_missing_largest_timestamp_is_mended_always(make_log: Callable[..., Log], missing: int) -> None:
+    log = make_log(timestamp_before_max_ms=time_ns() // 1_000_000 - NOW_MS + 3_600_000)
+    for codec in range(5):
+        log.append(rebuilt(batch(3, codec=codec), 35, struct.pack(">q", missing)))
+    for raw in log.read_all():
+        raw.check()
+        assert raw.max_timestamp == NOW_MS + 2
+    assert LOGS.offset_for_timestamp(log.topic, 0, NOW_MS + 1) == (1, NOW_MS + 1)
 
 
 def test_full_validation_looks_at_each_timestamp(make_log: Callable[..., Log]) -> None:
