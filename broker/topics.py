@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -39,6 +40,7 @@ GROUP_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 INTERNAL = frozenset({GROUP_OFFSETS, TRANSACTION_STATE})
 NAME_MAX = 249
+DELETED_LATELY_S = 0.5  # longer than a look after a deletion takes, shorter than any client tries again
 _NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 CREATED = declare("topics.created", "a new topic is in the store, its logs are not there yet")
@@ -142,6 +144,7 @@ class Topics:
         self._changes = asyncio.Lock()
         self.logs = TopicLogs(node_id, config, dirs, logs, executor, opening, self._changes)
         self.controller_epoch = 0
+        self._deleted_s: dict[str, float] = {}  # when topics were deleted, monotonic; the latest only
         # Grows whenever a topic is created, gets partitions or is deleted.
         self.version = 0
         # Set when a topic or a setting changed; housekeeping, whose rhythm depends on them, waits for it.
@@ -154,6 +157,14 @@ class Topics:
     def get_by_id(self, topic_id: bytes) -> Topic | None:
         """A topic by its id of 16 bytes."""
         return self._by_id.get(bytes(topic_id))
+
+    def deleted_lately(self, name: str) -> bool:
+        """Whether a topic of that name was deleted a moment ago: asking for it must not make it again.
+
+        Who deleted it looks whether it is gone, and members of its groups still have it in their lists. In Kafka
+        they are told that it isn't there, since a creation takes a moment.
+        """
+        return time.monotonic() - self._deleted_s.get(name, -DELETED_LATELY_S) < DELETED_LATELY_S
 
     def all(self) -> Iterable[Topic]:
         """Every topic, by name."""
@@ -297,6 +308,9 @@ class Topics:
             async with _stored(name):
                 await self._mark_deleted(name)
             failpoint(MARKED)
+            now = time.monotonic()
+            self._deleted_s = {one: at for one, at in self._deleted_s.items() if now - at < DELETED_LATELY_S}
+            self._deleted_s[name] = now
             del self._by_name[name], self._by_id[topic.topic_id]
             self.version += 1
             await self.logs.delete(topic)

@@ -1,9 +1,8 @@
 """Metadata: brokers, topics and leaders; creates topics when that is allowed.
 
 Versions 0-13. A topic is asked for by name (created if the client and `auto.create.topics.enable` allow it)
-or, since version 12, by id. All topics: null since version 1, the empty list in version 0. The answer that
-creates a topic says UNKNOWN_TOPIC_OR_PARTITION as Kafka's does: clients ask again, and one that only looks whether
-a topic is gone isn't told of a new one. It serves by then. Operations that a client may
+or, since version 12, by id. All topics: null since version 1, the empty list in version 0. A topic that has
+just been created serves already, so the answer never says LEADER_NOT_AVAILABLE. Operations that a client may
 do (KIP-430, versions 8-10 of the cluster, 8 and up of a topic) are all there are: there is no authorizer.
 """
 
@@ -86,21 +85,21 @@ async def _one(context: Context, name: str | None, topic_id: bytes, may_create: 
     topic = context.topics.get(name)
     if topic is None:
         try:
-            check_name(name)
-            if may_create and context.config["auto.create.topics.enable"]:
-                await _create(context, name)
-            code: int = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topic = await _create(context, name, may_create)
         except KafkaError as error:
-            code = error.code
-        return Entry(error_code=code, name=name, topic_id=NO_ID, is_internal=name in INTERNAL)
+            internal = name in INTERNAL
+            return Entry(error_code=error.code, name=name, topic_id=NO_ID, is_internal=internal)
     return topic
 
 
-async def _create(context: Context, name: str) -> None:
+async def _create(context: Context, name: str, may_create: bool) -> Topic:
+    check_name(name)
+    may_create = may_create and context.config["auto.create.topics.enable"]
+    if not may_create or context.topics.deleted_lately(name):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
     if name in INTERNAL:
-        await context.topics.ensure_internal(name, *internal_settings(context.config, name))
-    else:
-        await context.topics.ensure(name, context.config["num.partitions"], {})
+        return await context.topics.ensure_internal(name, *internal_settings(context.config, name))
+    return await context.topics.ensure(name, context.config["num.partitions"], {})
 
 
 def describe(topic: Topic) -> Entry:

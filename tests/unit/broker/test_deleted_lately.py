@@ -1,0 +1,23 @@
+"""A topic that was deleted a moment ago isn't made again by a request that only asks for it."""
+
+from __future__ import annotations
+
+import pytest
+from harness import WireConnection
+
+from penstock.broker import Broker, topics
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import DeleteTopicsRequest, MetadataRequest
+
+
+def test_asking_for_a_deleted_topic(penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
+    delete = DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000)
+    with WireConnection(penstock_broker.bootstrap) as wire:
+        for version in (1, 9, 12):
+            monkeypatch.setattr(topics, "DELETED_LATELY_S", 0.0)
+            assert wire.ask(asked, version).topics[0].error_code == 0
+            monkeypatch.setattr(topics, "DELETED_LATELY_S", 1e9)
+            assert wire.ask(delete, 5).responses[0].error_code == 0
+            for _ in range(2):
+                assert wire.ask(asked, version).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
