@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, paths, unquoted
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 
 CLUSTER_NAME = "kafka-cluster"
@@ -211,7 +212,11 @@ class Acls:
     async def remove(self, filters: Iterable[AclFilter]) -> list[list[Acl]]:
         """Take away what the filters mean; answers it for each filter."""
         async with self._changes:
-            meant = [self.find(wanted) for wanted in filters]
+            meant: list[list[Acl]] = []
+            turns = Turns()
+            for wanted in filters:
+                await turns.take()
+                meant.append(self.find(wanted))
             gone = {acl for acls in meant for acl in acls}
             after = {
                 key: [acl for acl in self._by_resource[key] if acl not in gone] for key in {acl[:3] for acl in gone}
