@@ -195,6 +195,7 @@ cdef int16_t convert_down(const uint8_t* p, size_t n, int8_t to_magic, int64_t f
 
 OPENED_ENOUGH_BYTES = CONVERT_OPENED_ENOUGH_BYTES
 
+
 def down(batches, int to_magic, int64_t from_offset=0):
     """See convert.pyi."""
     cdef Py_buffer view

@@ -1,5 +1,5 @@
 """Records judged and prepared for the log; see ingest.pxd."""
-from libc.stdint cimport INT32_MAX, int8_t, uint64_t
+from libc.stdint cimport INT32_MAX, int8_t
 from libc.string cimport memcpy
 
 from penstock.pyx.batch cimport (
