@@ -23,8 +23,8 @@ cdef struct Appended:
     int64_t log_append_time_ms         # -1 unless message.timestamp.type is LogAppendTime
     int64_t log_start_offset           # -1 if unknown
     Refusal refusal                    # what was wrong with the records, where the error code doesn't say it all
-    # Bytes of payloads that the append may inflate, set by the caller; what it did is taken off, so that several appends
-    # can share a bound.
+    # Bytes of payloads that the append may inflate, set by the caller; what it did is taken off, so that appends can
+    # share a bound.
     int64_t may_inflate
 
 # Append the batches, or the message set, of one partition of one produce request, all or (on an error) none of them.
