@@ -3,7 +3,7 @@ them know.
 
 A machine is a function `step(state, event, now) -> (state, actions)`. It owns `state` while it runs and may
 change it in place; it never touches a socket, a file, a clock or a random number. Whoever feeds it (the
-asyncio shell in `coordinator.py`, or the simulator) keeps these rules:
+asyncio shell in `shell.py`, or the simulator) keeps these rules:
 
 - actions are carried out in order;
 - an `Append` is answered by one `Appended` event, and those of one partition arrive in the order of the log;

@@ -2,7 +2,7 @@
 
 Versions 0-7. Partitions -1 = `num.partitions`, replication factor -1 = `default.replication.factor`
 (KIP-464); with one node the factor is 1 and a manual assignment may only name this node. Configs are
-checked against the table in `broker/config.py`. `validate_only` does everything but create. `timeout_ms` is
+checked against the table in `broker/topicconfig.py`. `validate_only` does everything but create. `timeout_ms` is
 not used: creation is not handed to other nodes.
 """
 

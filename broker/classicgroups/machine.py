@@ -258,16 +258,11 @@ _HANDLERS: dict[type, Callable[[Group, Any, Now, Out], None]] = {
 
 
 def load(group: Group, record: OffsetRecord | GroupRecord, record_offset: int, producer_id: int = -1) -> None:
-    """Apply one record of the log, in the log's order; markers come as `load_marker`."""
+    """Apply one record of the log, in the log's order; a marker is `offsets.end_transaction`."""
     if isinstance(record, GroupRecord):
         load_snapshot(group, record.value)
         return
     groupoffsets.load(group, record, record_offset, producer_id)
-
-
-def load_marker(group: Group, producer_id: int, commit: bool) -> None:
-    """Apply a transaction marker of the log."""
-    group.offsets.end_transaction(producer_id, commit)
 
 
 def loaded(group: Group, now: Now) -> None:

@@ -237,10 +237,6 @@ class ConsumerGroup:
         reconciled = all(is_reconciled(member.current, self.target_epoch) for member in self.members.values())
         return "Stable" if reconciled else "Reconciling"
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether a member wants that topic."""
-        return any(topic in subscribed(member.facts, self.patterns) for member in self.members.values())
-
     def session_timeout_ms(self, facts: MemberFacts) -> int:
         """How long that member may be silent."""
         return facts.classic.session_timeout_ms if facts.classic is not None else self.settings.session_timeout_ms

@@ -37,6 +37,7 @@ from penstock.broker.consumergroups.state import (
     EpochRecord,
     TargetEpochRecord,
     TopicFacts,
+    subscribed,
 )
 from penstock.broker.consumergroups.writing import AnyGroup
 from penstock.broker.groupconfig import GroupConfig, GroupSettings
@@ -342,7 +343,7 @@ class World:
         wanted = {
             (facts.topic_id, partition)
             for name, facts in self.topics.facts.items()
-            if group.is_subscribed(name)
+            if any(name in subscribed(member.facts, group.patterns) for member in group.members.values())
             for partition in range(facts.partitions)
         }
         if set(self.reader.holders) != wanted:

@@ -499,7 +499,7 @@ class World:
         for item in self.logs[OFFSETS].written:
             if item.kind == "marker":
                 for group in self.groups.values():
-                    classic_machine.load_marker(group, item.producer_id, item.commit)
+                    group.offsets.end_transaction(item.producer_id, item.commit)
             for record in item.records:
                 assert isinstance(record, OffsetRecord | GroupRecord)
                 if isinstance(record, OffsetRecord) and record.value is not None:

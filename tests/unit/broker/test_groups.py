@@ -542,7 +542,7 @@ def test_a_deleted_groups_open_transaction_does_not_bring_offsets_back() -> None
     bench.commit(0, 9, producer_id=7, producer_epoch=0)
     assert bench.ask(Delete(None)) == E.NONE
     group = bench.reloaded()  # (Loads without producer ids; the tombstone comes last in the log either way.)
-    classic_machine.load_marker(group, 7, True)
+    group.offsets.end_transaction(7, True)
     assert not group.offsets.committed
 
 
