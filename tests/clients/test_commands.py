@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pyarrow.ipc
 import pyarrow.parquet
@@ -215,7 +216,9 @@ def test_tables_are_not_folded_in_a_pipe(bootstrap, run):
 def test_a_group_is_committed_when_it_is_interrupted(bootstrap, ask, topic):
     words = ("consume", topic, "--from", "earliest", "--follow", "--group", topic, "-b", bootstrap)
     command = [sys.executable, "-m", "penstock", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    # Whoever runs the tests in the background may have SIGINT ignored, and children inherit that.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=heard) as process:
         for _ in range(200):
             process.stdout.readline()
         time.sleep(0.5)  # What is printed counts a moment later.
