@@ -2,8 +2,10 @@
 
 Versions 0-13. A topic is asked for by name (created if the client and `auto.create.topics.enable` allow it)
 or, since version 12, by id. All topics: null since version 1, the empty list in version 0. A topic that has
-just been created serves already, so the answer never says LEADER_NOT_AVAILABLE. Operations that a client may
-do (KIP-430, versions 8-10 of the cluster, 8 and up of a topic) are all there are: there is no authorizer.
+just been created serves already. The answer that creates it says so below version 7, whose clients often take an
+error for the end; from 7 on it says UNKNOWN_TOPIC_OR_PARTITION as Kafka's does, and the client asks again.
+Operations that a client may do (KIP-430, versions 8-10 of the cluster, 8 and up of a topic) are all there are:
+there is no authorizer.
 """
 
 from functools import partial
@@ -19,6 +21,7 @@ from penstock.pyx.wire.messages import MetadataRequest, MetadataResponse
 KEY, VERSIONS = 3, (0, 13)
 NO_ID = bytes(16)
 IDS_SINCE = 12
+ASKED_AGAIN_SINCE = 7  # Clients of Kafka 2.0 and later ask again for a topic that has just been created.
 
 Entry = MetadataResponse.MetadataResponseTopic
 
@@ -41,7 +44,7 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     # Java's client sends an empty name beside an id.
     asked = dict.fromkeys((None if any(one.topic_id) else one.name, bytes(one.topic_id)) for one in request.topics)
     for name, topic_id in asked:
-        found = await _one(context, name, topic_id, may_create)
+        found = await _one(context, name, topic_id, may_create, call.api_version)
         response.topics.append(tell(found) if isinstance(found, Topic) else found)
     return response
 
@@ -75,7 +78,9 @@ def _refused(request: MetadataRequest) -> MetadataResponse:
     )
 
 
-async def _one(context: Context, name: str | None, topic_id: bytes, may_create: bool) -> Entry | Topic:
+async def _one(
+    context: Context, name: str | None, topic_id: bytes, may_create: bool, version: int
+) -> Entry | Topic:
     """The topic, or an entry that says why there is none."""
     if name is None:
         found = context.topics.get_by_id(topic_id)
@@ -86,6 +91,8 @@ async def _one(context: Context, name: str | None, topic_id: bytes, may_create: 
     if topic is None:
         try:
             topic = await _create(context, name, may_create)
+            if version >= ASKED_AGAIN_SINCE:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
         except KafkaError as error:
             internal = name in INTERNAL
             return Entry(error_code=error.code, name=name, topic_id=NO_ID, is_internal=internal)

@@ -111,7 +111,8 @@ def test_configs_of_a_file_and_of_set(tmp_path: Path, make_broker: Make) -> None
     broker = BrokerProcess(tmp_path / "b", {"num.partitions": 5}, told)
     try:
         broker.start()
-        response = metadata(broker, "auto", create=True)
+        metadata(broker, "auto", create=True)
+        response = metadata(broker, "auto")
         assert response.controller_id == 7 and len(response.topics[0].partitions) == 5
         assert [(one.host, one.port) for one in response.brokers] == [("elsewhere", 19092)]
     finally:
@@ -121,6 +122,8 @@ def test_configs_of_a_file_and_of_set(tmp_path: Path, make_broker: Make) -> None
 def test_auto_creation_follows_client_and_config(make_broker: Make) -> None:
     open_, closed = make_broker("open"), make_broker("closed", **{"auto.create.topics.enable": False})
     assert metadata(open_, "a", create=False).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # The answer that creates it says that there was none, as Kafka's does.
+    assert metadata(open_, "a", create=True).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert metadata(open_, "a", create=True).topics[0].error_code == 0
     assert metadata(open_, "a b", create=True).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert metadata(closed, "a", create=True).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
