@@ -142,7 +142,7 @@ BROKER_TARGETS = [
         "a cold consumer (pages dropped) beside a tail consumer and a producer",
         "p99 of the others <= 1.5 x theirs without it",
         (Bound("cold-reader", "ack_p99_growth", 1.5), Bound("cold-reader", "end_to_end_p99_growth", 1.5)),
-        why="Alone the p99 is 0.2-0.6 ms; beside a reader that takes 1.8 GB/s on two cores a turn of the CPU is as long as that. "
+        why="Alone the p99 is 0.2-0.6 ms; beside a reader of 1.8 GB/s on two cores a turn of the CPU is as long as that. "
         "Nothing waits for the disk; beside Kafka's own cold reader its p99 is 7-14 ms.",
     ),
     Target(
