@@ -21,6 +21,9 @@ FLAGS = [
     # A finding ends the run: one that is only printed is one that nobody reads.
     "-fsanitize=address,undefined,fuzzer-no-link", "-fno-sanitize=vptr,function", "-fno-sanitize-recover=undefined",
 ]  # fmt: skip
+# Asked for once, before there are threads: sysconfig's first answer is not thread-safe.
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+INCLUDES = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy.get_include()}"]
 LIBRARIES = ["-lz", "-lsnappy", "-llz4", "-lzstd"]
 # The id store is not a parser, and RocksDB's headers take a minute.
 LEFT_OUT = {"rocks"}
@@ -49,12 +52,11 @@ def link_tree() -> Path:
 
 def compile_module(cpp: Path, into: Path) -> None:
     """Compile one module unless it is newer than its source. Raises SystemExit with the compiler's words."""
-    module = into / f"{cpp.stem}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    module = into / f"{cpp.stem}{SUFFIX}"
     if module.exists() and module.stat().st_mtime >= cpp.stat().st_mtime:
         return
-    includes = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy.get_include()}"]
     fresh = module.with_suffix(".new")
-    command = ["clang++", *FLAGS, *includes, str(cpp), "-o", str(fresh), *LIBRARIES]
+    command = ["clang++", *FLAGS, *INCLUDES, str(cpp), "-o", str(fresh), *LIBRARIES]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{cpp.name} does not compile for fuzzing:\n{done.stderr}")
