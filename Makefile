@@ -59,12 +59,13 @@ test: build
 
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
 SECONDS ?= 10
+RUNS ?= -1
 .PHONY: fuzz
 fuzz: build
 	@command -v clang++ >/dev/null || { sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	 DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends clang; }
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || PENSTOCK_MODULES=crc $(BIN)/pip install -q --no-build-isolation -e '.[fuzz]'
-	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
+	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) --runs $(RUNS)
 
 # Others' programs and test suites against the broker; the first run fetches and builds them. `make compat SUITES=kcat`.
 SUITES ?= kcat java_tools old_java kafka_python librdkafka franz_go kafka_go

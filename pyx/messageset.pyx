@@ -81,7 +81,8 @@ cdef int inflate(const BatchHeader* header, const MessageView* outer, size_t lim
     if codec == CODEC_LZ4 and header.magic == 0:
         if not bytes_resize(copy, n):
             return BATCH_NO_MEMORY
-        memcpy(copy.data(), value, n)
+        if n > 0:                                     # an empty vector has no address
+            memcpy(copy.data(), value, n)
         if not lz4_seal_header(copy.data(), n, False):
             return BATCH_BAD_PAYLOAD
         value = copy.data()

@@ -40,7 +40,7 @@ def environment(work: Path) -> dict[str, str]:
     }
 
 
-def run(target: str, seconds: int, seed: int, again: Path | None) -> bool:
+def run(target: str, seconds: int, runs: int, seed: int, again: Path | None) -> bool:
     """One target; whether it found nothing."""
     corpus, found = FUZZ / "corpus" / target, FUZZ / "found"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def run(target: str, seconds: int, seed: int, again: Path | None) -> bool:
     if again is not None:
         arguments.append(str(again))
     else:
-        arguments += [str(corpus), f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", f"-seed={seed}"]
+        arguments += [str(corpus), f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", f"-seed={seed}", f"-runs={runs}"]
     with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as work:
         done = subprocess.run(
             [sys.executable, str(HERE / "targets.py"), target, *arguments],
@@ -69,6 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", help="default: all")
     parser.add_argument("--seconds", type=int, default=10, help="for each target")
+    parser.add_argument("--runs", type=int, default=-1, help="at most so many inputs for each target")
     parser.add_argument("--seed", type=int, default=1, help="of the dice; 0: another one each time")
     parser.add_argument("--again", type=Path, help="an input to run alone")
     asked = parser.parse_args()
@@ -77,7 +78,7 @@ def main() -> None:
         [sys.executable, str(HERE / "targets.py"), "--list"],
         env={**os.environ, "PYTHONPATH": str(FUZZ.parent.parent)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    results = [run(target, asked.seconds, asked.seed, asked.again) for target in asked.targets or listed.stdout.split()]
+    results = [run(target, asked.seconds, asked.runs, asked.seed, asked.again) for target in asked.targets or listed.stdout.split()]
     sys.exit(0 if all(results) else 1)
 
 
