@@ -49,7 +49,8 @@ def run(target: str, seconds: int, runs: int, seed: int, again: Path | None) -> 
     if again is not None:
         arguments.append(str(again))
     else:
-        arguments += [str(corpus), f"-max_total_time={seconds}", f"-max_len={INPUT_BYTES_MAX}", f"-seed={seed}", f"-runs={runs}"]
+        arguments += [str(corpus), f"-max_total_time={seconds}", f"-runs={runs}", f"-seed={seed}"]
+        arguments.append(f"-max_len={INPUT_BYTES_MAX}")
     with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as work:
         done = subprocess.run(
             [sys.executable, str(HERE / "targets.py"), target, *arguments],
@@ -78,7 +79,8 @@ def main() -> None:
         [sys.executable, str(HERE / "targets.py"), "--list"],
         env={**os.environ, "PYTHONPATH": str(FUZZ.parent.parent)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    results = [run(target, asked.seconds, asked.runs, asked.seed, asked.again) for target in asked.targets or listed.stdout.split()]
+    targets = asked.targets or listed.stdout.split()
+    results = [run(target, asked.seconds, asked.runs, asked.seed, asked.again) for target in targets]
     sys.exit(0 if all(results) else 1)
 
 
