@@ -62,8 +62,9 @@ SECONDS ?= 10
 RUNS ?= -1
 .PHONY: fuzz
 fuzz: build
-	@command -v clang++ >/dev/null || { sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
-	 DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends clang; }
+	@dpkg -s clang libclang-rt-14-dev >/dev/null 2>&1 || { sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	 $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends \
+	 clang libclang-rt-14-dev; }
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || PENSTOCK_MODULES=crc $(BIN)/pip install -q --no-build-isolation -e '.[fuzz]'
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) --runs $(RUNS)
 
