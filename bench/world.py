@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,24 +65,29 @@ class World:
             self._brokers.pop(key).stop()
         if key not in self._brokers:
             properties = {**RECYCLING[side], **{name.replace("_", "."): value for name, value in more.items()}}
-            broker = self.fresh_broker(side, properties)
+            broker = self._fresh_broker(side, properties)
             self._brokers[key] = broker
             broker.start()
         return self._brokers[key]
 
-    def fresh_broker(self, side: str, properties: dict[str, str] | None = None) -> Broker:
-        """A broker of the case's own in a new folder, not started; the case stops it."""
-        return BROKERS[side](self.folder / f"{side}-{next(self._numbers)}", properties or {})
+    @contextmanager
+    def own_broker(self, side: str, *, many_files: bool = False) -> Iterator[Broker]:
+        """A broker of the case's own in a new folder, not started; stopped at the end, and what it wrote removed.
 
-    def forget(self, broker: Broker, *, many_files: bool = False) -> None:
-        """Stop a broker of the case's own and remove what it wrote; what is many files goes only when all is over.
-
-        For a minute ext4 doesn't use the numbers of deleted files again, and looks at each of them whenever a file is made:
-        who deletes thousands of files makes the next broker's partitions slow, whoever that is.
+        What is many files goes only when all is over. For a minute ext4 doesn't use the numbers of deleted files again,
+        and looks at each of them whenever a file is made: who deletes thousands of files makes the next broker's partitions
+        slow, whoever that is.
         """
-        broker.stop()
-        if not many_files:
-            shutil.rmtree(broker.folder, ignore_errors=True)
+        broker = self._fresh_broker(side, {})
+        try:
+            yield broker
+        finally:
+            broker.stop()
+            if not many_files:
+                shutil.rmtree(broker.folder, ignore_errors=True)
+
+    def _fresh_broker(self, side: str, properties: dict[str, str]) -> Broker:
+        return BROKERS[side](self.folder / f"{side}-{next(self._numbers)}", properties)
 
     def floor(self, mode: str, **options: object) -> Floor:
         """A floor server; the case stops it."""

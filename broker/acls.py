@@ -85,6 +85,11 @@ def operations_bits(operations: Iterable[AclOperation]) -> int:
     return sum(1 << operation for operation in operations)
 
 
+def has_unknown(rule: Acl | AclFilter) -> bool:
+    """Whether an element is UNKNOWN: Kafka closes the connection that sends such a rule or filter."""
+    return UNKNOWN in (rule.resource_type, rule.pattern_type, rule.operation, rule.permission)
+
+
 class Acl(NamedTuple):
     """One rule, in the numbers of the wire."""
 

@@ -243,19 +243,22 @@ class Admin(Client):
         request_topic = messages.ListOffsetsRequest.ListOffsetsTopic
 
         def build(node: Mapping[TopicPartition, int]) -> messages.ListOffsetsRequest:
-            topics: dict[str, messages.ListOffsetsRequest.ListOffsetsTopic] = {}
-            for (topic, partition), timestamp in node.items():
-                entry = topics.setdefault(topic, request_topic(name=topic, partitions=[]))
-                epoch = self._epoch(topic, partition)
-                entry.partitions.append(
-                    messages.ListOffsetsRequest.ListOffsetsPartition(
-                        partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp
-                    )
+            topics = [
+                request_topic(
+                    name=topic,
+                    partitions=[
+                        messages.ListOffsetsRequest.ListOffsetsPartition(
+                            partition_index=partition,
+                            current_leader_epoch=self._epoch(topic, partition),
+                            timestamp=node[topic, partition],
+                        )
+                        for partition in partitions
+                    ],
                 )
+                for topic, partitions in by_topic(node).items()
+            ]
             return messages.ListOffsetsRequest(
-                replica_id=-1,
-                isolation_level=int(isolation == "read_committed"),
-                topics=list(topics.values()),
+                replica_id=-1, isolation_level=int(isolation == "read_committed"), topics=topics
             )
 
         def read(answer: messages.ListOffsetsResponse) -> Iterable[tuple[TopicPartition, int, OffsetAt]]:
@@ -274,17 +277,21 @@ class Admin(Client):
         request_topic = messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
         def build(node: Mapping[TopicPartition, int]) -> messages.OffsetForLeaderEpochRequest:
-            topics: dict[str, messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
-            for (topic, partition), epoch in node.items():
-                entry = topics.setdefault(topic, request_topic(topic=topic, partitions=[]))
-                entry.partitions.append(
-                    messages.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
-                        partition=partition,
-                        current_leader_epoch=self._epoch(topic, partition),
-                        leader_epoch=epoch,
-                    )
+            topics = [
+                request_topic(
+                    topic=topic,
+                    partitions=[
+                        messages.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+                            partition=partition,
+                            current_leader_epoch=self._epoch(topic, partition),
+                            leader_epoch=node[topic, partition],
+                        )
+                        for partition in partitions
+                    ],
                 )
-            return messages.OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+                for topic, partitions in by_topic(node).items()
+            ]
+            return messages.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
         def read(
             answer: messages.OffsetForLeaderEpochResponse,
@@ -301,17 +308,19 @@ class Admin(Client):
         request_topic = messages.DeleteRecordsRequest.DeleteRecordsTopic
 
         def build(node: Mapping[TopicPartition, int]) -> messages.DeleteRecordsRequest:
-            topics: dict[str, messages.DeleteRecordsRequest.DeleteRecordsTopic] = {}
-            for (topic, partition), offset in node.items():
-                entry = topics.setdefault(topic, request_topic(name=topic, partitions=[]))
-                entry.partitions.append(
-                    messages.DeleteRecordsRequest.DeleteRecordsPartition(
-                        partition_index=partition, offset=offset
-                    )
+            topics = [
+                request_topic(
+                    name=topic,
+                    partitions=[
+                        messages.DeleteRecordsRequest.DeleteRecordsPartition(
+                            partition_index=partition, offset=node[topic, partition]
+                        )
+                        for partition in partitions
+                    ],
                 )
-            return messages.DeleteRecordsRequest(
-                topics=list(topics.values()), timeout_ms=self.config["request.timeout.ms"]
-            )
+                for topic, partitions in by_topic(node).items()
+            ]
+            return messages.DeleteRecordsRequest(topics=topics, timeout_ms=self.config["request.timeout.ms"])
 
         def read(answer: messages.DeleteRecordsResponse) -> Iterable[tuple[TopicPartition, int, int]]:
             for topic in answer.topics:
@@ -373,15 +382,11 @@ class Admin(Client):
         require_stable waits until offsets of open transactions are decided (KIP-447).
         """
         wanted = list(tps)
-        topics: dict[str, messages.OffsetFetchRequest.OffsetFetchRequestTopic] = {}
-        for topic, partition in wanted:
-            entry = topics.setdefault(
-                topic, messages.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[])
-            )
-            entry.partition_indexes.append(partition)
-        request = messages.OffsetFetchRequest(
-            group_id=group, topics=list(topics.values()), require_stable=require_stable
-        )
+        topics = [
+            messages.OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=partitions)
+            for topic, partitions in by_topic(wanted).items()
+        ]
+        request = messages.OffsetFetchRequest(group_id=group, topics=topics, require_stable=require_stable)
         found = await self._fetch_committed(group, request)
         return {tp: found.get(tp) for tp in wanted}
 
@@ -472,15 +477,14 @@ class Admin(Client):
 
     async def delete_offsets(self, group: str, tps: Iterable[TopicPartition]) -> None:
         """Forget committed offsets of partitions that no member of the group is subscribed to."""
-        topics: dict[str, messages.OffsetDeleteRequest.OffsetDeleteRequestTopic] = {}
-        for topic, partition in tps:
-            entry = topics.setdefault(
-                topic, messages.OffsetDeleteRequest.OffsetDeleteRequestTopic(name=topic, partitions=[])
+        request_partition = messages.OffsetDeleteRequest.OffsetDeleteRequestPartition
+        topics = [
+            messages.OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                name=topic, partitions=[request_partition(partition_index=partition) for partition in partitions]
             )
-            entry.partitions.append(
-                messages.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)
-            )
-        request = messages.OffsetDeleteRequest(group_id=group, topics=list(topics.values()))
+            for topic, partitions in by_topic(tps).items()
+        ]
+        request = messages.OffsetDeleteRequest(group_id=group, topics=topics)
 
         def codes(answer: messages.OffsetDeleteResponse) -> Iterable[int]:
             parts = [part.error_code for topic in answer.topics for part in topic.partitions]
@@ -523,20 +527,33 @@ class _Final(KafkaError):
         self.retriable = False
 
 
+def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partitions under their topics, as Kafka's requests name them; both in the order in which they come."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in tps:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
 def commit_topics(
     offsets: Mapping[TopicPartition, tuple[int, str]],
 ) -> list[messages.OffsetCommitRequest.OffsetCommitRequestTopic]:
     """Offsets by partition in the shape that OffsetCommit wants them."""
-    request_topic = messages.OffsetCommitRequest.OffsetCommitRequestTopic
-    topics: dict[str, messages.OffsetCommitRequest.OffsetCommitRequestTopic] = {}
-    for (topic, partition), (offset, metadata) in offsets.items():
-        entry = topics.setdefault(topic, request_topic(name=topic, partitions=[]))
-        entry.partitions.append(
-            messages.OffsetCommitRequest.OffsetCommitRequestPartition(
-                partition_index=partition, committed_offset=offset, committed_metadata=metadata
-            )
+
+    def request_partition(
+        topic: str, partition: int
+    ) -> messages.OffsetCommitRequest.OffsetCommitRequestPartition:
+        offset, metadata = offsets[topic, partition]
+        return messages.OffsetCommitRequest.OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_metadata=metadata
         )
-    return list(topics.values())
+
+    return [
+        messages.OffsetCommitRequest.OffsetCommitRequestTopic(
+            name=topic, partitions=[request_partition(topic, partition) for partition in partitions]
+        )
+        for topic, partitions in by_topic(offsets).items()
+    ]
 
 
 async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:

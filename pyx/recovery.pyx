@@ -17,9 +17,9 @@ from penstock.pyx.producerstate cimport (
     producers_put, producers_read, producers_remove,
 )
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch, segment_new,
-    segment_open, segment_release, segment_reset_indexes,
-    segment_seal, segment_stem, walk_begin, walk_next,
+    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch,
+    segment_named_offset, segment_new, segment_open, segment_release, segment_reset_indexes, segment_seal, segment_stem,
+    walk_begin, walk_next,
 )
 from penstock.pyx.swap cimport swap_recover
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
@@ -30,7 +30,6 @@ cdef enum:
     WALK_CHUNK = 1 << 20               # one read of a whole walk
     HEADER_CHUNK = 1 << 16             # one read of a walk that looks at headers
     ORIGIN_REPLICA = 2                 # as in partition.pxd: what the log has is taken as it is
-    NAME_DIGITS = 20
 
 # What a walk does beside moving on.
 cdef enum:
@@ -41,21 +40,6 @@ cdef enum:
 
 cdef string snapshot_stem(const string& folder, int64_t offset) noexcept nogil:
     return segment_stem(folder, offset)
-
-
-# The number that a file is named after, if its name is 20 digits and the suffix; -1 otherwise.
-cdef int64_t _offset_of_name(const char* name, const char* suffix) noexcept nogil:
-    cdef int i
-    cdef int64_t offset = 0
-    if strlen(name) != NAME_DIGITS + strlen(suffix) or strncmp(name + NAME_DIGITS, suffix, strlen(suffix)) != 0:
-        return -1
-    for i in range(NAME_DIGITS):
-        if name[i] < c'0' or name[i] > c'9':
-            return -1
-        if offset > (<int64_t>0x7fffffffffffffff - 9) // 10:
-            return -1
-        offset = offset * 10 + (name[i] - c'0')
-    return offset
 
 
 cdef bint _ends_with(const char* name, const char* suffix) noexcept nogil:
@@ -80,11 +64,11 @@ cdef int _list_folder(
         entry = readdir(listing)
         if entry == NULL:
             break
-        offset = _offset_of_name(entry.d_name, b".log")
+        offset = segment_named_offset(entry.d_name, b".log")
         if offset >= 0:
             bases.push_back(offset)
         swaps[0] = swaps[0] or _ends_with(entry.d_name, b".swap")
-        offset = _offset_of_name(entry.d_name, b".snapshot")
+        offset = segment_named_offset(entry.d_name, b".snapshot")
         if offset >= 0:
             snapshots.push_back(offset)
         if _ends_with(entry.d_name, b".deleted") or _ends_with(entry.d_name, b".cleaned") or _ends_with(

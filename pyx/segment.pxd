@@ -70,6 +70,8 @@ cdef int walk_next(LogWalk* walk, BatchHeader* header, const uint8_t** bytes, bi
 cdef void walk_begin(LogWalk* walk, int fd, int64_t position, int64_t end, size_t chunk) noexcept nogil
 
 cdef string segment_stem(const string& folder, int64_t base_offset) noexcept nogil
+# The other way: the offset that a file is named after, if its name is 20 digits and the suffix; -1 otherwise.
+cdef int64_t segment_named_offset(const char* name, const char* suffix) noexcept nogil
 cdef Segment* segment_new(const string& folder, int64_t base_offset, int64_t now_ms) noexcept nogil
 cdef void segment_retain(Segment* s) noexcept nogil
 cdef void segment_release(Segment* s) noexcept nogil

@@ -15,12 +15,13 @@ from penstock.pyx.posix cimport (
     EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
     SYNC_FILE_RANGE_WRITE, O_CLOEXEC, O_CREAT, O_RDWR, atomic_add32, atomic_load32, close, errno, fdatasync, ftruncate,
     open, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf,
-    stat, stat_path, sync_file_range, unlink,
+    stat, stat_path, strlen, strncmp, sync_file_range, unlink,
 )
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor
 from penstock.pyx.txnindex cimport txnindex_add
 
 cdef enum:
+    NAME_DIGITS = 20
     WRITE_OUT_BYTES = 4 << 20
     FIND_CHUNK = 8192                  # one read finds a batch when index.interval.bytes is the default 4096
     TIME_CHUNK = 65536
@@ -39,6 +40,20 @@ cdef string segment_stem(const string& folder, int64_t base_offset) noexcept nog
     snprintf(name, 32, b"/%020lld", <long long>base_offset)
     stem.append(<const char*>name)
     return stem
+
+
+cdef int64_t segment_named_offset(const char* name, const char* suffix) noexcept nogil:
+    cdef int i
+    cdef int64_t offset = 0
+    if strlen(name) != NAME_DIGITS + strlen(suffix) or strncmp(name + NAME_DIGITS, suffix, strlen(suffix)) != 0:
+        return -1
+    for i in range(NAME_DIGITS):
+        if name[i] < c'0' or name[i] > c'9':
+            return -1
+        if offset > (<int64_t>0x7fffffffffffffff - 9) // 10:
+            return -1
+        offset = offset * 10 + (name[i] - c'0')
+    return offset
 
 
 cdef inline string _path(const Segment* s, const char* suffix) noexcept nogil:

@@ -2,16 +2,14 @@
 
 from libc.stdint cimport int64_t, uint8_t
 from penstock.pyx.batch cimport BatchHeader, batch_last_offset
-from penstock.pyx.epochs cimport strtoll
 from penstock.pyx.files cimport sync_folder
 from penstock.pyx.posix cimport (
     DIR, ENOENT, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, open, opendir, readdir, rename, stat,
-    strlen, strncmp, unlink,
+    unlink,
 )
-from penstock.pyx.segment cimport WALK_BATCH, LogWalk, segment_stem, walk_begin, walk_next
+from penstock.pyx.segment cimport WALK_BATCH, LogWalk, segment_named_offset, segment_stem, walk_begin, walk_next
 
 cdef enum:
-    NAME_DIGITS = 20
     LOG = 3                            # its place in SUFFIXES
     WALK_CHUNK = 1 << 16
 
@@ -74,17 +72,6 @@ cdef void swap_undo(const string& stem) noexcept nogil:
         unlink(_name(stem, SUFFIXES[k], b".cleaned").c_str())
 
 
-# The base offset of `<20 digits><suffix>`; -1 for any other name.
-cdef int64_t _base_of(const char* name, const char* suffix) noexcept nogil:
-    cdef int i
-    if strlen(name) != NAME_DIGITS + strlen(suffix) or strncmp(name + NAME_DIGITS, suffix, strlen(suffix)) != 0:
-        return -1
-    for i in range(NAME_DIGITS):
-        if name[i] < c'0' or name[i] > c'9':
-            return -1
-    return strtoll(name, NULL, 10)     # the largest number when it is too large for one: no segment has it
-
-
 # Base offsets of the `.swap` files, by the suffix in front of that (as in SUFFIXES), and of the segments. 0 or errno.
 cdef int _list(const string& folder, vector[int64_t]* swaps, vector[int64_t]& bases) noexcept nogil:
     cdef dirent* entry
@@ -100,10 +87,10 @@ cdef int _list(const string& folder, vector[int64_t]* swaps, vector[int64_t]& ba
         for k in range(4):
             name.assign(SUFFIXES[k])
             name.append(b".swap")
-            if _base_of(entry.d_name, name.c_str()) >= 0:
-                swaps[k].push_back(_base_of(entry.d_name, name.c_str()))
-        if _base_of(entry.d_name, b".log") >= 0:
-            bases.push_back(_base_of(entry.d_name, b".log"))
+            if segment_named_offset(entry.d_name, name.c_str()) >= 0:
+                swaps[k].push_back(segment_named_offset(entry.d_name, name.c_str()))
+        if segment_named_offset(entry.d_name, b".log") >= 0:
+            bases.push_back(segment_named_offset(entry.d_name, b".log"))
     closedir(listing)
     return 0
 

@@ -61,14 +61,11 @@ class Start(Case):
     warm: bool = False
 
     def run(self, world: World, side: str) -> Sample:
-        broker = world.fresh_broker(side)
-        try:
+        with world.own_broker(side) as broker:
             started = time.monotonic()
             broker.launch()
             first_produce(broker, "first")
             return {"start_s": time.monotonic() - started, "start_cpu_s": broker.cpu_s()}
-        finally:
-            world.forget(broker)
 
 
 @dataclass
@@ -104,8 +101,7 @@ class Memory(Case):
     load_gb: float = 0.5
 
     def run(self, world: World, side: str) -> Sample:
-        broker = world.fresh_broker(side)
-        try:
+        with world.own_broker(side) as broker:
             broker.start()
             first_produce(broker, "first")
             time.sleep(world.seconds(10))
@@ -119,8 +115,6 @@ class Memory(Case):
                 "rss_each_connection_kib": each_kib,
                 "idle_cpu_percent": cpu_s / idle_s * 100,
             }
-        finally:
-            world.forget(broker)
 
     def _connections(self, world: World, broker: Broker) -> float:
         """Resident memory of the broker that each of many connections takes once its first request is answered."""
@@ -168,8 +162,7 @@ class Recovery(Case):
     gb: float = 2.0
 
     def run(self, world: World, side: str) -> Sample:
-        broker = world.fresh_broker(side)
-        try:
+        with world.own_broker(side) as broker:
             broker.start()
             topic = world.topic(broker, self.name, PARTITIONS)
             path = world.path(self.name)
@@ -182,8 +175,6 @@ class Recovery(Case):
             broker.launch()
             first_fetch(broker, topic, PARTITIONS - 1)
             return {"to_first_fetch_s": time.monotonic() - started, "recovery_cpu_s": broker.cpu_s()}
-        finally:
-            world.forget(broker)
 
 
 @dataclass
@@ -197,9 +188,9 @@ class Partitions(Case):
     partitions: int = 1_000
 
     def run(self, world: World, side: str) -> Sample:
-        broker, count = world.fresh_broker(side), world.scaled(self.partitions, least=4)
+        count = world.scaled(self.partitions, least=4)
         body = frames.batch([b"one"])
-        try:
+        with world.own_broker(side, many_files=True) as broker:
             broker.start()
             first_produce(broker, "first")
             started, cpu_s = time.monotonic(), broker.cpu_s()
@@ -215,8 +206,6 @@ class Partitions(Case):
             broker.kill()
             sample["restart_after_kill_s"] = timed(lambda: self._back(broker, count))
             return sample
-        finally:
-            world.forget(broker, many_files=True)
 
     def _back(self, broker: Broker, count: int) -> None:
         broker.launch()

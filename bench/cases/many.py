@@ -29,12 +29,9 @@ class Crowd(Case):
     groups: int = 10_000
 
     def run(self, world: World, side: str) -> Sample:
-        broker = world.fresh_broker(side)
-        try:
+        with world.own_broker(side, many_files=True) as broker:
             broker.start()
             return self._measure(world, broker)
-        finally:
-            world.forget(broker, many_files=True)
 
     def _measure(self, world: World, broker: Broker) -> Sample:
         each = min(TOPIC_PARTITIONS, world.scaled(TOPIC_PARTITIONS, least=2))

@@ -4,7 +4,7 @@ Kafka without an authorizer answers SECURITY_DISABLED; this broker keeps them fo
 says at start that it doesn't enforce them.
 """
 
-from penstock.broker.acls import UNKNOWN, Acl, check
+from penstock.broker.acls import Acl, check, has_unknown
 from penstock.broker.context import Call, Context
 from penstock.broker.dispatch import CloseConnection
 from penstock.errors import KafkaError
@@ -27,7 +27,7 @@ async def handle(context: Context, request: CreateAclsRequest, call: Call) -> Cr
             creation.operation,
             creation.permission_type,
         )
-        if UNKNOWN in (acl.resource_type, acl.pattern_type, acl.operation, acl.permission):
+        if has_unknown(acl):
             raise CloseConnection("an ACL with an unknown element")
         result = CreateAclsResponse.AclCreationResult(error_message=None)
         try:

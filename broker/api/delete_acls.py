@@ -3,7 +3,7 @@
 All filters are looked up before anything is taken away, so an ACL may be in the answer of several.
 """
 
-from penstock.broker.acls import UNKNOWN, AclFilter
+from penstock.broker.acls import AclFilter, has_unknown
 from penstock.broker.context import Call, Context
 from penstock.broker.dispatch import CloseConnection
 from penstock.pyx.wire.messages import DeleteAclsRequest, DeleteAclsResponse
@@ -24,7 +24,7 @@ async def handle(context: Context, request: DeleteAclsRequest, call: Call) -> De
             asked.operation,
             asked.permission_type,
         )
-        if UNKNOWN in (wanted.resource_type, wanted.pattern_type, wanted.operation, wanted.permission):
+        if has_unknown(wanted):
             raise CloseConnection("an ACL filter with an unknown element")
         filters.append(wanted)
     response = DeleteAclsResponse()

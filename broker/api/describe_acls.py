@@ -3,7 +3,7 @@
 Version 0 knows literal names only. ACLs are stored and described; nothing enforces them yet.
 """
 
-from penstock.broker.acls import UNKNOWN, AclFilter, PatternType
+from penstock.broker.acls import AclFilter, PatternType, has_unknown
 from penstock.broker.context import Call, Context
 from penstock.broker.dispatch import CloseConnection
 from penstock.pyx.wire.messages import DescribeAclsRequest, DescribeAclsResponse
@@ -15,17 +15,16 @@ Resource = DescribeAclsResponse.DescribeAclsResource
 
 async def handle(context: Context, request: DescribeAclsRequest, call: Call) -> DescribeAclsResponse:
     """Answer resource by resource."""
-    pattern = request.pattern_type_filter
     wanted = AclFilter(
         request.resource_type_filter,
         request.resource_name_filter,
-        pattern,
+        request.pattern_type_filter,
         request.principal_filter,
         request.host_filter,
         request.operation,
         request.permission_type,
     )
-    if UNKNOWN in (wanted.resource_type, pattern, wanted.operation, wanted.permission):
+    if has_unknown(wanted):
         raise CloseConnection("an ACL filter with an unknown element")
     resources: dict[tuple[int, str, int], Resource] = {}
     for acl in context.acls.find(wanted):

@@ -97,8 +97,9 @@ def _join_of_new(group: Group, event: Join, now: Now, out: Out) -> None:
         _add_member(group, event, event.fresh_member_id, now, out)
 
 
-def _add_member(group: Group, event: Join, member_id: str, now: Now, out: Out) -> None:
-    member = Member(
+def _member(event: Join, member_id: str) -> Member:
+    """A member as its JoinGroup describes it; it waits for the answer."""
+    return Member(
         id=member_id,
         instance_id=event.instance_id,
         client_id=event.client_id,
@@ -107,9 +108,13 @@ def _add_member(group: Group, event: Join, member_id: str, now: Now, out: Out) -
         session_timeout_ms=event.session_timeout_ms,
         protocols=event.protocols,
         join_token=event.token,
-        is_new=True,
-        deadline_ms=now.mono_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
     )
+
+
+def _add_member(group: Group, event: Join, member_id: str, now: Now, out: Out) -> None:
+    member = _member(event, member_id)
+    member.is_new = True
+    member.deadline_ms = now.mono_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
     wake(group, member.deadline_ms)
     if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay_left_ms >= 0:
         group.new_member_added = True
@@ -162,17 +167,8 @@ def _static_member_returned(group: Group, event: Join, old_id: str, now: Now, ou
     old, old_leader = group.members[old_id], group.leader
     answer_join(old, JoinResult(ErrorCode.FENCED_INSTANCE_ID, old_id), out)
     answer_sync(old, SyncResult(ErrorCode.FENCED_INSTANCE_ID), out)
-    member = Member(
-        id=event.fresh_member_id,
-        instance_id=event.instance_id,
-        client_id=event.client_id,
-        client_host=event.client_host,
-        rebalance_timeout_ms=event.rebalance_timeout_ms,
-        session_timeout_ms=event.session_timeout_ms,
-        protocols=event.protocols,
-        assignment=old.assignment,
-        join_token=event.token,
-    )
+    member = _member(event, event.fresh_member_id)
+    member.assignment = old.assignment
     _replace_member(group, old, member)
     await_heartbeat(group, member, now)
     if group.state is GroupState.STABLE and select_protocol(group) == group.protocol:

@@ -47,6 +47,19 @@ class Member:
         """What the member said under that protocol."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
+    def snapshot(self, metadata: bytes, assignment: bytes) -> MemberSnapshot:
+        """The member as it is told and stored, with these of its bytes."""
+        return MemberSnapshot(
+            self.id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            metadata,
+            assignment,
+        )
+
 
 @dataclass(slots=True, frozen=True)
 class MemberSnapshot:
@@ -199,16 +212,7 @@ def subscription_topics(metadata: bytes) -> list[str] | None:
 
 def snapshot(group: Group, assignment: Mapping[str, bytes]) -> GroupSnapshot:
     members = tuple(
-        MemberSnapshot(
-            m.id,
-            m.instance_id,
-            m.client_id,
-            m.client_host,
-            m.rebalance_timeout_ms,
-            m.session_timeout_ms,
-            m.metadata(group.protocol),
-            assignment.get(m.id, b""),
-        )
+        m.snapshot(m.metadata(group.protocol), assignment.get(m.id, b""))
         for m in group.members.values()
     )
     return GroupSnapshot(
@@ -264,16 +268,7 @@ def describe(group: Group) -> Described:
     """The group as an operator sees it."""
     stable = group.state is GroupState.STABLE
     members = [
-        MemberSnapshot(
-            m.id,
-            m.instance_id,
-            m.client_id,
-            m.client_host,
-            m.rebalance_timeout_ms,
-            m.session_timeout_ms,
-            m.metadata(group.protocol) if stable else b"",
-            m.assignment if stable else b"",
-        )
+        m.snapshot(m.metadata(group.protocol), m.assignment) if stable else m.snapshot(b"", b"")
         for m in group.members.values()
     ]
     return Described(group.state.value, group.protocol_type or "", (group.protocol or "") if stable else "", members)
