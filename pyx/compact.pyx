@@ -240,7 +240,7 @@ cdef int clean_index(Cleaning* c, Segment* s, int64_t next_base) noexcept nogil:
     if fd < 0:
         return -fd
     if c.first_dirty > s.base_offset:
-        result = segment_find(s, c.first_dirty, s.size, &header, &position)
+        result = segment_find(s, c.first_dirty, s.size, False, &header, &position)
         if result != WALK_BATCH and result != WALK_END:
             return _walk_fault(c, &walk, &header, expected, result)
     walk_begin(&walk, fd, position, s.size, CHUNK)

@@ -12,8 +12,8 @@ from penstock.pyx.fetch cimport (
     FetchRange,
     range_release,
 )
-from penstock.pyx.fetchconvert cimport read_cached
 from penstock.pyx.fetchset cimport FetchPartition, FetchSet, FetchTopic, set_move_last
+from penstock.pyx.files cimport read_cached_at
 from penstock.pyx.frame cimport (
     TOPIC_ID_BYTES,
     Slice,
@@ -69,7 +69,7 @@ cdef bint copy_range(Writer* w, const ReadResult* read) noexcept nogil:
     """Reads a small range into the answer, if it is in memory."""
     if not writer_room(w, <size_t>read.length):
         return False
-    if not read_cached(read.fd, w.p + w.n, <size_t>read.length, read.position):
+    if read_cached_at(read.fd, w.p + w.n, <size_t>read.length, read.position) != read.length:
         return False
     w.n += <size_t>read.length
     return True

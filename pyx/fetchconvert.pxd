@@ -13,6 +13,3 @@ cdef enum:
 # Makes `converted` of every range, or sets its error. CONVERT_DONE, or the range that isn't in memory (never when
 # `may_block`): have it read, gather again, convert again.
 cdef int32_t fetch_convert(FetchJob* job, bint may_block) noexcept nogil
-
-# Reads n bytes if that takes no disk. A file system that can't tell is read anyway.
-cdef bint read_cached(int fd, uint8_t* to, size_t n, int64_t position) noexcept nogil

@@ -6,23 +6,12 @@ from penstock.pyx.batch cimport BatchHeader, batch_last_offset, batch_parse
 from penstock.pyx.convert cimport CONVERT_OPENED_ENOUGH_BYTES, convert_down
 from penstock.pyx.fetch cimport FETCH_MAGIC_1_FROM, FetchRange, range_release
 from penstock.pyx.fetchset cimport FetchPartition
-from penstock.pyx.files cimport dropped, made, read_at
-from penstock.pyx.posix cimport EOPNOTSUPP, RWF_NOWAIT, errno, iovec, preadv2
+from penstock.pyx.files cimport dropped, made, read_at, read_cached_at
 from penstock.pyx.read cimport partition_read, read_release
 
 cdef enum:
     KAFKA_STORAGE_ERROR = 56
     READS_MAX = 16                    # of one partition, while all that is read are markers
-
-cdef bint read_cached(int fd, uint8_t* to, size_t n, int64_t position) noexcept nogil:
-    cdef iovec part
-    cdef ssize_t got
-    part.iov_base = to
-    part.iov_len = n
-    got = preadv2(fd, &part, 1, position, RWF_NOWAIT)
-    if got < 0 and errno == EOPNOTSUPP:
-        got = preadv2(fd, &part, 1, position, 0)
-    return got == <ssize_t>n
 
 
 cdef size_t whole_batches(const uint8_t* p, size_t n, int64_t* next_offset) noexcept nogil:
@@ -40,7 +29,7 @@ cdef bint load(FetchRange* r, vector[uint8_t]& stored, bint may_block) noexcept 
     cdef size_t n = <size_t>r.read.length
     stored.resize(n)
     if not may_block:
-        return read_cached(r.read.fd, stored.data(), n, r.read.position)
+        return read_cached_at(r.read.fd, stored.data(), n, r.read.position) == r.read.length
     if read_at(r.read.fd, stored.data(), n, r.read.position) != r.read.length:
         r.error = KAFKA_STORAGE_ERROR
     return True

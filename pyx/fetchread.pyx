@@ -11,8 +11,9 @@ from penstock.pyx.fetch cimport (
     fetch_drop_ranges,
     range_release,
 )
-from penstock.pyx.fetchconvert cimport CONVERT_DONE, CONVERT_STORED_MAX_BYTES, fetch_convert, read_cached
+from penstock.pyx.fetchconvert cimport CONVERT_DONE, CONVERT_STORED_MAX_BYTES, fetch_convert
 from penstock.pyx.fetchset cimport NOWHERE, FetchPartition, FetchSet, set_resolve, set_unresolve
+from penstock.pyx.files cimport read_cached_at
 from penstock.pyx.partition cimport (
     ISOLATION_COMMITTED,
     partition_epoch_end,
@@ -57,20 +58,25 @@ cdef void check_epochs(const FetchPartition* partition, FetchRange* r) noexcept 
         r.diverging_end = end_offset
 
 
+cdef bint read_front(const ReadResult* read, uint8_t* to, int64_t n) noexcept nogil:
+    """Reads a range's first bytes. False: it has fewer, or they aren't in memory."""
+    return read.length >= n and read_cached_at(read.fd, to, <size_t>n, read.position) == n
+
+
 cdef bint begins_whole(const ReadResult* read) noexcept nogil:
     """Whether the first batch of a range is whole in it. Pages that aren't in memory say no."""
     cdef uint8_t header[LOG_OVERHEAD]
-    if read.length < LOG_OVERHEAD or not read_cached(read.fd, header, LOG_OVERHEAD, read.position):
-        return False
-    return LOG_OVERHEAD + <int64_t>get_i32(header + LENGTH_AT) <= read.length
+    return read_front(read, header, LOG_OVERHEAD) and (
+        LOG_OVERHEAD + <int64_t>get_i32(header + LENGTH_AT) <= read.length
+    )
 
 
 cdef bint begins_with_zstd(const ReadResult* read) noexcept nogil:
     """Whether the first batch is of zstd, as far as its pages are in memory."""
     cdef uint8_t header[ATTRIBUTES_AT + 2]
-    if read.length < ATTRIBUTES_AT + 2 or not read_cached(read.fd, header, ATTRIBUTES_AT + 2, read.position):
-        return False
-    return header[MAGIC_AT] >= 2 and get_i16(header + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD
+    return read_front(read, header, ATTRIBUTES_AT + 2) and (
+        header[MAGIC_AT] >= 2 and get_i16(header + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD
+    )
 
 
 cdef struct Limits:

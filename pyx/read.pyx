@@ -14,9 +14,8 @@ from penstock.pyx.partitionlog cimport (
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.recovery cimport LogState
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_END, Segment, segment_aborts, segment_bound, segment_find, segment_find_time, segment_is_cold,
-    segment_open,
-    segment_release, segment_retain,
+    WALK_BATCH, WALK_COLD, WALK_END, Segment, segment_aborts, segment_bound, segment_find, segment_find_time,
+    segment_open, segment_release, segment_retain,
 )
 from penstock.pyx.txnindex cimport (
     TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
@@ -64,11 +63,14 @@ cdef void _reach(PartitionLog* p, int64_t offset, int8_t isolation, Reach* out) 
             out.limit = at(first).second.position
 
 
-# Without the lock: the range in the segment. WALK_BATCH, WALK_END (go on in the next segment), or what failed.
-cdef int _locate(Reach* reach, int64_t offset, BatchHeader* header, int64_t* position) noexcept nogil:
+# Without the lock: the range in the segment. WALK_BATCH, WALK_END (go on in the next segment), WALK_COLD, or what
+# failed.
+cdef int _locate(
+    Reach* reach, int64_t offset, bint cached, BatchHeader* header, int64_t* position
+) noexcept nogil:
     cdef int result
     if reach.limit < 0:
-        result = segment_find(reach.segment, reach.end, reach.size, header, position)
+        result = segment_find(reach.segment, reach.end, reach.size, cached, header, position)
         if result != WALK_BATCH and result != WALK_END:
             return result
         reach.limit = position[0]          # the end of the segment, if what lay at `end` is missing
@@ -77,7 +79,7 @@ cdef int _locate(Reach* reach, int64_t offset, BatchHeader* header, int64_t* pos
         header.size = reach.tail_size
         position[0] = reach.tail_position
         return WALK_BATCH
-    return segment_find(reach.segment, offset, reach.limit, header, position)
+    return segment_find(reach.segment, offset, reach.limit, cached, header, position)
 
 
 # After a read that failed with -errno: a disk that gives EIO takes its whole folder offline, as in Kafka.
@@ -101,18 +103,6 @@ cdef int16_t partition_read_cached(
     Partition* partition, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil:
     return _read(partition, offset, max_bytes, whole_first_batch, isolation, True, out)
-
-
-# Without the lock: fills `out` with what has to be in memory for the search. False: all of it is.
-cdef bint _is_cold(const Reach* reach, int64_t offset, ReadResult* out) noexcept nogil:
-    cdef int64_t position = 0
-    if offset == reach.tail_offset or not segment_is_cold(reach.segment, offset, reach.size, &position):
-        return False
-    out.segment = reach.segment
-    out.fd = segment_open(reach.segment, False)
-    out.position = position
-    out.length = min(reach.size - position, <int64_t>COLD_READ_BYTES)
-    return True
 
 
 cdef int16_t _read(
@@ -149,11 +139,15 @@ cdef int16_t _read(
             return error
         _reach(p, offset, isolation, &reach)
         pthread_mutex_unlock(&p.lock)
-        if cached and _is_cold(&reach, offset, out):
-            return READ_COLD
-        result = _locate(&reach, offset, &header, &position)
+        result = _locate(&reach, offset, cached, &header, &position)
         if result == WALK_BATCH:
             break
+        if result == WALK_COLD:
+            out.segment = reach.segment
+            out.fd = segment_open(reach.segment, False)
+            out.position = position
+            out.length = min(reach.size - position, <int64_t>COLD_READ_BYTES)
+            return READ_COLD
         segment_release(reach.segment)
         if result != WALK_END:
             _note_failure(p, result)

@@ -6,7 +6,7 @@ from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
 
 cdef enum:
     READER_JOBS_MAX = 1024            # waiting at once; beyond it the network thread reads the range itself
-    READER_CHUNK_BYTES = 262144
+    READER_CHUNK_BYTES = 262144       # of one system call: the kernel may not give the processor to others within one
 
 # Called by a reader thread when the range has been read (or could not be: who sends it will see).
 ctypedef void (*WarmHook)(void* owner, uint32_t place, uint32_t generation) noexcept nogil

@@ -58,11 +58,13 @@ cdef struct LogWalk:
     vector[uint8_t] buffer
     int64_t buffer_at
     size_t buffered
+    bint cached                        # only what is in the page cache
 
 cdef enum WalkResult:
     WALK_END = 0
     WALK_BATCH = 1
     WALK_GARBAGE = 2                   # no whole batch with a sensible header at `position`; below 0: -errno
+    WALK_COLD = 3                      # what is at `position` isn't in the page cache, and only that was wanted
 
 # Gives a batch's header (and its first bytes, all of them if `whole`) and moves on. The pointer holds until the
 # next call.
@@ -121,14 +123,13 @@ cdef void empty_trash(vector[DeletedFile]& trash, int64_t now_ms) noexcept nogil
 cdef int segment_delete(Segment* s) noexcept nogil
 
 # The first batch whose last offset is at or above `offset`, below `limit` bytes: WALK_BATCH, WALK_END (none),
-# WALK_GARBAGE, or -errno.
+# WALK_GARBAGE, or -errno. With `cached` it doesn't wait for a disk to read the log: WALK_COLD, and `position` says
+# where.
 cdef int segment_find(
-    Segment* s, int64_t offset, int64_t limit, BatchHeader* header, int64_t* position
+    Segment* s, int64_t offset, int64_t limit, bint cached, BatchHeader* header, int64_t* position
 ) noexcept nogil
 # An offset that no record of the segment before `position` reaches, from the index; next_offset if it doesn't say.
 cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil
-# Whether a segment_find would wait for a disk: the page where it begins isn't in memory. `position` is where that is.
-cdef bint segment_is_cold(Segment* s, int64_t offset, int64_t limit, int64_t* position) noexcept nogil
 # The first record whose timestamp is at or above the wanted one, at or after `from_offset`: WALK_*; or -errno.
 # `may_inflate`: bytes that batches may be inflated to for it, counted down. A batch that would take more isn't opened:
 # its header says that it may have the record, so the answer is where it begins, and its largest timestamp.

@@ -4,15 +4,16 @@ from penstock.pyx.batch cimport (
     BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
     batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
 )
-from penstock.pyx.files cimport FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_at
+from penstock.pyx.files cimport (
+    FILE_MODE, dropped, is_shortage, made, read_at, read_cached_at, sync_file, write_at,
+)
 from penstock.pyx.index cimport (
     INDEX_ENTRY, index_add, index_bound, index_floor, index_hold, index_release, index_reset, index_unmap, index_view,
     index_write,
 )
 from penstock.pyx.messageset cimport message_at_time
-from penstock.pyx.reader cimport range_is_cached
 from penstock.pyx.posix cimport (
-    EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
+    EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
     SYNC_FILE_RANGE_WRITE, O_CLOEXEC, O_CREAT, O_RDWR, atomic_add32, atomic_load32, close, errno, fdatasync, ftruncate,
     open, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf,
     stat, stat_path, strlen, strncmp, sync_file_range, unlink,
@@ -354,9 +355,11 @@ cdef void walk_begin(LogWalk* walk, int fd, int64_t position, int64_t end, size_
     walk.chunk = chunk
     walk.buffer_at = 0
     walk.buffered = 0
+    walk.cached = False
 
 
-# At least `n` bytes from walk.position on in the buffer (fewer at the end of the file). The bytes there, or -errno.
+# At least `n` bytes from walk.position on in the buffer (fewer at the end of the file). The bytes there, or -errno:
+# -EAGAIN when they aren't in the page cache.
 cdef inline int64_t _fill(LogWalk* walk, size_t n) noexcept nogil:
     cdef int64_t got, want
     cdef int64_t ahead = walk.buffer_at + <int64_t>walk.buffered - walk.position
@@ -367,7 +370,12 @@ cdef inline int64_t _fill(LogWalk* walk, size_t n) noexcept nogil:
         want = walk.end - walk.position
     if walk.buffer.size() < <size_t>want:
         walk.buffer.resize(<size_t>want)
-    got = read_at(walk.fd, walk.buffer.data(), <size_t>want, walk.position)
+    if walk.cached:
+        got = read_cached_at(walk.fd, walk.buffer.data(), <size_t>want, walk.position)
+        if 0 <= got < min(want, <int64_t>n):
+            return -EAGAIN
+    else:
+        got = read_at(walk.fd, walk.buffer.data(), <size_t>want, walk.position)
     if got < 0:
         return got
     walk.buffer_at = walk.position
@@ -383,7 +391,7 @@ cdef int walk_next(LogWalk* walk, BatchHeader* header, const uint8_t** bytes, bi
         return WALK_END
     left = _fill(walk, RECORDS_AT)
     if left < 0:
-        return <int>left
+        return WALK_COLD if left == -EAGAIN else <int>left
     p = walk.buffer.data() + (walk.position - walk.buffer_at)
     fault = batch_parse_header(p, <size_t>left, header)
     if fault == BATCH_PARTIAL and left < RECORDS_AT:
@@ -393,7 +401,7 @@ cdef int walk_next(LogWalk* walk, BatchHeader* header, const uint8_t** bytes, bi
     if whole:
         left = _fill(walk, <size_t>header.size)
         if left < 0:
-            return <int>left
+            return WALK_COLD if left == -EAGAIN else <int>left
         if left < header.size:
             return WALK_GARBAGE
         p = walk.buffer.data() + (walk.position - walk.buffer_at)
@@ -403,7 +411,7 @@ cdef int walk_next(LogWalk* walk, BatchHeader* header, const uint8_t** bytes, bi
 
 
 cdef int segment_find(
-    Segment* s, int64_t offset, int64_t limit, BatchHeader* header, int64_t* position
+    Segment* s, int64_t offset, int64_t limit, bint cached, BatchHeader* header, int64_t* position
 ) noexcept nogil:
     cdef const uint8_t* entries
     cdef size_t n
@@ -425,6 +433,7 @@ cdef int segment_find(
         start = 0                      # an index that lies costs time, never a wrong answer
     while True:
         walk_begin(&walk, fd, start, limit, FIND_CHUNK)
+        walk.cached = cached
         while True:
             result = walk_next(&walk, header, &bytes, False)
             if result != WALK_BATCH or batch_last_offset(header) >= offset:
@@ -434,23 +443,6 @@ cdef int segment_find(
             continue
         position[0] = walk.position - header.size if result == WALK_BATCH else walk.position
         return result
-
-
-cdef bint segment_is_cold(Segment* s, int64_t offset, int64_t limit, int64_t* position) noexcept nogil:
-    cdef const uint8_t* entries
-    cdef size_t n
-    cdef int64_t start = 0
-    cdef int fd = segment_open(s, False)
-    if fd < 0:
-        return False                       # segment_find says what is wrong
-    pthread_mutex_lock(&s.lock)
-    if _offset_entries(s, &entries, &n) == 0:
-        start = index_floor(entries, n, s.base_offset, offset)
-    pthread_mutex_unlock(&s.lock)
-    if start < 0 or start >= limit:
-        start = 0
-    position[0] = start
-    return limit > start and not range_is_cached(fd, start, min(limit - start, <int64_t>FIND_CHUNK))
 
 
 cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
@@ -530,7 +522,7 @@ cdef int segment_find_time(
         return -result
     if start < from_offset:
         start = from_offset
-    result = segment_find(s, start, limit, &header, &position)
+    result = segment_find(s, start, limit, False, &header, &position)
     if result != WALK_BATCH:
         return result
     walk_begin(&walk, s.fd, position, limit, TIME_CHUNK)

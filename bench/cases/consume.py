@@ -11,8 +11,9 @@ from pathlib import Path
 from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.cases.latency import Paced
+from penstock.bench.disk import NoLimitError, slow_disk
 from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Broker, Floor, Server
-from penstock.bench.world import GB, World
+from penstock.bench.world import GB, Skipped, World
 
 RECORD_BYTES = 1024
 BATCH_BYTES = 131_072
@@ -134,19 +135,36 @@ def fetch_answer(topic: str) -> bytes:
 
 @dataclass
 class Cold(Case):
-    """A producer and a consumer at the end of one topic, alone and then beside a consumer that reads from the disk."""
+    """A producer and a consumer at the end of one topic, alone and then beside a consumer that reads from the disk.
 
-    name: str = "cold-reader"
-    title: str = "a consumer of pages that were dropped, beside a tail consumer and a producer (2,000 a second)"
+    What is asked is whether the others wait for the disk. A disk that is faster than SATA leaves no time to wait and only
+    takes the processors from everybody, so there is a limit on what the broker reads.
+    """
+
+    name: str
+    title: str
+    disk_mb_per_s: int = 0  # no more than that from the disk; 0: as much as it gives
     gb: float = 0.5
     seconds: float = 10.0
     warm: bool = False
     _filled: dict[str, Filled] = field(default_factory=dict)
 
     def prepare(self, world: World, side: str) -> None:
-        self._filled[side] = fill(world, world.broker(side), self.name, self.gb)
+        broker = world.broker(side)
+        self._filled[side] = fill(world, broker, self.name, self.gb)
+        drop_pages(broker.log_folder(self._filled[side].topic, 0))  # so that none is written while others are measured
 
     def run(self, world: World, side: str) -> Sample:
+        broker = world.broker(side)
+        if not self.disk_mb_per_s:
+            return self._measure(world, side)
+        try:
+            with slow_disk(broker.pid, broker.folder, self.disk_mb_per_s * 1_000_000):
+                return self._measure(world, side)
+        except NoLimitError as error:
+            raise Skipped(str(error)) from None
+
+    def _measure(self, world: World, side: str) -> Sample:
         broker = world.broker(side)
         paced = Paced("cold-reader", "", rate=2_000, seconds=self.seconds, tail=True)
         alone = paced.run(world, side)
@@ -172,7 +190,11 @@ class Cold(Case):
 
 
 class ColdReader(threading.Thread):
-    """Drops a topic's pages and reads it from the disk, again and again until `end`."""
+    """Drops a topic's pages and reads it from the disk, again and again until `end`.
+
+    Its client gets the processor time that nobody else wants and copies little at a time: on few cores the clients would
+    wait for each other, not for the broker.
+    """
 
     def __init__(self, world: World, broker: Broker, filled: Filled) -> None:
         super().__init__(name="cold-reader", daemon=True)
@@ -183,11 +205,12 @@ class ColdReader(threading.Thread):
 
     def run(self) -> None:
         filled = self._filled
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # this thread, and the programs that it starts
         try:
             while not self._ended.is_set():
                 drop_pages(self._broker.log_folder(filled.topic, 0))
                 done = self._world.fetch(
-                    self._broker, 1, filled.frame, offset_at=filled.offset_at, until=filled.end, recv=262_144
+                    self._broker, 1, filled.frame, offset_at=filled.offset_at, until=filled.end, recv=16_384
                 )
                 self.mb_per_s = done["bytes"] / 1e6 / done["seconds"]
         except Exception as error:  # noqa: BLE001 - raised by `end` in the thread that measures
@@ -216,5 +239,10 @@ CASES: list[Case] = [
     Consume("consume-1", "consume, 1 consumer, warm, recv of 64 KB", 1, 65_536),
     Consume("consume-1-recv-1m", "consume, 1 consumer, warm, recv of 1 MB", 1, 1 << 20),
     Consume("consume-4", "consume, 4 consumers, warm, recv of 64 KB", 4, 65_536),
-    Cold(),
+    Cold(
+        "cold-reader",
+        "a consumer of pages that were dropped (disk of 250 MB/s), beside a tail consumer and a producer (2,000 a second)",
+        disk_mb_per_s=250,
+    ),
+    Cold("cold-reader-fast-disk", "the same with all that the disk gives"),
 ]

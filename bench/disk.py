@@ -1,0 +1,66 @@
+"""A slower disk for one process: the kernel's limit on what a control group reads from a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+GROUPS = Path("/sys/fs/cgroup")
+DEVICES = Path("/sys/dev/block")
+
+
+class NoLimitError(Exception):
+    """This machine lets nobody limit that disk; the text is the reason in a sentence."""
+
+
+@contextmanager
+def slow_disk(pid: int, folder: Path, bytes_per_s: int) -> Iterator[None]:
+    """Let a process read no faster than that from the disk on which a folder is. Raises NoLimitError."""
+    device, old = disk_of(folder), GROUPS / "blkio"
+    try:
+        if old.is_dir():
+            home, group = _enter(pid, old, "blkio", {"blkio.throttle.read_bps_device": f"{device} {bytes_per_s}"})
+        else:
+            (GROUPS / "cgroup.subtree_control").write_text("+io")
+            home, group = _enter(pid, GROUPS, "", {"io.max": f"{device} rbps={bytes_per_s}"})
+    except OSError as error:
+        raise NoLimitError(f"the disk can't be slowed down here: {error}") from None
+    try:
+        yield
+    finally:
+        (home / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+def disk_of(folder: Path) -> str:
+    """MAJOR:MINOR of the whole disk, which is what limits are set on. Raises NoLimitError."""
+    device = folder.stat().st_dev
+    entry = DEVICES / f"{os.major(device)}:{os.minor(device)}"
+    if not entry.exists():
+        raise NoLimitError(f"`{folder}` is not on a disk of its own file system's")
+    if (entry / "partition").exists():
+        entry = entry.resolve().parent
+    return (entry / "dev").read_text().strip()
+
+
+def own_groups(pid: int) -> dict[str, str]:
+    """The group that a process is in, by controller; by "" in version 2 of control groups."""
+    lines = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    return {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
+
+
+def _enter(pid: int, root: Path, controller: str, limits: dict[str, str]) -> tuple[Path, Path]:
+    """Move the process into a new group that has these limits. Returns the group that it was in, and the new one."""
+    home = own_groups(pid)[controller]
+    group = root / f"penstock-bench-{pid}"
+    group.mkdir()
+    try:
+        for name, value in limits.items():
+            (group / name).write_text(value)
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError:
+        group.rmdir()
+        raise
+    return root / home.lstrip("/"), group

@@ -1,0 +1,72 @@
+"""The slower disk of a measurement: a limit that holds for a process and goes with it, or a sentence why not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.bench import disk
+from penstock.bench.disk import NoLimitError, disk_of, own_groups, slow_disk
+
+LIMITS = ("blkio.throttle.read_bps_device", "io.max")
+
+
+def test_a_process_is_limited_and_let_go(tmp_path: Path) -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    group = Path(f"/proc/{sleeper.pid}/cgroup")
+    before = group.read_text()
+    try:
+        with slow_disk(sleeper.pid, tmp_path, 8_000_000):
+            mine = next(path for path in own_groups(sleeper.pid).values() if "penstock-bench" in path)
+            (limited,) = disk.GROUPS.glob(f"**{mine}")
+            limits = "".join(path.read_text() for path in limited.iterdir() if path.name in LIMITS)
+            assert disk_of(tmp_path) in limits
+            assert "8000000" in limits
+        assert not limited.exists()
+    except NoLimitError as error:
+        assert "can't be slowed down here" in str(error) or "is not on a disk" in str(error)
+    finally:
+        assert group.read_text() == before
+        sleeper.kill()
+        sleeper.communicate()
+
+
+def test_a_folder_that_is_on_no_disk_is_refused() -> None:
+    with pytest.raises(NoLimitError, match="is not on a disk"):
+        disk_of(Path("/proc"))
+
+
+def test_version_2_of_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written where, in folders that stand for the kernel's: `io.max` of a group below the root."""
+    groups = tmp_path / "cgroup"
+    groups.mkdir()
+    written: list[tuple[str, str]] = []
+    write_text = Path.write_text
+
+    def noted(path: Path, text: str) -> int:
+        written.append((str(path.relative_to(tmp_path)), text))
+        return write_text(path, text)
+
+    pid = os.getpid()
+    (groups / "cgroup.subtree_control").touch()
+    monkeypatch.setattr(disk, "GROUPS", groups)
+    monkeypatch.setattr(disk, "disk_of", lambda _: "8:0")
+    monkeypatch.setattr(disk, "own_groups", lambda _: {"": "/app.slice"})
+    (groups / "app.slice").mkdir()
+    monkeypatch.setattr(Path, "write_text", noted)
+    monkeypatch.setattr(Path, "rmdir", lambda path: written.append((str(path.relative_to(tmp_path)), "removed")))
+    with slow_disk(pid, tmp_path, 250_000_000):
+        written.append(("", "measured"))
+    group = f"cgroup/penstock-bench-{pid}"
+    assert written == [
+        ("cgroup/cgroup.subtree_control", "+io"),
+        (f"{group}/io.max", "8:0 rbps=250000000"),
+        (f"{group}/cgroup.procs", str(pid)),
+        ("", "measured"),
+        ("cgroup/app.slice/cgroup.procs", str(pid)),
+        (group, "removed"),
+    ]
