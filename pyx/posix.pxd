@@ -18,6 +18,14 @@ cdef extern from "errno.h" nogil:
     int ENOTEMPTY, EACCES, EPERM
     int ENOSYS, EOPNOTSUPP, EFBIG, EXDEV, ETIMEDOUT, EBUSY, EPROTO, EOVERFLOW
 
+cdef extern from "sys/vfs.h" nogil:
+    cdef struct statfs:
+        long f_type
+    int fstatfs(int fd, statfs* out) noexcept
+
+cdef extern from "linux/magic.h" nogil:
+    long EXT4_SUPER_MAGIC
+
 cdef extern from "string.h" nogil:
     void* memcpy(void* to, const void* source, size_t n) noexcept
     void* memmove(void* to, const void* source, size_t n) noexcept

@@ -13,10 +13,11 @@ from penstock.pyx.index cimport (
 )
 from penstock.pyx.messageset cimport message_at_time
 from penstock.pyx.posix cimport (
-    EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
-    SYNC_FILE_RANGE_WRITE, O_CLOEXEC, O_CREAT, O_RDWR, atomic_add32, atomic_load32, close, errno, fdatasync, ftruncate,
-    open, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf,
-    stat, stat_path, strlen, strncmp, sync_file_range, unlink,
+    EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, EXT4_SUPER_MAGIC, FALLOC_FL_KEEP_SIZE, O_CLOEXEC, O_CREAT,
+    O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32,
+    atomic_load32, close, errno, fallocate, fdatasync, fstatfs, ftruncate, open, pthread_mutex_destroy,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf, stat, stat_path, statfs,
+    strlen, strncmp, sync_file_range, unlink,
 )
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor
 from penstock.pyx.txnindex cimport txnindex_add
@@ -24,6 +25,9 @@ from penstock.pyx.txnindex cimport txnindex_add
 cdef enum:
     NAME_DIGITS = 20
     WRITE_OUT_BYTES = 4 << 20
+    RESERVE_FROM_BYTES = 2 << 20       # a smaller file isn't worth it
+    RESERVE_SHARE = 8                  # of the file's size
+    RESERVE_MAX_BYTES = 4 << 20
     FIND_CHUNK = 8192                  # one read finds a batch when index.interval.bytes is the default 4096
     TIME_CHUNK = 65536
     INFLATED_MAX_BYTES = 64 << 20      # a batch that inflates to more isn't opened for its timestamps
@@ -121,12 +125,38 @@ cdef int segment_open(Segment* s, bint create) noexcept nogil:
     return fd
 
 
+# Blocks for what is going to be appended, a few MiB at once: ext4 takes a quarter less time for a write to blocks that it
+# has than for one whose blocks it has to keep account of. The file keeps its size, so nobody sees it; the rest is given
+# back. On other file systems nothing was measured, so nothing is done.
+cdef void _reserve(Segment* s, int fd, int64_t n) noexcept nogil:
+    cdef int64_t ahead = n + min(s.size // RESERVE_SHARE, <int64_t>RESERVE_MAX_BYTES)
+    cdef statfs where
+    if fstatfs(fd, &where) == 0 and where.f_type == EXT4_SUPER_MAGIC:
+        fallocate(fd, FALLOC_FL_KEEP_SIZE, s.size, ahead)      # a full disk is met by the write
+    s.reserved = s.size + ahead
+
+
+# With the segment's lock.
+cdef void _give_back(Segment* s) noexcept nogil:
+    if s.reserved > s.size and s.fd >= 0:
+        ftruncate(s.fd, s.size)
+    s.reserved = 0
+
+
+cdef void segment_give_back(Segment* s) noexcept nogil:
+    pthread_mutex_lock(&s.lock)
+    _give_back(s)
+    pthread_mutex_unlock(&s.lock)
+
+
 cdef int segment_write(Segment* s, const uint8_t* bytes, size_t n, bint* broken) noexcept nogil:
     cdef int result
     cdef int fd = segment_open(s, False)
     broken[0] = False
     if fd < 0:
         return -fd
+    if s.size + <int64_t>n > s.reserved and s.size >= RESERVE_FROM_BYTES:
+        _reserve(s, fd, <int64_t>n)
     result = write_at(fd, bytes, n, s.size)
     if result != 0 and ftruncate(fd, s.size) != 0:
         broken[0] = True
@@ -262,6 +292,8 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:
     pthread_mutex_lock(&s.lock)
     # Cleared first: what an appender adds from here on is the next flush's.
     s.unflushed = False
+    if s.sealed:
+        _give_back(s)
     result = _write_indexes(s)
     pthread_mutex_unlock(&s.lock)
     if result == 0 and fdatasync(fd) != 0:
@@ -281,6 +313,7 @@ cdef int segment_settle(Segment* s) noexcept nogil:
     pthread_mutex_lock(&s.lock)
     result = _write_indexes(s)
     s.unflushed = result != 0
+    _give_back(s)
     pthread_mutex_unlock(&s.lock)
     return result
 
@@ -302,6 +335,7 @@ cdef void segment_rest(Segment* s) noexcept nogil:
         return
     pthread_mutex_lock(&s.lock)
     if s.fd >= 0:
+        _give_back(s)
         close(s.fd)
         s.fd = -1
     if not s.unflushed:

@@ -16,9 +16,9 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
 from penstock.pyx.segment cimport (
-    Segment, empty_trash, segment_flush, segment_flush_log, segment_hold_indexes, segment_last_time, segment_new,
-    segment_newest_ms, segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain,
-    segment_retire, segment_seal, segment_settle, segment_write_out,
+    Segment, empty_trash, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes,
+    segment_last_time, segment_new, segment_newest_ms, segment_open, segment_release, segment_reset_indexes,
+    segment_rest, segment_retain, segment_retire, segment_seal, segment_settle, segment_write_out,
 )
 
 
@@ -255,6 +255,7 @@ cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
         return EIO
     if not p.changed and p.log.recovery_point >= p.log.log_end - 1:
         return 0                       # as it was left by the last clean stop
+    segment_give_back(p.log.segments.back())
     result = segment_hold_indexes(p.log.segments.back())
     if result == 0:
         segment_last_time(p.log.segments.back())

@@ -6,14 +6,15 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from logs import LOGS
 
-from penstock.pyx.batch import BatchBuilder
+from penstock.pyx.batch import BatchBuilder, records, split
 from penstock.pyx.border import DataPlane, Request
 from penstock.pyx.wire.codec import Message
 from penstock.pyx.wire.frame import decode_response, encode_request
@@ -252,3 +253,27 @@ def fetched(answer: FetchResponse) -> FetchResponse.PartitionData:
     """The only partition of an answer."""
     ((one,),) = [topic.partitions for topic in answer.responses]
     return one
+
+
+def values(one: FetchResponse.PartitionData) -> list[bytes | None]:
+    """Of the records of a fetched partition, whatever their magic."""
+    return [record.value for raw in split(bytes(one.records or b"")) for record in records(raw)]
+
+
+def transactional(producer_id: int, sequence: int) -> dict[str, int]:
+    """What a batch of a transaction bears."""
+    return {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}
+
+
+@contextmanager
+def serving_samples(folder: Path) -> Iterator[Broker]:
+    """A data plane with something to fetch: `read` has 20 small records by twos, `large` 6 of 100 kB a partition."""
+    lead(folder, "read", partitions=3)
+    for n in range(10):
+        LOGS.append("read", 0, batch([b"%d" % n] * 2))
+    lead(folder, "large", partitions=3, max_message_bytes=1 << 24)
+    for index in range(3):
+        for n in range(6):
+            LOGS.append("large", index, batch([bytes([n]) * 100_000]))
+    with Broker() as made:
+        yield made

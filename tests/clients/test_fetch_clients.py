@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess
 from kafka_jars import HEAP, kafka_classpath
+from kcat import kcat
 
 from penstock.broker import Broker
 
@@ -55,29 +55,16 @@ def test_javas_consumer_has_a_session_of_many_partitions(version: str) -> None:
         assert counters["fetch_partitions_asked"] < counters["requests_fetch"] * PARTITIONS / 2 + 2 * PARTITIONS
 
 
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 @pytest.mark.parametrize("version", ["0.8.2", "0.9.0", "0.10.0", "0.11.0"])
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 def test_old_librdkafka_reads_what_a_new_one_wrote_and_the_other_way(
     shared_broker: BrokerProcess, new_topic: Callable[[str], str], version: str, codec: str
 ) -> None:
     topic = new_topic("old")
-    old = ["-X", "api.version.request=false", "-X", f"broker.version.fallback={version}"]
     lines = [f"{who}{n}" for who in ("new", "old") for n in range(20)]
-
-    def kcat(*arguments: str, stdin: str = "") -> str:
-        done = subprocess.run(
-            ["kcat", "-b", shared_broker.bootstrap, "-t", topic, *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    kcat("-P", "-p", "0", "-X", f"compression.codec={codec}", stdin="\n".join(lines[:20]) + "\n")
-    kcat("-P", "-p", "0", "-X", f"compression.codec={codec}", *old, stdin="\n".join(lines[20:]) + "\n")
-    assert kcat("-C", "-p", "0", "-o", "beginning", "-e", "-q", *old).splitlines() == lines
-    assert kcat("-C", "-p", "0", "-o", "beginning", "-e", "-q").splitlines() == lines
+    written = ["-P", "-t", topic, "-p", "0", "-X", f"compression.codec={codec}"]
+    kcat(shared_broker, *written, stdin="\n".join(lines[:20]) + "\n")
+    kcat(shared_broker, *written, version=version, stdin="\n".join(lines[20:]) + "\n")
+    read = ["-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q"]
+    assert kcat(shared_broker, *read, version=version).splitlines() == lines
+    assert kcat(shared_broker, *read).splitlines() == lines

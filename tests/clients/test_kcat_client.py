@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable
 
-import pytest
 from harness import BrokerProcess
-
-pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-
-
-def kcat(broker: BrokerProcess, *arguments: str, stdin: str = "") -> str:
-    done = subprocess.run(
-        ["kcat", "-b", broker.bootstrap, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from kcat import kcat
 
 
 def test_kcat(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:

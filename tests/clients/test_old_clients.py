@@ -6,13 +6,12 @@ writes each other one reads, whatever its age: what is stored is converted for t
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable
 
 import pytest
 from harness import BrokerProcess
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kcat import kcat
 
 from penstock.pipeline.consumer import Consumer
 from penstock.pipeline.producer import Producer
@@ -22,31 +21,15 @@ COUNT = 20
 RECORDS = [(b"k%d" % n, b"value %d " % n * 10) for n in range(COUNT)]
 NewTopic = Callable[[str], str]
 
-needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-
-
-def kcat(broker: BrokerProcess, version: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    old = ["-X", f"broker.version.fallback={version}", "-X", "api.version.request=false"]
-    return subprocess.run(
-        ["kcat", "-b", broker.bootstrap, *old, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
 
 def kcat_write(broker: BrokerProcess, version: str, topic: str, codec: str) -> None:
     lines = "".join(f"{key.decode()}:{value.decode()}\n" for key, value in RECORDS)
-    done = kcat(broker, version, "-P", "-t", topic, "-K:", "-z", codec, stdin=lines)
-    assert done.returncode == 0, done.stderr
+    kcat(broker, "-P", "-t", topic, "-K:", "-z", codec, version=version, stdin=lines)
 
 
 def kcat_read(broker: BrokerProcess, version: str, topic: str, start: int | str = "beginning") -> list[tuple[int, str]]:
-    done = kcat(broker, version, "-C", "-t", topic, "-p", "0", "-e", "-q", "-o", str(start), "-f", "%o %k %s\n")
-    assert done.returncode == 0, done.stderr
-    pairs = [line.split(" ", 1) for line in done.stdout.splitlines()]
+    given = ["-C", "-t", topic, "-p", "0", "-e", "-q", "-o", str(start), "-f", "%o %k %s\n"]
+    pairs = [line.split(" ", 1) for line in kcat(broker, *given, version=version).splitlines()]
     return [(int(offset), rest) for offset, rest in pairs]
 
 
@@ -70,7 +53,6 @@ def write_with_ours(broker: BrokerProcess, topic: str, codec: str) -> None:
         producer.flush()
 
 
-@needs_kcat
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("version", ["0.8.2", "0.9.0.1", "0.10.0.0"])
 def test_kcat(shared_broker: BrokerProcess, new_topic: NewTopic, version: str, codec: str) -> None:
@@ -81,7 +63,6 @@ def test_kcat(shared_broker: BrokerProcess, new_topic: NewTopic, version: str, c
     assert kcat_read(shared_broker, "0.10.2.0", topic) == expected()
 
 
-@needs_kcat
 @pytest.mark.parametrize("codec", CODECS)
 def test_new_batches_for_old_consumers(shared_broker: BrokerProcess, new_topic: NewTopic, codec: str) -> None:
     topic = new_topic("new-to-old")

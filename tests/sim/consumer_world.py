@@ -17,12 +17,13 @@ believes what the coordinator does, and the group says Stable.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from sim.clockwork import Clockwork
 
 from penstock.broker.classicgroups import events as classic_events
 from penstock.broker.classicgroups import machine as classic_machine
@@ -42,7 +43,7 @@ from penstock.broker.consumergroups.state import (
 from penstock.broker.consumergroups.writing import AnyGroup
 from penstock.broker.groupconfig import GroupConfig, GroupSettings
 from penstock.broker.groupoffsets import Commit
-from penstock.broker.machines import Append, Appended, Now, Reply, Tick
+from penstock.broker.machines import Append, Appended, Reply, Tick
 from penstock.broker.offsets import Committed, OffsetRecord
 from penstock.errors import ErrorCode as E
 from penstock.pyx.wire.frame import encode_versioned
@@ -148,18 +149,13 @@ class Token:
     answered: bool = False
 
 
-class World:
+class World(Clockwork):
     """One run: `run()` plays it and raises Violation."""
 
     def __init__(self, seed: int, duration_ms: int = 40_000, classic: bool = True) -> None:
-        self.chance = random.Random(seed)
-        self.duration_ms = duration_ms
-        self.now_ms = 1_000
-        self.faults = True
-        self.events: list[tuple[int, int, Callable[[], None]]] = []
-        self.sequence = itertools.count()
-        self.topics = Topics(self.chance)
-        interval_ms = self.chance.choice((0, 1_000))
+        super().__init__(seed, duration_ms)
+        self.topics = Topics(self.random)
+        interval_ms = self.random.choice((0, 1_000))
         settings = GroupSettings(SESSION_MS, BEAT_MS, interval_ms)
         config = GroupConfig(initial_rebalance_delay_ms=100, consumer=settings)
         self.environment = Environment(config, self.topics, lambda name: settings)
@@ -169,54 +165,33 @@ class World:
         self.pending: list[tuple[int, Append]] = []
         self.group: AnyGroup = classic_state.Group("g", config)
         self.ids = itertools.count(1)
-        self.counts: dict[str, int] = {}
-        modern = self.chance.randint(1, 4)
+        modern = self.random.randint(1, 4)
         self.members: list[Member | ClassicMember] = [Member(self, number) for number in range(modern)]
         if classic:
-            self.members += [ClassicMember(self, number) for number in range(self.chance.randint(0, 2))]
-
-    # --- time, chance, counting -----------------------------------------------------------------------------
-    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        heapq.heappush(self.events, (self.now_ms + max(0, delay_ms), next(self.sequence), action))
-
-    def fault(self, probability: float) -> bool:
-        return self.faults and self.chance.random() < probability
-
-    def count(self, what: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
-
-    @property
-    def now(self) -> Now:
-        return Now(self.now_ms, self.now_ms + 1_700_000_000_000)
+            self.members += [ClassicMember(self, number) for number in range(self.random.randint(0, 2))]
 
     def run(self) -> World:
         """With faults, then without, until everything has come to rest."""
         for member in self.members:
-            self.later(self.chance.randrange(5_000), member.start)
-        self.later(self.chance.randrange(20_000), self.disturb)
-        self._play(self.duration_ms)
+            self.later(self.random.randrange(5_000), member.start)
+        self.later(self.random.randrange(20_000), self.disturb)
+        self.play(self.duration_ms)
         self.faults = False
-        self._play(self.duration_ms + 60_000)
+        self.play(self.duration_ms + 60_000)
         self.check_rest()
         return self
-
-    def _play(self, until_ms: int) -> None:
-        while self.events and self.events[0][0] <= until_ms:
-            self.now_ms, _, action = heapq.heappop(self.events)
-            action()
-        self.now_ms = until_ms
 
     def disturb(self) -> None:
         """A crash or a change of the topics, again and again."""
         if not self.faults:
             return
-        if self.chance.random() < 0.4:
+        if self.random.random() < 0.4:
             self.crash()
         else:
             self.topics.change()
             self.count("topic")
-            self.later(self.chance.randrange(1_000), self.resolve)
-        self.later(self.chance.randrange(500, 12_000), self.disturb)
+            self.later(self.random.randrange(1_000), self.resolve)
+        self.later(self.random.randrange(500, 12_000), self.disturb)
 
     def resolve(self) -> None:
         """The shell evaluates the patterns again."""
@@ -244,10 +219,10 @@ class World:
             if lost:
                 self.count("answer lost")
             else:
-                self.later(self.chance.randrange(1, 30), lambda: finish(result))
+                self.later(self.random.randrange(1, 30), lambda: finish(result))
 
         event.token = Token(answer)
-        self.later(self.chance.randrange(1, 30), lambda: self._arrive(event))
+        self.later(self.random.randrange(1, 30), lambda: self._arrive(event))
 
     def _arrive(self, event: Any) -> None:
         event.token.incarnation = self.incarnation
@@ -287,7 +262,7 @@ class World:
         """Mostly at once, as the broker does; sometimes it takes a while, and sometimes it fails."""
         incarnation = self.incarnation
         self.pending.append((append.id, append))
-        delay_ms = self.chance.randrange(1, 60) if self.chance.random() < 0.3 else 0
+        delay_ms = self.random.randrange(1, 60) if self.random.random() < 0.3 else 0
         self.later(delay_ms, lambda: self._appended(append, incarnation))
 
     def _appended(self, append: Append, incarnation: int) -> None:
@@ -315,7 +290,7 @@ class World:
         """Forget all but the log, to which some of what was under way may have made it."""
         self.count("crash")
         self.incarnation += 1
-        for _, append in self.pending[: self.chance.randint(0, len(self.pending))]:
+        for _, append in self.pending[: self.random.randint(0, len(self.pending))]:
             self._write(append)
         self.pending.clear()
         group: AnyGroup = classic_state.Group("g", self.environment.config)
@@ -444,36 +419,36 @@ class Member:
             if all(parts <= self.shall.get(topic, _NONE) for topic, parts in said.items()):
                 self.owned = dict(self.shall)
             self.commit()
-        world.later(world.chance.randrange(BEAT_MS // 2, BEAT_MS * 2), self._alive(self.go_on))
+        world.later(world.random.randrange(BEAT_MS // 2, BEAT_MS * 2), self._alive(self.go_on))
 
     def go_on(self) -> None:
         world = self.world
         if world.fault(0.02):
             world.count("died")
             self.life += 1
-            world.later(world.chance.randrange(100, SESSION_MS * 2), self.start)
+            world.later(world.random.randrange(100, SESSION_MS * 2), self.start)
         elif world.fault(0.02):
             world.count("left")
-            epoch = -2 if self.instance is not None and world.chance.random() < 0.7 else -1
+            epoch = -2 if self.instance is not None and world.random.random() < 0.7 else -1
             world.ask(ConsumerHeartbeat(None, self.id, epoch, instance_id=self.instance), lambda answer: None)
             self.life += 1
-            world.later(world.chance.randrange(100, SESSION_MS), self.start)
+            world.later(world.random.randrange(100, SESSION_MS), self.start)
         elif world.fault(0.02):
             world.count("paused")
-            world.later(world.chance.randrange(SESSION_MS * 2), self._alive(self.beat))
+            world.later(world.random.randrange(SESSION_MS * 2), self._alive(self.beat))
         else:
             self.beat()
 
     def commit(self) -> None:
         """Commit one of the partitions that it believes to own; who is no more its holder must be refused."""
         world = self.world
-        if not self.owned or world.chance.random() < 0.6:
+        if not self.owned or world.random.random() < 0.6:
             return
-        topic_id = world.chance.choice(sorted(self.owned))
+        topic_id = world.random.choice(sorted(self.owned))
         name = world.topics.name_of(topic_id)
         if name is None:
             return
-        partition = world.chance.choice(sorted(self.owned[topic_id]))
+        partition = world.random.choice(sorted(self.owned[topic_id]))
         commits = {(name, partition): Committed(1, -1, "", -1)}
         event = Commit(Token(lambda result: None), self.id, self.instance, self.epoch, commits)
         holder = self.id
@@ -485,7 +460,7 @@ class Member:
                     raise Violation(f"a commit of {holder} was accepted for a partition that it does not hold")
 
         event.token = Token(check)
-        world.later(world.chance.randrange(1, 4_000), lambda: world._arrive(event))
+        world.later(world.random.randrange(1, 4_000), lambda: world._arrive(event))
 
 
 _NONE: frozenset[int] = frozenset()
@@ -580,19 +555,19 @@ class ClassicMember:
 
     def wait(self) -> None:
         beat = self._then(lambda _: self.beat())
-        self.world.later(self.world.chance.randrange(BEAT_MS // 2, BEAT_MS), lambda: beat(None))
+        self.world.later(self.world.random.randrange(BEAT_MS // 2, BEAT_MS), lambda: beat(None))
 
     def beat(self) -> None:
         world = self.world
         if world.fault(0.02):
             world.count("classic died")
             self.life += 1
-            world.later(world.chance.randrange(100, SESSION_MS * 2), self.start)
+            world.later(world.random.randrange(100, SESSION_MS * 2), self.start)
             return
         if world.fault(0.02):
             world.ask(classic_events.Leave(None, [(self.id, None)]), lambda answer: None)
             self.life += 1
-            world.later(world.chance.randrange(100, SESSION_MS), self.start)
+            world.later(world.random.randrange(100, SESSION_MS), self.start)
             return
         world.ask(classic_events.Heartbeat(None, self.id, None, self.generation), self._then(self.beaten))
 

@@ -20,13 +20,13 @@ What is checked all the time, and at the end (`World.check`):
 
 from __future__ import annotations
 
-import heapq
 import itertools
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from sim.clockwork import Clockwork
 
 from penstock.broker import transactions
 from penstock.broker.classicgroups import events as classic_events
@@ -35,7 +35,7 @@ from penstock.broker.classicgroups import state as classic_state
 from penstock.broker.classicgroups.state import Group, GroupRecord, GroupState
 from penstock.broker.groupconfig import GroupConfig
 from penstock.broker.groupoffsets import Commit, Marker
-from penstock.broker.machines import Append, Appended, Now, Reply, Tick, TopicPartition
+from penstock.broker.machines import Append, Appended, Reply, Tick, TopicPartition
 from penstock.broker.offsets import Committed, OffsetRecord
 from penstock.broker.transactions import (
     Facts,
@@ -147,17 +147,11 @@ class OffsetReader:
                 self.shown[item.owner, key] = (record.value.offset, self.place)
 
 
-class World:
+class World(Clockwork):
     """One run. `run()` plays it, `check()` at its end raises Violation."""
 
     def __init__(self, seed: int, duration_ms: int = 120_000) -> None:
-        self.seed = seed
-        self.random = random.Random(seed)
-        self.duration_ms = duration_ms
-        self.now_ms = 1_000
-        self.faults = True
-        self.events: list[tuple[int, int, Callable[[], None]]] = []
-        self.sequence = itertools.count()
+        super().__init__(seed, duration_ms)
         self.logs = {name: Log(name) for name in (OFFSETS, STATE, *DATA)}
         self.reader = OffsetReader()
         self.incarnation = 0
@@ -172,55 +166,29 @@ class World:
         self.asked_commit: set[int] = set()
         self.answered: dict[int, bool] = {}  # transaction -> committed, as EndTxn's answer said
         self.acknowledged: list[tuple[str, TopicPartition, int]] = []
-        self.counts: dict[str, int] = {}
         self.members = [Member(self, GROUPS[n % 2], f"i{n}" if n % 3 == 0 else None) for n in range(6)]
         # Of both versions of transactions, and such that share an identity.
         names = (("tx0", 0), ("tx1", 2), ("tx0", 2), ("tx2", 0), ("tx2", 0), ("tx1", 2))
         self.producers = [Producer(self, name, GROUPS[n % 2], version) for n, (name, version) in enumerate(names)]
-
-    # --- time and chance ------------------------------------------------------------------------------------
-
-    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Do something after a while."""
-        heapq.heappush(self.events, (self.now_ms + max(0, delay_ms), next(self.sequence), action))
-
-    def chance(self, probability: float) -> bool:
-        """Whether a fault happens now; never once the faults have stopped."""
-        return self.faults and self.random.random() < probability
-
-    def count(self, what: str) -> None:
-        """Keep count of what a run has seen, so that a test can tell that it saw something."""
-        self.counts[what] = self.counts.get(what, 0) + 1
-
-    @property
-    def now(self) -> Now:
-        """The machines' clock."""
-        return Now(self.now_ms, self.now_ms + 1_700_000_000_000)
 
     def run(self) -> World:
         """Play all of it: with faults, then without, until everything has come to rest."""
         for actor in (*self.members, *self.producers):
             self.later(self.random.randrange(2_000), actor.start)
         self.later(5_000, self.maybe_crash)
-        self._play(self.duration_ms)
+        self.play(self.duration_ms)
         self.faults = False
-        self._play(self.duration_ms + 90_000)
+        self.play(self.duration_ms + 90_000)
         self.check_rest()
         for producer in self.producers:
             producer.stopped = True
         for member in self.members:
             member.alive = False
-        self._play(self.duration_ms + 150_000)
+        self.play(self.duration_ms + 150_000)
         self.crash()
-        self._play(self.duration_ms + 200_000)
+        self.play(self.duration_ms + 200_000)
         self.check()
         return self
-
-    def _play(self, until_ms: int) -> None:
-        while self.events and self.events[0][0] <= until_ms:
-            self.now_ms, _, action = heapq.heappop(self.events)
-            action()
-        self.now_ms = until_ms
 
     # --- the network ----------------------------------------------------------------------------------------
 
@@ -234,12 +202,12 @@ class World:
                 then(answer)
 
         self.later(LOST_AFTER_MS * 3 if kind == "join" else LOST_AFTER_MS, lambda: finish(None))
-        if self.chance(0.02):
+        if self.fault(0.02):
             return
         incarnation_delay = self.random.randrange(1, 40)
         event.token = Token(self, finish)
         self.later(incarnation_delay, lambda: self._arrive(kind, name, event))
-        if isinstance(event, transactions.End) and event.raises_epoch and self.chance(0.1):
+        if isinstance(event, transactions.End) and event.raises_epoch and self.fault(0.1):
             again = replace(event, token=Token(self, lambda answer: None))
             self.later(self.random.randrange(1, TXN_TIMEOUT_MS), lambda: self._arrive(kind, name, again))
 
@@ -248,7 +216,7 @@ class World:
         done: list[bool] = []
 
         def finish(error: int) -> None:
-            if not done and not self.chance(0.02):
+            if not done and not self.fault(0.02):
                 done.append(True)
                 self.later(self.random.randrange(1, 40), lambda: then(error))
 
@@ -258,9 +226,9 @@ class World:
                 then(None)
 
         self.later(PRODUCE_LOST_AFTER_MS, give_up)
-        for _ in range(2 if self.chance(0.05) else 1):
-            if not self.chance(0.03):
-                late = self.chance(0.05)
+        for _ in range(2 if self.fault(0.05) else 1):
+            if not self.fault(0.03):
+                late = self.fault(0.05)
                 delay_ms = self.random.randrange(1, 3 * TXN_TIMEOUT_MS if late else 40)
                 self.later(delay_ms, lambda: self._produced(name, partition, item, finish))
 
@@ -460,7 +428,7 @@ class World:
         if incarnation != self.incarnation or not log.queue:
             return
         item, ended = log.queue.popleft()
-        if self.chance(0.01):
+        if self.fault(0.01):
             self.count("append refused")
             ended(E.NOT_ENOUGH_REPLICAS, -1)
             return
@@ -474,7 +442,7 @@ class World:
 
     def maybe_crash(self) -> None:
         """Every few seconds it may happen."""
-        if self.chance(0.25):
+        if self.fault(0.25):
             self.crash()
         if self.faults:
             self.later(self.random.randrange(1_000, 8_000), self.maybe_crash)
@@ -632,7 +600,7 @@ class Token:
             self.on_answer(result)
         if self.direct:
             self.finish(result)
-        elif not self.world.chance(0.02):
+        elif not self.world.fault(0.02):
             self.world.later(self.world.random.randrange(1, 40), lambda: self.finish(result))
 
 
@@ -735,11 +703,11 @@ class Member:
     def work(self) -> None:
         """One round: mostly a heartbeat or a commit."""
         world = self.world
-        if world.chance(0.03):
+        if world.fault(0.03):
             world.count("member died")
             self.alive = False
             world.later(world.random.randrange(100, 20_000), self.start)
-        elif world.chance(0.03):
+        elif world.fault(0.03):
             event = classic_events.Leave(None, [(self.id, self.instance)])
             world.ask("leave", self.group, event, lambda answer: None)
             self.alive = False
@@ -846,7 +814,7 @@ class Producer:
             self.world.later(50, self.begin)
         elif answer != E.NONE:
             self.again()
-        elif self.world.chance(0.05):
+        elif self.world.fault(0.05):
             self.world.count("producer paused")
             pause = self.world.random.randrange(TXN_TIMEOUT_MS * 2)
             self.world.later(pause, lambda: self.write(partitions, with_offsets))
@@ -922,7 +890,7 @@ class Producer:
 
     def end(self, commit: bool | None = None) -> None:
         """Commit mostly; sometimes abort, sometimes just die."""
-        if self.world.chance(0.1):
+        if self.world.fault(0.1):
             self.world.count("producer died")
             self.again()
             return

@@ -22,12 +22,15 @@ from dataplane import (
     lead,
     produce,
     produced,
+    serving_samples,
     topic_id,
+    transactional,
+    values,
 )
 from logs import LOGS
 
 from penstock.errors import ErrorCode
-from penstock.pyx.batch import marker, records, split
+from penstock.pyx.batch import marker, split
 from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceResponse
 
@@ -43,14 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Broker]:
-    lead(folder, "read", partitions=3)
-    for n in range(10):
-        LOGS.append("read", 0, batch([b"%d" % n] * 2))
-    lead(folder, "large", partitions=3, max_message_bytes=1 << 24)
-    for index in range(3):
-        for n in range(6):
-            LOGS.append("large", index, batch([bytes([n]) * 100_000]))
-    with Broker() as made:
+    with serving_samples(folder) as made:
         yield made
 
 
@@ -66,15 +62,6 @@ def topic(folder: Path, request: pytest.FixtureRequest) -> str:
     name = f"t{abs(hash(request.node.nodeid)) % 10**10:010d}"
     lead(folder, name, partitions=2)
     return name
-
-
-def transactional(producer_id: int, sequence: int) -> dict[str, int]:
-    """What a batch of a transaction bears."""
-    return {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}
-
-
-def values(one: FetchResponse.PartitionData) -> list[bytes | None]:
-    return [record.value for raw in split(bytes(one.records or b"")) for record in records(raw)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

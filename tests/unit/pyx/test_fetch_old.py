@@ -7,11 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import Broker, Peer, batch, fetch, fetched, forget_all, lead
+from dataplane import (
+    Broker,
+    Peer,
+    batch,
+    fetch,
+    fetched,
+    forget_all,
+    lead,
+    serving_samples,
+    transactional,
+    values,
+)
 from logs import LOGS
 
 from penstock.errors import ErrorCode
-from penstock.pyx.batch import marker, records, split
+from penstock.pyx.batch import marker, split
 from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
@@ -24,14 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Broker]:
-    lead(folder, "read")
-    for n in range(10):
-        LOGS.append("read", 0, batch([b"%d" % n] * 2))
-    lead(folder, "large", partitions=3, max_message_bytes=1 << 24)
-    for index in range(3):
-        for n in range(6):
-            LOGS.append("large", index, batch([bytes([n]) * 100_000]))
-    with Broker() as made:
+    with serving_samples(folder) as made:
         yield made
 
 
@@ -49,23 +53,13 @@ def topic(folder: Path, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def transactional(producer_id: int, sequence: int) -> dict[str, int]:
-    """What a batch of a transaction bears."""
-    return {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence, "transactional": True}
-
-
-def old_values(one: FetchResponse.PartitionData) -> list[bytes | None]:
-    """The values of message sets, which are magic 0 or 1 and not compressed here."""
-    return [record.value for raw in split(bytes(one.records or b"")) for record in records(raw)]
-
-
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_old_versions_get_messages_that_they_can_read(peer: Peer, version: int) -> None:
     answer = peer.ask(fetch("read", 7, version), version, FetchResponse)
     one = fetched(answer)
     assert (one.error_code, one.high_watermark) == (0, 20)
     assert {raw.magic for raw in split(bytes(one.records))} == {0 if version < 2 else 1}
-    assert old_values(one) == [b"%d" % n for n in range(3, 10) for _ in range(2)][1:]
+    assert values(one) == [b"%d" % n for n in range(3, 10) for _ in range(2)][1:]
 
 
 @pytest.mark.parametrize("version", [0, 2])
@@ -76,7 +70,7 @@ def test_each_partition_gives_its_first_batch_where_no_limit_is_told(peer: Peer,
         FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1) for index in (1, 2)
     ]
     answer = peer.ask(request, version, FetchResponse)
-    assert [len(old_values(one)) for one in answer.responses[0].partitions] == [1, 1, 1]
+    assert [len(values(one)) for one in answer.responses[0].partitions] == [1, 1, 1]
 
 
 def test_version_3_has_a_limit_of_the_whole(peer: Peer) -> None:
@@ -85,7 +79,7 @@ def test_version_3_has_a_limit_of_the_whole(peer: Peer) -> None:
         FetchRequest.FetchPartition(partition=1, fetch_offset=0, partition_max_bytes=1 << 20)
     )
     answer = peer.ask(request, 3, FetchResponse)
-    assert [len(old_values(one)) for one in answer.responses[0].partitions] == [1, 0]
+    assert [len(values(one)) for one in answer.responses[0].partitions] == [1, 0]
 
 
 def test_what_old_clients_get_in_one_answer_is_bounded(peer: Peer, folder: Path, topic: str) -> None:
@@ -95,7 +89,7 @@ def test_what_old_clients_get_in_one_answer_is_bounded(peer: Peer, folder: Path,
     while got < 12:
         one = fetched(peer.ask(fetch(topic, got, 2, partition_max_bytes=1 << 30), 2, FetchResponse))
         assert 0 < len(one.records) <= 4 << 20
-        got += len(old_values(one))
+        got += len(values(one))
 
 
 @pytest.mark.parametrize("version", [0, 3])
@@ -103,7 +97,7 @@ def test_zstd_is_refused_to_old_clients(peer: Peer, topic: str, version: int) ->
     LOGS.append(topic, 0, batch([b"plain"]))
     LOGS.append(topic, 0, batch([b"z" * 1000], codec=4))
     first = fetched(peer.ask(fetch(topic, 0, version), version, FetchResponse))
-    assert (first.error_code, old_values(first)) == (0, [b"plain"])
+    assert (first.error_code, values(first)) == (0, [b"plain"])
     then = fetched(peer.ask(fetch(topic, 1, version), version, FetchResponse))
     assert then.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
@@ -124,14 +118,14 @@ def test_markers_do_not_hold_up_old_clients(peer: Peer, topic: str) -> None:
     offset = 0
     while len(values_seen) < 3:
         one = fetched(peer.ask(fetch(topic, offset, 0, partition_max_bytes=1), 0, FetchResponse))
-        values_seen += old_values(one)
+        values_seen += values(one)
         offset = split(bytes(one.records))[-1].next_offset
     assert values_seen == [b"t0", b"t1", b"t2"]
     # At the last marker there is nothing to give: the fetch waits, and what comes then wakes it.
     peer.send(encode_request(fetch(topic, 5, 0, max_wait_ms=600_000), 0, 1, "test"))
     assert peer.is_silent()
     LOGS.append(topic, 0, batch([b"after"]))
-    assert old_values(fetched(FetchResponse.decode(peer.receive()[4:], 0))) == [b"after"]
+    assert values(fetched(FetchResponse.decode(peer.receive()[4:], 0))) == [b"after"]
 
 
 @pytest.mark.parametrize("version", [1, 3])
@@ -147,4 +141,4 @@ def test_old_clients_wait_for_cold_pages_of_the_pool(folder: Path, topic: str, v
         os.close(fd)
     with Broker() as broker, broker.connect() as peer:
         one = fetched(peer.ask(fetch(topic, 0, version, partition_max_bytes=1 << 22), version, FetchResponse))
-        assert [value[0] for value in old_values(one)] == list(range(8))
+        assert [value[0] for value in values(one)] == list(range(8))
