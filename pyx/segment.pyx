@@ -125,9 +125,9 @@ cdef int segment_open(Segment* s, bint create) noexcept nogil:
     return fd
 
 
-# Blocks for what is going to be appended, a few MiB at once: ext4 takes a quarter less time for a write to blocks that it
-# has than for one whose blocks it has to keep account of. The file keeps its size, so nobody sees it; the rest is given
-# back. On other file systems nothing was measured, so nothing is done.
+# Blocks for what is going to be appended, a few MiB at once: ext4 takes a quarter less time for a write to blocks that
+# it has than for one whose blocks it has to keep account of. The file keeps its size, so nobody sees it; the rest is
+# given back. On other file systems nothing was measured, so nothing is done.
 cdef void _reserve(Segment* s, int fd, int64_t n) noexcept nogil:
     cdef int64_t ahead = n + min(s.size // RESERVE_SHARE, <int64_t>RESERVE_MAX_BYTES)
     cdef statfs where
