@@ -132,11 +132,12 @@ class World:
             load = load.path
         return self.programs.run("requests", to=server.bootstrap, frames=load, **options)
 
-    def fetch(self, server: Server, consumers: int, frame: Path, **options: object) -> dict[str, float]:
+    def fetch(
+        self, server: Server, consumers: int, frame: Path, *, idle: bool = False, **options: object
+    ) -> dict[str, float]:
         """Consumers side by side, each reading all: records and bytes together, seconds of the slowest."""
-        running = [
-            self.programs.start("fetch", to=server.bootstrap, frame=frame, **options) for _ in range(consumers)
-        ]
+        start = self.programs.start_idle if idle else self.programs.start
+        running = [start("fetch", to=server.bootstrap, frame=frame, **options) for _ in range(consumers)]
         results = [ended(process)[-1] for process in running]
         total = {name: float(sum(result[name] for result in results)) for name in ("bytes", "records", "requests")}
         return {**total, "seconds": max(float(result["seconds"]) for result in results)}

@@ -192,8 +192,7 @@ class Cold(Case):
 class ColdReader(threading.Thread):
     """Drops a topic's pages and reads it from the disk, again and again until `end`.
 
-    Its client gets the processor time that nobody else wants and copies little at a time: on few cores the clients would
-    wait for each other, not for the broker.
+    Its client gives way to the others', and copies little at a time, since the kernel lets nobody else run meanwhile.
     """
 
     def __init__(self, world: World, broker: Broker, filled: Filled) -> None:
@@ -205,12 +204,17 @@ class ColdReader(threading.Thread):
 
     def run(self) -> None:
         filled = self._filled
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # this thread, and the programs that it starts
         try:
             while not self._ended.is_set():
                 drop_pages(self._broker.log_folder(filled.topic, 0))
                 done = self._world.fetch(
-                    self._broker, 1, filled.frame, offset_at=filled.offset_at, until=filled.end, recv=16_384
+                    self._broker,
+                    1,
+                    filled.frame,
+                    idle=True,
+                    offset_at=filled.offset_at,
+                    until=filled.end,
+                    recv=16_384,
                 )
                 self.mb_per_s = done["bytes"] / 1e6 / done["seconds"]
         except Exception as error:  # noqa: BLE001 - raised by `end` in the thread that measures

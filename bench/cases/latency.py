@@ -59,7 +59,7 @@ class Paced(Case):
         control = world.path("control")
         control_requests(control, topic)
         seconds = world.seconds(self.seconds) + 0.5
-        other = world.programs.start("requests", to=broker.bootstrap, frames=control, seconds=seconds)
+        other = world.programs.start_idle("requests", to=broker.bootstrap, frames=control, seconds=seconds)
         try:
             done = world.requests(broker, load, **options)[-1]
         finally:
