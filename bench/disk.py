@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.bench.world import Skipped
+
 GROUPS = Path("/sys/fs/cgroup")
 DEVICES = Path("/sys/dev/block")
 
 
-class NoLimitError(Exception):
-    """This machine lets nobody limit that disk; the text is the reason in a sentence."""
-
-
 @contextmanager
 def slow_disk(pid: int, folder: Path, bytes_per_s: int) -> Iterator[None]:
-    """Let a process read no faster than that from the disk on which a folder is. Raises NoLimitError."""
+    """Let a process read no faster than that from the disk on which a folder is. Raises Skipped."""
     device, old = disk_of(folder), GROUPS / "blkio"
     try:
         if old.is_dir():
@@ -26,7 +24,7 @@ def slow_disk(pid: int, folder: Path, bytes_per_s: int) -> Iterator[None]:
             (GROUPS / "cgroup.subtree_control").write_text("+io")
             home, group = _enter(pid, GROUPS, "", {"io.max": f"{device} rbps={bytes_per_s}"})
     except OSError as error:
-        raise NoLimitError(f"the disk can't be slowed down here: {error}") from None
+        raise Skipped(f"the disk can't be slowed down here: {error}") from None
     try:
         yield
     finally:
@@ -35,11 +33,11 @@ def slow_disk(pid: int, folder: Path, bytes_per_s: int) -> Iterator[None]:
 
 
 def disk_of(folder: Path) -> str:
-    """MAJOR:MINOR of the whole disk, which is what limits are set on. Raises NoLimitError."""
+    """MAJOR:MINOR of the whole disk, which is what limits are set on. Raises Skipped."""
     device = folder.stat().st_dev
     entry = DEVICES / f"{os.major(device)}:{os.minor(device)}"
     if not entry.exists():
-        raise NoLimitError(f"`{folder}` is not on a disk of its own file system's")
+        raise Skipped(f"`{folder}` is not on a disk of its own file system's")
     if (entry / "partition").exists():
         entry = entry.resolve().parent
     return (entry / "dev").read_text().strip()

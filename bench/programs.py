@@ -47,7 +47,9 @@ class Programs:
 
     def start(self, name: str, *words: str, **options: object) -> subprocess.Popen[str]:
         """Start a program; options are `--name value`, `_` for `-`. Standard output is its own pipe."""
-        return self._start([], name, words, options)
+        given = [text for key, value in options.items() for text in (f"--{key.replace('_', '-')}", str(value))]
+        command = [str(self.path(name)), *words, *given]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def start_idle(self, name: str, *words: str, **options: object) -> subprocess.Popen[str]:
         """The same, and it gets the processor time that nobody else wants.
@@ -55,14 +57,9 @@ class Programs:
         For clients that only make the broker busy while others are measured: on few cores those others would wait for
         them instead of the broker.
         """
-        return self._start(["chrt", "--idle", "0"], name, words, options)
-
-    def _start(
-        self, before: list[str], name: str, words: tuple[str, ...], options: dict[str, object]
-    ) -> subprocess.Popen[str]:
-        given = [text for key, value in options.items() for text in (f"--{key.replace('_', '-')}", str(value))]
-        command = [*before, str(self.path(name)), *words, *given]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = self.start(name, *words, **options)
+        os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+        return process
 
     def run(self, name: str, *words: str, **options: object) -> list[dict[str, Any]]:
         """Run a program to its end: the JSON objects that it printed, the last one being the whole."""

@@ -45,8 +45,9 @@ cdef inline int64_t read_at(int fd, void* to, size_t n, int64_t position) noexce
         done += <size_t>got
     return <int64_t>done
 
-# The same of what is in the page cache: fewer bytes where the rest isn't, -EAGAIN if the first isn't.
-cdef inline int64_t read_cached_at(int fd, void* to, size_t n, int64_t position) noexcept nogil:
+# The same of what is in the page cache: fewer bytes where the rest isn't, -EAGAIN if the first isn't, -EOPNOTSUPP if
+# the file system can't tell.
+cdef inline int64_t read_nowait_at(int fd, void* to, size_t n, int64_t position) noexcept nogil:
     cdef iovec part
     cdef ssize_t got
     part.iov_base = to
@@ -54,9 +55,12 @@ cdef inline int64_t read_cached_at(int fd, void* to, size_t n, int64_t position)
     got = preadv2(fd, &part, 1, position, RWF_NOWAIT)
     while got < 0 and errno == EINTR:
         got = preadv2(fd, &part, 1, position, RWF_NOWAIT)
-    if got >= 0:
-        return got
-    return read_at(fd, to, n, position) if errno == EOPNOTSUPP else -errno
+    return got if got >= 0 else -errno
+
+# The same; where the file system can't tell, the file is read anyway.
+cdef inline int64_t read_cached_at(int fd, void* to, size_t n, int64_t position) noexcept nogil:
+    cdef int64_t got = read_nowait_at(fd, to, n, position)
+    return read_at(fd, to, n, position) if got == -EOPNOTSUPP else got
 
 cdef inline int write_at(int fd, const void* source, size_t n, int64_t position) noexcept nogil:
     cdef size_t done = 0

@@ -1,21 +1,18 @@
 """The pool of threads that warm cold pages; see reader.pxd."""
 from libc.stdint cimport uint8_t
 
+from penstock.pyx.files cimport read_nowait_at
 from penstock.pyx.posix cimport (
     EAGAIN,
     O_CLOEXEC,
     O_WRONLY,
-    RWF_NOWAIT,
     calloc,
     close,
     dup,
-    errno,
     free,
-    iovec,
     malloc,
     off_t,
     open,
-    preadv2,
     pthread_cond_broadcast,
     pthread_cond_destroy,
     pthread_cond_init,
@@ -134,10 +131,7 @@ cdef void reader_free(ReaderPool* pool) noexcept nogil:
 
 cdef bint byte_is_cached(int fd, int64_t position) noexcept nogil:
     cdef uint8_t byte
-    cdef iovec part
-    part.iov_base = &byte
-    part.iov_len = 1
-    return preadv2(fd, &part, 1, position, RWF_NOWAIT) >= 0 or errno != EAGAIN
+    return read_nowait_at(fd, &byte, 1, position) != -EAGAIN
 
 
 cdef bint range_is_cached(int fd, int64_t position, int64_t length) noexcept nogil:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness import output
+
 from penstock.bench import apache_kafka
 from penstock.bench.apache_kafka import KAFKA_VERSION, free_ports, kafka_classpath
 
-__all__ = ["HEAP", "KAFKA_VERSION", "ApacheKafka", "free_ports", "kafka_classpath"]
+__all__ = ["HEAP", "KAFKA_VERSION", "ApacheKafka", "free_ports", "java", "kafka_classpath"]
 
 HEAP = ["-Xmx384M", "-Xms128M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 
@@ -23,6 +25,11 @@ PROPERTIES = {
     "auto.create.topics.enable": "false",
     "log.retention.ms": "-1",
 }
+
+
+def java(tool: str, *arguments: str, version: str = KAFKA_VERSION, stdin: str = "") -> str:
+    """What one of Kafka's programs printed, by the name of its class."""
+    return output(["java", *HEAP, "-cp", kafka_classpath(version), tool, *arguments], stdin=stdin)
 
 
 class ApacheKafka(apache_kafka.ApacheKafka):

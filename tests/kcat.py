@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-
-from harness import BrokerProcess
+from harness import BrokerProcess, output
 
 
 def kcat(broker: BrokerProcess, *arguments: str, version: str = "", stdin: str = "") -> str:
     """What it printed. `version`: kcat is told that the broker is of that release (`broker.version.fallback`)."""
     old = ["-X", f"broker.version.fallback={version}", "-X", "api.version.request=false"] if version else []
-    done = subprocess.run(
-        ["kcat", "-b", broker.bootstrap, *old, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output(["kcat", "-b", broker.bootstrap, *old, *arguments], stdin=stdin, timeout_s=60)

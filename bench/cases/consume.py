@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.cases.latency import Paced
-from penstock.bench.disk import NoLimitError, slow_disk
+from penstock.bench.disk import slow_disk
 from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Broker, Floor, Server
-from penstock.bench.world import GB, Skipped, World
+from penstock.bench.world import GB, World
 
 RECORD_BYTES = 1024
 BATCH_BYTES = 131_072
@@ -155,17 +156,11 @@ class Cold(Case):
         drop_pages(broker.log_folder(self._filled[side].topic, 0))  # so that none is written while others are measured
 
     def run(self, world: World, side: str) -> Sample:
-        broker = world.broker(side)
-        if not self.disk_mb_per_s:
-            return self._measure(world, side)
-        try:
-            with slow_disk(broker.pid, broker.folder, self.disk_mb_per_s * 1_000_000):
-                return self._measure(world, side)
-        except NoLimitError as error:
-            raise Skipped(str(error)) from None
+        broker, limit = world.broker(side), self.disk_mb_per_s * 1_000_000
+        with slow_disk(broker.pid, broker.folder, limit) if limit else nullcontext():
+            return self._measure(world, side, broker)
 
-    def _measure(self, world: World, side: str) -> Sample:
-        broker = world.broker(side)
+    def _measure(self, world: World, side: str, broker: Broker) -> Sample:
         paced = Paced("cold-reader", "", rate=2_000, seconds=self.seconds, tail=True)
         alone = paced.run(world, side)
         reader = ColdReader(world, broker, self._filled[side])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from harness import BrokerProcess, WireConnection
-from kafka_jars import HEAP, kafka_classpath
+from kafka_jars import java
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (
@@ -224,11 +223,10 @@ def test_javas_consumer_and_group_tool(quick_broker: BrokerProcess, new_topic: N
     producer.flush()
 
     def tool(name: str, *arguments: str) -> str:
-        command = ["java", *HEAP, "-cp", kafka_classpath(), f"org.apache.kafka.tools.{name}"]
         where = ["--bootstrap-server", quick_broker.bootstrap, "--group", group]
-        done = subprocess.run([*command, *where, *arguments], capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == 0 and "Error" not in done.stdout, done.stdout + done.stderr
-        return done.stdout
+        printed = java(f"org.apache.kafka.tools.{name}", *where, *arguments)
+        assert "Error" not in printed, printed
+        return printed
 
     new_protocol = ["--command-property", "group.protocol=consumer"]
     read = tool("consumer.ConsoleConsumer", "--topic", topic, "--from-beginning", "--max-messages", "20", *new_protocol)

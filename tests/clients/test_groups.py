@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess, WireConnection
-from kafka_jars import HEAP, kafka_classpath
+from kafka_jars import java
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (
@@ -195,17 +194,10 @@ def test_kafkas_own_group_tool(shared_broker: BrokerProcess, new_topic: Names) -
     topic, group = create(shared_broker, new_topic("tool"), 2), new_topic("group")
 
     def tool(*arguments: str) -> str:
-        command = [
-            "java",
-            *HEAP,
-            "-cp",
-            kafka_classpath(),
-            "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-        ]
         where = ["--bootstrap-server", shared_broker.bootstrap, "--group", group]
-        done = subprocess.run([*command, *where, *arguments], capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == 0 and "Error" not in done.stdout, done.stdout + done.stderr
-        return done.stdout
+        printed = java("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", *where, *arguments)
+        assert "Error" not in printed, printed
+        return printed
 
     with member(shared_broker, topic, group) as client:
         settle([client], 2)

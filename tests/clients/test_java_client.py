@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 
 import pytest
 from harness import BrokerProcess
-from kafka_jars import HEAP, kafka_classpath
+from kafka_jars import java
 
 PRODUCER = {"4.3.1": "org.apache.kafka.tools.ConsoleProducer", "3.9.1": "kafka.tools.ConsoleProducer"}
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-
-
-def java(version: str, tool: str, *arguments: str, stdin: str = "") -> str:
-    done = subprocess.run(
-        ["java", *HEAP, "-cp", kafka_classpath(version), tool, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
 
 
 @pytest.mark.kafka
@@ -35,7 +21,7 @@ def test_console_producer_and_consumer(
     lines = [f"line {n}" for n in range(20)]
     where = ["--bootstrap-server", shared_broker.bootstrap, "--topic", topic]
     codec = ["--compression-codec", "zstd"]  # --producer-property acks: idempotent with acks=all by default
-    java(version, PRODUCER[version], *where, *codec, stdin="\n".join(lines) + "\n")
+    java(PRODUCER[version], *where, *codec, version=version, stdin="\n".join(lines) + "\n")
     group = [
         "--group",
         new_topic("group"),
@@ -45,4 +31,4 @@ def test_console_producer_and_consumer(
         "--timeout-ms",
         "60000",
     ]
-    assert java(version, CONSUMER, *where, *group).splitlines() == lines
+    assert java(CONSUMER, *where, *group, version=version).splitlines() == lines

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 from collections.abc import Callable
 
 import pytest
-from harness import BrokerProcess
+from harness import BrokerProcess, output
 
 from penstock.pipeline.etl import maven
 from penstock.pipeline.producer import Producer
@@ -26,16 +25,8 @@ def classpath(version: str) -> str:
 
 
 def run(version: str, program: str, *arguments: str, stdin: str = "") -> str:
-    done = subprocess.run(
-        [*JAVA, "-cp", classpath(version), f"kafka.tools.{program}", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    command = [*JAVA, "-cp", classpath(version), f"kafka.tools.{program}", *arguments]
+    return output(command, stdin=stdin, timeout_s=120)
 
 
 def write(version: str, broker: BrokerProcess, topic: str, codec: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 
@@ -13,7 +12,7 @@ from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess, WireConnection
-from kafka_jars import HEAP, kafka_classpath
+from kafka_jars import java
 from transaction_wire import add, commit_offset, end, init
 
 import penstock.broker.coordinator  # noqa: F401  (declares the failpoints)
@@ -305,12 +304,6 @@ def test_aiokafka_consumes_transforms_produces(shared_broker: BrokerProcess, new
 @pytest.mark.kafka
 def test_javas_transactional_producer_and_transactions_tool(shared_broker: BrokerProcess, new_topic: Names) -> None:
     topic, name = create(shared_broker, new_topic("java")), new_topic("id")
-
-    def java(tool: str, *arguments: str) -> str:
-        command = ["java", *HEAP, "-cp", kafka_classpath(), tool, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
     where = ["--bootstrap-server", shared_broker.bootstrap]
     java(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from harness import BrokerProcess, WireConnection
-from kafka_jars import HEAP, kafka_classpath
+from kafka_jars import java
 from transaction_wire import (
     add,
     batch,
@@ -423,28 +422,20 @@ def test_javas_producer_and_kafkas_dump_of_the_coordinators_log(
     with WireConnection(broker.bootstrap) as wire:
         create(wire, "t")
 
-    def java(version: str, tool: str, *arguments: str) -> str:
-        command = ["java", *HEAP, "-cp", kafka_classpath(version), tool, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
     java(
-        jars,
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", "t", "--num-records", "2000", "--record-size", "20", "--throughput", "-1"),
         *("--transactional-id", "java", "--transaction-duration-ms", "20"),
         *("--producer-props", f"bootstrap.servers={broker.bootstrap}"),
+        version=jars,
     )
     assert len(read(broker, "t")) == 2000
-    features = java("4.3.1", "org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", broker.bootstrap, "describe")
+    features = java("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", broker.bootstrap, "describe")
     assert "transaction.version" in features and "FinalizedVersionLevel: 2" in features
     broker.close()
     logs = [path for path in broker.data.glob("__transaction_state-*/*.log") if path.stat().st_size > 0]
     assert len(logs) == 1
-    dumped = java(
-        "4.3.1", "org.apache.kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", str(logs[0])
-    )
+    dumped = java("org.apache.kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", str(logs[0]))
     values = [line for line in dumped.splitlines() if "producerId" in line and "CompleteCommit" in line]
     assert values or "transactionStatus" in dumped, dumped[:2000]
     assert (f'"clientTransactionVersion":{ends_with}' in dumped) == (ends_with == 2), dumped[-2000:]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.bench import disk
-from penstock.bench.disk import NoLimitError, disk_of, own_groups, slow_disk
+from penstock.bench.disk import disk_of, own_groups, slow_disk
+from penstock.bench.world import Skipped
 
 LIMITS = ("blkio.throttle.read_bps_device", "io.max")
 
@@ -27,7 +28,7 @@ def test_a_process_is_limited_and_let_go(tmp_path: Path) -> None:
             assert disk_of(tmp_path) in limits
             assert "8000000" in limits
         assert not limited.exists()
-    except NoLimitError as error:
+    except Skipped as error:
         assert "can't be slowed down here" in str(error) or "is not on a disk" in str(error)
     finally:
         assert group.read_text() == before
@@ -36,7 +37,7 @@ def test_a_process_is_limited_and_let_go(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_on_no_disk_is_refused() -> None:
-    with pytest.raises(NoLimitError, match="is not on a disk"):
+    with pytest.raises(Skipped, match="is not on a disk"):
         disk_of(Path("/proc"))
 
 
