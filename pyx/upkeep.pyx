@@ -10,8 +10,8 @@ from penstock.pyx.partitionlog cimport (
     PartitionLog, fail_log, folder_ran_full, folder_tell, is_offline, settle_stable, take_all_waiting, write_epochs,
 )
 from penstock.pyx.posix cimport (
-    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, ftruncate, pthread_mutex_lock,
-    pthread_mutex_unlock,
+    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, fstat, ftruncate, pthread_mutex_lock,
+    pthread_mutex_unlock, stat,
 )
 from penstock.pyx.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
@@ -35,6 +35,15 @@ cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:
         p.roll_jitter_ms = <int64_t>crc32c(0, <const uint8_t*>seed, sizeof(seed)) % most
 
 
+# A file that a failed roll has left. One that is empty isn't touched: ext4 takes a truncation to nothing for the first
+# half of a replacement and writes all of the file out when it is closed, even if it is to be deleted. 0 or errno.
+cdef int _emptied(int fd) noexcept nogil:
+    cdef stat info
+    if fstat(fd, &info) != 0 or (info.st_size > 0 and ftruncate(fd, 0) != 0):
+        return errno
+    return 0
+
+
 # Under the lock: a new segment at the log end. 0 or errno; after an error the old one goes on.
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     cdef Segment* active = p.log.segments.back()
@@ -48,8 +57,8 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     s = segment_new(p.log.folder, p.log.log_end, now_ms)
     segment_reset_indexes(s)
     fd = segment_open(s, True)
-    if fd < 0 or ftruncate(fd, 0) != 0:
-        result = -fd if fd < 0 else errno
+    result = -fd if fd < 0 else _emptied(fd)
+    if result != 0:
         segment_release(s)
         return result
     if p.config.preallocate:
@@ -66,21 +75,76 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     return 0
 
 
-# With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes. 0 or
-# errno.
+# Under the lock: whether retention lets a segment go. `excess`: bytes above retention_bytes, counted down.
+cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_ms, int64_t* excess) noexcept nogil:
+    if next_base > p.high_watermark:
+        return False
+    if next_base <= p.log.log_start and s.sealed:
+        return True
+    if not p.config.cleanup_delete:
+        return False
+    if p.config.retention_ms >= 0 and now_ms - segment_newest_ms(s) > p.config.retention_ms:
+        return True
+    if p.config.retention_bytes >= 0 and excess[0] - s.size >= 0:
+        excess[0] -= s.size
+        return True
+    return False
+
+
+# Under the lock: how many segments retention lets go, counted from the front. The active one may be among them.
+cdef size_t _expired_front(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    cdef int64_t excess = -p.config.retention_bytes, next_base
+    cdef size_t i, n = p.log.segments.size()
+    for i in range(n):
+        excess += p.log.segments[i].size
+    for i in range(n):
+        next_base = p.log.segments[i + 1].base_offset if i + 1 < n else p.log.log_end
+        if i + 1 == n and p.log.segments[i].size == 0:
+            return i
+        if not _expired(p, p.log.segments[i], next_base, now_ms, &excess):
+            return i
+    return n
+
+
+# Under the lock: takes expired segments off the front. An active segment that has expired is rolled first, so that the
+# log keeps its end.
+cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, bint* rolled) noexcept nogil:
+    cdef size_t n = _expired_front(p, now_ms)
+    cdef int result = 0
+    if n == p.log.segments.size():
+        result = roll(p, now_ms)
+        rolled[0] = result == 0
+        if result != 0:
+            n -= 1
+    if n == 0:
+        return result
+    gone.assign(p.log.segments.begin(), p.log.segments.begin() + n)
+    p.log.segments.erase(p.log.segments.begin(), p.log.segments.begin() + n)
+    if p.log.log_start < p.log.segments.front().base_offset:
+        p.log.log_start = p.log.segments.front().base_offset
+        settle_stable(p)
+    return result
+
+
+# With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes. What
+# retention will delete at its next look isn't worth the disk's time. 0 or errno.
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil:
     cdef vector[Segment*] wanted
-    cdef size_t i
+    cdef size_t i, expired
     cdef int64_t end, believed
     cdef int result = 0
     cdef uint64_t wake = 0
     cdef bint fatal = False
     pthread_mutex_lock(&p.lock)
-    for i in range(p.log.segments.size()):
+    expired = 0 if all else _expired_front(p, now_ms)
+    for i in range(expired, p.log.segments.size()):
         if p.log.segments[i].unflushed and p.log.segments[i].size > 0 and (all or i + 1 < p.log.segments.size()):
             segment_retain(p.log.segments[i])
             wanted.push_back(p.log.segments[i])
     believed = p.log.segments.back().base_offset
+    for i in range(expired):
+        if p.log.segments[i].unflushed:
+            believed = min(believed, p.log.segments[i].base_offset)
     end = p.log.log_end if all else believed
     # Recovery believes the indexes of segments that end at or below the recovery point. The active one's are complete
     # on disk only once it is sealed and flushed again: until then the recovery point stays inside of it.
@@ -116,51 +180,6 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     pthread_mutex_unlock(&p.lock)
     wake_reactors(<Partition*>p, wake)
     return result
-
-
-# Under the lock: whether retention lets the segment at the front go. `excess`: bytes above retention_bytes, counted
-# down.
-cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_ms, int64_t* excess) noexcept nogil:
-    if next_base > p.high_watermark:
-        return False
-    if next_base <= p.log.log_start and s.sealed:
-        return True
-    if not p.config.cleanup_delete:
-        return False
-    if p.config.retention_ms >= 0 and now_ms - segment_newest_ms(s) > p.config.retention_ms:
-        return True
-    if p.config.retention_bytes >= 0 and excess[0] - s.size >= 0:
-        excess[0] -= s.size
-        return True
-    return False
-
-
-# Under the lock: takes expired segments off the front. An active segment that has expired is rolled first, so that the
-# log keeps its end.
-cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, bint* rolled) noexcept nogil:
-    cdef Segment* s
-    cdef int64_t excess = -p.config.retention_bytes, next_base
-    cdef size_t i
-    cdef int result
-    for i in range(p.log.segments.size()):
-        excess += p.log.segments[i].size
-    while True:
-        s = p.log.segments.front()
-        next_base = p.log.segments[1].base_offset if p.log.segments.size() > 1 else p.log.log_end
-        if s.size == 0 and p.log.segments.size() == 1:
-            return 0
-        if not _expired(p, s, next_base, now_ms, &excess):
-            return 0
-        if p.log.segments.size() == 1:
-            result = roll(p, now_ms)
-            if result != 0:
-                return result
-            rolled[0] = True
-        gone.push_back(s)
-        p.log.segments.erase(p.log.segments.begin())
-        if p.log.log_start < p.log.segments.front().base_offset:
-            p.log.log_start = p.log.segments.front().base_offset
-            settle_stable(p)
 
 
 # Files of segments that nobody looks up any more. 0 or errno.

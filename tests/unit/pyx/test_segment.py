@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -231,7 +232,7 @@ def test_preallocate_takes_a_segments_room_and_no_byte_of_its_size(tmp_path: Pat
 
 def test_rolled_segments_are_flushed_without_housekeeping(tmp_path: Path) -> None:
     logs = Logs()
-    logs.lead("rolled", TOPIC_ID, 0, 0, str(tmp_path), {"segment_bytes": 300})
+    logs.lead("rolled", TOPIC_ID, 0, 0, str(tmp_path), {"segment_bytes": 300, "retention_ms": -1})
     for _ in range(6):
         logs.append_client("rolled", 0, batch(1))
     assert logs.folder_states()[str(tmp_path)].rolled
@@ -243,6 +244,31 @@ def test_rolled_segments_are_flushed_without_housekeeping(tmp_path: Path) -> Non
     # Only the segment that is written is checked after a kill.
     recovered = Logs().lead("rolled", TOPIC_ID, 0, 0, str(tmp_path), {"segment_bytes": 300})
     assert 0 < recovered.batches_checked < 6
+
+
+def test_segments_that_retention_will_delete_are_not_flushed(tmp_path: Path) -> None:
+    config = {"segment_bytes": 300, "retention_ms": -1, "retention_bytes": 300}
+    logs = Logs()
+    logs.lead("short", TOPIC_ID, 0, 0, str(tmp_path), config)
+    for _ in range(12):
+        logs.append_client("short", 0, batch(1))
+    assert logs.flush_rolled() == 1
+    logs.write_checkpoints()
+    *sealed, last, _ = sorted((tmp_path / "short-0").glob("*.log"))
+    assert len(sealed) > 1
+    assert [path.with_suffix(".index").exists() for path in [*sealed, last]] == [False] * len(sealed) + [True]
+    # A kill now: what wasn't flushed is walked, and nothing is lost before retention says so.
+    shutil.copytree(tmp_path / "short-0", tmp_path / "killed" / "short-0")
+    for path in tmp_path.glob("*checkpoint*"):
+        shutil.copy(path, tmp_path / "killed")
+    reborn = Logs()
+    assert reborn.lead("short", TOPIC_ID, 0, 0, str(tmp_path / "killed"), config).batches_checked == 12
+    assert reborn.offsets("short", 0).log_end == 12
+    # The next look deletes them, and the one after it has nothing left to walk but the active segment.
+    assert logs.housekeep("short", 0, NOW_MS).segments_deleted == len(sealed)
+    logs.write_checkpoints()
+    recovered = Logs().lead("short", TOPIC_ID, 0, 0, str(tmp_path), config)
+    assert recovered.batches_checked <= 12 - 2 * len(sealed)
 
 
 def test_blocks_for_what_comes_next_are_given_back(tmp_path: Path) -> None:
