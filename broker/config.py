@@ -247,7 +247,13 @@ SCHEMA = Schema(
         ),
         Property("listener.name.*.max.connections", parse_int(1, INT_MAX), None, "The same of one listener."),
         Property("listener.name.*.max.connection.creation.rate", parse_int(1, INT_MAX), None, "The same of one."),
-        Property("socket.send.buffer.bytes", parse_int(-1, INT_MAX), -1, "-1 = the system's, which grows by itself."),
+        Property(
+            "socket.send.buffer.bytes",
+            parse_int(-1, INT_MAX),
+            102_400,
+            "-1 = the system's, which grows by itself: for links that are long.",
+        ),
+        # Kafka's default is 102400, which costs a third more CPU at batches of 1 MB.
         Property("socket.receive.buffer.bytes", parse_int(-1, INT_MAX), -1, "-1 = the system's."),
         Property("penstock.tcp.congestion", parse_str, "", "Congestion control, as `cubic`; empty = the system's."),
         Property(
