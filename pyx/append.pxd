@@ -23,13 +23,18 @@ cdef struct Appended:
     int64_t log_append_time_ms         # -1 unless message.timestamp.type is LogAppendTime
     int64_t log_start_offset           # -1 if unknown
     Refusal refusal                    # what was wrong with the records, where the error code doesn't say it all
-    # Bytes of payloads that the append may inflate, set by the caller; what it did is taken off, so that appends can
-    # share a bound.
-    int64_t may_inflate
 
-# Append the batches, or the message set, of one partition of one produce request, all or (on an error) none of them.
-# `records` is written to: base offsets, leader epochs and (LogAppendTime) timestamps and CRCs. Fills `out` and returns
-# out.error:
+# The batches, or the message set, of one partition of one produce request: appended all or (on an error) none of them.
+# `records` is written to: base offsets, leader epochs and (LogAppendTime) timestamps and CRCs.
+cdef struct Append:
+    uint8_t* records
+    size_t n
+    int origin
+    int64_t* may_inflate               # bytes of payloads that may be inflated; what was is taken off: a bound to share
+    Appended done
+
+# Appends the parts in their order, under one lock, and those that go into the same segment with one write. One part's
+# error is no other's, except that a write fails for all that were in it. Fills their `done`; its errors:
 #   2 CORRUPT_MESSAGE (CRC, length, garbage)          6 NOT_LEADER_OR_FOLLOWER (stopped)
 #  10 MESSAGE_TOO_LARGE   18 RECORD_LIST_TOO_LARGE   32 INVALID_TIMESTAMP    87 INVALID_RECORD
 #  45 OUT_OF_ORDER_SEQUENCE_NUMBER   46 DUPLICATE_SEQUENCE_NUMBER is not used (an old duplicate is out of order)
@@ -38,4 +43,4 @@ cdef struct Appended:
 # 48 also for a client's batch that would begin a transaction in the partition (LogConfig.verify_transactions): it is
 # appended as ORIGIN_VERIFIED or ORIGIN_ADDED, once the coordinator has been asked (verification.pxd).
 # Waiters are woken through the hook before it returns.
-cdef int16_t partition_append(Partition* p, uint8_t* records, size_t n, int origin, Appended* out) noexcept nogil
+cdef void partition_append(Partition* p, Append** parts, size_t count) noexcept nogil

@@ -1,7 +1,7 @@
 """Appending batches: judged, given their offsets, written, indexed; see append.pxd."""
 
-from cython.operator cimport dereference as at
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from cython.operator cimport dereference as at, preincrement
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 from penstock.pyx.batch cimport (
@@ -20,7 +20,7 @@ from penstock.pyx.partitionlog cimport (
     OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, fail_log, folder_ran_full, is_offline,
     log_of, settle_stable, write_epochs,
 )
-from penstock.pyx.posix cimport EIO, atomic_load32, pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.posix cimport EIO, atomic_load32, iovec, pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_clear, producer_data, producer_marker, would_begin,
 )
@@ -41,36 +41,59 @@ cdef inline int _who(int origin) noexcept nogil:
     return INGEST_REPLICA if origin == ORIGIN_REPLICA else INGEST_COORDINATOR
 
 
-# Under the lock: what the producer states say to the batches, without changing them. How many at the front are in
-# the log already goes to `repeated`, the offset of the first one to `repeated_at`. 0 or Kafka's code.
-cdef int16_t _judge_producers(
-    PartitionLog* p, const uint8_t* records, const vector[BatchHeader]& batches, int origin, int64_t now_ms,
-    size_t* repeated, int64_t* repeated_at
+# What was judged under the lock and waits to be written, all to the active segment, in one go.
+cdef struct Gathered:
+    vector[Append*] parts
+    vector[Ingested*] taken
+    vector[size_t] first               # of each part: the first batch that isn't in the log already
+    vector[iovec] pieces
+    int64_t bytes
+    size_t batches
+    int64_t end                        # the offset behind them: the log end when there are none
+    unordered_map[int64_t, ProducerEntry] producers    # as they will be
+    bint alone                         # nothing more is coming that would ask for them
+
+
+cdef ProducerEntry _producer(
+    PartitionLog* p, unordered_map[int64_t, ProducerEntry]& tried, Gathered* gathered, int64_t producer_id
 ) noexcept nogil:
-    cdef unordered_map[int64_t, ProducerEntry] tried
     cdef unordered_map[int64_t, ProducerEntry].iterator found
+    cdef ProducerEntry unknown
+    found = tried.find(producer_id)
+    if found != tried.end():
+        return at(found).second
+    found = gathered.producers.find(producer_id)
+    if found != gathered.producers.end():
+        return at(found).second
+    found = p.log.producers.entries.find(producer_id)
+    if found != p.log.producers.entries.end():
+        return at(found).second
+    producer_clear(&unknown, producer_id)
+    return unknown
+
+
+# Under the lock: what the producer states say to the batches, without changing them; how they would be goes to `tried`.
+# How many at the front are in the log already goes to `repeated`, the offset of the first one to `repeated_at`. 0 or
+# Kafka's code.
+cdef int16_t _judge_producers(
+    PartitionLog* p, Gathered* gathered, const Ingested* taken, int origin, int64_t now_ms,
+    unordered_map[int64_t, ProducerEntry]& tried, size_t* repeated, int64_t* repeated_at
+) noexcept nogil:
     cdef ProducerEntry e
     cdef EndedTxn ended
-    cdef int64_t duplicate_of, offset = p.log.log_end
+    cdef int64_t duplicate_of, offset = gathered.end
     cdef int32_t coordinator_epoch = -1
     cdef size_t i
     cdef int16_t error
     cdef int marker
     cdef bint begins
+    cdef const uint8_t* records = taken.records
     cdef const BatchHeader* header
     repeated[0] = 0
-    for i in range(batches.size()):
-        header = &batches[i]
+    for i in range(taken.batches.size()):
+        header = &taken.batches[i]
         if header.producer_id >= 0 and origin != ORIGIN_REPLICA:
-            found = tried.find(header.producer_id)
-            if found != tried.end():
-                e = at(found).second
-            else:
-                found = p.log.producers.entries.find(header.producer_id)
-                if found != p.log.producers.entries.end():
-                    e = at(found).second
-                else:
-                    producer_clear(&e, header.producer_id)
+            e = _producer(p, tried, gathered, header.producer_id)
             duplicate_of = NO_OFFSET
             if batch_is_control(header):
                 marker = batch_marker_type(records, header, &coordinator_epoch)
@@ -90,7 +113,7 @@ cdef int16_t _judge_producers(
                     repeated_at[0] = duplicate_of
                 records += header.size
                 continue
-            if batches.size() > 1:
+            if not gathered.alone or taken.batches.size() > 1:
                 tried[header.producer_id] = e
         offset += header.last_offset_delta + 1
         records += header.size
@@ -100,7 +123,7 @@ cdef int16_t _judge_producers(
 # Kafka's rule: size, time between the first batch's timestamp and these (without timestamps: the clock), a full index,
 # or offsets that don't fit one.
 cdef bint _roll_wanted(
-    PartitionLog* p, int64_t n, int64_t max_timestamp, int64_t last_offset, int64_t now_ms
+    PartitionLog* p, const Gathered* gathered, int64_t n, int64_t max_timestamp, int64_t last_offset, int64_t now_ms
 ) noexcept nogil:
     cdef Segment* s = p.log.segments.back()
     cdef int64_t waited
@@ -111,9 +134,9 @@ cdef bint _roll_wanted(
     else:
         waited = now_ms - s.created_ms
     return (
-        s.size > p.config.segment_bytes - n
+        s.size + gathered.bytes > p.config.segment_bytes - n
         or waited > p.config.segment_ms - p.roll_jitter_ms
-        or segment_index_full(s, p.config.segment_index_bytes)
+        or segment_index_full(s, p.config.segment_index_bytes, gathered.batches)
         or last_offset - s.base_offset > RELATIVE_MAX
     )
 
@@ -121,11 +144,10 @@ cdef bint _roll_wanted(
 # Under the lock: offsets and leader epochs into the batches from `first` on. False: a replica's offsets don't
 # follow the log.
 cdef bint _assign(
-    PartitionLog* p, uint8_t* records, vector[BatchHeader]& batches, size_t first, int origin, int64_t* end,
-    int64_t* newest
+    PartitionLog* p, uint8_t* records, vector[BatchHeader]& batches, size_t first, int origin, int64_t offset,
+    int64_t* end, int64_t* newest
 ) noexcept nogil:
     cdef size_t i
-    cdef int64_t offset = p.log.log_end
     newest[0] = -1
     for i in range(first, batches.size()):
         if origin == ORIGIN_REPLICA:
@@ -147,24 +169,25 @@ cdef bint _assign(
 
 
 # Under the lock: the batches are in the file; the indexes, producers, epochs and offsets follow.
-cdef void _take_in(
-    PartitionLog* p, Segment* s, const uint8_t* records, const vector[BatchHeader]& batches, size_t first,
-    int64_t now_ms
-) noexcept nogil:
-    cdef size_t i
+cdef void _take_in(PartitionLog* p, Segment* s, const Ingested* taken, size_t first, int64_t now_ms) noexcept nogil:
+    cdef const BatchHeader* header
+    cdef const uint8_t* records = taken.records
     cdef int64_t position = s.size
     cdef bint epochs_changed = False
-    s.tail_offset = batches[first].base_offset
+    cdef size_t i
+    s.tail_offset = taken.batches[first].base_offset
     s.tail_position = position
-    s.tail_size = batches[first].size
-    for i in range(first, batches.size()):
-        segment_index_batch(s, &batches[i], position, p.config.index_interval_bytes)
-        replay_batch(&p.log, s, &batches[i], records, position, True, now_ms)
-        if p.log.epochs.entries.empty() or batches[i].leader_epoch > p.log.epochs.entries.back().epoch:
-            if epochs_assign(&p.log.epochs, batches[i].leader_epoch, batches[i].base_offset):
-                epochs_changed = True
-        position += batches[i].size
-        records += batches[i].size
+    s.tail_size = taken.batches[first].size
+    for i in range(taken.batches.size()):
+        header = &taken.batches[i]
+        if i >= first:
+            segment_index_batch(s, header, position, p.config.index_interval_bytes)
+            replay_batch(&p.log, s, header, records, position, True, now_ms)
+            if p.log.epochs.entries.empty() or header.leader_epoch > p.log.epochs.entries.back().epoch:
+                if epochs_assign(&p.log.epochs, header.leader_epoch, header.base_offset):
+                    epochs_changed = True
+            position += header.size
+        records += header.size
     p.changed = True
     if epochs_changed or p.epochs_unwritten:
         write_epochs(p, False)
@@ -173,61 +196,115 @@ cdef void _take_in(
     settle_stable(p)
 
 
-# Under the lock. `wake` gets who has to be woken after it.
-cdef int16_t _append_locked(
-    PartitionLog* p, Ingested* taken, int origin, int64_t now_ms, Appended* out, uint64_t* wake
+# Under the lock: a disk that failed takes the partition's folder with it, a full one only refuses. `wake` gets who has
+# to be woken after the lock.
+cdef int16_t _refused_by_disk(PartitionLog* p, int result, bint broken, uint64_t* wake) noexcept nogil:
+    if broken or not is_passing(result):
+        wake[0] |= fail_log(p, result)
+    elif is_full(result):
+        folder_ran_full(p.folder)
+    return KAFKA_STORAGE_ERROR
+
+
+# Under the lock: what was gathered goes into the file and then into all that is known of the log.
+cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* wake) noexcept nogil:
+    cdef Segment* s = p.log.segments.back()
+    cdef int64_t stable = p.last_stable
+    cdef bint broken = False
+    cdef int16_t error = 0
+    cdef int result
+    cdef size_t i
+    if gathered.parts.empty():
+        return
+    result = segment_write(s, gathered.pieces.data(), <int>gathered.pieces.size(), gathered.bytes, &broken)
+    if result != 0:
+        error = _refused_by_disk(p, result, broken, wake)
+    for i in range(gathered.parts.size()):
+        gathered.parts[i].done.error = error
+        if error == 0:
+            _take_in(p, s, gathered.taken[i], gathered.first[i], now_ms)
+    if error == 0:
+        wake[0] |= p.waiting_end
+        p.waiting_end = 0
+        if p.last_stable > stable:
+            wake[0] |= p.waiting_stable
+            p.waiting_stable = 0
+    gathered.parts.clear()
+    gathered.taken.clear()
+    gathered.first.clear()
+    gathered.pieces.clear()
+    gathered.producers.clear()
+    gathered.bytes = 0
+    gathered.batches = 0
+    gathered.end = p.log.log_end
+
+
+# Under the lock: judges a part and gives it its offsets; what isn't in the log already joins what was gathered, or
+# begins it anew in a segment that has room. 0 or Kafka's code.
+cdef int16_t _gather(
+    PartitionLog* p, Gathered* gathered, Append* part, Ingested* taken, int64_t now_ms, uint64_t* wake
 ) noexcept nogil:
+    cdef unordered_map[int64_t, ProducerEntry] tried
+    cdef unordered_map[int64_t, ProducerEntry].iterator each
     cdef uint8_t* records
-    cdef size_t n
+    cdef int64_t n, repeated_at = -1, end = 0, newest = -1
     cdef size_t first = 0, i
-    cdef int64_t repeated_at = -1, end = 0, newest = -1, stable
     cdef int16_t error
     cdef int result
-    cdef bint broken = False
-    cdef Segment* s
+    cdef bint roll_wanted
+    cdef iovec piece
     if p.stopped:
         return NOT_LEADER_OR_FOLLOWER
-    if is_offline(p) or (from_client(origin) and atomic_load32(&p.folder.room) == FOLDER_RESERVED):
+    if is_offline(p) or (from_client(part.origin) and atomic_load32(&p.folder.room) == FOLDER_RESERVED):
         return KAFKA_STORAGE_ERROR
-    error = ingest_place(&p.config, taken, p.log.log_end)
-    records = taken.records
-    n = taken.n
+    error = ingest_place(&p.config, taken, gathered.end)
     if error == 0:
-        error = _judge_producers(p, records, taken.batches, origin, now_ms, &first, &repeated_at)
+        error = _judge_producers(p, gathered, taken, part.origin, now_ms, tried, &first, &repeated_at)
     if error != 0:
         return error
+    records = taken.records
+    n = <int64_t>taken.n
     for i in range(first):
         records += taken.batches[i].size
-        n -= <size_t>taken.batches[i].size
-    out.log_start_offset = p.log.log_start
-    out.base_offset = repeated_at if first > 0 else p.log.log_end
+        n -= taken.batches[i].size
+    part.done.log_start_offset = p.log.log_start
+    part.done.base_offset = repeated_at if first > 0 else gathered.end
+    roll_wanted = False
+    if first < taken.batches.size():
+        if not _assign(p, records, taken.batches, first, part.origin, gathered.end, &end, &newest):
+            return CORRUPT_MESSAGE
+        if end - 1 - gathered.end > RELATIVE_MAX:
+            return INVALID_RECORD          # counts that lie: an index couldn't hold the offsets
+        if part.origin == ORIGIN_REPLICA:
+            part.done.base_offset = taken.batches[0].base_offset
+        result = segment_hold_indexes(p.log.segments.back())
+        if result != 0:
+            return _refused_by_disk(p, result, False, wake)
+        roll_wanted = _roll_wanted(p, gathered, n, newest, end - 1, now_ms)
+    if not gathered.parts.empty() and (first > 0 or roll_wanted or p.log.segments.back().size == 0):
+        # A repeated batch may be among those that aren't written yet, and a segment's first batch says when it is to be
+        # rolled: these are written before this one is looked at.
+        _write(p, gathered, now_ms, wake)
+        return _gather(p, gathered, part, taken, now_ms, wake)
     if first == taken.batches.size():
         return 0
-    if not _assign(p, records, taken.batches, first, origin, &end, &newest):
-        return CORRUPT_MESSAGE
-    if end - 1 - p.log.log_end > RELATIVE_MAX:
-        return INVALID_RECORD              # counts that lie: an index couldn't hold the offsets
-    if origin == ORIGIN_REPLICA:
-        out.base_offset = taken.batches[0].base_offset
-    result = segment_hold_indexes(p.log.segments.back())
-    if result == 0 and _roll_wanted(p, <int64_t>n, newest, end - 1, now_ms):
+    if roll_wanted:
         result = roll(p, now_ms)
-    s = p.log.segments.back()
-    if result == 0:
-        result = segment_write(s, records, n, &broken)
-    if result != 0:
-        if broken or not is_passing(result):
-            wake[0] = fail_log(p, result)
-        elif is_full(result):
-            folder_ran_full(p.folder)
-        return KAFKA_STORAGE_ERROR
-    stable = p.last_stable
-    _take_in(p, s, records, taken.batches, first, now_ms)
-    wake[0] = p.waiting_end
-    p.waiting_end = 0
-    if p.last_stable > stable:
-        wake[0] |= p.waiting_stable
-        p.waiting_stable = 0
+        if result != 0:
+            return _refused_by_disk(p, result, False, wake)
+    piece.iov_base = records
+    piece.iov_len = <size_t>n
+    gathered.pieces.push_back(piece)
+    gathered.parts.push_back(part)
+    gathered.taken.push_back(taken)
+    gathered.first.push_back(first)
+    gathered.bytes += n
+    gathered.batches += taken.batches.size() - first
+    gathered.end = end
+    each = tried.begin()
+    while each != tried.end() and not gathered.alone:
+        gathered.producers[at(each).first] = at(each).second
+        preincrement(each)
     return 0
 
 
@@ -248,49 +325,73 @@ cdef int16_t _flush_before_answer(PartitionLog* p, int64_t end, int64_t now_ms) 
     return KAFKA_STORAGE_ERROR if result != 0 else 0
 
 
-cdef int16_t partition_append(
-    Partition* partition, uint8_t* records, size_t n, int origin, Appended* out
+# Without the lock: what can be said of the records alone. `end` is the offset that they will likely have.
+cdef int16_t _ingest(
+    const LogConfig* config, Append* part, Ingested* taken, int64_t end, int64_t now_ms
 ) noexcept nogil:
+    cdef int16_t error
+    taken.may_inflate = part.may_inflate[0]
+    error = ingest(config, part.records, part.n, _who(part.origin), now_ms, taken)
+    part.may_inflate[0] = taken.may_inflate
+    return error if error != 0 else ingest_place(config, taken, end)
+
+
+cdef void partition_append(Partition* partition, Append** parts, size_t count) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
-    cdef Ingested taken
+    cdef vector[Ingested] taken
+    cdef Gathered gathered
     cdef LogConfig config
     cdef int64_t now_ms = wall_ms()
     cdef int64_t end
     cdef uint64_t wake = 0
-    cdef bint due
-    out.base_offset = -1
-    out.log_append_time_ms = -1
-    out.log_start_offset = -1
+    cdef int16_t error
+    cdef size_t i, j
+    cdef bint due = False
+    cdef Appended* done
     pthread_mutex_lock(&p.lock)
     config = p.config
     end = p.log.log_end
     # One that isn't open has no settings either: nothing can be judged by them.
-    out.error = NOT_LEADER_OR_FOLLOWER if p.stopped else (KAFKA_STORAGE_ERROR if is_offline(p) else 0)
+    error = NOT_LEADER_OR_FOLLOWER if p.stopped else (KAFKA_STORAGE_ERROR if is_offline(p) else 0)
     pthread_mutex_unlock(&p.lock)
-    out.refusal.fault = 0
-    out.refusal.count = 0
-    if out.error != 0:
-        return out.error
-    taken.may_inflate = out.may_inflate
-    out.error = ingest(&config, records, n, _who(origin), now_ms, &taken)
-    out.may_inflate = taken.may_inflate
-    if out.error == 0:
-        out.error = ingest_place(&config, &taken, end)
-    out.refusal = taken.refusal
-    if out.error != 0:
-        return out.error
-    if config.log_append_time and origin != ORIGIN_REPLICA:
-        out.log_append_time_ms = now_ms
+    taken.resize(count)
+    for i in range(count):
+        done = &parts[i].done
+        done.error = error
+        done.base_offset = -1
+        done.log_append_time_ms = -1
+        done.log_start_offset = -1
+        done.refusal.fault = 0
+        done.refusal.count = 0
+        if error == 0:
+            done.error = _ingest(&config, parts[i], &taken[i], end, now_ms)
+            for j in range(taken[i].batches.size()):
+                end += taken[i].batches[j].last_offset_delta + 1
+    if error != 0:
+        return
+    gathered.bytes = 0
+    gathered.batches = 0
+    gathered.alone = count == 1
     pthread_mutex_lock(&p.lock)
-    out.error = _append_locked(p, &taken, origin, now_ms, out, &wake)
+    gathered.end = p.log.log_end
+    for i in range(count):
+        if parts[i].done.error == 0:
+            parts[i].done.error = _gather(p, &gathered, parts[i], &taken[i], now_ms, &wake)
+    _write(p, &gathered, now_ms, &wake)
     end = p.log.log_end
-    due = end - p.log_end_flushed >= config.flush_messages
+    for i in range(count):
+        due = due or parts[i].done.error == 0
+    due = due and end - p.log_end_flushed >= config.flush_messages
     pthread_mutex_unlock(&p.lock)
-    if out.error == 0 and due:
-        out.error = _flush_before_answer(p, end, now_ms)
-    out.refusal = taken.refusal
-    if out.error != 0:
-        out.base_offset = -1
-        out.log_append_time_ms = -1
+    if due:
+        error = _flush_before_answer(p, end, now_ms)
+    for i in range(count):
+        done = &parts[i].done
+        done.refusal = taken[i].refusal
+        if done.error == 0:
+            done.error = error
+        if done.error != 0:
+            done.base_offset = -1
+        elif config.log_append_time and parts[i].origin != ORIGIN_REPLICA:
+            done.log_append_time_ms = now_ms
     wake_reactors(partition, wake)
-    return out.error

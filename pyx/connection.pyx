@@ -47,7 +47,7 @@ from penstock.pyx.posix cimport (
     memset,
     realloc,
 )
-from penstock.pyx.requests cimport request_serve, requests_refuse, slots_full
+from penstock.pyx.requests cimport Span, request_serve, requests_refuse, slots_full
 from penstock.pyx.waiting cimport unpark
 
 cdef void connection_rest(Reactor* r, Connection* c) noexcept nogil:
@@ -169,6 +169,7 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
     cdef int32_t frames = 0, size
     cdef size_t bytes_taken = 0, got
     cdef Cut cut
+    cdef Span span
     cdef Served served
     cdef Taken taken
     while not c.refusing and not output_full(c) and not slots_full(c) and not r.draining:
@@ -195,16 +196,16 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
         if frames == TURN_FRAMES or bytes_taken >= TURN_BYTES:
             connection_ready(r, c)
             return True
-        served = request_serve(r, c, c.input + c.start + SIZE_BYTES, size)
+        served = request_serve(r, c, size, TURN_FRAMES - frames, &span)
         if served == SERVE_STALLED:
             input_stall(r, c)
             return True
-        frames += 1
-        r.counters.requests += 1
+        frames += span.frames
+        r.counters.requests += span.frames
         c.active_ms = r.now_ms
         c.frame_ms = 0
-        c.start += SIZE_BYTES + <size_t>size
-        c.largest = max(c.largest, size)
+        c.start += span.bytes
+        c.largest = max(c.largest, span.largest)
         if served == SERVE_CLOSE:
             r.counters.closed_malformed += 1
             requests_refuse(r, c)

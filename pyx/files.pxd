@@ -6,7 +6,7 @@ from libcpp.vector cimport vector
 from penstock.pyx.posix cimport (
     CLOCK_REALTIME, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, EOPNOTSUPP, O_CLOEXEC, O_CREAT,
     O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, RWF_NOWAIT, clock_gettime, close, errno, fstat, fsync, iovec, open, pread,
-    preadv2, pwrite, rename, stat, timespec, unlink,
+    preadv2, pwrite, pwritev, rename, stat, timespec, unlink,
 )
 
 # C++ objects behind plain structs: Cython has no `new` for a struct.
@@ -75,6 +75,27 @@ cdef inline int write_at(int fd, const void* source, size_t n, int64_t position)
             return EIO
         done += <size_t>put
     return 0
+
+# The same from several places; `pieces` are changed.
+cdef inline int write_pieces_at(int fd, iovec* pieces, int count, int64_t position) noexcept nogil:
+    cdef ssize_t put
+    while count > 1:
+        put = pwritev(fd, pieces, count, position)
+        if put < 0:
+            if errno == EINTR:
+                continue
+            return errno
+        if put == 0:
+            return EIO
+        position += put
+        while count > 0 and <size_t>put >= pieces[0].iov_len:
+            put -= <ssize_t>pieces[0].iov_len
+            pieces += 1
+            count -= 1
+        if put > 0:
+            pieces[0].iov_base = <char*>pieces[0].iov_base + put
+            pieces[0].iov_len -= <size_t>put
+    return write_at(fd, pieces[0].iov_base, pieces[0].iov_len, position) if count == 1 else 0
 
 cdef inline int read_whole(const char* path, vector[uint8_t]& out) noexcept nogil:
     cdef stat info

@@ -7,6 +7,8 @@ from penstock.pyx.plane cimport (
     Connection,
     INPUT_BYTES_MIN,
     INPUT_FREE_BYTES,
+    INPUT_TOGETHER,
+    INPUT_TOGETHER_BYTES,
     Reactor,
     SCRATCH_BYTES,
     SERVED,
@@ -58,15 +60,15 @@ cdef void input_free(Reactor* r, Connection* c) noexcept nogil:
     c.largest = 0
 
 
-cdef Served input_grow(Reactor* r, Connection* c, size_t capacity) noexcept nogil:
+cdef Served input_grow(Reactor* r, Connection* c, size_t capacity, bint spare) noexcept nogil:
     """A larger buffer of the connection's own. Beyond the broker's limit one connection per reactor may still
-    grow, so that frames which came in part only can't keep each other from ever being whole.
+    grow, so that frames which came in part only can't keep each other from ever being whole; not for what is `spare`.
     """
     cdef int64_t before = max(<int64_t>c.capacity - INPUT_FREE_BYTES, 0)
     cdef int64_t more = max(<int64_t>capacity - INPUT_FREE_BYTES, 0) - before
     cdef uint8_t* grown
     if more > 0 and atomic_add64(&r.plane.input_bytes, more) > r.plane.input_bytes_max:
-        if r.over_budget != NULL and r.over_budget != c:
+        if spare or (r.over_budget != NULL and r.over_budget != c):
             atomic_add64(&r.plane.input_bytes, -more)
             return SERVE_STALLED
         r.over_budget = c
@@ -94,7 +96,7 @@ cdef Served input_settle(Reactor* r, Connection* c) noexcept nogil:
         c.end = 0
         if left == 0:
             return SERVED
-        got = input_grow(r, c, max(<size_t>INPUT_BYTES_MIN, left))
+        got = input_grow(r, c, max(<size_t>INPUT_BYTES_MIN, left), False)
         if got != SERVED:
             return got
         memcpy(c.input, source, left)
@@ -108,9 +110,9 @@ cdef Served input_settle(Reactor* r, Connection* c) noexcept nogil:
 
 
 cdef Taken input_room(Reactor* r, Connection* c, size_t* wanted) noexcept nogil:
-    """Where the next bytes go, and how many are asked for: the rest of a large frame exactly, so that nothing of
-    the next one has to be moved; else what comes. A buffer is at most twice what has arrived, whatever the
-    frame's size says.
+    """Where the next bytes go, and how many are asked for: several frames at once, so that they can be served together,
+    or the rest of a very large one exactly, so that nothing of the next has to be moved. A buffer is at most twice what
+    has arrived, whatever the frame's size says.
     """
     cdef size_t held = c.end - c.start
     cdef size_t need = SCRATCH_BYTES
@@ -130,9 +132,15 @@ cdef Taken input_room(Reactor* r, Connection* c, size_t* wanted) noexcept nogil:
         # The frame was cut, so its size is right and its end isn't here yet.
         need = <size_t>get_u32(c.input) + SIZE_BYTES - held
         need = max(need, <size_t>INPUT_BYTES_MIN)
+    if not c.borrowed and 0 < c.largest <= INPUT_TOGETHER_BYTES // 2:
+        # Such frames did come whole. If there is no memory for several of them, one at a time will do.
+        capacity = min(<size_t>c.largest * INPUT_TOGETHER, <size_t>INPUT_TOGETHER_BYTES)
+        if c.capacity < capacity:
+            input_grow(r, c, capacity, True)
+        need = max(need, c.capacity - c.end)
     if c.end == c.capacity:
         capacity = min(c.capacity * 2, held + need)
-        grown = input_grow(r, c, capacity)
+        grown = input_grow(r, c, capacity, False)
         if grown != SERVED:
             return TAKEN_STALLED if grown == SERVE_STALLED else TAKEN_ERROR
     wanted[0] = min(c.capacity - c.end, need)

@@ -12,7 +12,7 @@ from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 from penstock.pyx.append cimport (
-    ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Appended, partition_append,
+    ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Append, partition_append,
 )
 from penstock.pyx.batch cimport BatchHeader, batch_parse
 from penstock.pyx.epochs cimport epochs_cut_start
@@ -431,22 +431,25 @@ cdef class Logs(LogSetOwner):
 
     cdef object _append(self, str topic, int partition, bytes records, int origin, int leader_epoch):
         cdef _Led led = self._find(topic, partition)
-        cdef Appended out
+        cdef Append one
+        cdef Append* part = &one
+        cdef int64_t may_inflate = INT64_MAX
         cdef size_t n = <size_t>PyBytes_GET_SIZE(records)
-        cdef uint8_t* writable
         if leader_epoch >= 0 and leader_epoch != self._epoch(led):
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{topic}-{partition} is at another epoch")
-        writable = <uint8_t*>malloc(n if n > 0 else 1)
-        if writable == NULL:
+        one.n = n
+        one.origin = origin
+        one.may_inflate = &may_inflate
+        one.records = <uint8_t*>malloc(n if n > 0 else 1)
+        if one.records == NULL:
             raise MemoryError
-        memcpy(writable, PyBytes_AS_STRING(records), n)
-        out.may_inflate = INT64_MAX
+        memcpy(one.records, PyBytes_AS_STRING(records), n)
         with nogil:
-            partition_append(led.partition, writable, n, origin, &out)
-        free(writable)
-        if out.error != 0:
-            raise KafkaError(out.error, f"append to {topic}-{partition}")
-        return AppendedTo(out.base_offset, out.log_append_time_ms, out.log_start_offset)
+            partition_append(led.partition, &part, 1)
+        free(one.records)
+        if one.done.error != 0:
+            raise KafkaError(one.done.error, f"append to {topic}-{partition}")
+        return AppendedTo(one.done.base_offset, one.done.log_append_time_ms, one.done.log_start_offset)
 
     def append(self, str topic, int partition, bytes records, int leader_epoch=-1):
         """Append as a coordinator; see logs.pyi."""

@@ -21,7 +21,7 @@ from penstock.pyx.fetchanswer cimport Pieces
 from penstock.pyx.frame cimport Writer
 from penstock.pyx.partition cimport LogSet, Partition
 from penstock.pyx.posix cimport pthread_mutex_t, pthread_t
-from penstock.pyx.produce cimport ProduceTally
+from penstock.pyx.produce cimport ProduceGroup, ProduceTally
 from penstock.pyx.reader cimport ReaderPool
 from penstock.pyx.sessions cimport SessionCache
 
@@ -35,8 +35,10 @@ cdef enum:
     EVENT_WAKE = 0x7fffffff           # epoll's data for what isn't a connection: low half of data.u64
     EVENT_LISTENER = 0x7ffffffe
 
-    SCRATCH_BYTES = 131072
+    SCRATCH_BYTES = 262144
     INPUT_BYTES_MIN = 16384           # the smallest buffer that a connection owns
+    INPUT_TOGETHER = 8                # frames that a connection reads ahead, if they aren't too large
+    INPUT_TOGETHER_BYTES = 1048576
     INPUT_FREE_BYTES = 131072         # what each connection may hold without asking for broker memory
     OUTPUT_BYTES_MAX = 1048576        # more than this unsent: no request is read, no answer is built
     OUTPUT_KEPT_BYTES = 16384         # an empty output larger than this is freed
@@ -211,6 +213,7 @@ cdef struct Reactor:
     int32_t heap_n
     int32_t heap_capacity
     uint8_t* scratch
+    ProduceGroup* produces            # those that are served right now
     ProduceTally produced
     Counters counters
 

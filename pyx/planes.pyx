@@ -30,6 +30,7 @@ from penstock.pyx.posix cimport (
     malloc,
     memset,
 )
+from penstock.pyx.produce cimport produce_group_new
 from penstock.pyx.reactor cimport close_all
 from penstock.pyx.waiting cimport wait_open
 
@@ -49,6 +50,7 @@ cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
     memset(&r.produced, 0, sizeof(r.produced))
     if r.scratch == NULL:
         r.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
+        r.produces = produce_group_new()
         r.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
     if r.scratch == NULL or r.wake_fd < 0 or r.epoll < 0 or not wait_open(r):

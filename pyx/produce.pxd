@@ -2,6 +2,10 @@
 # connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is
 # the log end, so acks=all is answered at once.
 #
+# Requests that a connection brought together are appended together: what they have for one partition goes into its log
+# with one write, which costs little more than a write for each. A group is filled by produce_take, appended, answered
+# request by request, and used again.
+#
 # Versions 0 to 2 bring message sets (magic 0 and 1; Kafka takes one batch of magic 2 there, too), later ones exactly
 # one batch of magic 2 for each partition.
 #
@@ -28,6 +32,7 @@ cdef enum ProduceResult:
     PRODUCE_HAND_OVER = 2             # nothing was appended: the control plane has to ask the transaction coordinator
     PRODUCE_CLOSE = -1                # acks=0 and something failed: only a closed connection can tell (as in Kafka)
     PRODUCE_MALFORMED = -2            # nothing was appended; the connection is closed
+    PRODUCE_TAKEN = 3                 # it is in the group
     PRODUCE_NO_MEMORY = -3            # the answer couldn't be written; the connection is closed
 
 # What one thread appended; read by Python without a lock.
@@ -36,10 +41,26 @@ cdef struct ProduceTally:
     int64_t bytes
     int64_t errors                    # partitions answered with an error
 
-# Serves one request whose reader stands at the body. The records behind it are written to (offsets, epochs).
-# When the result isn't PRODUCE_ANSWERED, `out` is as it was before.
+cdef struct ProduceGroup
+cdef ProduceGroup* produce_group_new() noexcept nogil            # for a network thread, which keeps it
+
+# One more request, whose reader stands at the body: its partitions are found and what the request alone says is judged.
+# PRODUCE_TAKEN, or PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_NO_MEMORY: the group is as before then.
 # `verdicts`: what the transaction coordinator says to each partition, in the order of the request: 0, or the error that
 # it is answered with. NULL on the network threads: nobody was asked.
+cdef ProduceResult produce_take(
+    ProduceGroup* g, LogSet* logs, const RequestHead* head, Reader body, const int16_t* verdicts
+) noexcept nogil
+# Whether it may take another request that it is appended with.
+cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil
+# Appends all. The records behind the readers are written to (offsets, epochs).
+cdef void produce_append(ProduceGroup* g) noexcept nogil
+# The answer to request `i`, in the order in which they were taken. When the result isn't PRODUCE_ANSWERED, `out` is as
+# it was before.
+cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil
+cdef void produce_clear(ProduceGroup* g) noexcept nogil
+
+# All of that for one request.
 cdef ProduceResult produce_serve(
     LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil

@@ -1,5 +1,5 @@
-"""Produce in place; see produce.pxd. The request is walked twice: once to see that it is whole and right, so that a
-malformed one appends nothing, and once to append and answer.
+"""Produce in place; see produce.pxd. A request is walked three times: to see that it is whole and right, so that a
+malformed one appends nothing; to find its partitions and what there is for them; and to answer.
 """
 from penstock.pyx.batch cimport (
     ATTRIBUTES_AT,
@@ -34,7 +34,7 @@ from penstock.pyx.frame cimport (
     write_raw,
     write_string,
 )
-from penstock.pyx.append cimport ORIGIN_ADDED, ORIGIN_CLIENT, ORIGIN_VERIFIED, Appended, partition_append
+from penstock.pyx.append cimport ORIGIN_ADDED, ORIGIN_CLIENT, ORIGIN_VERIFIED, Append, Appended, partition_append
 from penstock.pyx.partition cimport (
     logset_flushes,
     partition_flushes,
@@ -47,9 +47,10 @@ from penstock.pyx.partition cimport (
     partition_topic,
 )
 from penstock.pyx.ingest cimport INGEST_INFLATED_MAX_BYTES, Refusal
+from penstock.pyx.posix cimport calloc, free, realloc
 from penstock.pyx.verification cimport ADDS_PARTITIONS_FROM, find_unverified, is_internal
 from libc.stdint cimport int32_t
-from libc.string cimport strlen
+from libc.string cimport memset, strlen
 
 cdef enum:
     UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -75,14 +76,37 @@ cdef enum:
     PARTITION_BYTES_MIN = 5           # index and the length of the records
     TOPIC_BYTES_MIN = 2
 
+    GROUP_ASKED_MAX = 64
+    GROUP_TOGETHER_MAX = 64           # for one partition
+    GROUP_PARTS_MAX = 256             # of several requests: what the comparing of all with all is cheap for
+    PARTS_KEPT = 1024                 # a group that was larger gives its memory back
+
 # What a request says before its topics.
 cdef struct Terms:
-    LogSet* logs
     int16_t version
     bint flexible
     bint transactional                # the request names a transactional id
     int16_t acks
     int origin                        # of what is appended
+
+# A partition of a request.
+cdef struct Part:
+    Partition* partition              # NULL: there is nothing to append; `append.done.error` says whether that is right
+    Append append
+
+cdef struct Asked:
+    Terms terms
+    int32_t correlation_id
+    Reader topics                     # where they begin
+    int64_t may_inflate
+    size_t first                      # of its parts
+
+cdef struct ProduceGroup:
+    Asked asked[GROUP_ASKED_MAX]
+    size_t asked_n
+    Part* parts
+    size_t n
+    size_t capacity
 
 
 cdef void read_terms(Reader* r, Terms* out) noexcept nogil:
@@ -150,54 +174,165 @@ cdef int16_t judge_by_version(const uint8_t* p, size_t n, int16_t version) noexc
     return 0
 
 
-cdef bint is_transactional(Slice records) noexcept nogil:
+cdef bint is_transactional(const uint8_t* p, int32_t n) noexcept nogil:
     """Whether the first batch says that it is part of a transaction (no client may send its marker)."""
     return (
-        records.n >= LAST_OFFSET_DELTA_AT
-        and records.p[MAGIC_AT] >= MAGIC_2
-        and get_i16(records.p + ATTRIBUTES_AT) & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT
+        n >= LAST_OFFSET_DELTA_AT
+        and p[MAGIC_AT] >= MAGIC_2
+        and get_i16(p + ATTRIBUTES_AT) & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT
     )
 
 
-cdef int16_t append(Partition* partition, Slice records, const Terms* terms, Appended* out) noexcept nogil:
-    """What can be judged by the request's version alone, then the log's own checks and the append."""
-    cdef size_t n
+cdef int16_t judge(Partition* partition, const uint8_t* p, int32_t n, const Terms* terms) noexcept nogil:
+    """What can be said without the log."""
+    cdef size_t name_bytes
     cdef int16_t error
-    cdef const char* name = partition_topic(partition, &n)
-    if is_internal(name, n):
+    cdef const char* name = partition_topic(partition, &name_bytes)
+    if is_internal(name, name_bytes):
         return INVALID_TOPIC_EXCEPTION
-    if records.n == 0:
+    if n == 0:
         # An empty message set of the oldest clients appends nothing, and that is fine.
-        return INVALID_RECORD if terms.version >= TRANSACTIONS_FROM or records.p == NULL else 0
-    error = judge_by_version(records.p, <size_t>records.n, terms.version)
-    if error:
-        return error
-    if not terms.transactional and is_transactional(records):
+        return INVALID_RECORD if terms.version >= TRANSACTIONS_FROM or p == NULL else 0
+    error = judge_by_version(p, <size_t>n, terms.version)
+    if error == 0 and not terms.transactional and is_transactional(p, n):
         return TRANSACTIONAL_ID_AUTHORIZATION_FAILED      # nobody could be asked about its transaction
-    error = partition_append(partition, <uint8_t*>records.p, <size_t>records.n, terms.origin, out)
-    return NOT_LEADER_OR_FOLLOWER if error == KAFKA_STORAGE_ERROR and terms.version < STORAGE_ERROR_FROM else error
+    return error
 
 
-cdef int16_t serve_partition(
-    const Terms* terms, Slice name, const uint8_t* topic_id, int32_t index, Slice records, Appended* out
+cdef int16_t find_partition(
+    LogSet* logs, const Terms* terms, Slice name, const uint8_t* topic_id, int32_t index, Partition** out
 ) noexcept nogil:
-    cdef Partition* partition
-    cdef int16_t error
     if terms.acks < -1 or terms.acks > 1:
         return INVALID_REQUIRED_ACKS
     if topic_id != NULL:
-        partition = partition_find_id(terms.logs, topic_id, index)
+        out[0] = partition_find_id(logs, topic_id, index)
+        if out[0] == NULL:
+            return UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(logs, topic_id) else UNKNOWN_TOPIC_ID
+        return 0
+    out[0] = partition_find(logs, <const char*>name.p, <size_t>name.n, index)
+    if out[0] != NULL:
+        return 0
+    # The name alone decides for the internal ones, also where another broker leads them.
+    return INVALID_TOPIC_EXCEPTION if is_internal(<const char*>name.p, <size_t>name.n) else UNKNOWN_TOPIC_OR_PARTITION
+
+
+cdef ProduceGroup* produce_group_new() noexcept nogil:
+    return <ProduceGroup*>calloc(1, sizeof(ProduceGroup))
+
+
+cdef bint has_room(ProduceGroup* g, size_t more) noexcept nogil:
+    cdef Part* grown
+    cdef size_t capacity = max(g.n + more, g.capacity)
+    if capacity > g.capacity:
+        grown = <Part*>realloc(g.parts, capacity * sizeof(Part))
+        if grown == NULL:
+            return False
+        g.parts = grown
+        g.capacity = capacity
+    return True
+
+
+cdef void produce_clear(ProduceGroup* g) noexcept nogil:
+    g.asked_n = 0
+    g.n = 0
+    if g.capacity > PARTS_KEPT:
+        free(g.parts)
+        g.parts = NULL
+        g.capacity = 0
+
+
+cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil:
+    # Of requests without an answer one that fails closes the connection, and nothing behind it may be appended.
+    return g.asked_n == 0 or (
+        g.asked_n < GROUP_ASKED_MAX and g.n < GROUP_PARTS_MAX and g.asked[g.asked_n - 1].terms.acks != 0
+    )
+
+
+cdef ProduceResult produce_take(
+    ProduceGroup* g, LogSet* logs, const RequestHead* head, Reader body, const int16_t* verdicts
+) noexcept nogil:
+    cdef Reader whole = body
+    cdef Reader* r = &body
+    cdef Asked* asked = &g.asked[g.asked_n]
+    cdef Terms* terms = &asked.terms
+    cdef Part* part
+    cdef Slice name, records
+    cdef const uint8_t* topic_id = NULL
+    cdef int32_t topics, partitions, index, _i, _j
+    cdef int64_t place = 0, total = produce_partitions(head, body)
+    if total < 0:
+        return PRODUCE_MALFORMED
+    if not has_room(g, <size_t>total):
+        return PRODUCE_NO_MEMORY
+    asked.correlation_id = head.correlation_id
+    asked.first = g.n
+    # A request of batches that are nearly nothing compressed would keep its network thread busy for minutes.
+    asked.may_inflate = INGEST_INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INFLATED_PER_BYTE
+    terms.version = head.api_version
+    terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
+    read_terms(r, terms)
+    terms.origin = ORIGIN_CLIENT
+    if verdicts != NULL:
+        terms.origin = ORIGIN_ADDED if terms.version >= ADDS_PARTITIONS_FROM else ORIGIN_VERIFIED
+    elif terms.transactional and find_unverified(logs, head, whole, NULL):
+        return PRODUCE_HAND_OVER
+    asked.topics = body
+    name.p = NULL
+    name.n = 0
+    topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
+    for _i in range(topics):
+        if terms.version >= PRODUCE_TOPIC_IDS_FROM:
+            topic_id = read_raw(r, TOPIC_ID_BYTES)
+        else:
+            name = read_string(r, terms.flexible, False)
+        partitions = read_count(r, terms.flexible, PARTITION_BYTES_MIN)
+        for _j in range(partitions):
+            index = read_i32(r)
+            records = read_bytes(r, terms.flexible, True)
+            skip_tags(r, terms.flexible)
+            part = &g.parts[g.n]
+            g.n += 1
+            memset(part, 0, sizeof(Part))
+            part.append.records = <uint8_t*>records.p
+            part.append.n = <size_t>max(records.n, 0)
+            part.append.origin = terms.origin
+            part.append.may_inflate = &asked.may_inflate
+            part.append.done.base_offset = -1
+            part.append.done.log_append_time_ms = -1
+            part.append.done.log_start_offset = -1
+            part.append.done.error = verdicts[place] if verdicts != NULL else 0
+            place += 1
+            if part.append.done.error == 0:
+                part.append.done.error = find_partition(logs, terms, name, topic_id, index, &part.partition)
+            if part.partition != NULL:
+                part.append.done.error = judge(part.partition, records.p, records.n, terms)
+                if part.append.done.error != 0 or part.append.n == 0:
+                    partition_release(part.partition)
+                    part.partition = NULL
+        skip_tags(r, terms.flexible)
+    g.asked_n += 1
+    return PRODUCE_TAKEN
+
+
+cdef void produce_append(ProduceGroup* g) noexcept nogil:
+    cdef Append* together[GROUP_TOGETHER_MAX]
+    cdef Partition* partition
+    cdef size_t i, j, n
+    for i in range(g.n):
+        partition = g.parts[i].partition
         if partition == NULL:
-            return UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(terms.logs, topic_id) else UNKNOWN_TOPIC_ID
-    else:
-        partition = partition_find(terms.logs, <const char*>name.p, <size_t>name.n, index)
-        if partition == NULL:
-            # The name alone decides for the internal ones, also where another broker leads them.
-            return INVALID_TOPIC_EXCEPTION if is_internal(<const char*>name.p, <size_t>name.n) \
-                else UNKNOWN_TOPIC_OR_PARTITION
-    error = append(partition, records, terms, out)
-    partition_release(partition)
-    return error
+            continue
+        together[0] = &g.parts[i].append
+        n = 1
+        if g.asked_n > 1:
+            for j in range(i + 1, g.n):
+                if g.parts[j].partition == partition and n < GROUP_TOGETHER_MAX:
+                    together[n] = &g.parts[j].append
+                    n += 1
+                    g.parts[j].partition = NULL
+                    partition_release(partition)
+        partition_append(partition, together, n)
+        partition_release(partition)
 
 
 cdef void write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexcept nogil:
@@ -267,41 +402,22 @@ cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) no
     return flushes
 
 
-cdef ProduceResult produce_serve(
-    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
-) noexcept nogil:
-    cdef Reader whole = body
+cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil:
+    cdef const Terms* terms = &g.asked[i].terms
+    cdef Reader body = g.asked[i].topics
     cdef Reader* r = &body
-    cdef Terms terms
-    cdef Appended done
-    cdef Slice name, records
-    cdef const uint8_t* topic_id = NULL
-    cdef size_t before = out.n, at
+    cdef Append* part
+    cdef Slice name
+    cdef size_t before = out.n, at, place = g.asked[i].first
     cdef int32_t topics, partitions, index, _i, _j
-    cdef int64_t errors = 0, place = 0
     cdef int16_t error
-    if produce_partitions(head, body) < 0:
-        return PRODUCE_MALFORMED
-    # A request of batches that are nearly nothing compressed would keep its network thread busy for minutes.
-    done.may_inflate = INGEST_INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INFLATED_PER_BYTE
-    terms.logs = logs
-    terms.version = head.api_version
-    terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
-    read_terms(r, &terms)
-    terms.origin = ORIGIN_CLIENT
-    if verdicts != NULL:
-        terms.origin = ORIGIN_ADDED if terms.version >= ADDS_PARTITIONS_FROM else ORIGIN_VERIFIED
-    elif terms.transactional and find_unverified(logs, head, whole, NULL):
-        return PRODUCE_HAND_OVER
-    at = answer_begin(out, head.correlation_id, terms.flexible)
+    cdef int64_t errors = 0
+    at = answer_begin(out, g.asked[i].correlation_id, terms.flexible)
     topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
     write_count(out, topics, terms.flexible)
     for _i in range(topics):
-        name.p = NULL
-        name.n = 0
         if terms.version >= PRODUCE_TOPIC_IDS_FROM:
-            topic_id = read_raw(r, TOPIC_ID_BYTES)
-            write_raw(out, topic_id, TOPIC_ID_BYTES)
+            write_raw(out, read_raw(r, TOPIC_ID_BYTES), TOPIC_ID_BYTES)
         else:
             name = read_string(r, terms.flexible, False)
             write_string(out, name, terms.flexible)
@@ -309,22 +425,19 @@ cdef ProduceResult produce_serve(
         write_count(out, partitions, terms.flexible)
         for _j in range(partitions):
             index = read_i32(r)
-            records = read_bytes(r, terms.flexible, True)
+            read_bytes(r, terms.flexible, True)
             skip_tags(r, terms.flexible)
-            done.base_offset = -1
-            done.log_append_time_ms = -1
-            done.log_start_offset = -1
-            done.refusal.fault = done.refusal.count = 0
-            error = verdicts[place] if verdicts != NULL else 0
+            part = &g.parts[place].append
             place += 1
-            if not error:
-                error = serve_partition(&terms, name, topic_id, index, records, &done)
+            error = part.done.error
+            if error == KAFKA_STORAGE_ERROR and terms.version < STORAGE_ERROR_FROM:
+                error = NOT_LEADER_OR_FOLLOWER
             if error:
                 errors += 1
             else:
-                tally.batches += count_batches(records.p, records.n)
-                tally.bytes += records.n
-            write_partition(out, &terms, index, error, &done)
+                tally.batches += count_batches(part.records, <int64_t>part.n)
+                tally.bytes += <int64_t>part.n
+            write_partition(out, terms, index, error, &part.done)
         skip_tags(r, terms.flexible)
         write_no_tags(out, terms.flexible)
     if terms.version >= THROTTLE_FROM:
@@ -339,3 +452,17 @@ cdef ProduceResult produce_serve(
         return PRODUCE_NO_MEMORY
     answer_end(out, at, 0)
     return PRODUCE_ANSWERED
+
+
+cdef ProduceResult produce_serve(
+    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
+) noexcept nogil:
+    cdef ProduceGroup g
+    cdef ProduceResult result
+    memset(&g, 0, sizeof(ProduceGroup))
+    result = produce_take(&g, logs, head, body, verdicts)
+    if result == PRODUCE_TAKEN:
+        produce_append(&g)
+        result = produce_answer(&g, 0, out, tally)
+    free(g.parts)
+    return result

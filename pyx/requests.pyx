@@ -15,9 +15,12 @@ from penstock.pyx.fetch cimport (
 )
 from penstock.pyx.frame cimport (
     API_VERSION_AT,
+    CUT_WHOLE,
     Reader,
     RequestHead,
+    SIZE_BYTES,
     Writer,
+    frame_cut,
     read_head,
     reader_start,
     writer_free,
@@ -46,11 +49,17 @@ from penstock.pyx.produce cimport (
     PRODUCE_HAND_OVER,
     PRODUCE_KEY,
     PRODUCE_SILENT,
+    PRODUCE_TAKEN,
     PRODUCE_VERSION_MAX,
     PRODUCE_VERSION_MIN,
     ProduceResult,
+    produce_answer,
+    produce_append,
+    produce_clear,
     produce_flushes,
+    produce_group_open,
     produce_serve,
+    produce_take,
 )
 
 cdef bint slots_full(Connection* c) noexcept nogil:
@@ -100,29 +109,86 @@ cdef Served hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t n
     return result
 
 
+cdef bint is_served_here(Reactor* r, const uint8_t* frame, int16_t api_key) noexcept nogil:
+    """Whether it is a Produce, or Fetch, that needs no control plane."""
+    cdef int16_t version = get_i16(frame + API_VERSION_AT)
+    if get_i16(frame) != api_key or (atomic_load32(&r.plane.diverted) >> api_key) & 1:
+        return False
+    if api_key == PRODUCE_KEY:
+        return PRODUCE_VERSION_MIN <= version <= PRODUCE_VERSION_MAX
+    return FETCH_VERSION_MIN <= version <= FETCH_VERSION_MAX
+
+
+cdef bint read_start(const uint8_t* frame, int32_t n, RequestHead* head, Reader* body) noexcept nogil:
+    """The head of a Produce or Fetch; False when it is malformed."""
+    cdef int16_t flexible_from = PRODUCE_FLEXIBLE_FROM if get_i16(frame) == PRODUCE_KEY else FETCH_FLEXIBLE_FROM
+    reader_start(body, frame, <size_t>n)
+    read_head(body, get_i16(frame + API_VERSION_AT) >= flexible_from, head)
+    return not body.bad
+
+
+cdef void take_more(Reactor* r, Connection* c, int32_t most, Span* served) noexcept nogil:
+    """Produces that are here already join the group. One that can't, for whatever reason, is left for its own turn."""
+    cdef const uint8_t* frame
+    cdef size_t at
+    cdef int32_t n
+    cdef RequestHead head
+    cdef Reader body
+    while served.frames < most and produce_group_open(r.produces):
+        at = c.start + served.bytes
+        if frame_cut(c.input + at, c.end - at, c.frame_bytes_max, &n) != CUT_WHOLE:
+            return
+        frame = c.input + at + SIZE_BYTES
+        if not is_served_here(r, frame, PRODUCE_KEY) or not read_start(frame, n, &head, &body):
+            return
+        if produce_flushes(r.plane.logs, &head, body):
+            return
+        if produce_take(r.produces, r.plane.logs, &head, body, NULL) != PRODUCE_TAKEN:
+            return
+        served.frames += 1
+        served.bytes += SIZE_BYTES + <size_t>n
+        served.largest = max(served.largest, n)
+
+
+cdef Served answer_produces(Reactor* r, Connection* c, int32_t count, bint straight) noexcept nogil:
+    """Into the output, or into a slot where something before it waits."""
+    cdef Writer waiting
+    cdef Writer* out = &c.output if straight else &waiting
+    cdef ProduceResult result
+    cdef int32_t i
+    memset(&waiting, 0, sizeof(Writer))
+    for i in range(count):
+        result = produce_answer(r.produces, <size_t>i, out, &r.produced)
+        if result != PRODUCE_ANSWERED and not straight:
+            writer_free(&waiting)
+        if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
+            return SERVE_CLOSE
+        if result == PRODUCE_ANSWERED and not straight:
+            slot_push(c, SLOT_DONE).answer = waiting
+    return SERVED
+
+
 cdef Served serve_produce(
-    Reactor* r, Connection* c, const RequestHead* head, Reader body, const uint8_t* frame, int32_t n
+    Reactor* r, Connection* c, const RequestHead* head, Reader body, const uint8_t* frame, int32_t n, int32_t most,
+    Span* served
 ) noexcept nogil:
     cdef bint straight = c.head == c.tail             # nothing before it waits
-    cdef Writer waiting
-    cdef Slot* slot
-    cdef ProduceResult result
+    cdef ProduceResult taken
+    cdef Served result
     if c.handed_over > 0 or produce_flushes(r.plane.logs, head, body):
         return hand_over(r, c, frame, n, True)
-    memset(&waiting, 0, sizeof(Writer))
-    result = produce_serve(r.plane.logs, head, body, &c.output if straight else &waiting, &r.produced, NULL)
-    if result == PRODUCE_HAND_OVER:
+    taken = produce_take(r.produces, r.plane.logs, head, body, NULL)
+    if taken == PRODUCE_HAND_OVER:
         return hand_over(r, c, frame, n, True)
-    r.counters.requests_produce += 1
-    if result == PRODUCE_ANSWERED and not straight:
-        slot = slot_push(c, SLOT_DONE)
-        slot.answer = waiting
-        return SERVED
-    if not straight:
-        writer_free(&waiting)
-    if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
-        return SERVED
-    return SERVE_CLOSE
+    if taken == PRODUCE_TAKEN and straight:
+        take_more(r, c, most, served)
+    r.counters.requests_produce += served.frames
+    if taken != PRODUCE_TAKEN:
+        return SERVE_CLOSE
+    produce_append(r.produces)
+    result = answer_produces(r, c, served.frames, straight)
+    produce_clear(r.produces)
+    return result
 
 
 cdef FetchJob* begin_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
@@ -148,38 +214,34 @@ cdef Served serve_fetch(Reactor* r, Connection* c, const RequestHead* head, Read
     return SERVED
 
 
-cdef Served request_serve(Reactor* r, Connection* c, uint8_t* frame, int32_t n) noexcept nogil:
-    """One whole frame, without its size. The ring has room for one more."""
-    cdef int16_t api_key = get_i16(frame)
-    cdef int16_t version = get_i16(frame + API_VERSION_AT)
-    cdef bint produce = api_key == PRODUCE_KEY and PRODUCE_VERSION_MIN <= version <= PRODUCE_VERSION_MAX
-    cdef bint fetch = api_key == FETCH_KEY and FETCH_VERSION_MIN <= version <= FETCH_VERSION_MAX
+cdef Served request_serve(Reactor* r, Connection* c, int32_t n, int32_t most, Span* served) noexcept nogil:
+    cdef const uint8_t* frame = c.input + c.start + SIZE_BYTES
+    cdef bint produce = is_served_here(r, frame, PRODUCE_KEY)
     cdef RequestHead head
     cdef Reader body
-    if (produce or fetch) and not (atomic_load32(&r.plane.diverted) >> api_key) & 1:
-        reader_start(&body, frame, <size_t>n)
-        read_head(&body, version >= (PRODUCE_FLEXIBLE_FROM if produce else FETCH_FLEXIBLE_FROM), &head)
-        if body.bad:
-            return SERVE_CLOSE
-        return serve_produce(r, c, &head, body, frame, n) if produce else serve_fetch(r, c, &head, body)
-    return hand_over(r, c, frame, n, False)
+    served.frames = 1
+    served.bytes = SIZE_BYTES + <size_t>n
+    served.largest = n
+    if not produce and not is_served_here(r, frame, FETCH_KEY):
+        return hand_over(r, c, frame, n, False)
+    if not read_start(frame, n, &head, &body):
+        return SERVE_CLOSE
+    return serve_produce(r, c, &head, body, frame, n, most, served) if produce else serve_fetch(r, c, &head, body)
 
 
 cdef void requests_resume(
     Reactor* r, Connection* c, uint32_t number, uint8_t* frame, int32_t n, bint lose
 ) noexcept nogil:
     """Serves a diverted Produce or Fetch into the slot that it has held meanwhile."""
-    cdef int16_t version = get_i16(frame + API_VERSION_AT)
     cdef bint produce = get_i16(frame) == PRODUCE_KEY
     cdef RequestHead head
     cdef Reader body
+    cdef bint right = read_start(frame, n, &head, &body)
     cdef ProduceResult result
     cdef Slot* slot = slot_at(c, number)
     slot.request_bytes = 0
     slot.state = SLOT_CLOSE
-    reader_start(&body, frame, <size_t>n)
-    read_head(&body, version >= (PRODUCE_FLEXIBLE_FROM if produce else FETCH_FLEXIBLE_FROM), &head)
-    if not body.bad and produce:
+    if right and produce:
         result = produce_serve(r.plane.logs, &head, body, &slot.answer, &r.produced, NULL)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             slot.state = SLOT_DONE
@@ -189,7 +251,7 @@ cdef void requests_resume(
             slot.handed_over = True
             c.handed_over += 1
             return
-    elif not body.bad:
+    elif right:
         slot.fetch = begin_fetch(r, c, &head, body)
         if slot.fetch != NULL:
             slot.state = SLOT_FETCH

@@ -18,7 +18,7 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 from penstock.pyx.batch cimport BatchHeader
 from penstock.pyx.index cimport IndexFile
-from penstock.pyx.posix cimport pthread_mutex_t
+from penstock.pyx.posix cimport iovec, pthread_mutex_t
 
 cdef struct Segment:
     int32_t refs                       # the partition's list holds one
@@ -82,9 +82,10 @@ cdef void segment_release(Segment* s) noexcept nogil
 # The .log file, opened if need be (created with `create`). An fd, or -errno. It is the segment's own.
 cdef int segment_open(Segment* s, bint create) noexcept nogil
 
-# Writes whole batches at the end. 0 or errno; after an error the file is as before, or `broken` is set.
+# Writes whole batches at the end, n bytes in all; `pieces` are changed. 0 or errno; after an error the file is as
+# before, or `broken` is set.
 # The size grows only with segment_grew, once the batches are indexed.
-cdef int segment_write(Segment* s, const uint8_t* bytes, size_t n, bint* broken) noexcept nogil
+cdef int segment_write(Segment* s, iovec* pieces, int count, int64_t n, bint* broken) noexcept nogil
 
 # Gives the blocks back that were reserved beyond the file's end. Nobody may append meanwhile.
 cdef void segment_give_back(Segment* s) noexcept nogil
@@ -99,7 +100,8 @@ cdef void segment_index_abort(
 cdef void segment_reset_indexes(Segment* s) noexcept nogil
 # Reads the indexes into memory, so that they can grow. 0 or errno.
 cdef int segment_hold_indexes(Segment* s) noexcept nogil
-cdef bint segment_index_full(Segment* s, int64_t index_bytes) noexcept nogil
+# Whether it has no room for an entry, once `more` were added.
+cdef bint segment_index_full(Segment* s, int64_t index_bytes, size_t more) noexcept nogil
 
 # What retention and compaction lag go by: the largest timestamp, or when the file was last written if it has none.
 cdef int64_t segment_newest_ms(const Segment* s) noexcept nogil

@@ -5,7 +5,7 @@ from penstock.pyx.batch cimport (
     batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
 )
 from penstock.pyx.files cimport (
-    FILE_MODE, dropped, is_shortage, made, read_at, read_cached_at, sync_file, write_at,
+    FILE_MODE, dropped, is_shortage, made, read_at, read_cached_at, sync_file, write_pieces_at,
 )
 from penstock.pyx.index cimport (
     INDEX_ENTRY, index_add, index_bound, index_floor, index_hold, index_release, index_reset, index_unmap, index_view,
@@ -149,15 +149,15 @@ cdef void segment_give_back(Segment* s) noexcept nogil:
     pthread_mutex_unlock(&s.lock)
 
 
-cdef int segment_write(Segment* s, const uint8_t* bytes, size_t n, bint* broken) noexcept nogil:
+cdef int segment_write(Segment* s, iovec* pieces, int count, int64_t n, bint* broken) noexcept nogil:
     cdef int result
     cdef int fd = segment_open(s, False)
     broken[0] = False
     if fd < 0:
         return -fd
-    if s.size + <int64_t>n > s.reserved and s.size >= RESERVE_FROM_BYTES:
-        _reserve(s, fd, <int64_t>n)
-    result = write_at(fd, bytes, n, s.size)
+    if s.size + n > s.reserved and s.size >= RESERVE_FROM_BYTES:
+        _reserve(s, fd, n)
+    result = write_pieces_at(fd, pieces, count, s.size)
     if result != 0 and ftruncate(fd, s.size) != 0:
         broken[0] = True
     return result
@@ -223,11 +223,11 @@ cdef int segment_hold_indexes(Segment* s) noexcept nogil:
     return result
 
 
-cdef bint segment_index_full(Segment* s, int64_t index_bytes) noexcept nogil:
+cdef bint segment_index_full(Segment* s, int64_t index_bytes, size_t more) noexcept nogil:
     # Kafka keeps one entry of the time index free for the one that a roll adds.
     return (
-        <int64_t>s.index.bytes.size() >= index_bytes // INDEX_ENTRY * INDEX_ENTRY
-        or <int64_t>s.timeindex.bytes.size() >= (index_bytes // TIMEINDEX_ENTRY - 1) * TIMEINDEX_ENTRY
+        s.index.bytes.size() // INDEX_ENTRY + more >= <size_t>(index_bytes // INDEX_ENTRY)
+        or s.timeindex.bytes.size() // TIMEINDEX_ENTRY + more + 1 >= <size_t>(index_bytes // TIMEINDEX_ENTRY)
     )
 
 

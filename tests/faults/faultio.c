@@ -3,7 +3,7 @@
  * FAULT_CTL names a control file, read at each call. A line is `CALL ERRNO SUBSTRING`: the call on a file whose path
  * contains SUBSTRING fails with that errno; `short` instead of an errno makes a write put only 7 bytes, `hang` a call
  * wait for as long as the line is there, with a file of the control file's name and `.hangs` beside it. CALL is write
- * (write, pwrite, posix_fallocate, open for creation), read (read, pread, preadv2, sendfile) or sync (fsync, fdatasync, syncfs).
+ * (write, pwrite, pwritev, posix_fallocate, open for creation), read (read, pread, preadv2, sendfile) or sync (fsync, fdatasync, syncfs).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -76,6 +76,16 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at) {
 ssize_t pwrite64(int fd, const void *p, size_t n, off64_t at) {
     FAILS("write", fd)
     return REAL(pwrite64)(fd, p, f == SHORT && n > 7 ? 7 : n, at);
+}
+ssize_t pwritev(int fd, const struct iovec *v, int n, off_t at) {
+    FAILS("write", fd)
+    if (f == SHORT) return REAL(pwrite)(fd, v->iov_base, v->iov_len > 7 ? 7 : v->iov_len, at);
+    return REAL(pwritev)(fd, v, n, at);
+}
+ssize_t pwritev64(int fd, const struct iovec *v, int n, off64_t at) {
+    FAILS("write", fd)
+    if (f == SHORT) return REAL(pwrite64)(fd, v->iov_base, v->iov_len > 7 ? 7 : v->iov_len, at);
+    return REAL(pwritev64)(fd, v, n, at);
 }
 ssize_t read(int fd, void *p, size_t n) { FAILS("read", fd) return REAL(read)(fd, p, n); }
 ssize_t pread(int fd, void *p, size_t n, off_t at) { FAILS("read", fd) return REAL(pread)(fd, p, n, at); }

@@ -11,10 +11,12 @@ import faultio
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from dataplane import Peer, batch, produce, produced
 from harness import BrokerProcess, WireConnection
 
 from penstock.errors import ErrorCode
-from penstock.pyx.wire.messages import DescribeLogDirsRequest
+from penstock.pyx.wire.frame import decode_response, encode_request
+from penstock.pyx.wire.messages import DescribeLogDirsRequest, ProduceResponse
 
 TOPIC = "spread"
 PARTITIONS = 4
@@ -230,6 +232,46 @@ def test_short_writes_are_finished(disks: Disks) -> None:
     disks.plant(f"write short {disks.folders[0]}/{TOPIC}")
     assert disks.produce(partition, b"v" * 1000) is None
     assert disks.values(partition) == [b"v" * 1000]
+
+
+def together(disks: Disks, partition: int, values: list[bytes]) -> list[tuple[int, int]]:
+    """Produce a batch for each value in one go, numbered by an idempotent producer: (error code, offset) of each."""
+    frames = []
+    for number, value in enumerate(values):
+        records = batch([value], producer_id=77, producer_epoch=0, base_sequence=number)
+        frame = encode_request(produce(TOPIC, records, 9, index=partition), 9, number, "together")
+        frames.append(len(frame).to_bytes(4, "big") + frame)
+    with Peer(disks.broker.port) as peer:
+        peer.socket.sendall(b"".join(frames))
+        answers = [produced(decode_response(ProduceResponse, peer.receive(), 9)[1]) for _ in values]
+    return [(one.error_code, one.base_offset) for one in answers]
+
+
+def test_batches_that_are_written_together_are_refused_together(disks: Disks) -> None:
+    partition, values = disks.in_folder(1)[0], [b"%d" % number * 1000 for number in range(20)]
+    assert disks.produce(partition, b"before") is None
+    disks.plant(f"write {errno.ENOSPC} {disks.folders[1]}")
+    # The first write fails for all that are in it, and as the disk is full now there is no second one.
+    refused = together(disks, partition, values)
+    assert refused[0] == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert {code for code, _ in refused} <= {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+    assert disks.values(partition) == [b"before"]
+    disks.plant()
+    disks.until("has room again")
+    done = [(0, 1 + number) for number in range(len(values))]
+    assert together(disks, partition, values) == done
+    # Five batches are remembered of a producer: those get their offsets again, and none is there twice.
+    assert together(disks, partition, values)[-5:] == done[-5:]
+    disks.broker.kill()
+    disks.broker.start()
+    assert disks.values(partition) == [b"before", *values]
+
+
+def test_short_writes_of_batches_together_are_finished(disks: Disks) -> None:
+    partition, values = disks.in_folder(0)[0], [b"%d" % number * 100 for number in range(20)]
+    disks.plant(f"write short {disks.folders[0]}/{TOPIC}")
+    assert together(disks, partition, values) == [(0, number) for number in range(len(values))]
+    assert disks.values(partition) == values
 
 
 def test_flush_messages_answers_after_the_sync(tmp_path: Path, shim: Path) -> None:
