@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 import struct
 import time
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.bench import wire
+from penstock.pipeline.demo import flights
 from penstock.pyx.batch import BatchBuilder
 from penstock.pyx.wire.codec import Message
 from penstock.pyx.wire.frame import encode_request
@@ -17,12 +20,13 @@ from penstock.pyx.wire.frame import encode_request
 CLIENT_ID = "bench"
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 RECORD_OVERHEAD = 12  # about what a record takes besides key and value
-_WORDS = ("arrival", "departure", "delayed", "cancelled", "on_time", "boarding", "EWR", "JFK", "LGA", "carrier", "gate")
+EVENTS = 0  # in place of a record's size
+EVENT_BYTES = 300  # of an event, about
 
 
 @dataclass(frozen=True)
 class Frames:
-    """A file of requests. `value_bytes` and `records` are those of one request, before compression."""
+    """A file of requests. `value_bytes` and `records` are those of one request (on average), before compression."""
 
     path: Path
     count: int
@@ -32,19 +36,17 @@ class Frames:
     error_at: int
 
 
-def values(size: int, count: int, like_events: bool) -> list[bytes]:
-    """Values that differ from each other: random letters, or events in JSON that compress about three to one."""
+def letters(size: int, count: int) -> list[bytes]:
+    """Values that differ from each other: random letters."""
     chance = random.Random(size)
-    if not like_events:
-        return [bytes(chance.choices(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=size)) for _ in range(count)]
-    return [_event(chance, size) for _ in range(count)]
+    return [bytes(chance.choices(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=size)) for _ in range(count)]
 
 
-def _event(chance: random.Random, size: int) -> bytes:
-    text = f'{{"id":"{chance.randbytes(8).hex()}","time":{chance.randrange(10**12)}'
-    while len(text) < size:
-        text += f',"{chance.choice(_WORDS)}":"{chance.choice(_WORDS)}-{chance.randrange(10**6)}"'
-    return text[: size - 1].encode() + b"}"
+@functools.cache
+def events() -> list[bytes]:
+    """Events that `make demo` collects, those of a month and an airport: JSON of 300 bytes, of which lz4 makes a third."""
+    days = flights.events(flights.ORIGINS[0], flights.FIRST_DAY.replace(day=31))
+    return [event.value for day in days.values() for event in day]
 
 
 def batch(records: Iterable[bytes], codec: str = "none", keys: Sequence[bytes] | None = None) -> bytes:
@@ -85,16 +87,25 @@ def produce(
     payloads: int = 4,
     weights: Sequence[int] | None = None,
 ) -> Frames:
-    """Produce requests of one batch for each partition in turn. `batch_bytes` is its size before compression.
+    """Produce requests of one batch for each partition in turn. `batch_bytes` is its size before compression. The records
+    are random letters; `record_bytes=EVENTS` makes them events.
 
     With weights a partition has that many requests, in an order that mixes them all.
     """
-    records = max(1, batch_bytes // (record_bytes + RECORD_OVERHEAD))
+    if record_bytes == EVENTS:
+        records = max(1, batch_bytes // (EVENT_BYTES + RECORD_OVERHEAD))
+        chosen = events()
+    else:
+        records = max(1, batch_bytes // (record_bytes + RECORD_OVERHEAD))
+        chosen = letters(record_bytes, min(records, 4096))
+    endless = itertools.cycle(chosen)
+    value_bytes = 0
     bodies = []
     for number in range(payloads):
-        chosen = values(record_bytes, min(records, 4096), codec != "none")
+        values = list(itertools.islice(endless, records))
+        value_bytes += sum(map(len, values))
         keys = [f"key-{number}-{record}".encode() for record in range(records)] if keyed else None
-        bodies.append(batch((chosen[record % len(chosen)] for record in range(records)), codec, keys))
+        bodies.append(batch(values, codec, keys))
     turns = [partition for partition in range(partitions) for _ in range(weights[partition] if weights else 1)]
     if weights:
         random.Random(1).shuffle(turns)
@@ -102,7 +113,7 @@ def produce(
         (wire.produce_request(topic, {partition: body}), wire.PRODUCE_VERSION) for body in bodies for partition in turns
     ]
     count = write(path, requests)
-    return Frames(path, count, records * record_bytes, records, len(bodies[0]), error_at(topic))
+    return Frames(path, count, value_bytes // payloads, records, len(bodies[0]), error_at(topic))
 
 
 _MARK = 0x0123456789ABCDEF

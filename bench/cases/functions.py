@@ -61,7 +61,7 @@ class Functions(Case):
 
     def _measure(self, world: World, logs: Logs, folder: Path) -> Sample:
         records = max(1, self.batch_bytes // (self.record_bytes + frames.RECORD_OVERHEAD))
-        body = frames.batch(frames.values(self.record_bytes, records, like_events=False))
+        body = frames.batch(frames.letters(self.record_bytes, records))
         count = world.scaled(min(CALLS_MOST, BYTES_MOST // len(body)), least=20)
         sample = {
             "door ns": each_ns(count, lambda _: logs.offsets(TOPIC, 0)),

@@ -105,13 +105,14 @@ def answer_file(world: World, topic: str) -> Path:
 def _compressed(codec: str) -> list[Case]:
     title = f"produce, 128 KB batches of events, {codec}"
     return [
-        Produce(f"produce-{codec}", f"{title}, headers checked", 131_072, 1.0, codec=codec),
+        Produce(f"produce-{codec}", f"{title}, headers checked", 131_072, 1.0, frames.EVENTS, codec),
         Produce(
             f"produce-{codec}-full",
             f"{title}, ours opens every record (penstock.validate.records=full)",
             131_072,
             0.5,
-            codec=codec,
+            frames.EVENTS,
+            codec,
             properties={"penstock_validate_records": "full"},
         ),
     ]

@@ -68,7 +68,8 @@ def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
         (sample,) = samples
         for metric, value in sample.items():
             assert math.isfinite(value), metric
-            if not any(word in metric for word in MAY_BE_ZERO):
+            whole_ms = isinstance(case, linkedin.EndToEnd) and metric.startswith("p")  # its tool rounds down
+            if not whole_ms and not any(word in metric for word in MAY_BE_ZERO):
                 assert value > 0, metric
 
 

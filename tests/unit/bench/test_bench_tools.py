@@ -34,7 +34,8 @@ def split(path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("codec", frames.CODECS)
 def test_produce_frames_are_right_requests(tmp_path: Path, codec: str) -> None:
-    made = frames.produce(tmp_path / "f", "t", 2, batch_bytes=16_384, record_bytes=1024, codec=codec, keyed=True)
+    size = 1024 if codec == "none" else frames.EVENTS
+    made = frames.produce(tmp_path / "f", "t", 2, batch_bytes=16_384, record_bytes=size, codec=codec, keyed=True)
     requests = split(made.path)
     assert len(requests) == made.count == 8
     for number, frame in enumerate(requests):
