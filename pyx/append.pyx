@@ -20,7 +20,9 @@ from penstock.pyx.partitionlog cimport (
     OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, fail_log, folder_ran_full, is_offline,
     log_of, settle_stable, write_epochs,
 )
-from penstock.pyx.posix cimport EIO, atomic_load32, iovec, pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.posix cimport (
+    EIO, atomic_load32, atomic_load64, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
+)
 from penstock.pyx.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_clear, producer_data, producer_marker, would_begin,
 )
@@ -191,7 +193,7 @@ cdef void _take_in(PartitionLog* p, Segment* s, const Ingested* taken, size_t fi
     p.changed = True
     if epochs_changed or p.epochs_unwritten:
         write_epochs(p, False)
-    p.log.log_end = s.next_offset
+    atomic_store64(&p.log.log_end, s.next_offset)
     p.high_watermark = p.log.log_end
     settle_stable(p)
 
@@ -348,12 +350,13 @@ cdef void partition_append(Partition* partition, Append** parts, size_t count) n
     cdef size_t i, j
     cdef bint due = False
     cdef Appended* done
-    pthread_mutex_lock(&p.lock)
+    pthread_mutex_lock(&p.settings)
     config = p.config
-    end = p.log.log_end
-    # One that isn't open has no settings either: nothing can be judged by them.
-    error = NOT_LEADER_OR_FOLLOWER if p.stopped else (KAFKA_STORAGE_ERROR if is_offline(p) else 0)
-    pthread_mutex_unlock(&p.lock)
+    pthread_mutex_unlock(&p.settings)
+    end = atomic_load64(&p.log.log_end)
+    # One that isn't open has no settings either: nothing can be judged by them. All of this may have changed when the
+    # lock is taken, and is looked at again.
+    error = NOT_LEADER_OR_FOLLOWER if atomic_load32(&p.stopped) else (KAFKA_STORAGE_ERROR if is_offline(p) else 0)
     taken.resize(count)
     for i in range(count):
         done = &parts[i].done

@@ -351,7 +351,9 @@ cdef class Logs(LogSetOwner):
         with nogil:
             pthread_mutex_lock(&p.lock)
             logset_count_flushing(self.set, config_flushes(&parsed) - config_flushes(&p.config))
+            pthread_mutex_lock(&p.settings)
             p.config = parsed
+            pthread_mutex_unlock(&p.settings)
             p.log.index_interval_bytes = parsed.index_interval_bytes
             pthread_mutex_unlock(&p.lock)
 

@@ -159,6 +159,7 @@ cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_
     cdef PartitionLog* p = made[PartitionLog]()
     p.refs = 1
     pthread_mutex_init(&p.lock, NULL)
+    pthread_mutex_init(&p.settings, NULL)
     pthread_mutex_init(&p.upkeep, NULL)
     pthread_mutex_init(&p.cleaning, NULL)
     p.topic.assign(topic, n)
@@ -180,6 +181,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
         segment_release(p.log.segments[i])
     producers_clear(&p.log.producers)
     pthread_mutex_destroy(&p.lock)
+    pthread_mutex_destroy(&p.settings)
     pthread_mutex_destroy(&p.upkeep)
     pthread_mutex_destroy(&p.cleaning)
     folder_release(p.folder)

@@ -70,6 +70,8 @@ cdef inline void folder_release(LogFolder* folder) noexcept nogil:
 cdef struct PartitionLog:
     int32_t refs
     pthread_mutex_t lock
+    # Of `config` alone, so that appenders can begin while another one writes; who changes it holds `lock`, too.
+    pthread_mutex_t settings
     pthread_mutex_t upkeep
     pthread_mutex_t cleaning           # held by a compaction pass from its first to its last step
     int32_t cancelled                  # atomic: a pass has to end, and no other begins
@@ -84,8 +86,8 @@ cdef struct PartitionLog:
     int64_t last_stable
     uint64_t waiting_end               # reactors that wait for the high watermark or log end
     uint64_t waiting_stable            # reactors that wait for the last stable offset
-    bint stopped
-    bint offline                       # the disk failed under it: what is in the page cache can't be believed any more
+    int32_t stopped                    # atomic, as `offline`: set under the lock, but looked at without it, too
+    int32_t offline                    # the disk failed under it: what is in the page cache can't be believed any more
     int64_t flushed_ms                 # when the active segment was last flushed
     int64_t log_end_flushed
     bint epochs_unsynced               # leader-epoch-checkpoint was replaced since it was last synced
@@ -132,11 +134,11 @@ cdef inline void settle_stable(PartitionLog* p) noexcept nogil:
 
 # Whether the disk failed under it, or under another partition of its folder.
 cdef inline bint is_offline(const PartitionLog* p) noexcept nogil:
-    return p.offline or (p.folder != NULL and atomic_load32(&p.folder.failed) != 0)
+    return atomic_load32(&p.offline) or (p.folder != NULL and atomic_load32(&p.folder.failed) != 0)
 
 # The disk can't be believed any more. Under the lock; answers who has to be woken.
 cdef inline uint64_t fail_log(PartitionLog* p, int error) noexcept nogil:
-    p.offline = True
+    atomic_store32(&p.offline, True)
     if p.folder != NULL:
         folder_fail(p.folder, error)
     return take_all_waiting(p)

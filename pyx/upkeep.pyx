@@ -245,7 +245,7 @@ cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogi
 cdef void halt_log(PartitionLog* p) noexcept nogil:
     cdef uint64_t wake
     pthread_mutex_lock(&p.lock)
-    p.stopped = True
+    atomic_store32(&p.stopped, True)
     wake = take_all_waiting(p)
     pthread_mutex_unlock(&p.lock)
     wake_reactors(<Partition*>p, wake)

@@ -13,8 +13,9 @@ from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Server
 from penstock.bench.world import GB, MIB, RECYCLED_TOPIC, SETTLE_S, World
 
 PARTITIONS = 2
-# Sent before what is measured: the pages that the brokers write to are then pages that were in use just now.
-AHEAD = 0.1
+# Sent before what is measured, at most as much again: the pages that the brokers write to are then pages that old segments
+# had just now, not pages that the machine has to get back from its host.
+AHEAD_BYTES = 2 * PARTITIONS * 64 * MIB
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Produce(Case):
     def run(self, world: World, side: str) -> Sample:
         server, _, load = self._loads[side]
         count = world.scaled(self.gb * GB / load.value_bytes, least=4)
-        self._send(world, server, load, max(4, int(count * AHEAD)))
+        self._send(world, server, load, max(4, min(count, world.scaled(AHEAD_BYTES / load.batch_bytes))))
         time.sleep(SETTLE_S)
         done, cpu_s = world.measured(server, lambda: self._send(world, server, load, count))
         bytes_sent = count * load.value_bytes
@@ -105,12 +106,12 @@ def answer_file(world: World, topic: str) -> Path:
 def _compressed(codec: str) -> list[Case]:
     title = f"produce, 128 KB batches of events, {codec}"
     return [
-        Produce(f"produce-{codec}", f"{title}, headers checked", 131_072, 1.0, frames.EVENTS, codec),
+        Produce(f"produce-{codec}", f"{title}, headers checked", 131_072, 3.0, frames.EVENTS, codec),
         Produce(
             f"produce-{codec}-full",
             f"{title}, ours opens every record (penstock.validate.records=full)",
             131_072,
-            0.5,
+            1.0,
             frames.EVENTS,
             codec,
             properties={"penstock_validate_records": "full"},

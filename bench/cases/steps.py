@@ -32,6 +32,7 @@ CALLS = {
     "pwrite64": "append: pwrite",
     "pwritev": "append: pwrite",
     "pread64": "find, read: pread",
+    "preadv": "find, read: pread",
     "preadv2": "find, read: pread",
     "sendto": "answer: send",
     "sendmsg": "answer: send",
@@ -75,7 +76,8 @@ MODULES = {
     "waiting": "network loop",
     "control": "network loop",
 }
-_CALL = re.compile(r"^__(?:x64|arm64|ia32)_sys_(\w+)")
+# Where the compiler has made a jump of the last call, the entry itself is in no stack.
+_CALL = re.compile(r"^(?:__(?:x64|arm64|ia32)_sys_|do_(?=pwritev$|preadv$))(\w+)")
 _FRAME = re.compile(r"^\s*[0-9a-f]+ (.+?) \((.*)\)$")
 _MODULE = re.compile(r"/pyx/(\w+)\.")
 
