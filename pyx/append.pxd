@@ -33,8 +33,9 @@ cdef struct Append:
     int64_t* may_inflate               # bytes of payloads that may be inflated; what was is taken off: a bound to share
     Appended done
 
-# Appends the parts in their order, under one lock, and those that go into the same segment with one write. One part's
-# error is no other's, except that a write fails for all that were in it. Fills their `done`; its errors:
+# Appends the parts in their order, under one lock, and those that go into the same segment with one write (fewer of
+# them if they had to be written anew, which is held meanwhile). One part's error is no other's, except that a write
+# fails for all that were in it. Fills their `done`; its errors:
 #   2 CORRUPT_MESSAGE (CRC, length, garbage)          6 NOT_LEADER_OR_FOLLOWER (stopped)
 #  10 MESSAGE_TOO_LARGE   18 RECORD_LIST_TOO_LARGE   32 INVALID_TIMESTAMP    87 INVALID_RECORD
 #  45 OUT_OF_ORDER_SEQUENCE_NUMBER   46 DUPLICATE_SEQUENCE_NUMBER is not used (an old duplicate is out of order)

@@ -34,6 +34,7 @@ from penstock.pyx.upkeep cimport flush_log, roll
 
 cdef enum:
     RELATIVE_MAX = 0x7fffffff          # offsets in an index are 32 bits
+    REWRITTEN_MAX_BYTES = 16 << 20     # of records inflated or compressed anew: more aren't held for one write
     INVALID_TXN_STATE = 48
 
 
@@ -338,7 +339,8 @@ cdef int16_t _ingest(
     return error if error != 0 else ingest_place(config, taken, end)
 
 
-cdef void partition_append(Partition* partition, Append** parts, size_t count) noexcept nogil:
+# As many of the parts as may be held together, at least one. How many they were.
+cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
     cdef vector[Ingested] taken
     cdef Gathered gathered
@@ -347,7 +349,7 @@ cdef void partition_append(Partition* partition, Append** parts, size_t count) n
     cdef int64_t end
     cdef uint64_t wake = 0
     cdef int16_t error
-    cdef size_t i, j
+    cdef size_t i, j, rewritten = 0
     cdef bint due = False
     cdef Appended* done
     pthread_mutex_lock(&p.settings)
@@ -370,8 +372,12 @@ cdef void partition_append(Partition* partition, Append** parts, size_t count) n
             done.error = _ingest(&config, parts[i], &taken[i], end, now_ms)
             for j in range(taken[i].batches.size()):
                 end += taken[i].batches[j].last_offset_delta + 1
+            rewritten += taken[i].rebuilt.capacity() + taken[i].inner.capacity()
+            if rewritten > REWRITTEN_MAX_BYTES:
+                count = i + 1
+                break
     if error != 0:
-        return
+        return count
     gathered.bytes = 0
     gathered.batches = 0
     gathered.alone = count == 1
@@ -398,3 +404,10 @@ cdef void partition_append(Partition* partition, Append** parts, size_t count) n
         elif config.log_append_time and parts[i].origin != ORIGIN_REPLICA:
             done.log_append_time_ms = now_ms
     wake_reactors(partition, wake)
+    return count
+
+
+cdef void partition_append(Partition* partition, Append** parts, size_t count) noexcept nogil:
+    cdef size_t done = 0
+    while done < count:
+        done += _append_some(partition, parts + done, count - done)

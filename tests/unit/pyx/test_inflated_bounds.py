@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import Broker, batch, fetch, forget_all, lead, topic_id
+from dataplane import Broker, batch, fetch, forget_all, lead, produced, topic_id
 from logs import LOGS, NOW_MS, Log
 
 from penstock.errors import ErrorCode
@@ -15,6 +15,7 @@ from penstock.pyx.batch import split
 from penstock.pyx.convert import OPENED_ENOUGH_BYTES
 from penstock.pyx.crc import crc32c
 from penstock.pyx.logs import SEARCH_INFLATED_BYTES
+from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import FetchResponse, ProduceRequest, ProduceResponse
 
 GZIP, ZSTD = 1, 4
@@ -28,6 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker() as made:
         lead(folder, "opened", 4, validate_records=2)
         lead(folder, "packed")
+        lead(folder, "unpacked", compression_codec=0, max_message_bytes=64 << 20)
         yield made
     forget_all()
 
@@ -67,6 +69,29 @@ def test_rotten_payloads_count(served: Broker) -> None:
         answer = peer.ask(asked_of_each(9, rotten, good), 9, ProduceResponse)
     codes = [one.error_code for one in answer.responses[0].partition_responses]
     assert codes == [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE]
+
+
+def test_what_comes_together_is_not_held_together_when_it_was_inflated(served: Broker) -> None:
+    """Small requests whose batches are stored uncompressed: the broker holds few of them at a time."""
+    number, large = 24, batch([LARGE], NOW_MS, ZSTD)
+    topic = ProduceRequest.TopicProduceData(
+        name="unpacked", partition_data=[ProduceRequest.PartitionProduceData(index=0, records=large)]
+    )
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
+    frames = [encode_request(request, 7, n, "c") for n in range(number)]
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of the memory in use counts from now
+    before = memory("VmRSS")
+    with served.connect() as peer:
+        peer.socket.sendall(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
+        answers = [ProduceResponse.decode(peer.receive()[4:], 7) for _ in frames]
+    assert [produced(one).base_offset for one in answers] == list(range(number))
+    assert memory("VmHWM") - before < 4 * len(LARGE)
+
+
+def memory(what: str) -> int:
+    """Bytes of this process, by a line of its status."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what)]
+    return int(line.split()[1]) << 10
 
 
 def _with_checksum(raw: bytearray) -> bytes:
