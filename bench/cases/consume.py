@@ -199,7 +199,6 @@ class ColdReader(threading.Thread):
 
     def run(self) -> None:
         filled = self._filled
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # of this thread
         try:
             while not self._ended.is_set():
                 drop_pages(self._broker.log_folder(filled.topic, 0))
