@@ -26,9 +26,10 @@ RECYCLING = {
     PENSTOCK: {"log.retention.check.interval.ms": "100"},
     KAFKA: {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"},
 }
+RECYCLED_BYTES = 64 * MIB
 RECYCLED_TOPIC = {
-    "segment.bytes": str(64 * MIB),
-    "retention.bytes": str(64 * MIB),
+    "segment.bytes": str(RECYCLED_BYTES),
+    "retention.bytes": str(RECYCLED_BYTES),
     "file.delete.delay.ms": "0",
 }
 

@@ -24,7 +24,7 @@ from penstock.pyx.posix cimport (
     EIO, atomic_load32, atomic_load64, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.producerstate cimport (
-    NO_OFFSET, EndedTxn, ProducerEntry, producer_clear, producer_data, producer_marker, would_begin,
+    NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
 )
 from penstock.pyx.recovery cimport replay_batch
 from penstock.pyx.segment cimport (
@@ -61,18 +61,13 @@ cdef ProducerEntry _producer(
     PartitionLog* p, unordered_map[int64_t, ProducerEntry]& tried, Gathered* gathered, int64_t producer_id
 ) noexcept nogil:
     cdef unordered_map[int64_t, ProducerEntry].iterator found
-    cdef ProducerEntry unknown
     found = tried.find(producer_id)
     if found != tried.end():
         return at(found).second
     found = gathered.producers.find(producer_id)
     if found != gathered.producers.end():
         return at(found).second
-    found = p.log.producers.entries.find(producer_id)
-    if found != p.log.producers.entries.end():
-        return at(found).second
-    producer_clear(&unknown, producer_id)
-    return unknown
+    return producers_get(&p.log.producers, producer_id)
 
 
 # Under the lock: what the producer states say to the batches, without changing them; how they would be goes to `tried`.

@@ -62,40 +62,35 @@ cdef inline int64_t read_cached_at(int fd, void* to, size_t n, int64_t position)
     cdef int64_t got = read_nowait_at(fd, to, n, position)
     return read_at(fd, to, n, position) if got == -EOPNOTSUPP else got
 
-cdef inline int write_at(int fd, const void* source, size_t n, int64_t position) noexcept nogil:
-    cdef size_t done = 0
-    cdef ssize_t put
-    while done < n:
-        put = pwrite(fd, <const char*>source + done, n - done, position + <int64_t>done)
-        if put < 0:
-            if errno == EINTR:
-                continue
-            return errno
-        if put == 0:
-            return EIO
-        done += <size_t>put
-    return 0
-
-# The same from several places; `pieces` are changed.
+# 0 or an errno; `pieces` are changed.
 cdef inline int write_pieces_at(int fd, iovec* pieces, int count, int64_t position) noexcept nogil:
-    cdef ssize_t put
-    while count > 1:
-        put = pwritev(fd, pieces, count, position)
-        if put < 0:
-            if errno == EINTR:
-                continue
-            return errno
-        if put == 0:
-            return EIO
+    cdef ssize_t put = 0
+    while True:
         position += put
         while count > 0 and <size_t>put >= pieces[0].iov_len:
             put -= <ssize_t>pieces[0].iov_len
             pieces += 1
             count -= 1
-        if put > 0:
-            pieces[0].iov_base = <char*>pieces[0].iov_base + put
-            pieces[0].iov_len -= <size_t>put
-    return write_at(fd, pieces[0].iov_base, pieces[0].iov_len, position) if count == 1 else 0
+        if count == 0:
+            return 0
+        pieces[0].iov_base = <char*>pieces[0].iov_base + put
+        pieces[0].iov_len -= <size_t>put
+        if count == 1:
+            put = pwrite(fd, pieces[0].iov_base, pieces[0].iov_len, position)
+        else:
+            put = pwritev(fd, pieces, count, position)
+        if put == 0:
+            return EIO
+        if put < 0:
+            if errno != EINTR:
+                return errno
+            put = 0
+
+cdef inline int write_at(int fd, const void* source, size_t n, int64_t position) noexcept nogil:
+    cdef iovec piece
+    piece.iov_base = <void*>source
+    piece.iov_len = n
+    return write_pieces_at(fd, &piece, 1, position)
 
 cdef inline int read_whole(const char* path, vector[uint8_t]& out) noexcept nogil:
     cdef stat info

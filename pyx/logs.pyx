@@ -31,7 +31,7 @@ from penstock.pyx.posix cimport (
     EIO, EMFILE, ENFILE, ENOENT, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_add32, atomic_load32, atomic_store32, close,
     errno, free, malloc, memcpy, open, pthread_mutex_lock, pthread_mutex_unlock, syncfs,
 )
-from penstock.pyx.producerstate cimport ProducerEntry, producer_clear
+from penstock.pyx.producerstate cimport ProducerEntry, producers_get
 from penstock.pyx.read cimport (
     SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read,
     read_release,
@@ -612,12 +612,9 @@ cdef class Logs(LogSetOwner):
         cdef PartitionLog* p = led.p
         cdef ProducerEntry e
         cdef int i
-        producer_clear(&e, producer_id)
         with nogil:
             pthread_mutex_lock(&p.lock)
-            found = p.log.producers.entries.find(producer_id)
-            if found != p.log.producers.entries.end():
-                e = at(found).second
+            e = producers_get(&p.log.producers, producer_id)
             pthread_mutex_unlock(&p.lock)
         return [
             (

@@ -18,11 +18,9 @@ from penstock.pyx.frame cimport (
     Slice,
     answer_begin,
     answer_end,
-    read_bytes,
     read_count,
     read_i16,
     read_i32,
-    read_raw,
     read_string,
     reader_left,
     skip_tags,
@@ -40,8 +38,6 @@ from penstock.pyx.partition cimport (
     partition_flushes,
     LogSet,
     Partition,
-    partition_find,
-    partition_find_id,
     partition_known_id,
     partition_release,
     partition_topic,
@@ -69,12 +65,9 @@ cdef enum:
     INFLATED_PER_BYTE = 16            # of a request, beside what one batch may always be inflated to
     THROTTLE_FROM = 1
     APPEND_TIME_FROM = 2
-    TRANSACTIONS_FROM = 3             # and batches of magic 2, one for each partition
     STORAGE_ERROR_FROM = 4            # older clients take KAFKA_STORAGE_ERROR for fatal; NOT_LEADER they try again
     LOG_START_OFFSET_FROM = 5
     RECORD_ERRORS_FROM = 8
-    PARTITION_BYTES_MIN = 5           # index and the length of the records
-    TOPIC_BYTES_MIN = 2
 
     GROUP_ASKED_MAX = 64
     GROUP_TOGETHER_MAX = 64           # for one partition
@@ -110,7 +103,7 @@ cdef struct ProduceGroup:
 
 
 cdef void read_terms(Reader* r, Terms* out) noexcept nogil:
-    out.transactional = out.version >= TRANSACTIONS_FROM and read_string(r, out.flexible, True).p != NULL
+    out.transactional = out.version >= PRODUCE_TRANSACTIONS_FROM and read_string(r, out.flexible, True).p != NULL
     out.acks = read_i16(r)
     read_i32(r)                                       # timeout_ms: nothing waits
 
@@ -118,27 +111,22 @@ cdef void read_terms(Reader* r, Terms* out) noexcept nogil:
 cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil:
     cdef Reader r = body
     cdef Terms terms
-    cdef int32_t topics, partitions, _i, _j
+    cdef ProduceTopic topic
+    cdef int32_t topics, index, _i, _j
     cdef int64_t total = 0
     terms.version = head.api_version
     terms.flexible = terms.version >= PRODUCE_FLEXIBLE_FROM
     read_terms(&r, &terms)
-    topics = read_count(&r, terms.flexible, TOPIC_BYTES_MIN)
+    topics = read_count(&r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
     if topics > PRODUCE_PARTITIONS_MAX:
         return -1
     for _i in range(topics):
-        if terms.version >= PRODUCE_TOPIC_IDS_FROM:
-            read_raw(&r, TOPIC_ID_BYTES)
-        else:
-            read_string(&r, terms.flexible, False)
-        partitions = read_count(&r, terms.flexible, PARTITION_BYTES_MIN)
-        total += partitions
+        produce_topic(&r, terms.version, &topic)
+        total += topic.partitions
         if total > PRODUCE_PARTITIONS_MAX:
             return -1
-        for _j in range(partitions):
-            read_i32(&r)
-            read_bytes(&r, terms.flexible, True)
-            skip_tags(&r, terms.flexible)
+        for _j in range(topic.partitions):
+            produce_part(&r, terms.version, &index)
             if r.bad:
                 return -1
         skip_tags(&r, terms.flexible)
@@ -161,12 +149,12 @@ cdef int64_t count_batches(const uint8_t* p, int64_t n) noexcept nogil:
 cdef int16_t judge_by_version(const uint8_t* p, size_t n, int16_t version) noexcept nogil:
     """What the request's version alone says against the records."""
     cdef int64_t size = <int64_t>LOG_OVERHEAD + get_i32(p + LENGTH_AT) if n >= LOG_OVERHEAD else LOG_OVERHEAD
-    if version >= TRANSACTIONS_FROM and size > <int64_t>n:
+    if version >= PRODUCE_TRANSACTIONS_FROM and size > <int64_t>n:
         return INVALID_RECORD                         # no whole batch
     if n < LAST_OFFSET_DELTA_AT:
         return 0                                      # too short for a batch of magic 2: the log says what it is
     if p[MAGIC_AT] != MAGIC_2:
-        return INVALID_RECORD if version >= TRANSACTIONS_FROM else 0
+        return INVALID_RECORD if version >= PRODUCE_TRANSACTIONS_FROM else 0
     if version < ZSTD_FROM and get_i16(p + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD:
         return UNSUPPORTED_COMPRESSION_TYPE
     if LOG_OVERHEAD < size < <int64_t>n - LOG_OVERHEAD:
@@ -192,7 +180,7 @@ cdef int16_t judge(Partition* partition, const uint8_t* p, int32_t n, const Term
         return INVALID_TOPIC_EXCEPTION
     if n == 0:
         # An empty message set of the oldest clients appends nothing, and that is fine.
-        return INVALID_RECORD if terms.version >= TRANSACTIONS_FROM or p == NULL else 0
+        return INVALID_RECORD if terms.version >= PRODUCE_TRANSACTIONS_FROM or p == NULL else 0
     error = judge_by_version(p, <size_t>n, terms.version)
     if error == 0 and not terms.transactional and is_transactional(p, n):
         return TRANSACTIONAL_ID_AUTHORIZATION_FAILED      # nobody could be asked about its transaction
@@ -200,20 +188,19 @@ cdef int16_t judge(Partition* partition, const uint8_t* p, int32_t n, const Term
 
 
 cdef int16_t find_partition(
-    LogSet* logs, const Terms* terms, Slice name, const uint8_t* topic_id, int32_t index, Partition** out
+    LogSet* logs, const Terms* terms, const ProduceTopic* topic, int32_t index, Partition** out
 ) noexcept nogil:
     if terms.acks < -1 or terms.acks > 1:
         return INVALID_REQUIRED_ACKS
-    if topic_id != NULL:
-        out[0] = partition_find_id(logs, topic_id, index)
-        if out[0] == NULL:
-            return UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(logs, topic_id) else UNKNOWN_TOPIC_ID
-        return 0
-    out[0] = partition_find(logs, <const char*>name.p, <size_t>name.n, index)
+    out[0] = produce_find(logs, topic, index)
     if out[0] != NULL:
         return 0
+    if topic.id != NULL:
+        return UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(logs, topic.id) else UNKNOWN_TOPIC_ID
     # The name alone decides for the internal ones, also where another broker leads them.
-    return INVALID_TOPIC_EXCEPTION if is_internal(<const char*>name.p, <size_t>name.n) else UNKNOWN_TOPIC_OR_PARTITION
+    if is_internal(<const char*>topic.name.p, <size_t>topic.name.n):
+        return INVALID_TOPIC_EXCEPTION
+    return UNKNOWN_TOPIC_OR_PARTITION
 
 
 cdef ProduceGroup* produce_group_new() noexcept nogil:
@@ -256,9 +243,9 @@ cdef ProduceResult produce_take(
     cdef Asked* asked = &g.asked[g.asked_n]
     cdef Terms* terms = &asked.terms
     cdef Part* part
-    cdef Slice name, records
-    cdef const uint8_t* topic_id = NULL
-    cdef int32_t topics, partitions, index, _i, _j
+    cdef ProduceTopic topic
+    cdef Slice records
+    cdef int32_t topics, index, _i, _j
     cdef int64_t place = 0, total = produce_partitions(head, body)
     if total < 0:
         return PRODUCE_MALFORMED
@@ -277,19 +264,11 @@ cdef ProduceResult produce_take(
     elif terms.transactional and find_unverified(logs, head, whole, NULL):
         return PRODUCE_HAND_OVER
     asked.topics = body
-    name.p = NULL
-    name.n = 0
-    topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
+    topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
     for _i in range(topics):
-        if terms.version >= PRODUCE_TOPIC_IDS_FROM:
-            topic_id = read_raw(r, TOPIC_ID_BYTES)
-        else:
-            name = read_string(r, terms.flexible, False)
-        partitions = read_count(r, terms.flexible, PARTITION_BYTES_MIN)
-        for _j in range(partitions):
-            index = read_i32(r)
-            records = read_bytes(r, terms.flexible, True)
-            skip_tags(r, terms.flexible)
+        produce_topic(r, terms.version, &topic)
+        for _j in range(topic.partitions):
+            records = produce_part(r, terms.version, &index)
             part = &g.parts[g.n]
             g.n += 1
             memset(part, 0, sizeof(Part))
@@ -303,7 +282,7 @@ cdef ProduceResult produce_take(
             part.append.done.error = verdicts[place] if verdicts != NULL else 0
             place += 1
             if part.append.done.error == 0:
-                part.append.done.error = find_partition(logs, terms, name, topic_id, index, &part.partition)
+                part.append.done.error = find_partition(logs, terms, &topic, index, &part.partition)
             if part.partition != NULL:
                 part.append.done.error = judge(part.partition, records.p, records.n, terms)
                 if part.append.done.error != 0 or part.append.n == 0:
@@ -370,31 +349,21 @@ cdef void write_partition(
 cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil:
     cdef Reader* r = &body
     cdef Terms terms
-    cdef Slice name
+    cdef ProduceTopic topic
     cdef Partition* partition
-    cdef const uint8_t* topic_id = NULL
-    cdef int32_t topics, partitions, index, _i, _j
+    cdef int32_t topics, index, _i, _j
     cdef bint flushes = False
     if not logset_flushes(logs) or produce_partitions(head, body) < 0:
         return False
     terms.version = head.api_version
     terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
     read_terms(r, &terms)
-    topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
+    topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
     for _i in range(topics):
-        if terms.version >= PRODUCE_TOPIC_IDS_FROM:
-            topic_id = read_raw(r, TOPIC_ID_BYTES)
-        else:
-            name = read_string(r, terms.flexible, False)
-        partitions = read_count(r, terms.flexible, PARTITION_BYTES_MIN)
-        for _j in range(partitions):
-            index = read_i32(r)
-            read_bytes(r, terms.flexible, True)
-            skip_tags(r, terms.flexible)
-            if topic_id != NULL:
-                partition = partition_find_id(logs, topic_id, index)
-            else:
-                partition = partition_find(logs, <const char*>name.p, <size_t>name.n, index)
+        produce_topic(r, terms.version, &topic)
+        for _j in range(topic.partitions):
+            produce_part(r, terms.version, &index)
+            partition = produce_find(logs, &topic, index)
             if partition != NULL:
                 flushes = flushes or partition_flushes(partition)
                 partition_release(partition)
@@ -407,26 +376,23 @@ cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, Produc
     cdef Reader body = g.asked[i].topics
     cdef Reader* r = &body
     cdef Append* part
-    cdef Slice name
+    cdef ProduceTopic topic
     cdef size_t before = out.n, at, place = g.asked[i].first
-    cdef int32_t topics, partitions, index, _i, _j
+    cdef int32_t topics, index, _i, _j
     cdef int16_t error
     cdef int64_t errors = 0
     at = answer_begin(out, g.asked[i].correlation_id, terms.flexible)
-    topics = read_count(r, terms.flexible, TOPIC_BYTES_MIN)
+    topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
     write_count(out, topics, terms.flexible)
     for _i in range(topics):
-        if terms.version >= PRODUCE_TOPIC_IDS_FROM:
-            write_raw(out, read_raw(r, TOPIC_ID_BYTES), TOPIC_ID_BYTES)
+        produce_topic(r, terms.version, &topic)
+        if topic.id != NULL:
+            write_raw(out, topic.id, TOPIC_ID_BYTES)
         else:
-            name = read_string(r, terms.flexible, False)
-            write_string(out, name, terms.flexible)
-        partitions = read_count(r, terms.flexible, PARTITION_BYTES_MIN)
-        write_count(out, partitions, terms.flexible)
-        for _j in range(partitions):
-            index = read_i32(r)
-            read_bytes(r, terms.flexible, True)
-            skip_tags(r, terms.flexible)
+            write_string(out, topic.name, terms.flexible)
+        write_count(out, topic.partitions, terms.flexible)
+        for _j in range(topic.partitions):
+            produce_part(r, terms.version, &index)
             part = &g.parts[place].append
             place += 1
             error = part.done.error

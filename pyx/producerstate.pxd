@@ -67,8 +67,6 @@ cdef struct EndedTxn:
     int64_t last_offset                # the marker's
     bint aborted
 
-cdef void producer_clear(ProducerEntry* e, int64_t producer_id) noexcept nogil
-
 # A data batch at base_offset: checks it against the entry (by origin) and takes it into the entry. Kafka's code, or
 # 0 with `duplicate_of` >= 0 for a batch that the log has already (the entry is as before then).
 cdef int16_t producer_data(
@@ -86,6 +84,8 @@ cdef int16_t producer_marker(
     ProducerEntry* e, const BatchHeader* header, bint commit, int32_t coordinator_epoch, int origin, int64_t offset,
     int64_t now_ms, EndedTxn* ended
 ) noexcept nogil
+# What is known of a producer; an entry without epoch and batches if that is nothing.
+cdef ProducerEntry producers_get(ProducerStates* states, int64_t producer_id) noexcept nogil
 # Put a changed entry back and keep the list of open transactions right.
 cdef void producers_put(
     ProducerStates* states, const ProducerEntry* e, int64_t segment_base, int64_t position

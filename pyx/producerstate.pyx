@@ -41,7 +41,7 @@ cdef enum:
     SNAPSHOT_ENTRY = TXN_AT + 8
 
 
-cdef void producer_clear(ProducerEntry* e, int64_t producer_id) noexcept nogil:
+cdef void _clear(ProducerEntry* e, int64_t producer_id) noexcept nogil:
     e.producer_id = producer_id
     e.epoch = NO_EPOCH
     e.count = 0
@@ -49,6 +49,15 @@ cdef void producer_clear(ProducerEntry* e, int64_t producer_id) noexcept nogil:
     e.last_timestamp_ms = -1
     e.seen_ms = 0
     e.txn_first_offset = NO_OFFSET
+
+
+cdef ProducerEntry producers_get(ProducerStates* states, int64_t producer_id) noexcept nogil:
+    cdef ProducerEntry unknown
+    found = states.entries.find(producer_id)
+    if found != states.entries.end():
+        return at(found).second
+    _clear(&unknown, producer_id)
+    return unknown
 
 
 cdef inline void _add_batch(ProducerEntry* e, const BatchMark* mark) noexcept nogil:
@@ -360,7 +369,7 @@ cdef bint producers_read(ProducerStates* states, const string& stem, int64_t now
     if p == NULL:
         return False
     for _i in range(count):
-        producer_clear(&e, get_i64(p))
+        _clear(&e, get_i64(p))
         e.epoch = get_i16(p + EPOCH_AT)
         e.coordinator_epoch = get_i32(p + COORDINATOR_AT)
         e.txn_first_offset = get_i64(p + TXN_AT)

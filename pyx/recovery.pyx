@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int32_t, uint8_t
 from libcpp.algorithm cimport sort
-from libcpp.unordered_map cimport unordered_map
 from penstock.pyx.batch cimport (
     CHECK_STORED, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
 )
@@ -13,7 +12,7 @@ from penstock.pyx.posix cimport (
     DIR, closedir, dirent, errno, ftruncate, opendir, readdir, stat, stat_path, strlen, strncmp, unlink,
 )
 from penstock.pyx.producerstate cimport (
-    EndedTxn, ProducerEntry, producer_clear, producer_data, producer_marker, producers_clear, producers_first_open,
+    EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open, producers_get,
     producers_put, producers_read, producers_remove,
 )
 from penstock.pyx.segment cimport (
@@ -24,7 +23,6 @@ from penstock.pyx.segment cimport (
 from penstock.pyx.swap cimport swap_recover
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
 from penstock.pyx.txnindex cimport TXNINDEX_ENTRY
-from cython.operator cimport dereference as at
 
 cdef enum:
     WALK_CHUNK = 1 << 20               # one read of a whole walk
@@ -95,14 +93,9 @@ cdef void replay_batch(
     cdef int64_t duplicate_of
     cdef int32_t coordinator_epoch = -1
     cdef int marker
-    cdef unordered_map[int64_t, ProducerEntry].iterator found
     if header.magic < 2 or header.producer_id < 0:
         return
-    found = log.producers.entries.find(header.producer_id)
-    if found != log.producers.entries.end():
-        e = at(found).second
-    else:
-        producer_clear(&e, header.producer_id)
+    e = producers_get(&log.producers, header.producer_id)
     if not batch_is_control(header):
         producer_data(&e, header, ORIGIN_REPLICA, header.base_offset, now_ms, &duplicate_of)
         producers_put(&log.producers, &e, s.base_offset, position)

@@ -1,42 +1,31 @@
 """Produce requests that begin transactions; see verification.pxd."""
 
-from cython.operator cimport dereference as at
-from libcpp.unordered_map cimport unordered_map
 from libc.stdint cimport uint8_t
 from penstock.pyx.batch cimport BatchHeader, batch_is_transactional, batch_parse
 from penstock.pyx.frame cimport (
-    TOPIC_ID_BYTES,
     Slice,
-    read_bytes,
     read_count,
     read_i16,
     read_i32,
-    read_raw,
     read_string,
     skip_tags,
 )
-from penstock.pyx.partition cimport partition_find, partition_find_id, partition_release, partition_topic
+from penstock.pyx.partition cimport partition_release, partition_topic
 from penstock.pyx.partitionlog cimport PartitionLog, log_of
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
-from penstock.pyx.produce cimport PRODUCE_FLEXIBLE_FROM, PRODUCE_TOPIC_IDS_FROM
-from penstock.pyx.producerstate cimport ProducerEntry, producer_clear, would_begin
-
-cdef enum:
-    TRANSACTIONS_FROM = 3
-    PARTITION_BYTES_MIN = 5            # index and the length of the records
-    TOPIC_BYTES_MIN = 2
+from penstock.pyx.produce cimport (
+    PRODUCE_FLEXIBLE_FROM, PRODUCE_TOPIC_BYTES_MIN, PRODUCE_TRANSACTIONS_FROM, ProduceTopic, produce_find, produce_part,
+    produce_topic,
+)
+from penstock.pyx.producerstate cimport ProducerEntry, producers_get, would_begin
 
 
 # Under no lock. The entry of the producer, empty if there is none; False: this partition isn't asked about.
 cdef bint _entry(PartitionLog* p, int16_t version, int64_t producer_id, ProducerEntry* e) noexcept nogil:
-    cdef unordered_map[int64_t, ProducerEntry].iterator found
     cdef bint asked
-    producer_clear(e, producer_id)
     pthread_mutex_lock(&p.lock)
     asked = version >= ADDS_PARTITIONS_FROM or p.config.verify_transactions
-    found = p.log.producers.entries.find(producer_id)
-    if found != p.log.producers.entries.end():
-        e[0] = at(found).second
+    e[0] = producers_get(&p.log.producers, producer_id)
     pthread_mutex_unlock(&p.lock)
     return asked
 
@@ -62,37 +51,27 @@ cdef bint find_unverified(
     cdef Reader* r = &body
     cdef int16_t version = head.api_version
     cdef bint flexible = version >= PRODUCE_FLEXIBLE_FROM
-    cdef bint by_id = version >= PRODUCE_TOPIC_IDS_FROM
     cdef bint found = False
-    cdef int32_t topics, partitions, index, place = 0, _i, _j
-    cdef const uint8_t* topic_id = NULL
-    cdef Slice name, records
+    cdef int32_t topics, index, place = 0, _i, _j
+    cdef ProduceTopic asked
+    cdef Slice records
     cdef const char* topic
     cdef size_t n
     cdef Unverified one
     cdef BatchHeader header
-    if version < TRANSACTIONS_FROM or read_string(r, flexible, True).p == NULL:
+    if version < PRODUCE_TRANSACTIONS_FROM or read_string(r, flexible, True).p == NULL:
         return False
     read_i16(r)
     read_i32(r)
-    topics = read_count(r, flexible, TOPIC_BYTES_MIN)
+    topics = read_count(r, flexible, PRODUCE_TOPIC_BYTES_MIN)
     for _i in range(topics):
-        if by_id:
-            topic_id = read_raw(r, TOPIC_ID_BYTES)
-        else:
-            name = read_string(r, flexible, False)
-        partitions = read_count(r, flexible, PARTITION_BYTES_MIN)
-        for _j in range(partitions):
-            index = read_i32(r)
-            records = read_bytes(r, flexible, True)
-            skip_tags(r, flexible)
+        produce_topic(r, version, &asked)
+        for _j in range(asked.partitions):
+            records = produce_part(r, version, &index)
             if r.bad:
                 return found
             place += 1
-            if by_id:
-                one.partition = partition_find_id(logs, topic_id, index)
-            else:
-                one.partition = partition_find(logs, <const char*>name.p, <size_t>name.n, index)
+            one.partition = produce_find(logs, &asked, index)
             if one.partition == NULL:
                 continue
             topic = partition_topic(one.partition, &n)

@@ -57,7 +57,11 @@ class Peer:
 
     def send(self, frame: bytes) -> None:
         """Send a frame, its size in front."""
-        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        self.send_all([frame])
+
+    def send_all(self, frames: Sequence[bytes]) -> None:
+        """Send frames so that they come together."""
+        self.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
     def receive(self) -> bytes:
         """The next frame. EOFError when the broker has closed."""

@@ -10,12 +10,12 @@ from pathlib import Path
 from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Server
-from penstock.bench.world import GB, MIB, RECYCLED_TOPIC, SETTLE_S, World
+from penstock.bench.world import GB, RECYCLED_BYTES, RECYCLED_TOPIC, SETTLE_S, World
 
 PARTITIONS = 2
 # Sent before what is measured, at most as much again: the pages that the brokers write to are then pages that old segments
 # had just now, not pages that the machine has to get back from its host.
-AHEAD_BYTES = 2 * PARTITIONS * 64 * MIB
+AHEAD_BYTES = 2 * PARTITIONS * RECYCLED_BYTES
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Produce(Case):
 
     def _floor(self, world: World) -> Server:
         self._kept = [answer_file(world, "floor"), world.path("floor-kept")]
-        writing = {"file": self._kept[1], "wrap": 64 * MIB} if self.floor == "write" else {}
+        writing = {"file": self._kept[1], "wrap": RECYCLED_BYTES} if self.floor == "write" else {}
         return world.floor(self.floor, answer=self._kept[0], **writing)
 
     def run(self, world: World, side: str) -> Sample:

@@ -239,10 +239,9 @@ def together(disks: Disks, partition: int, values: list[bytes]) -> list[tuple[in
     frames = []
     for number, value in enumerate(values):
         records = batch([value], producer_id=77, producer_epoch=0, base_sequence=number)
-        frame = encode_request(produce(TOPIC, records, 9, index=partition), 9, number, "together")
-        frames.append(len(frame).to_bytes(4, "big") + frame)
+        frames.append(encode_request(produce(TOPIC, records, 9, index=partition), 9, number, "together"))
     with Peer(disks.broker.port) as peer:
-        peer.socket.sendall(b"".join(frames))
+        peer.send_all(frames)
         answers = [produced(decode_response(ProduceResponse, peer.receive(), 9)[1]) for _ in values]
     return [(one.error_code, one.base_offset) for one in answers]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,13 +57,12 @@ def peer() -> Iterator[Peer]:
 
 
 def frame(topic: str, number: int, version: int, acks: int, asked: list[tuple[int, bytes]]) -> bytes:
-    """A request, its size in front."""
+    """A request."""
     request = produce(topic, None, version, acks)
     request.topic_data[0].partition_data = [
         ProduceRequest.PartitionProduceData(index=index, records=taken) for index, taken in asked
     ]
-    encoded = encode_request(request, version, number, "c")
-    return struct.pack(">i", len(encoded)) + encoded
+    return encode_request(request, version, number, "c")
 
 
 def answer(peer: Peer, number: int, version: int) -> list[object]:
@@ -101,9 +99,9 @@ def test_together_is_as_one_by_one(
             lead(root, topic, PARTITIONS, **config)
         told = []
         for number, one in enumerate(asked):
-            peer.socket.sendall(frame(apart, number, *one))
+            peer.send(frame(apart, number, *one))
             told.append(answer(peer, number, one[0]))
-        peer.socket.sendall(b"".join(frame(joined, number, *one) for number, one in enumerate(asked)))
+        peer.send_all([frame(joined, number, *one) for number, one in enumerate(asked)])
         assert [answer(peer, number, one[0]) for number, one in enumerate(asked)] == told
         for index in range(PARTITIONS):
             of_both = [

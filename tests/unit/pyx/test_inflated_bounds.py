@@ -82,7 +82,7 @@ def test_what_comes_together_is_not_held_together_when_it_was_inflated(served: B
     Path("/proc/self/clear_refs").write_text("5")  # the peak of the memory in use counts from now
     before = memory("VmRSS")
     with served.connect() as peer:
-        peer.socket.sendall(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
+        peer.send_all(frames)
         answers = [ProduceResponse.decode(peer.receive()[4:], 7) for _ in frames]
     assert [produced(one).base_offset for one in answers] == list(range(number))
     assert memory("VmHWM") - before < 4 * len(LARGE)
