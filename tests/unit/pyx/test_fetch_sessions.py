@@ -405,11 +405,19 @@ class Model:
                 self.offsets[place] = self.offsets.pop(place)
         return news
 
+    def _is_out_of_range(self, place: Place) -> bool:
+        # Another test has moved a log's start.
+        return not LOGS.offsets(*place).log_start <= self.offsets[place] <= LOGS.offsets(*place).log_end
+
     def _has_records(self, place: Place) -> bool:
-        return place != NOWHERE and self.offsets[place] < LOGS.offsets(*place).log_end
+        return (
+            place != NOWHERE
+            and not self._is_out_of_range(place)
+            and self.offsets[place] < LOGS.offsets(*place).log_end
+        )
 
     def _tell(self, place: Place) -> bool:
-        if place == NOWHERE or self.offsets[place] > LOGS.offsets(*place).log_end:
+        if place == NOWHERE or self._is_out_of_range(place):
             self.told[place] = (-1, -1)
             return True
         now = LOGS.offsets(*place).high_watermark, LOGS.offsets(*place).log_start
