@@ -5,7 +5,8 @@ partition of a failed folder answers KAFKA_STORAGE_ERROR by itself. Here follows
 Metadata shows the partitions without a leader, and when no folder is left the broker stops. A failed folder stays offline
 until the next start: after a failed fsync nobody knows what the disk holds, so nothing is ever tried again.
 
-Segments that were rolled are flushed here too, in a thread of their own.
+Segments that were rolled are flushed here too, in a thread of their own; and files that have room ahead for appends are
+cut once there are no more.
 
 A full disk is no failure. The ballast (ballast.py) is let go, so that the broker itself goes on: markers, committed
 offsets, checkpoints, the store, deletes. Clients' appends are refused with KAFKA_STORAGE_ERROR, which they try again, until
@@ -32,6 +33,8 @@ LOOK_S = 1.0
 """How often a full disk is looked at."""
 FLUSH_PAUSE_S = 1.0
 """Most time between the flushes of two logs that were rolled; else it is as long as the flush took."""
+IDLE_S = 1.0
+"""A log without an append for so long gives back what its file has ahead."""
 HAS_ROOM, FULL, RESERVED = range(3)
 
 _log = log.get("broker.disks")
@@ -50,6 +53,7 @@ class Disks:
         self._full: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None
+        self._giving_back: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
     async def start(self) -> None:
@@ -65,10 +69,10 @@ class Disks:
     async def stop(self) -> None:
         """End; the ballasts stay until the folders are let go."""
         asyncio.get_running_loop().remove_reader(self._logs.news_fd)
-        tasks = [task for task in (self._task, self._flushing) if task is not None]
-        for task in tasks:
+        running = [task for task in (self._task, self._flushing, self._giving_back) if task is not None]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
         await asyncio.get_running_loop().run_in_executor(None, self._flusher.shutdown)
 
@@ -90,7 +94,11 @@ class Disks:
             states = self._logs.folder_states()
             if any(state.rolled for state in states.values()) and (self._flushing is None or self._flushing.done()):
                 self._flushing = tasks.start(self._flush(), "flush")
-            for path, (failed, room, _) in states.items():
+            if any(state.ahead for state in states.values()) and (
+                self._giving_back is None or self._giving_back.done()
+            ):
+                self._giving_back = tasks.start(self._give_back(), "give back")
+            for path, (failed, room, *_) in states.items():
                 log_dir = self._dirs.by_path(path)
                 if log_dir is None or log_dir.offline:
                     continue
@@ -111,6 +119,11 @@ class Disks:
             await loop.run_in_executor(self._flusher, self._logs.write_checkpoints)
         except OSError as error:
             _log.error("checkpoints can't be written: %s", error)
+
+    async def _give_back(self) -> None:
+        while any(state.ahead for state in self._logs.folder_states().values()):
+            await asyncio.sleep(IDLE_S)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._logs.give_back_idle)
 
     def _fail(self, log_dir: LogDir, error: int) -> None:
         log_dir.error = os.strerror(error)

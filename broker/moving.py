@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ from penstock.errors import ErrorCode, KafkaError
 _log = log.get("broker.moving")
 Seen = tuple[int, int, int]
 """A file's inode, size and time of change: the same again means the same bytes."""
+Sizes = Callable[[], Mapping[str, int]]
+"""Bytes of batches in each segment, by its file's name, of a log that is open: the file may have room ahead behind them."""
 PIECE_BYTES = 8 << 20
 
 
@@ -38,6 +40,7 @@ class Move:
     target: LogDir
     source: Path
     future: Path
+    sizes: Sizes
     copied: dict[str, Seen]
     ended: bool = False
 
@@ -59,11 +62,11 @@ class Copying:
     def ahead(self) -> None:
         """Copy what there is, while the log is written to; what changes meanwhile is copied again by `rest`."""
         self._move.future.mkdir()
-        self._pass()
+        self._pass(self._move.sizes())
 
     def rest(self) -> None:
         """Copy what has changed, once the log is closed; then the copy is the log, byte by byte, and on the disk."""
-        names = self._pass()
+        names = self._pass(None)
         for path in list(self._move.future.iterdir()):
             if path.name not in names:
                 path.unlink()  # It was deleted, or cleaned away.
@@ -85,23 +88,26 @@ class Copying:
         """Remove the copy."""
         shutil.rmtree(self._move.future, ignore_errors=True)
 
-    def _pass(self) -> set[str]:
+    def _pass(self, sizes: Mapping[str, int] | None) -> set[str]:
         names = set()
         for entry in _files(self._move.source):
             with contextlib.suppress(FileNotFoundError):
-                self._copy(entry)
+                size = None
+                if sizes is not None and entry.name.endswith(".log"):
+                    size = sizes.get(entry.name, 0)  # One that is newer than the sizes is copied by the next pass.
+                self._copy(entry, size)
                 names.add(entry.name)
         return names
 
-    def _copy(self, entry: os.DirEntry[str]) -> None:
+    def _copy(self, entry: os.DirEntry[str], size: int | None) -> None:
         if self._move.ended:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the move was ended")
         found = entry.stat()
-        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
+        seen = (found.st_ino, found.st_size if size is None else size, found.st_mtime_ns)
         before = self._move.copied.get(entry.name)
         if before == seen:
             return
-        # A log that is the same file only grows: what was copied of it stays right.
+        # A log that is the same file only grows: what was copied of its batches stays right.
         grown = entry.name.endswith(".log") and before is not None and before[0] == seen[0] and before[1] <= seen[1]
         start = before[1] if grown and before is not None else 0
         to = self._move.future / entry.name
@@ -140,13 +146,13 @@ class Moving:
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, "moving")
 
-    def begin(self, key: Key, source: LogDir, target: LogDir, finish: Finish) -> None:
+    def begin(self, key: Key, source: LogDir, target: LogDir, sizes: Sizes, finish: Finish) -> None:
         """Begin to move a partition; another move of it is given up for this one."""
         self.end(key)
         name, index = key
         suffix = f"-{index}.{os.urandom(16).hex()}{FUTURE}"
         future = target.path / (name[: 255 - len(suffix)] + suffix)
-        move = Move(key, target, source.holds(key), future, {})
+        move = Move(key, target, source.holds(key), future, sizes, {})
         self._moves[key] = move
         task = tasks.start(self._run(move, finish), f"move {name}-{index}")
         self._tasks.add(task)

@@ -123,7 +123,12 @@ class TopicLogs:
         if log_dir is target:
             self.moving.end((name, index))
         elif all(move.key != (name, index) for move in self.moving.to(target)):
-            self.moving.begin((name, index), log_dir, target, partial(self._finish_move, topic))
+            self.moving.begin(
+                (name, index), log_dir, target, partial(self._sizes, name, index), partial(self._finish_move, topic)
+            )
+
+    def _sizes(self, name: str, index: int) -> dict[str, int]:
+        return {Path(segment.path).name: segment.size_bytes for segment in self._logs.segments(name, index)}
 
     async def _finish_move(self, topic: Topic, move: Move, copying: Copying) -> None:
         async with self._changes:

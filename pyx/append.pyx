@@ -17,18 +17,19 @@ from penstock.pyx.logconfig cimport LogConfig
 from penstock.pyx.partition cimport wake_reactors
 from penstock.pyx.partitionlog cimport (
     CORRUPT_MESSAGE, FOLDER_RESERVED, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, fail_log, folder_ran_full, is_offline,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, fail_log, folder_ran_full, folder_tell, is_offline,
     log_of, settle_stable, write_epochs,
 )
 from penstock.pyx.posix cimport (
-    EIO, atomic_load32, atomic_load64, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
+    EIO, atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
 )
 from penstock.pyx.recovery cimport replay_batch
 from penstock.pyx.segment cimport (
-    Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
+    Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_is_ahead,
+    segment_write,
 )
 from penstock.pyx.upkeep cimport flush_log, roll
 
@@ -204,6 +205,15 @@ cdef int16_t _refused_by_disk(PartitionLog* p, int result, bint broken, uint64_t
     return KAFKA_STORAGE_ERROR
 
 
+# Under the lock: somebody has to give back what the active segment's file has ahead, once nothing is appended any more.
+cdef void _tell_ahead(PartitionLog* p) noexcept nogil:
+    p.ahead_end = -1
+    atomic_store32(&p.ahead, True)
+    if atomic_load32(&p.folder.ahead) == 0:
+        atomic_store32(&p.folder.ahead, 1)
+        folder_tell(p.folder)
+
+
 # Under the lock: what was gathered goes into the file and then into all that is known of the log.
 cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* wake) noexcept nogil:
     cdef Segment* s = p.log.segments.back()
@@ -214,9 +224,11 @@ cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* 
     cdef size_t i
     if gathered.parts.empty():
         return
-    result = segment_write(s, gathered.pieces.data(), <int>gathered.pieces.size(), gathered.bytes, &broken)
+    result = segment_write(s, gathered.pieces, gathered.bytes, &broken)
     if result != 0:
         error = _refused_by_disk(p, result, broken, wake)
+    elif segment_is_ahead(s) and not p.ahead:
+        _tell_ahead(p)
     for i in range(gathered.parts.size()):
         gathered.parts[i].done.error = error
         if error == 0:

@@ -58,6 +58,7 @@ class FolderState(NamedTuple):
     failed: int  # errno of its failure; 0 = none
     room: int  # 0 = some, 1 = an append found none, 2 = kept for the broker itself
     rolled: bool  # a segment was sealed: `flush_rolled` has something to do
+    ahead: bool  # files have more than their batches, for appends to come: `give_back_idle` will have something to do
 
 class Logs(LogSetOwner):
     """All that one broker leads; several in one process share nothing (but a folder must be given to one only)."""
@@ -196,6 +197,10 @@ class Logs(LogSetOwner):
     def flush_rolled(self, most: int = ...) -> int:
         """Flush the segments that were sealed since the last time, so that recovery believes them, of at most so many
         logs; answers of how many. Slow."""
+
+    def give_back_idle(self) -> int:
+        """Cut the files of logs that had no append since the last call to their batches: a log that grows fast has blocks
+        and zeros behind them. Answers of how many logs."""
 
     def settle_all(self) -> None:
         """Before all logs are stopped: write what is in memory, then sync their file systems once, which costs less than

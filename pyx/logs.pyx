@@ -38,7 +38,9 @@ from penstock.pyx.read cimport (
 )
 from penstock.pyx.recovery cimport RecoveryReport
 from penstock.pyx.segment cimport WALK_BATCH, WALK_END
-from penstock.pyx.upkeep cimport Kept, close_log, flush_log, halt_log, housekeep_log, open_log, raise_epoch, settle_log
+from penstock.pyx.upkeep cimport (
+    Kept, close_log, flush_log, give_back_if_idle, halt_log, housekeep_log, open_log, raise_epoch, settle_log,
+)
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.checkpoint import Checkpoints
@@ -50,7 +52,7 @@ Producer = namedtuple(
     "Producer", "producer_id producer_epoch last_sequence last_timestamp_ms coordinator_epoch txn_first_offset"
 )
 LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
-FolderState = namedtuple("FolderState", "failed room rolled")
+FolderState = namedtuple("FolderState", "failed room rolled ahead")
 Housekept = namedtuple("Housekept", "segments_deleted bytes_deleted rolled flushed")
 SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
 globals()["Appended"] = AppendedTo
@@ -243,7 +245,7 @@ cdef class Logs(LogSetOwner):
             for path, folder in self._folders.items():
                 states[path] = FolderState(
                     atomic_load32(&folder.shared.failed), atomic_load32(&folder.shared.room),
-                    atomic_load32(&folder.shared.rolled) != 0,
+                    atomic_load32(&folder.shared.rolled) != 0, atomic_load32(&folder.shared.ahead) != 0,
                 )
         return states
 
@@ -675,6 +677,24 @@ cdef class Logs(LogSetOwner):
                 pthread_mutex_unlock(&led.p.upkeep)
             done += 1
             self._flush_from = first + i + 1     # each has its turn, however often another rolls
+        return done
+
+    def give_back_idle(self):
+        """Give back what files have ahead of logs that nobody appends to; see logs.pyi."""
+        cdef _Led led
+        cdef _Folder folder
+        cdef bint idle
+        with self._lock:
+            for folder in self._folders.values():
+                atomic_store32(&folder.shared.ahead, 0)
+            every = [led for led in self._led.values() if atomic_load32(&(<_Led>led).p.ahead)]
+        done = 0
+        for led in every:
+            with nogil:
+                idle = give_back_if_idle(led.p)
+            done += idle
+            if not idle:
+                atomic_store32(&led.folder.shared.ahead, 1)
         return done
 
     def settle_all(self):

@@ -45,6 +45,7 @@ cdef struct LogFolder:
     int32_t failed                     # atomic: errno of the first failure, all its partitions are offline; 0 = none
     int32_t room                       # atomic: FolderRoom
     int32_t rolled                     # atomic: a segment was sealed and isn't flushed yet
+    int32_t ahead                      # atomic: a segment's file has more than its batches, for appends to come
     int news                           # eventfd of the control plane, written when one of them is set; -1 = none
 
 cdef inline void folder_tell(LogFolder* folder) noexcept nogil:
@@ -94,6 +95,8 @@ cdef struct PartitionLog:
     bint epochs_unwritten              # the newest epoch has no batch yet: it is written with its first one
     bint changed                       # since it was opened
     bint rolled                        # a segment was sealed since the last flush_rolled
+    int32_t ahead                      # atomic: its active segment's file has more than its batches, or had
+    int64_t ahead_end                  # the log end when give_back_idle last looked
     int64_t roll_jitter_ms             # taken off segment_ms for the segment that is written
     vector[DeletedFile] trash          # of deleted segments, until file_delete_delay_ms is over; `upkeep` covers it
 

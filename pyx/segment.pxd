@@ -32,6 +32,9 @@ cdef struct Segment:
     int64_t next_offset                # one past the last record
     int64_t size                       # bytes of whole batches in the .log file
     int64_t reserved                   # up to here the file has blocks, or was refused them; 0: no more than it needs
+    int64_t zeroed                     # up to here the file has zeros behind the batches; 0: none
+    int64_t settled                    # its size when it last had neither
+    bint writes_zeros                  # where that pays
     int64_t first_timestamp            # of the first batch; -1 unknown: created_ms counts
     int64_t max_timestamp              # -1: none
     int64_t max_timestamp_offset       # last offset of the first batch that has it
@@ -83,12 +86,13 @@ cdef void segment_release(Segment* s) noexcept nogil
 cdef int segment_open(Segment* s, bint create) noexcept nogil
 
 # Writes whole batches at the end, n bytes in all; `pieces` are changed. 0 or errno; after an error the file is as
-# before, or `broken` is set.
-# The size grows only with segment_grew, once the batches are indexed.
-cdef int segment_write(Segment* s, iovec* pieces, int count, int64_t n, bint* broken) noexcept nogil
+# before, or `broken` is set. The size grows only with segment_index_batch.
+cdef int segment_write(Segment* s, vector[iovec]& pieces, int64_t n, bint* broken) noexcept nogil
 
-# Gives the blocks back that were reserved beyond the file's end. Nobody may append meanwhile.
-cdef void segment_give_back(Segment* s) noexcept nogil
+# Whether the file has more than its batches: blocks, zeros.
+cdef bint segment_is_ahead(const Segment* s) noexcept nogil
+# Gives all of that back. Nobody may append meanwhile. 0 or errno.
+cdef int segment_give_back(Segment* s) noexcept nogil
 
 # Accounts for one batch at `position`: index entries by Kafka's rule, largest timestamp, next offset.
 cdef void segment_index_batch(

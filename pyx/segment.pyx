@@ -1,5 +1,8 @@
 """Segments: see segment.pxd."""
 
+import os
+import re
+
 from penstock.pyx.batch cimport (
     BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
     batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
@@ -16,7 +19,7 @@ from penstock.pyx.posix cimport (
     EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, EXT4_SUPER_MAGIC, FALLOC_FL_KEEP_SIZE, O_CLOEXEC, O_CREAT,
     O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32,
     atomic_load32, close, errno, fallocate, fdatasync, fstatfs, ftruncate, open, pthread_mutex_destroy,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename, snprintf, stat, stat_path, statfs,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pwritev, rename, snprintf, stat, stat_path, statfs,
     strlen, strncmp, sync_file_range, unlink,
 )
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor
@@ -25,9 +28,11 @@ from penstock.pyx.txnindex cimport txnindex_add
 cdef enum:
     NAME_DIGITS = 20
     WRITE_OUT_BYTES = 4 << 20
-    RESERVE_FROM_BYTES = 2 << 20       # a smaller file isn't worth it
-    RESERVE_SHARE = 8                  # of the file's size
+    AHEAD_FROM_BYTES = 2 << 20         # appended since the file had nothing ahead: less isn't worth it
+    RESERVE_SHARE = 2                  # of those bytes
     RESERVE_MAX_BYTES = 4 << 20
+    ZEROS_BYTES = 256 << 10
+    FILE_MAX_BYTES = 0x7fffffff        # Kafka opens no larger one
     FIND_CHUNK = 8192                  # one read finds a batch when index.interval.bytes is the default 4096
     TIME_CHUNK = 65536
     INFLATED_MAX_BYTES = 64 << 20      # a batch that inflates to more isn't opened for its timestamps
@@ -37,6 +42,10 @@ SUFFIXES[0] = b".log"
 SUFFIXES[1] = b".index"
 SUFFIXES[2] = b".timeindex"
 SUFFIXES[3] = b".txnindex"
+
+# ext4 takes what is written in large folios from Linux 6.16 on.
+cdef bint LARGE_FOLIOS = [int(n) for n in re.findall(r"\d+", os.uname().release)[:2]] >= [6, 16]
+cdef uint8_t ZEROS[ZEROS_BYTES]
 
 
 cdef string segment_stem(const string& folder, int64_t base_offset) noexcept nogil:
@@ -129,35 +138,67 @@ cdef int segment_open(Segment* s, bint create) noexcept nogil:
 # it has than for one whose blocks it has to keep account of. The file keeps its size, so nobody sees it; the rest is
 # given back. On other file systems nothing was measured, so nothing is done.
 cdef void _reserve(Segment* s, int fd, int64_t n) noexcept nogil:
-    cdef int64_t ahead = n + min(s.size // RESERVE_SHARE, <int64_t>RESERVE_MAX_BYTES)
+    cdef int64_t ahead = n + min((s.size - s.settled) // RESERVE_SHARE, <int64_t>RESERVE_MAX_BYTES)
     cdef statfs where
     if fstatfs(fd, &where) == 0 and where.f_type == EXT4_SUPER_MAGIC:
         fallocate(fd, FALLOC_FL_KEEP_SIZE, s.size, ahead)      # a full disk is met by the write
+        s.writes_zeros = LARGE_FOLIOS
     s.reserved = s.size + ahead
 
 
+# The batches with zeros behind them up to the next round position, for the appends to come. The page cache takes a
+# write in folios as large as its position is round, and those of an append that begins anywhere are single pages;
+# these zeros make all of them large, and writing them, writing them out and freeing them costs half and less. False
+# if not even the batches were written, as far as one can tell.
+cdef bint _write_with_zeros(Segment* s, int fd, vector[iovec]& pieces, int64_t n) noexcept nogil:
+    cdef int64_t end = s.size + n
+    cdef iovec zeros
+    cdef ssize_t put
+    zeros.iov_base = ZEROS
+    zeros.iov_len = <size_t>(min((end // ZEROS_BYTES + 1) * ZEROS_BYTES, <int64_t>FILE_MAX_BYTES) - end)
+    pieces.push_back(zeros)
+    put = pwritev(fd, pieces.data(), <int>pieces.size(), s.size)
+    pieces.pop_back()
+    if put < n:
+        return False
+    s.zeroed = s.size + put
+    return True
+
+
 # With the segment's lock.
-cdef void _give_back(Segment* s) noexcept nogil:
-    if s.reserved > s.size and s.fd >= 0:
-        ftruncate(s.fd, s.size)
+cdef int _give_back(Segment* s) noexcept nogil:
+    if s.fd >= 0 and segment_is_ahead(s) and ftruncate(s.fd, s.size) != 0:
+        return errno
     s.reserved = 0
+    s.zeroed = 0
+    s.settled = s.size
+    s.writes_zeros = False
+    return 0
 
 
-cdef void segment_give_back(Segment* s) noexcept nogil:
+cdef bint segment_is_ahead(const Segment* s) noexcept nogil:
+    return s.reserved > s.size or s.zeroed > s.size
+
+
+cdef int segment_give_back(Segment* s) noexcept nogil:
+    cdef int result
     pthread_mutex_lock(&s.lock)
-    _give_back(s)
+    result = _give_back(s)
     pthread_mutex_unlock(&s.lock)
+    return result
 
 
-cdef int segment_write(Segment* s, iovec* pieces, int count, int64_t n, bint* broken) noexcept nogil:
+cdef int segment_write(Segment* s, vector[iovec]& pieces, int64_t n, bint* broken) noexcept nogil:
     cdef int result
     cdef int fd = segment_open(s, False)
     broken[0] = False
     if fd < 0:
         return -fd
-    if s.size + n > s.reserved and s.size >= RESERVE_FROM_BYTES:
+    if s.size + n > s.reserved and s.size - s.settled >= AHEAD_FROM_BYTES:
         _reserve(s, fd, n)
-    result = write_pieces_at(fd, pieces, count, s.size)
+    if s.writes_zeros and FILE_MAX_BYTES > s.size + n > s.zeroed and _write_with_zeros(s, fd, pieces, n):
+        return 0
+    result = write_pieces_at(fd, pieces.data(), <int>pieces.size(), s.size)
     if result != 0 and ftruncate(fd, s.size) != 0:
         broken[0] = True
     return result
@@ -292,8 +333,6 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:
     pthread_mutex_lock(&s.lock)
     # Cleared first: what an appender adds from here on is the next flush's.
     s.unflushed = False
-    if s.sealed:
-        _give_back(s)
     result = _write_indexes(s)
     pthread_mutex_unlock(&s.lock)
     if result == 0 and fdatasync(fd) != 0:
@@ -312,8 +351,9 @@ cdef int segment_settle(Segment* s) noexcept nogil:
     cdef int result
     pthread_mutex_lock(&s.lock)
     result = _write_indexes(s)
+    if result == 0:
+        result = _give_back(s)
     s.unflushed = result != 0
-    _give_back(s)
     pthread_mutex_unlock(&s.lock)
     return result
 
@@ -334,8 +374,7 @@ cdef void segment_rest(Segment* s) noexcept nogil:
         s.touched = False
         return
     pthread_mutex_lock(&s.lock)
-    if s.fd >= 0:
-        _give_back(s)
+    if s.fd >= 0 and _give_back(s) == 0:
         close(s.fd)
         s.fd = -1
     if not s.unflushed:

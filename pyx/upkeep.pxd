@@ -16,6 +16,9 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil
 # With `upkeep` held: roll by age, retention, flush by policy, expiry of producers, idle files.
 cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogil
+# If nothing was appended since the last call: cuts the active segment's file to its batches. True if so, or if there is
+# nothing more to do.
+cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil
 # No more appends or reads; whoever waits is told.
 cdef void halt_log(PartitionLog* p) noexcept nogil
 # With `upkeep` held and the log halted: everything to the disk, so that the next start believes it.

@@ -51,6 +51,10 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     cdef int fd
     cdef int result = segment_hold_indexes(active)
     if result == 0:
+        # At once, as a kill may come before the flush: recovery would drop all that follows a segment with a tail that
+        # isn't batches.
+        result = segment_give_back(active)
+    if result == 0:
         result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), False)
     if result != 0:
         return result
@@ -241,6 +245,24 @@ cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogi
     return result
 
 
+cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil:
+    cdef uint64_t wake = 0
+    cdef int result = 0
+    cdef bint idle
+    pthread_mutex_lock(&p.lock)
+    idle = p.stopped or is_offline(p) or p.log.log_end == p.ahead_end
+    p.ahead_end = p.log.log_end
+    if idle:
+        atomic_store32(&p.ahead, False)
+        if not p.stopped and not is_offline(p):
+            result = segment_give_back(p.log.segments.back())
+        if result != 0 and not is_passing(result):
+            wake = fail_log(p, result)
+    pthread_mutex_unlock(&p.lock)
+    wake_reactors(<Partition*>p, wake)
+    return idle
+
+
 # No more appends or reads; whoever waits is told.
 cdef void halt_log(PartitionLog* p) noexcept nogil:
     cdef uint64_t wake
@@ -274,8 +296,9 @@ cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
         return EIO
     if not p.changed and p.log.recovery_point >= p.log.log_end - 1:
         return 0                       # as it was left by the last clean stop
-    segment_give_back(p.log.segments.back())
-    result = segment_hold_indexes(p.log.segments.back())
+    result = segment_give_back(p.log.segments.back())
+    if result == 0:
+        result = segment_hold_indexes(p.log.segments.back())
     if result == 0:
         segment_last_time(p.log.segments.back())
         result = flush_log(p, True, now_ms, False)

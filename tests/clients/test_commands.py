@@ -258,6 +258,10 @@ def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path):
     found = json.loads(run("log", "verify", str(broker.data), "--json"))
     assert (found["damage"], found["batches"] > 0) == ([], True)
     damaged = bytearray(log.read_bytes())
+    log.write_bytes(damaged + bytes(200_000))  # as a broker at work, or a killed one, may have it
+    assert json.loads(run("log", "verify", str(broker.data), "--json")) == found | {"bytes": found["bytes"] + 200_000}
+    log.write_bytes(damaged + bytes(200_000) + b"\1")
+    assert len(json.loads(run("log", "verify", str(broker.data), "--json", code=1))["damage"]) == 1
     damaged[-1] ^= 1
     log.write_bytes(damaged)
     run("log", "dump", str(log), code=1)

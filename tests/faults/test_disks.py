@@ -273,6 +273,23 @@ def test_short_writes_of_batches_together_are_finished(disks: Disks) -> None:
     assert disks.values(partition) == values
 
 
+def test_a_disk_that_runs_full_under_a_log_with_room_ahead_loses_nothing(disks: Disks) -> None:
+    partition = disks.in_folder(1)[0]
+    values: list[bytes | None] = [b"%d" % number * 10_000 for number in range(100, 200)]
+    for value in values:
+        assert disks.produce(partition, value) is None
+    disks.plant(f"write {errno.ENOSPC} {disks.folders[1]}")
+    assert disks.produce(partition, b"refused", timeout_ms=1000) is not None
+    assert disks.values(partition) == values
+    disks.plant(f"write short {disks.folders[1]}/{TOPIC}")
+    disks.until("has room again")
+    assert disks.produce(partition, b"after") is None
+    disks.broker.kill()
+    disks.broker.start()
+    assert disks.values(partition) == [*values, b"after"]
+    assert "of no whole batch" not in disks.broker.log_text()
+
+
 def test_flush_messages_answers_after_the_sync(tmp_path: Path, shim: Path) -> None:
     disks = Disks(tmp_path, shim, log_flush_interval_messages=1, log_flush_interval_ms=600_000)
     try:

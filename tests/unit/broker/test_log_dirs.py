@@ -157,27 +157,35 @@ def where(broker: BrokerProcess, topic: str) -> dict[int, list[tuple[str, bool]]
     return found
 
 
-def test_a_partition_moves_while_it_is_written_to(broker: BrokerProcess) -> None:
+@pytest.mark.parametrize(
+    ("topic", "segment_bytes", "size"),
+    [("mover", 100_000, 1000), ("grower", 1 << 30, 20_000)],
+    ids=["many segments", "room ahead"],
+)
+def test_a_partition_moves_while_it_is_written_to(
+    broker: BrokerProcess, topic: str, segment_bytes: int, size: int
+) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("mover", 2)])["mover"].result()
+    admin.create_topics([NewTopic(topic, 2, config={"segment.bytes": str(segment_bytes)})])[topic].result()
     first, second = broker.data, broker.data.with_name("second")
-    assert where(broker, "mover") == {0: [("first", False)], 1: [("second", False)]}
+    assert where(broker, topic) == {0: [("first", False)], 1: [("second", False)]}
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.size": 20_000}
     )
     stop = threading.Event()
-    sent = 0
-
+    sent = done = 0
     failed: list[object] = []
 
     def delivered(error: object, message: Message) -> None:
+        nonlocal done
+        done += 1
         if error is not None:
             failed.append(error)
 
     def write() -> None:
         nonlocal sent
         while not stop.is_set():
-            producer.produce("mover", b"%d" % sent + bytes(1000), partition=0, on_delivery=delivered)
+            producer.produce(topic, b"%d" % sent + bytes(size), partition=0, on_delivery=delivered)
             sent += 1
             producer.poll(0)
             time.sleep(0.001)
@@ -186,9 +194,12 @@ def test_a_partition_moves_while_it_is_written_to(broker: BrokerProcess) -> None
     writer.start()
     try:
         for target in (second, first, second):
-            assert alter(broker, target, "mover", [0]) == [0]
-            end = time.monotonic() + WAIT_S
-            while where(broker, "mover").get(0) != [(target.name, False)]:
+            end, before = time.monotonic() + WAIT_S, done
+            while done < before + 200:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            assert alter(broker, target, topic, [0]) == [0]
+            while where(broker, topic).get(0) != [(target.name, False)]:
                 assert time.monotonic() < end, broker.log_text()[-2000:]
                 time.sleep(0.05)
     finally:
@@ -196,11 +207,11 @@ def test_a_partition_moves_while_it_is_written_to(broker: BrokerProcess) -> None
         writer.join()
     assert producer.flush(60) == 0
     assert not failed
-    assert [path.name for path in first.glob("mover-0*")] == []
-    assert [path.name for path in second.glob("mover-0*")] == ["mover-0"]
+    assert [path.name for path in first.glob(f"{topic}-0*")] == []
+    assert [path.name for path in second.glob(f"{topic}-0*")] == [f"{topic}-0"]
     for _ in range(2):
         reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "r", "enable.partition.eof": True})
-        reader.assign([TopicPartition("mover", 0, 0)])
+        reader.assign([TopicPartition(topic, 0, 0)])
         values = []
         while (message := reader.poll(WAIT_S)) is not None and not message.error():
             values.append(int((message.value() or b"").rstrip(b"\0")))
@@ -209,6 +220,28 @@ def test_a_partition_moves_while_it_is_written_to(broker: BrokerProcess) -> None
         assert values == list(range(sent))
         broker.kill()
         broker.start()
+
+
+def test_an_idle_log_has_no_more_than_its_batches(broker: BrokerProcess) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1, "batch.size": 20_000})
+    for _ in range(400):
+        producer.produce("idle", bytes(10_000))
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    with WireConnection(broker.bootstrap) as connection:
+        answer = connection.ask(DescribeLogDirsRequest(topics=None), 4)
+    described = sum(
+        partition.partition_size
+        for result in answer.results
+        for topic in result.topics
+        for partition in topic.partitions
+        if topic.name == "idle"
+    )
+    assert described > 4_000_000
+    end = time.monotonic() + WAIT_S
+    while sum(path.stat().st_size for path in broker.data.parent.glob("*/idle-*/*.log")) != described:
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_what_can_not_be_moved_is_said(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -228,6 +230,78 @@ def test_preallocate_takes_a_segments_room_and_no_byte_of_its_size(tmp_path: Pat
     batches = log.read_all()
     assert log.kill(tmp_path / "killed").cut_bytes == 0
     assert [bytes(raw) for raw in log.read_all()] == [bytes(raw) for raw in batches]
+
+
+# Where it pays (ext4), a file that grows fast has blocks ahead, and on newer kernels zeros behind its batches; these tests
+# hold without, too. The first one says where there must be some.
+def grown(log: Log, megabytes: int = 4) -> list[bytes]:
+    """What was appended: batches of 40 KB, as many as make a log have room ahead."""
+    appended = [batch(1, size=40_000 + number) for number in range(megabytes * 25)]
+    for raw in appended:
+        log.append(raw)
+    return appended
+
+
+def sizes(log: Log) -> list[int]:
+    return [path.stat().st_size for path in log.files(".log")]
+
+
+def test_a_log_that_grows_fast_has_room_ahead_until_it_is_idle(tmp_path: Path) -> None:
+    log = Log(tmp_path, retention_ms=-1)
+    log.append(batch(1, size=1_000_000))
+    assert not LOGS.folder_states()[str(tmp_path)].ahead  # little is left as it is
+    grown(log)
+    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], stdout=subprocess.PIPE, text=True, check=True).stdout
+    release = tuple(int(number) for number in os.uname().release.split(".")[:2] if number.isdigit())
+    if kind.startswith("ext") and release >= (6, 16):
+        assert LOGS.size_bytes(log.topic, 0) < sizes(log)[0] <= LOGS.size_bytes(log.topic, 0) + (256 << 10)
+    LOGS.give_back_idle()
+    log.append(batch(1))
+    LOGS.give_back_idle()
+    assert LOGS.folder_states()[str(tmp_path)].ahead
+    LOGS.give_back_idle()  # nothing since the last look
+    assert not LOGS.folder_states()[str(tmp_path)].ahead and LOGS.give_back_idle() == 0
+    (file,) = log.files(".log")
+    assert file.stat().st_size == LOGS.size_bytes(log.topic, 0) > file.stat().st_blocks * 512 - 8192
+    # It has to grow fast again before it gets any.
+    log.append(batch(1, size=1_000_000))
+    assert sizes(log) == [LOGS.size_bytes(log.topic, 0)]
+    assert len(log.read_all(1 << 22)) == 103
+
+
+def test_a_sealed_segment_is_its_batches_at_once(tmp_path: Path) -> None:
+    log = Log(tmp_path, retention_ms=-1, segment_bytes=3 << 20)
+    appended = grown(log, 10)
+    killed = log.snapshot(tmp_path / "killed")  # before anything was flushed
+    assert len(sizes(log)) > 2 and all(size <= 3 << 20 for size in sizes(log)[:-1])
+    recovered = killed.open()
+    assert recovered.recovered.log_end == len(appended) and recovered.recovered.cut_bytes == 0
+
+
+@pytest.mark.parametrize("tail", [b"", bytes(100_000)], ids=["as it was", "more zeros"])
+def test_after_a_kill_room_ahead_is_cut_and_is_no_damage(tmp_path: Path, tail: bytes) -> None:
+    log = Log(tmp_path / "log", retention_ms=-1)
+    appended = grown(log)
+    before = [bytes(raw) for raw in log.read_all(1 << 22)]
+    with log.files(".log")[0].open("ab") as file:
+        file.write(tail)
+    assert log.kill(tmp_path / "killed").cut_bytes == 0
+    assert sizes(log) == [LOGS.size_bytes(log.topic, 0)]
+    grown(log)
+    after = [bytes(raw) for raw in log.read_all(1 << 22)]
+    assert len(after) == 2 * len(appended) and after[: len(before)] == before
+    log.stop()
+    assert sizes(log) == [sum(len(raw) for raw in after)]
+
+
+def test_anything_else_behind_the_batches_is_damage(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", retention_ms=-1)
+    grown(log)
+    with log.files(".log")[0].open("ab") as file:
+        file.write(bytes(100_000) + b"\1")
+    end = log.offsets().log_end
+    recovered = log.kill(tmp_path / "killed")
+    assert recovered.cut_bytes > 100_000 and recovered.log_end == end
 
 
 def test_rolled_segments_are_flushed_without_housekeeping(tmp_path: Path) -> None:
