@@ -21,7 +21,7 @@ class Recovered(NamedTuple):
     log_start: int
     log_end: int
     batches_checked: int  # batches whose bytes were read and checked; 0 after a clean stop
-    cut_bytes: int  # bytes removed at the end because they were no whole, right batch
+    cut_bytes: int  # removed at the end because they were no whole, right batch, nor zeros (room ahead) alone
 
 class Appended(NamedTuple):
     base_offset: int

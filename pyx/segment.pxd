@@ -33,7 +33,7 @@ cdef struct Segment:
     int64_t size                       # bytes of whole batches in the .log file
     int64_t reserved                   # up to here the file has blocks, or was refused them; 0: no more than it needs
     int64_t zeroed                     # up to here the file has zeros behind the batches; 0: none
-    int64_t settled                    # its size when it last had neither
+    int64_t settled                    # its size when it last had neither, or was opened
     bint writes_zeros                  # where that pays
     int64_t first_timestamp            # of the first batch; -1 unknown: created_ms counts
     int64_t max_timestamp              # -1: none

@@ -116,7 +116,7 @@ def test_a_full_disk_is_looked_at_while_others_have_news(tmp_path: Path, monkeyp
                 has_room.set()
 
         logs: Any = SimpleNamespace(
-            news_fd=news_fd, folder_states=lambda: {path: FolderState(0, FULL, False)}, set_room=set_room
+            news_fd=news_fd, folder_states=lambda: {path: FolderState(0, FULL, False, False)}, set_room=set_room
         )
         disks = Disks(dirs, logs, SimpleNamespace(folder_failed=None), lambda: None)  # type: ignore[arg-type]
         await disks.start()
