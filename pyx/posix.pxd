@@ -308,6 +308,33 @@ cdef extern from "signal.h" nogil:
     int pthread_sigmask(int how, const sigset_t* wanted, sigset_t* old) noexcept
     pthread_t pthread_self() noexcept
 
+# libc has no call for this one everywhere.
+cdef extern from *:
+    """
+    #ifndef PENSTOCK_SLICE
+    #define PENSTOCK_SLICE
+    #include <errno.h>
+    #include <stdint.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static inline int set_time_slice(uint64_t ns) {
+        struct {
+            uint32_t size, policy;
+            uint64_t flags;
+            int32_t nice;
+            uint32_t priority;
+            uint64_t runtime, deadline, period;
+        } attr = {};
+        if (syscall(SYS_sched_getattr, 0, &attr, sizeof(attr), 0) != 0) return errno;
+        if (attr.policy != 0) return 0;
+        attr.runtime = ns;
+        return syscall(SYS_sched_setattr, 0, &attr, 0) != 0 ? errno : 0;
+    }
+    #endif
+    """
+    # The calling thread's, if it is scheduled as any other. 0 or errno; kernels before 6.12 take it and do nothing.
+    int set_time_slice(uint64_t ns) noexcept nogil
+
 # The compiler's atomics, for counters, stop flags and append-only tables that are read without a lock.
 cdef extern from *:
     """

@@ -1,7 +1,9 @@
-"""How long an acknowledgement takes when the broker is not busy, and when its control plane is."""
+"""How long an acknowledgement takes when the broker is not busy, when its control plane is, and when another process is."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,7 @@ class Paced(Case):
     record_bytes: int = 1024
     tail: bool = False
     busy: bool = False
+    beside: bool = False
 
     def run(self, world: World, side: str) -> Sample:
         broker = world.broker(side)
@@ -54,6 +57,13 @@ class Paced(Case):
     def _load(
         self, world: World, broker: Broker, load: frames.Frames, topic: str, options: dict[str, object]
     ) -> dict[str, float]:
+        if self.beside:
+            stranger = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            try:
+                return world.requests(broker, load, **options)[-1]
+            finally:
+                stranger.kill()
+                stranger.wait()
         if not self.busy:
             return world.requests(broker, load, **options)[-1]
         control = world.path("control")
@@ -83,4 +93,6 @@ CASES: list[Case] = [
         tail=True,
         busy=True,
     ),
+    # What a busy core costs in itself: the control plane can't cost less.
+    Paced("ack-latency-beside", "the same beside a process that keeps a core busy by itself", tail=True, beside=True),
 ]

@@ -111,7 +111,11 @@ def test_pictures_are_drawn_of_what_there_is(tmp_path: Path) -> None:
 
 def test_the_command_lists_and_refuses() -> None:
     listed = CliRunner().invoke(command, ["--list", "--only", "^ack"])
-    assert [line.split()[0] for line in listed.output.splitlines()] == ["ack-latency", "ack-latency-busy"]
+    assert [line.split()[0] for line in listed.output.splitlines()] == [
+        "ack-latency",
+        "ack-latency-busy",
+        "ack-latency-beside",
+    ]
     for arguments in (["--only", "nothing-like-it"], ["--only", "("], ["elsewhere"], ["--scale", "0"]):
         refused = CliRunner().invoke(command, arguments)
         assert refused.exit_code != 0 and "Traceback" not in refused.output
