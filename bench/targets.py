@@ -113,9 +113,9 @@ BROKER_TARGETS = [
         "produce CPU s/GB, 16 KB batches, and 128 KB through librdkafka",
         "<= 0.30 x Kafka",
         (_of_kafka("produce-16k", 0.30), _of_kafka("rdkafka-produce-128k", 0.30)),
-        why="librdkafka fills its batches, so that what Kafka takes for a request counts little. Of ours the kernel has more than four "
-        "fifths: pwrite 29 %, freeing old segments 16 %, writing sealed ones out 15 %, recv 13 %, waits and answers 11 %; "
-        "the checksum has 7 %. Kafka makes the same calls.",
+        why="librdkafka fills its batches, so that what Kafka takes for a request counts little. Of ours the kernel has more "
+        "than four fifths: pwrite 29 %, freeing old segments 16 %, writing sealed ones out 15 %, recv 13 %, waits and answers "
+        "11 %; the checksum has 7 %. Kafka makes the same calls.",
     ),
     Target(
         "produce CPU s/GB, compressed batches (snappy, lz4, zstd; headers validated)",
