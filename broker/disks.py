@@ -33,8 +33,8 @@ LOOK_S = 1.0
 """How often a full disk is looked at."""
 FLUSH_PAUSE_S = 1.0
 """Most time between the flushes of two logs that were rolled; else it is as long as the flush took."""
-IDLE_S = 1.0
-"""A log without an append for so long gives back what its file has ahead."""
+IDLE_S = 0.5
+"""A log without an append for so long gives back what its file has ahead, within as long again."""
 HAS_ROOM, FULL, RESERVED = range(3)
 
 _log = log.get("broker.disks")
