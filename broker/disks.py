@@ -92,11 +92,9 @@ class Disks:
                 continue
             self._news.clear()
             states = self._logs.folder_states()
-            if any(state.rolled for state in states.values()) and (self._flushing is None or self._flushing.done()):
+            if any(state.rolled for state in states.values()) and _is_over(self._flushing):
                 self._flushing = tasks.start(self._flush(), "flush")
-            if any(state.ahead for state in states.values()) and (
-                self._giving_back is None or self._giving_back.done()
-            ):
+            if any(state.ahead for state in states.values()) and _is_over(self._giving_back):
                 self._giving_back = tasks.start(self._give_back(), "give back")
             for path, (failed, room, *_) in states.items():
                 log_dir = self._dirs.by_path(path)
@@ -156,6 +154,10 @@ class Disks:
                 self._full.discard(path)
                 self._logs.set_room(path, HAS_ROOM)
                 _log.info("log_dir=%s has room again", path)
+
+
+def _is_over(task: asyncio.Task[None] | None) -> bool:
+    return task is None or task.done()
 
 
 def _take(log_dir: LogDir) -> bool:

@@ -16,11 +16,11 @@ from typing import Any
 from penstock.broker import statelog
 from penstock.pyx.batch import BatchError, RawBatch, marker_type, records
 from penstock.pyx.crc import crc32c
+from penstock.pyx.logs import room_end
 from penstock.pyx.messageset import count
 from penstock.pyx.wire.codec import WireError
 
 Row = dict[str, Any]
-ZEROS_BYTES = 1 << 16
 CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 INDEX, TIMEINDEX, TXNINDEX = struct.Struct(">iI"), struct.Struct(">qi"), struct.Struct(">hqqqq")
 SNAPSHOT_HEAD, SNAPSHOT, SEQUENCE = struct.Struct(">hIi"), struct.Struct(">qhiqiqiq"), struct.Struct(">qhiqiq")
@@ -73,18 +73,14 @@ def batches(path: Path, with_records: bool) -> Iterator[Row]:
                     row = _batch(raw, position)
                     opened = records(raw) if with_records and not raw.is_control else None
                 except BatchError as error:
-                    if _only_zeros(mapped, position):
-                        return  # The room ahead for appends of a broker that runs, or was killed.
+                    if size == room_end(position) and not mapped[position:size].strip(b"\0"):
+                        return  # Room ahead for appends, of a broker that runs or was killed.
                     yield {"position": position, "damage": f"{error}; {size - position} bytes from here on"}
                     return
                 if opened is not None:
                     row["records"] = [_record(record, decode) for record in opened]
                 yield row
                 position += raw.size_in_bytes
-
-
-def _only_zeros(mapped: mmap.mmap, position: int) -> bool:
-    return not any(mapped[at : at + ZEROS_BYTES].strip(b"\0") for at in range(position, len(mapped), ZEROS_BYTES))
 
 
 def _batch_bytes(mapped: mmap.mmap, position: int) -> bytes:

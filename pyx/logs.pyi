@@ -15,13 +15,17 @@ from typing import NamedTuple
 from penstock.pyx.partition import LogSetOwner
 
 SEARCH_INFLATED_BYTES: int
+
+def room_end(batches_end: int) -> int:
+    """Where the zeros end that an append has left for the next ones, behind batches that end at this position."""
+
 """What one search by time may inflate, should the headers of many batches lie."""
 
 class Recovered(NamedTuple):
     log_start: int
     log_end: int
     batches_checked: int  # batches whose bytes were read and checked; 0 after a clean stop
-    cut_bytes: int  # removed at the end because they were no whole, right batch, nor zeros (room ahead) alone
+    cut_bytes: int  # removed at the end because they were no whole, right batch, nor room ahead (zeros to `room_end`)
 
 class Appended(NamedTuple):
     base_offset: int

@@ -37,7 +37,7 @@ from penstock.pyx.read cimport (
     read_release,
 )
 from penstock.pyx.recovery cimport RecoveryReport
-from penstock.pyx.segment cimport WALK_BATCH, WALK_END
+from penstock.pyx.segment cimport WALK_BATCH, WALK_END, segment_room_end
 from penstock.pyx.upkeep cimport (
     Kept, close_log, flush_log, give_back_if_idle, halt_log, housekeep_log, open_log, raise_epoch, settle_log,
 )
@@ -100,6 +100,11 @@ cdef _Led _new_led(tuple key, bytes topic_id):
     led.p = log_of(led.partition)
     read_config(&led.p.config, {})
     return led
+
+
+def room_end(int64_t batches_end):
+    """How far zeros go that were written behind batches; see logs.pyi."""
+    return segment_room_end(batches_end)
 
 
 cdef object _raise_os(int number, object what):

@@ -7,7 +7,6 @@ from penstock.pyx.batch cimport (
 )
 from penstock.pyx.endian cimport get_i32
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
-from penstock.pyx.files cimport read_at
 from penstock.pyx.index cimport INDEX_ENTRY, IndexFile, index_view
 from penstock.pyx.posix cimport (
     DIR, closedir, dirent, errno, ftruncate, opendir, readdir, stat, stat_path, strlen, strncmp, unlink,
@@ -17,7 +16,7 @@ from penstock.pyx.producerstate cimport (
     producers_put, producers_read, producers_remove,
 )
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch,
+    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch, segment_is_room,
     segment_named_offset, segment_new, segment_open, segment_release, segment_reset_indexes, segment_seal, segment_stem,
     walk_begin, walk_next,
 )
@@ -28,7 +27,6 @@ from penstock.pyx.txnindex cimport TXNINDEX_ENTRY
 cdef enum:
     WALK_CHUNK = 1 << 20               # one read of a whole walk
     HEADER_CHUNK = 1 << 16             # one read of a walk that looks at headers
-    ZEROS_CHUNK = 1 << 14
     ORIGIN_REPLICA = 2                 # as in partition.pxd: what the log has is taken as it is
 
 # What a walk does beside moving on.
@@ -254,35 +252,20 @@ cdef void _first_timestamp(Segment* s) noexcept nogil:
         s.first_timestamp = header.max_timestamp
 
 
-# Whether there are only zeros, as behind the batches of a file that had room ahead for appends. 1, 0 or -errno.
-cdef int _only_zeros(int fd, int64_t position, int64_t end) noexcept nogil:
-    cdef uint8_t piece[ZEROS_CHUNK]
-    cdef int64_t got, i
-    while position < end:
-        got = read_at(fd, piece, <size_t>min(end - position, <int64_t>ZEROS_CHUNK), position)
-        if got <= 0:
-            return <int>got
-        for i in range(got):
-            if piece[i] != 0:
-                return 0
-        position += got
-    return 1
-
-
 cdef int _cut(Segment* s, int64_t good, int64_t end, RecoveryReport* report) noexcept nogil:
-    cdef int fd, zeros
+    cdef int fd, room
     s.size = good
     if good == end:
         return 0
     fd = segment_open(s, False)
     if fd < 0:
         return -fd
-    zeros = _only_zeros(fd, good, end)
-    if zeros < 0:
-        return -zeros
+    room = segment_is_room(fd, good, end)
+    if room < 0:
+        return -room
     if ftruncate(fd, good) != 0:
         return errno
-    if not zeros:
+    if not room:
         report.cut_bytes += end - good
     return 0
 

@@ -20,6 +20,10 @@ from penstock.pyx.batch cimport BatchHeader
 from penstock.pyx.index cimport IndexFile
 from penstock.pyx.posix cimport iovec, pthread_mutex_t
 
+cdef enum:
+    ROOM_BYTES = 256 << 10             # zeros behind the batches go to a multiple of this
+    FILE_MAX_BYTES = 0x7fffffff        # Kafka opens no larger one
+
 cdef struct Segment:
     int32_t refs                       # the partition's list holds one
     pthread_mutex_t lock
@@ -89,6 +93,12 @@ cdef int segment_open(Segment* s, bint create) noexcept nogil
 # before, or `broken` is set. The size grows only with segment_index_batch.
 cdef int segment_write(Segment* s, vector[iovec]& pieces, int64_t n, bint* broken) noexcept nogil
 
+# How far zeros go that were written behind batches which end here.
+cdef inline int64_t segment_room_end(int64_t batches_end) noexcept nogil:
+    return min((batches_end // ROOM_BYTES + 1) * ROOM_BYTES, <int64_t>FILE_MAX_BYTES)
+
+# Whether what a file has between them is such zeros, and nothing else. 1, 0 or -errno.
+cdef int segment_is_room(int fd, int64_t batches_end, int64_t file_end) noexcept nogil
 # Whether the file has more than its batches: blocks, zeros.
 cdef bint segment_is_ahead(const Segment* s) noexcept nogil
 # Gives all of that back. Nobody may append meanwhile. 0 or errno.

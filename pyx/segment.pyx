@@ -18,7 +18,7 @@ from penstock.pyx.messageset cimport message_at_time
 from penstock.pyx.posix cimport (
     EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, EXT4_SUPER_MAGIC, FALLOC_FL_KEEP_SIZE, O_CLOEXEC, O_CREAT,
     O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32,
-    atomic_load32, close, errno, fallocate, fdatasync, fstatfs, ftruncate, open, pthread_mutex_destroy,
+    atomic_load32, close, errno, fallocate, fdatasync, fstatfs, ftruncate, memcmp, open, pthread_mutex_destroy,
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pwritev, rename, snprintf, stat, stat_path, statfs,
     strlen, strncmp, sync_file_range, unlink,
 )
@@ -31,8 +31,6 @@ cdef enum:
     AHEAD_FROM_BYTES = 2 << 20         # appended since the file had nothing ahead: less isn't worth it
     RESERVE_SHARE = 2                  # of those bytes
     RESERVE_MAX_BYTES = 4 << 20
-    ZEROS_BYTES = 256 << 10
-    FILE_MAX_BYTES = 0x7fffffff        # Kafka opens no larger one
     FIND_CHUNK = 8192                  # one read finds a batch when index.interval.bytes is the default 4096
     TIME_CHUNK = 65536
     INFLATED_MAX_BYTES = 64 << 20      # a batch that inflates to more isn't opened for its timestamps
@@ -45,7 +43,7 @@ SUFFIXES[3] = b".txnindex"
 
 # ext4 takes what is written in large folios from Linux 6.16 on.
 cdef bint LARGE_FOLIOS = [int(n) for n in re.findall(r"\d+", os.uname().release)[:2]] >= [6, 16]
-cdef uint8_t ZEROS[ZEROS_BYTES]
+cdef uint8_t ZEROS[ROOM_BYTES]
 
 
 cdef string segment_stem(const string& folder, int64_t base_offset) noexcept nogil:
@@ -155,7 +153,7 @@ cdef bint _write_with_zeros(Segment* s, int fd, vector[iovec]& pieces, int64_t n
     cdef iovec zeros
     cdef ssize_t put
     zeros.iov_base = ZEROS
-    zeros.iov_len = <size_t>(min((end // ZEROS_BYTES + 1) * ZEROS_BYTES, <int64_t>FILE_MAX_BYTES) - end)
+    zeros.iov_len = <size_t>(segment_room_end(end) - end)
     pieces.push_back(zeros)
     put = pwritev(fd, pieces.data(), <int>pieces.size(), s.size)
     pieces.pop_back()
@@ -163,6 +161,18 @@ cdef bint _write_with_zeros(Segment* s, int fd, vector[iovec]& pieces, int64_t n
         return False
     s.zeroed = s.size + put
     return True
+
+
+cdef int segment_is_room(int fd, int64_t batches_end, int64_t file_end) noexcept nogil:
+    cdef vector[uint8_t] tail
+    cdef int64_t got
+    if file_end != segment_room_end(batches_end):
+        return 0
+    tail.resize(<size_t>(file_end - batches_end))
+    got = read_at(fd, tail.data(), tail.size(), batches_end)
+    if got < 0:
+        return <int>got
+    return memcmp(tail.data(), ZEROS, tail.size()) == 0
 
 
 # With the segment's lock.

@@ -248,16 +248,17 @@ cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogi
 cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil:
     cdef uint64_t wake = 0
     cdef int result = 0
-    cdef bint idle
+    cdef bint halted, idle
     pthread_mutex_lock(&p.lock)
-    idle = p.stopped or is_offline(p) or p.log.log_end == p.ahead_end
+    halted = p.stopped or is_offline(p)
+    idle = halted or p.log.log_end == p.ahead_end
     p.ahead_end = p.log.log_end
     if idle:
         atomic_store32(&p.ahead, False)
-        if not p.stopped and not is_offline(p):
-            result = segment_give_back(p.log.segments.back())
-        if result != 0 and not is_passing(result):
-            wake = fail_log(p, result)
+    if idle and not halted:
+        result = segment_give_back(p.log.segments.back())
+    if result != 0 and not is_passing(result):
+        wake = fail_log(p, result)
     pthread_mutex_unlock(&p.lock)
     wake_reactors(<Partition*>p, wake)
     return idle

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer
 from harness import BrokerProcess, topic_name
 
 from penstock.cli import root
+from penstock.pyx.logs import room_end
 
 
 @pytest.fixture(params=["penstock", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -258,10 +259,12 @@ def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path):
     found = json.loads(run("log", "verify", str(broker.data), "--json"))
     assert (found["damage"], found["batches"] > 0) == ([], True)
     damaged = bytearray(log.read_bytes())
-    log.write_bytes(damaged + bytes(200_000))  # as a broker at work, or a killed one, may have it
-    assert json.loads(run("log", "verify", str(broker.data), "--json")) == found | {"bytes": found["bytes"] + 200_000}
-    log.write_bytes(damaged + bytes(200_000) + b"\1")
-    assert len(json.loads(run("log", "verify", str(broker.data), "--json", code=1))["damage"]) == 1
+    room = bytes(room_end(len(damaged)) - len(damaged))
+    log.write_bytes(damaged + room)  # as a broker at work, or a killed one, may have it
+    assert json.loads(run("log", "verify", str(broker.data), "--json")) == found | {"bytes": found["bytes"] + len(room)}
+    for tail in (room + b"\0", room[:-1], room[:-1] + b"\1"):
+        log.write_bytes(damaged + tail)
+        assert len(json.loads(run("log", "verify", str(broker.data), "--json", code=1))["damage"]) == 1
     damaged[-1] ^= 1
     log.write_bytes(damaged)
     run("log", "dump", str(log), code=1)

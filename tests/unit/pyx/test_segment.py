@@ -13,7 +13,7 @@ from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch
 
 from penstock.errors import KafkaError
 from penstock.pyx.batch import split
-from penstock.pyx.logs import Logs
+from penstock.pyx.logs import Logs, room_end
 
 DAY_MS = 86_400_000
 
@@ -254,7 +254,7 @@ def test_a_log_that_grows_fast_has_room_ahead_until_it_is_idle(tmp_path: Path) -
     kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], stdout=subprocess.PIPE, text=True, check=True).stdout
     release = tuple(int(number) for number in os.uname().release.split(".")[:2] if number.isdigit())
     if kind.startswith("ext") and release >= (6, 16):
-        assert LOGS.size_bytes(log.topic, 0) < sizes(log)[0] <= LOGS.size_bytes(log.topic, 0) + (256 << 10)
+        assert LOGS.size_bytes(log.topic, 0) < sizes(log)[0] <= room_end(LOGS.size_bytes(log.topic, 0))
     LOGS.give_back_idle()
     log.append(batch(1))
     LOGS.give_back_idle()
@@ -278,13 +278,11 @@ def test_a_sealed_segment_is_its_batches_at_once(tmp_path: Path) -> None:
     assert recovered.recovered.log_end == len(appended) and recovered.recovered.cut_bytes == 0
 
 
-@pytest.mark.parametrize("tail", [b"", bytes(100_000)], ids=["as it was", "more zeros"])
-def test_after_a_kill_room_ahead_is_cut_and_is_no_damage(tmp_path: Path, tail: bytes) -> None:
+def test_after_a_kill_room_ahead_is_cut_and_is_no_damage(tmp_path: Path) -> None:
     log = Log(tmp_path / "log", retention_ms=-1)
     appended = grown(log)
     before = [bytes(raw) for raw in log.read_all(1 << 22)]
-    with log.files(".log")[0].open("ab") as file:
-        file.write(tail)
+    os.truncate(log.files(".log")[0], room_end(LOGS.size_bytes(log.topic, 0)))  # as it is already, where there is room
     assert log.kill(tmp_path / "killed").cut_bytes == 0
     assert sizes(log) == [LOGS.size_bytes(log.topic, 0)]
     grown(log)
@@ -294,14 +292,29 @@ def test_after_a_kill_room_ahead_is_cut_and_is_no_damage(tmp_path: Path, tail: b
     assert sizes(log) == [sum(len(raw) for raw in after)]
 
 
-def test_anything_else_behind_the_batches_is_damage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [-1, 1, 256 << 10], ids=["too few", "too many", "twice"])
+def test_zeros_that_end_elsewhere_are_damage(tmp_path: Path, more: int) -> None:
+    """As a power cut leaves them: what was appended there is lost, and that has to be said."""
     log = Log(tmp_path / "log", retention_ms=-1)
     grown(log)
-    with log.files(".log")[0].open("ab") as file:
-        file.write(bytes(100_000) + b"\1")
+    size = LOGS.size_bytes(log.topic, 0)
+    os.truncate(log.files(".log")[0], room_end(size) + more)
     end = log.offsets().log_end
     recovered = log.kill(tmp_path / "killed")
-    assert recovered.cut_bytes > 100_000 and recovered.log_end == end
+    assert recovered.cut_bytes == room_end(size) + more - size and recovered.log_end == end
+
+
+@pytest.mark.parametrize("at", [0, 100, -1])
+def test_anything_but_zeros_behind_the_batches_is_damage(tmp_path: Path, at: int) -> None:
+    log = Log(tmp_path / "log", retention_ms=-1)
+    grown(log)
+    size = LOGS.size_bytes(log.topic, 0)
+    tail = bytearray(room_end(size) - size)
+    tail[at] = 1
+    with log.files(".log")[0].open("r+b") as file:
+        file.seek(size)
+        file.write(tail)
+    assert log.kill(tmp_path / "killed").cut_bytes == len(tail)
 
 
 def test_rolled_segments_are_flushed_without_housekeeping(tmp_path: Path) -> None:
