@@ -33,6 +33,7 @@ MODULES: dict[str, list[str]] = {
     "append": [],
     "read": [],
     "logconfig": [],
+    "logtable": [],
     "logs": [],
     "reader": [],
     "verification": [],

@@ -1,31 +1,21 @@
 """The logs of one broker, for its control plane. Errors of the disk are OSError, those of Kafka's rules KafkaError.
 
-Configuration keys of `lead` and `reconfigure` (all int; times ms, sizes bytes; missing ones take Kafka's defaults):
-segment_bytes segment_ms index_interval_bytes segment_index_bytes retention_ms retention_bytes flush_messages
-flush_ms max_message_bytes timestamp_before_max_ms timestamp_after_max_ms producer_id_expiration_ms
-log_append_time cleanup_delete cleanup_compact file_delete_delay_ms segment_jitter_ms preallocate.
-
 Unknown partitions raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION), announced ones NOT_LEADER_OR_FOLLOWER or
 KAFKA_STORAGE_ERROR. All functions may be called from any thread and release
 the GIL while they work; those marked "slow" may touch the disk and belong in an executor thread.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.pyx.partition import LogSetOwner
+from penstock.errors import KafkaError
+from penstock.pyx.logtable import LogTable
 
 SEARCH_INFLATED_BYTES: int
+"""What one search by time may inflate, should the headers of many batches lie."""
 
 def room_end(batches_end: int) -> int:
     """Where the zeros end that an append has left for the next ones, behind batches that end at this position."""
-
-"""What one search by time may inflate, should the headers of many batches lie."""
-
-class Recovered(NamedTuple):
-    log_start: int
-    log_end: int
-    batches_checked: int  # batches whose bytes were read and checked; 0 after a clean stop
-    cut_bytes: int  # removed at the end because they were no whole, right batch, nor room ahead (zeros to `room_end`)
 
 class Appended(NamedTuple):
     base_offset: int
@@ -58,80 +48,8 @@ class Housekept(NamedTuple):
     rolled: bool
     flushed: bool
 
-class FolderState(NamedTuple):
-    failed: int  # errno of its failure; 0 = none
-    room: int  # 0 = some, 1 = an append found none, 2 = kept for the broker itself
-    rolled: bool  # a segment was sealed: `flush_rolled` has something to do
-    ahead: bool  # files have more than their batches, for appends to come: `give_back_idle` will have something to do
-
-class Logs(LogSetOwner):
+class Logs(LogTable):
     """All that one broker leads; several in one process share nothing (but a folder must be given to one only)."""
-
-    def lead(self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
-        leader_epoch: int,
-        folder: str,
-        config: dict[str, int],
-        clean: bool = False,
-    ) -> Recovered:
-        """Open (or create) the log `<folder>/<topic>-<partition>` and take the lead. Slow.
-
-        `folder` is the log.dir. clean: the broker was stopped cleanly (its marker file was there), so the log isn't walked.
-        If the partition is led already, only the leader epoch is raised. Raises OSError when the folder can't be used,
-        ValueError for a name, id or config that is wrong.
-        """
-
-    def announce(self, topic: str, topic_id: bytes, partition: int, offline: bool = False) -> None:
-        """Say that a partition exists though its log isn't open: it answers NOT_LEADER_OR_FOLLOWER, which clients try
-        again, or KAFKA_STORAGE_ERROR if `offline`. `lead` takes its place. May be called again to change `offline`.
-        Raises ValueError if it is led.
-        """
-
-    def withdraw(self, topic: str, partition: int) -> None:
-        """Forget what was announced."""
-
-    def folder_states(self) -> dict[str, FolderState]:
-        """Of each folder that holds a log."""
-
-    def fail_folder(self, path: str, error: int) -> None:
-        """Take all partitions of a log folder offline, for as long as this object lives; `error` is an errno."""
-
-    def set_room(self, path: str, room: int) -> None:
-        """0 = clients may append; 2 = only coordinators may (KAFKA_STORAGE_ERROR for the others); 1 = nobody is refused,
-        but a full disk isn't told again."""
-
-    def folder_of(self, topic: str, partition: int) -> str:
-        """The log folder that holds the partition."""
-
-    @property
-    def news_fd(self) -> int:
-        """An eventfd that is readable when `folder_states` says something new. It belongs to this object: read it
-        (os.eventfd_read), never close it."""
-
-    def reconfigure(self, topic: str, partition: int, config: dict[str, int]) -> None:
-        """Change the given keys of a partition's configuration; they hold from the next append or housekeep."""
-
-    def stop(self, topic: str, partition: int, announced: bool = False) -> None:
-        """Flush, write the producer snapshot, close. Waiters are woken. Slow. The checkpoints are written by
-        `write_checkpoints`, once for all.
-
-        announced: it stays announced (NOT_LEADER_OR_FOLLOWER), to be led again.
-        Raises OSError; the partition is gone all the same, and the next start must not be told that the stop was clean.
-        With many partitions call flush_all first: each stop has then next to nothing to sync.
-        """
-
-    def delete(self, topic: str, partition: int) -> None:
-        """Stop without flushing, rename the folder to `<topic>-<partition>.<32 hex>-delete`, remove it. Slow.
-
-        Of a partition that is only announced nothing but the announcement goes.
-
-        Raises OSError.
-        """
-
-    def remove_deleted(self, folder: str) -> int:
-        """Remove what `delete` had renamed when the broker died; answers how many folders. Once per log.dir. Slow."""
 
     def append(self, topic: str, partition: int, records: bytes, leader_epoch: int = -1) -> Appended:
         """Append whole batches as a coordinator (control batches allowed, no sequence check). Raises KafkaError.
@@ -176,10 +94,11 @@ class Logs(LogSetOwner):
     def offset_for_epoch(self, topic: str, partition: int, epoch: int) -> tuple[int, int]:
         """The largest epoch <= `epoch` in the log and its end offset; (-1, -1) if unknown."""
 
-    def delete_records_before(self, topic: str, partition: int, offset: int) -> int:
-        """Move the log start up to `offset` (-1 = the high watermark); answers the new log start. Slow.
+    def delete_records(self, before: Iterable[tuple[str, int, int]]) -> list[int | KafkaError | OSError]:
+        """Move the starts of logs (topic, partition, offset) up to the offset; -1 = the high watermark. Slow.
 
-        Raises KafkaError(OFFSET_OUT_OF_RANGE) for an offset past the high watermark.
+        Answers of each the new log start, which is on the disk by then, or what went wrong: KafkaError(OFFSET_OUT_OF_RANGE)
+        for an offset past the high watermark, OSError of the log folder's checkpoint.
         """
 
     def producers(self, topic: str, partition: int) -> list[Producer]:
@@ -225,9 +144,3 @@ class Logs(LogSetOwner):
 
     def segments(self, topic: str, partition: int) -> list[LogSegment]:
         """The segments, oldest first; the last one is written to."""
-
-    def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether the disk failed under it: it answers KAFKA_STORAGE_ERROR until the broker restarts."""
-
-    def partitions(self) -> list[tuple[str, int]]:
-        """Every partition that is led here."""

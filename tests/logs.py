@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.pyx.batch import BatchBuilder, RawBatch, split
-from penstock.pyx.logs import Housekept, Logs, Offsets, Producer, Recovered
+from penstock.pyx.logs import Housekept, Logs, Offsets, Producer
+from penstock.pyx.logtable import Recovered
 
 LOGS = Logs()
 """The logs of this test process; topics have names of their own."""
@@ -37,6 +38,14 @@ def batch(
     return builder.build(
         producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
     )
+
+
+def delete_records(topic: str, offset: int, partition: int = 0) -> int:
+    """Move a log's start; answers the new one."""
+    (outcome,) = LOGS.delete_records([(topic, partition, offset)])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 class State(NamedTuple):

@@ -11,27 +11,37 @@ from penstock.pyx.wire.messages import DeleteRecordsRequest, DeleteRecordsRespon
 KEY, VERSIONS = 21, (0, 2)
 
 Result = DeleteRecordsResponse.DeleteRecordsPartitionResult
+TopicResult = DeleteRecordsResponse.DeleteRecordsTopicResult
 
 
 async def handle(context: Context, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
     """Answer per partition; one that fails does not touch the others."""
     response = DeleteRecordsResponse()
+    wanted: list[tuple[Result, str, int]] = []
     for topic in request.topics:
         results = []
         for asked in topic.partitions:
             result = Result(partition_index=asked.partition_index, low_watermark=-1)
             try:
-                result.low_watermark = await _one(context, topic.name, asked.partition_index, asked.offset)
+                _check(context, topic.name, asked.partition_index, asked.offset)
+                wanted.append((result, topic.name, asked.offset))
             except KafkaError as error:
                 result.error_code = error.code
             results.append(result)
-        response.topics.append(
-            DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=results)
-        )
+        response.topics.append(TopicResult(name=topic.name, partitions=results))
+    before = [(name, result.partition_index, offset) for result, name, offset in wanted]
+    outcomes = await asyncio.get_running_loop().run_in_executor(None, context.partitions.delete_records, before)
+    for (result, _, _), outcome in zip(wanted, outcomes, strict=True):
+        if isinstance(outcome, KafkaError):
+            result.error_code = outcome.code
+        elif isinstance(outcome, OSError):
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            result.low_watermark = outcome
     return response
 
 
-async def _one(context: Context, name: str, index: int, offset: int) -> int:
+def _check(context: Context, name: str, index: int, offset: int) -> None:
     context.topics.partition(name, index)
     topic = context.topics.get(name)
     policy = topic_value(context.config, topic.configs if topic else {}, "cleanup.policy")
@@ -39,11 +49,3 @@ async def _one(context: Context, name: str, index: int, offset: int) -> int:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{name} is compacted")
     if offset < -1:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}")
-    loop = asyncio.get_running_loop()
-    try:
-        low: int = await loop.run_in_executor(
-            None, context.partitions.delete_records_before, name, index, offset
-        )
-    except OSError as error:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-    return low

@@ -10,7 +10,7 @@ from pathlib import Path
 from compacted import CompactedLog, Kept
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logs import LOGS, NOW_MS
+from logs import LOGS, NOW_MS, delete_records
 
 from penstock.pyx.batch import marker
 
@@ -123,7 +123,7 @@ class Life:
     def delete_records(self, offset: int) -> None:
         offset = min(offset, self.model.stable)
         if offset > self.model.log_start:
-            LOGS.delete_records_before(self.log.topic, 0, offset)
+            delete_records(self.log.topic, offset)
             self.model.log_start = offset
 
     def kill(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logs import LOGS, NOW_MS, Killed, Log, batch
+from logs import LOGS, NOW_MS, Killed, Log, batch, delete_records
 
 from penstock.errors import KafkaError
 from penstock.pyx.batch import RawBatch, marker, split
@@ -133,7 +133,7 @@ class Life:
             case ("delete records", int(offset)):
                 if offset <= model.log_end:
                     model.log_start = max(model.log_start, offset)
-                    assert LOGS.delete_records_before(log.topic, 0, offset) == model.log_start
+                    assert delete_records(log.topic, offset) == model.log_start
             case ("housekeep",):
                 log.housekeep()
             case ("flush",):

@@ -24,7 +24,7 @@ from penstock.broker.logdirs import LogDirs
 from penstock.broker.shell import Entry, Timers
 from penstock.broker.store.base import StoreError
 from penstock.broker.store.embedded import EmbeddedStore
-from penstock.pyx.logs import FolderState
+from penstock.pyx.logtable import FolderState
 
 
 def test_a_task_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:

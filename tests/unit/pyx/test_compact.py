@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from compacted import RETENTION_MS, CompactedLog, Kept, keyed
-from logs import LOGS, NOW_MS, index_entries
+from logs import LOGS, NOW_MS, delete_records, index_entries
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.batch import marker, split
@@ -316,7 +316,7 @@ def test_deleted_records_move_the_dirty_start(log: CompactedLog) -> None:
     for i in range(4):
         log.put((b"a", b"%d" % i))
         log.roll()
-    LOGS.delete_records_before(log.topic, 0, 2)
+    delete_records(log.topic, 2)
     assert log.cleanable().first_dirty == 2
     log.compact()
     assert log.kept() == [Kept(3, b"a", b"3", NOW_MS)]
@@ -492,7 +492,7 @@ def test_a_log_that_retention_changes_meanwhile_is_left_alone(tmp_path: Path) ->
         start = 0
         while not stop.is_set() and start < 6:
             start += 2
-            LOGS.delete_records_before(log.topic, 0, start)
+            delete_records(log.topic, start)
             log.housekeep()
 
     thread = threading.Thread(target=trim)

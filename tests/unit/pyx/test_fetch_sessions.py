@@ -11,7 +11,7 @@ import pytest
 from dataplane import Broker, Peer, batch, fetch_topic, forget_all, lead, topic_id
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logs import LOGS
+from logs import LOGS, delete_records
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.frame import encode_request
@@ -121,7 +121,7 @@ def test_a_moved_log_start_is_news(served: Broker) -> None:
     with served.connect() as peer:
         LOGS.append("one", 0, batch([b"x", b"y"]))
         session = opened(peer, ends())
-        LOGS.delete_records_before("one", 0, -1)
+        delete_records("one", -1)
         answer = peer.ask(request({}, session, 1), VERSION, FetchResponse)
         ((place, error, size),) = answered(answer)
         assert (place, error, size) == (("one", 0), 0, 0)

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch
+from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.batch import marker, records, split
@@ -70,7 +70,7 @@ def test_read_outside_the_log_is_refused(log: Log) -> None:
     log.append(batch(2))
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, LOGS.read, log.topic, 0, 3, 100)
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, LOGS.read, log.topic, 0, -1, 100)
-    LOGS.delete_records_before(log.topic, 0, 1)
+    delete_records(log.topic, 1)
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, LOGS.read, log.topic, 0, 0, 100)
     assert split(LOGS.read(log.topic, 0, 1, 100))[0].base_offset == 0
 
@@ -248,7 +248,7 @@ def test_what_a_deletion_drops_does_not_come_back(tmp_path: Path) -> None:
         while True:
             try:
                 LOGS.max_timestamp(log.topic, 0)
-                LOGS.delete_records_before(log.topic, 0, -1)
+                delete_records(log.topic, -1)
             except KafkaError:
                 return
 

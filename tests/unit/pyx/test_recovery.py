@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, Log, batch
+from logs import LOGS, NOW_MS, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.batch import marker, split
@@ -72,7 +72,7 @@ def test_a_clean_stop_needs_no_walk(tmp_path: Path) -> None:
 
 def test_the_log_start_survives_a_kill(tmp_path: Path) -> None:
     log = busy(tmp_path / "a")
-    LOGS.delete_records_before(log.topic, 0, 7)
+    delete_records(log.topic, 7)
     before = log.state()
     root = tmp_path / "b"
     killed = log.snapshot(root).open()

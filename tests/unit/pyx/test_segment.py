@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch
+from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
 
-from penstock.errors import KafkaError
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.batch import split
+from penstock.pyx.checkpoint import read_checkpoint
 from penstock.pyx.logs import Logs, room_end
 
 DAY_MS = 86_400_000
@@ -121,24 +122,43 @@ def test_deleted_records_take_their_segments_with_them(tmp_path: Path) -> None:
     for _ in range(10):
         log.append(batch(1))
     middle = bases(log)[2]
-    assert LOGS.delete_records_before(log.topic, 0, middle + 1) == middle + 1
-    assert LOGS.delete_records_before(log.topic, 0, 1) == middle + 1
+    assert delete_records(log.topic, middle + 1) == middle + 1
+    assert delete_records(log.topic, 1) == middle + 1
     log.housekeep()
     assert bases(log)[0] == middle
     assert log.restart().log_start == middle + 1
-    assert LOGS.delete_records_before(log.topic, 0, -1) == 10
+    assert delete_records(log.topic, -1) == 10
     assert log.offsets() == (10, 10, 10, 10, 0)
     with pytest.raises(KafkaError):
-        LOGS.delete_records_before(log.topic, 0, 11)
+        delete_records(log.topic, 11)
     assert log.restart() == (10, 10, 0, 0)
     assert log.append(batch(1)) == 10
+
+
+def test_records_of_many_logs_are_deleted_at_once(tmp_path: Path) -> None:
+    one, two, failing = Log(tmp_path / "a"), Log(tmp_path / "a"), Log(tmp_path / "b")
+    for log in (one, two, failing):
+        log.append(batch(10))
+    in_the_way = tmp_path / "b" / "log-start-offset-checkpoint.tmp"
+    in_the_way.mkdir()
+    outcomes = LOGS.delete_records(
+        [(one.topic, 0, 4), ("nobody", 0, 1), (failing.topic, 0, 5), (two.topic, 0, 11), (two.topic, 0, -1)]
+    )
+    in_the_way.rmdir()
+    assert [outcomes[0], outcomes[4]] == [4, 10]
+    assert isinstance(outcomes[2], OSError)
+    assert [refused.code for refused in outcomes if isinstance(refused, KafkaError)] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    ]
+    assert read_checkpoint(tmp_path / "a" / "log-start-offset-checkpoint") == {(one.topic, 0): 4, (two.topic, 0): 10}
 
 
 def test_the_log_start_moves_the_last_stable_offset_along(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.append(batch(1, producer=(1, 0, 0), transactional=True))
     log.append(batch(3))
-    LOGS.delete_records_before(log.topic, 0, 2)
+    delete_records(log.topic, 2)
     assert log.offsets()[:2] == (2, 2)
 
 
