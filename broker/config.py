@@ -11,6 +11,7 @@ replication, which there is none of.
 
 from __future__ import annotations
 
+import re
 import sys
 
 from penstock.config import (
@@ -69,6 +70,15 @@ def parse_assignors(text: str) -> list[str]:
 def parse_migration_policy(text: str) -> str:
     """A policy's name; upper and lower case are the same."""
     return str(parse_choice("disabled", "downgrade", "upgrade", "bidirectional")(text.lower()))
+
+
+def parse_address_limits(text: str) -> str:
+    """`host:count` with commas between them; the hosts are looked up when the limits are set."""
+    for pair in parse_list(text):
+        host, _, count = pair.rpartition(":")
+        if not host or not re.fullmatch("[0-9]{1,10}", count) or int(count) > INT_MAX:
+            raise ValueError(f"has `{pair}`, which is not of the form host:count")
+    return text
 
 
 def parse_gzip_level(text: str) -> int:
@@ -241,7 +251,7 @@ SCHEMA = Schema(
         Property("num.network.threads", parse_int(1, 63), 3, "Threads that serve connections."),
         Property("max.connections", parse_int(1, INT_MAX), INT_MAX, "Most connections; further ones wait."),
         Property("max.connections.per.ip", parse_int(0, INT_MAX), INT_MAX, "Most from an address; more are closed."),
-        Property("max.connections.per.ip.overrides", parse_str, "", "`host:count` where that differs."),
+        Property("max.connections.per.ip.overrides", parse_address_limits, "", "`host:count` where that differs."),
         Property(
             "max.connection.creation.rate", parse_int(1, INT_MAX), INT_MAX, "Most new connections a second; more wait."
         ),

@@ -8,17 +8,27 @@ PLAINTEXT: TLS and SASL are refused with a sentence. A host that is left out is 
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from penstock import log
+from penstock.broker import tasks
+from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.config import INT_MAX
 from penstock.broker.context import Endpoint
 from penstock.config import ConfigError, parse_list
 from penstock.pyx.border import DataPlane
 
 PLAINTEXT = "PLAINTEXT"
+LIMITS = (
+    "max.connections",
+    "max.connection.creation.rate",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+)
 DEFAULT_LISTEN = "127.0.0.1:9092"
 EVERYWHERE = ("0.0.0.0", "::")
 PROTOCOLS = {
@@ -27,6 +37,9 @@ PROTOCOLS = {
     "SASL_PLAINTEXT": "SASL is not served yet: make it PLAINTEXT on an address that only friends reach",
     "SASL_SSL": "TLS and SASL are not served yet: make it PLAINTEXT on an address that only friends reach",
 }
+
+
+_log = log.get("broker.listeners")
 
 
 class ListenError(Exception):
@@ -132,8 +145,6 @@ def _address_limits(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for pair in parse_list(text):
         host, _, count = pair.rpartition(":")
-        if not host or not count.isdigit() or int(count) > INT_MAX:
-            raise ConfigError(f"`max.connections.per.ip.overrides`: `{pair}` is not of the form host:count")
         try:
             addresses = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
         except OSError:
@@ -143,17 +154,56 @@ def _address_limits(text: str) -> dict[str, int]:
     return found
 
 
+def _limit(data_plane: DataPlane, config: Mapping[str, Any], of_addresses: dict[str, int]) -> None:
+    data_plane.limit_connections(
+        config["max.connections"],
+        _rate(config["max.connection.creation.rate"]),
+        config["max.connections.per.ip"],
+        of_addresses,
+    )
+
+
+class Limits:
+    """Keeps the limits of connections as the properties say, which may be altered at run time. On the loop."""
+
+    def __init__(self, data_plane: DataPlane, config: BrokerConfig) -> None:
+        self._data_plane = data_plane
+        self._config = config
+        self._set = self._wanted()
+        self._task: asyncio.Task[None] | None = None
+        config.watch(self._altered)
+
+    def _wanted(self) -> tuple[Any, ...]:
+        return tuple(self._config[name] for name in LIMITS)
+
+    def _altered(self) -> None:
+        if self._task is None and self._wanted() != self._set:
+            self._task = tasks.start(self._apply(), "limits of connections")
+
+    async def _apply(self) -> None:
+        """Names of hosts are looked up elsewhere: a slow answer must not hold the loop up."""
+        loop = asyncio.get_running_loop()
+        try:
+            while (wanted := self._wanted()) != self._set:
+                self._set = wanted
+                try:
+                    own = await loop.run_in_executor(
+                        None, _address_limits, self._config["max.connections.per.ip.overrides"]
+                    )
+                except ConfigError as error:
+                    _log.error("the limits of connections stay as they were: %s", error)
+                else:
+                    _limit(self._data_plane, self._config, own)
+        finally:
+            self._task = None
+
+
 def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[str, Any]) -> list[Listener]:
     """Bind all of them, with their limits; gives them back with the ports that they got.
 
     Raises ListenError, ConfigError.
     """
-    data_plane.limit_connections(
-        config["max.connections"],
-        _rate(config["max.connection.creation.rate"]),
-        config["max.connections.per.ip"],
-        _address_limits(config["max.connections.per.ip.overrides"]),
-    )
+    _limit(data_plane, config, _address_limits(config["max.connections.per.ip.overrides"]))
     own = _own_limits(config)
     among = (config["inter.broker.listener.name"] or "").upper()
     bound = []

@@ -44,9 +44,9 @@ class Move:
     copied: dict[str, Seen]
     ended: bool = False
 
-    def lag_bytes(self) -> int:
-        """Bytes of the log that the copy lacks."""
-        return max(0, _log_bytes(self.source) - _log_bytes(self.future))
+    def copied_bytes(self) -> int:
+        """Bytes of the log that the copy has. Slow."""
+        return _log_bytes(self.future)
 
 
 Finish = Callable[["Move", "Copying"], Awaitable[None]]

@@ -29,7 +29,7 @@ from penstock.broker.dispatch import Dispatch
 from penstock.broker.faults import Faults
 from penstock.broker.folder import STORE
 from penstock.broker.housekeeping import Housekeeping
-from penstock.broker.listeners import PLAINTEXT, Listener, ListenError, bind
+from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind
 from penstock.broker.logdirs import LogDirs
 from penstock.broker.store.base import NodeExistsError, Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
@@ -114,6 +114,7 @@ class Server:
         self._undo.append(lambda: self._close_folders(dirs))
         data_plane = self._data_plane = self._bind()
         self._undo.append(lambda: self._stop_data_plane(data_plane))
+        self._limits = Limits(data_plane, self.config)
         store = await EmbeddedStore.open(dirs.first.path / STORE)
         self._undo.append(store.close)
         threads = self.config["num.recovery.threads.per.data.dir"] * len(dirs.online)

@@ -4,7 +4,8 @@
 # they wait in the kernel's queue. A connection of an address that has too many is accepted and closed at once. One
 # listener may be `kept_open` (the one for brokers): it isn't stopped by the broker's limit, only by its own.
 #
-# The accepting thread asks and counts in; whoever closes a connection counts it out.
+# The accepting thread asks and counts in; whoever closes a connection counts it out. The broker's limits may change at
+# any time: who is in stays.
 from libc.stdint cimport int32_t, int64_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
@@ -22,7 +23,7 @@ cdef enum Security:
 
 # A bucket that holds one second's worth.
 cdef struct Rate:
-    int32_t per_second                # 0: any
+    int32_t per_second                # 0: any; atomic
     int64_t thousandths               # of connections that may come now
     int64_t at_ms
 
@@ -34,18 +35,21 @@ cdef struct Listener:
     Rate rate
 
 cdef struct Admission:
-    int32_t connections_max
+    int32_t connections_max           # atomic
     int32_t connections               # atomic
     Rate rate
     Listener listeners[LISTENERS_MAX]
-    bint by_address                   # addresses are counted, as there is a limit of them
+    pthread_mutex_t lock              # what follows
     int32_t address_max
-    pthread_mutex_t lock
     unordered_map[string, int32_t] addresses      # connections now
     unordered_map[string, int32_t] address_limits  # of those that have their own
 
 cdef Admission* admission_new() noexcept nogil                    # without any limit
 cdef void admission_free(Admission* a) noexcept nogil
+# The broker's limits. `own` (by address, as the network threads write it) is emptied.
+cdef void admission_limit(
+    Admission* a, int32_t most, int32_t rate, int32_t most_of_address, unordered_map[string, int32_t]& own
+) noexcept nogil
 
 # How long to wait before the next accept; 0: now.
 cdef int64_t admission_wait_ms(Admission* a, int32_t listener, int64_t now_ms) noexcept nogil

@@ -75,7 +75,7 @@ class DataPlane:
         most_of_address: int = 2**31 - 1,
         of_addresses: dict[str, int] | None = None,
     ) -> None:
-        """Limits of the whole broker; before `start`.
+        """Limits of the whole broker, at any time; connections that are there stay.
 
         most: connections at once (max.connections). rate: new ones a second, 0 = any (max.connection.creation.rate). Beyond
         either the next ones wait in the kernel's queue. most_of_address, of_addresses: at once from an address, and what

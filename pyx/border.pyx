@@ -6,11 +6,11 @@ from typing import NamedTuple
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
-from libcpp.string cimport string
-
-from penstock.pyx.admission cimport LISTENERS_MAX, Admission, Listener, admission_free, admission_new
+from penstock.pyx.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
 from penstock.pyx.control cimport queue_close
 from penstock.pyx.endian cimport get_i16, get_i32
 from penstock.pyx.frame cimport (
@@ -178,17 +178,12 @@ cdef class DataPlane:
     def limit_connections(
         self, int most=INT32_MAX, int rate=0, int most_of_address=INT32_MAX, of_addresses: dict | None = None
     ) -> None:
-        cdef Admission* admission = self.plane.admission
-        if self._started or self._stopped:
-            raise RuntimeError("limits are set before start")
-        admission.connections_max = most
-        admission.rate.per_second = rate
-        admission.address_max = most_of_address
-        admission.by_address = most_of_address != INT32_MAX or bool(of_addresses)
+        cdef unordered_map[string, int32_t] own
         for address, limit in (of_addresses or {}).items():
             # As the network threads write addresses.
             text = f"[{address}]" if ":" in address else address
-            admission.address_limits[<string>text.encode("ascii")] = <int32_t>limit
+            own[<string>text.encode("ascii")] = <int32_t>limit
+        admission_limit(self.plane.admission, most, rate, most_of_address, own)
 
     def listen(self, host: str, port: int, listener: str, *, int max_connections=INT32_MAX, int rate=0,
                bint kept_open=False, int send_buffer_bytes=-1, int receive_buffer_bytes=-1,

@@ -48,14 +48,14 @@ async def _describe(context: Context, log_dir: LogDir, wanted: set[tuple[str, in
         by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
     for move in context.topics.logs.moving.to(log_dir):
         if wanted is None or move.key in wanted:
-            lag_bytes = await asyncio.get_running_loop().run_in_executor(None, move.lag_bytes)
+            copied_bytes = await asyncio.get_running_loop().run_in_executor(None, move.copied_bytes)
             try:
-                size_bytes = max(0, context.partitions.size_bytes(*move.key) - lag_bytes)
+                lag_bytes = max(0, context.partitions.size_bytes(*move.key) - copied_bytes)
             except KafkaError:
                 continue  # It changes places in this moment.
             by_topic.setdefault(move.key[0], []).append(
                 Partition(
-                    partition_index=move.key[1], partition_size=size_bytes, offset_lag=lag_bytes, is_future_key=True
+                    partition_index=move.key[1], partition_size=copied_bytes, offset_lag=lag_bytes, is_future_key=True
                 )
             )
     result.topics = [Topic(name=name, partitions=partitions) for name, partitions in by_topic.items()]

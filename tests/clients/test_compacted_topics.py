@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess
+from patience import until
 
 from penstock.pyx.checkpoint import read_checkpoint
 
@@ -52,13 +53,6 @@ def consume(broker: BrokerProcess, topic: str, offset: int = OFFSET_BEGINNING) -
     return found
 
 
-def wait(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for: {what}"
-        time.sleep(0.05)
-
-
 def compacted_to(broker: BrokerProcess, topic: str) -> int:
     """How far any partition of the topic was compacted in this and earlier lives of the broker."""
     found = re.findall(rf"compacted topic={re.escape(topic)} partition=\d+ to offset (\d+)", broker.log_text())
@@ -73,14 +67,14 @@ def test_only_the_newest_values_stay_and_tombstones_vanish(make_broker: Callable
     produce(broker, "t", [(b"k%d" % i, None) for i in range(0, 50, 2)])
     time.sleep(0.2)  # older than segment.ms
     produce(broker, "t", [(b"end", b"1")])
-    wait("compaction", lambda: compacted_to(broker, "t") >= 175)
+    until(lambda: compacted_to(broker, "t") >= 175, "compaction")
     wanted = [(100 + i, b"k%d" % i, b"2") for i in range(1, 50, 2)]
 
     def vanished() -> bool:
         produce(broker, "t", [(b"end", b"1")])
         return all(value is not None for _, _, value in consume(broker, "t"))
 
-    wait("tombstones to go", vanished)
+    until(vanished, "tombstones to go")
     found = consume(broker, "t")
     assert found[:25] == wanted and {key for _, key, _ in found[25:]} == {b"end"}
     assert consume(broker, "t", 7)[:25] == wanted, "a position in a hole goes on with what follows"
@@ -104,7 +98,7 @@ def test_readers_of_committed_records_see_no_aborted_one(make_broker: Callable[.
         producer.commit_transaction() if turn % 2 else producer.abort_transaction()
         time.sleep(0.15)
     produce(broker, "t", [(b"end", b"1")])
-    wait("compaction", lambda: compacted_to(broker, "t") >= 30)
+    until(lambda: compacted_to(broker, "t") >= 30, "compaction")
     for _ in range(2):
         found = consume(broker, "t")
         assert {key: value for _, key, value in found} == {
@@ -140,7 +134,7 @@ def test_groups_positions_survive_compaction_restart_and_kill(make_broker: Calla
     for turn, end in enumerate((broker.kill, broker.stop, broker.kill)):
         before = len(re.findall("compacted topic=" + topic, broker.log_text()))
         commit(broker, 4, turn)
-        wait("compaction", lambda: len(re.findall("compacted topic=" + topic, broker.log_text())) > before + 1)  # noqa: B023
+        until(lambda: len(re.findall("compacted topic=" + topic, broker.log_text())) > before + 1, "compaction")  # noqa: B023
         assert committed(broker, 4) == [turn * 1000 + 19 + number for number in range(4)]
         end()
         broker.start()
@@ -162,7 +156,7 @@ def test_transactional_ids_survive_compaction_and_kill(make_broker: Callable[...
         producer.begin_transaction()
         producer.produce("t", b"%d" % turn, key=b"k", partition=0)
         producer.commit_transaction(WAIT_S)
-    wait("compaction", lambda: compacted_to(broker, topic) > 20)
+    until(lambda: compacted_to(broker, topic) > 20, "compaction")
     broker.kill()
     broker.start()
     again = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "x"})
@@ -185,7 +179,7 @@ def test_a_rotten_log_is_left_alone_and_the_others_go_on(make_broker: Callable[.
             produce(broker, topic, [(b"k", b"%d" % turn)])
             time.sleep(0.3)
         produce(broker, topic, [(b"end", b"1")])
-    wait("sealed segments", lambda: len(list(broker.data.glob("*-0/*.log"))) >= 4)
+    until(lambda: len(list(broker.data.glob("*-0/*.log"))) >= 4, "sealed segments")
     assert not (broker.data / "cleaner-offset-checkpoint").exists()
     assert broker.stop() == 0
     path: Path = min((broker.data / "rotten-0").glob("*.log"))
@@ -194,12 +188,12 @@ def test_a_rotten_log_is_left_alone_and_the_others_go_on(make_broker: Callable[.
     path.write_bytes(data)
     broker.properties["log.cleaner.enable"] = "true"
     broker.start()
-    wait("the other topic", lambda: compacted_to(broker, "well") > 0)
-    wait("a line", lambda: "not compacted any more" in broker.log_text())
+    until(lambda: compacted_to(broker, "well") > 0, "the other topic")
+    until(lambda: "not compacted any more" in broker.log_text(), "a line")
     produce(broker, "well", [(b"k", b"2")])
     time.sleep(0.3)
     produce(broker, "well", [(b"k", b"3")])
-    wait("a second pass", lambda: len(re.findall("compacted topic=well", broker.log_text())) > 1)
+    until(lambda: len(re.findall("compacted topic=well", broker.log_text())) > 1, "a second pass")
     assert len(re.findall("not compacted any more", broker.log_text())) == 1
     assert "topic=rotten partition=0 is not compacted any more until the broker restarts" in broker.log_text()
     produce(broker, "rotten", [(b"k", b"2")])
@@ -215,13 +209,13 @@ def test_a_deleted_topics_offset_is_forgotten(make_broker: Callable[..., BrokerP
             time.sleep(0.15)
         produce(broker, "t", [(b"end", b"1")])
         reached = len(re.findall("compacted topic=t ", broker.log_text()))
-        wait("compaction", lambda: len(re.findall("compacted topic=t ", broker.log_text())) >= max(1, reached))  # noqa: B023
-        wait("one value", lambda: len(consume(broker, "t")) <= 13)
+        until(lambda: len(re.findall("compacted topic=t ", broker.log_text())) >= max(1, reached), "compaction")  # noqa: B023
+        until(lambda: len(consume(broker, "t")) <= 13, "one value")
         admin.delete_topics(["t"])["t"].result()
     create(broker, "other")
     for value in range(3):
         produce(broker, "other", [(b"k", b"%d" % value)])
         time.sleep(0.15)
     checkpoint = broker.data / "cleaner-offset-checkpoint"
-    wait("a checkpoint", lambda: ("other", 0) in read_checkpoint(checkpoint))
+    until(lambda: ("other", 0) in read_checkpoint(checkpoint), "a checkpoint")
     assert ("t", 0) not in read_checkpoint(checkpoint)

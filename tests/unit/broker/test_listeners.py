@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,12 +10,19 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 from harness import BrokerProcess, WireConnection
+from patience import until
 
 from penstock.broker.brokerconfig import load
 from penstock.broker.context import Endpoint
 from penstock.broker.listeners import Listener, plan
 from penstock.config import ConfigError
-from penstock.pyx.wire.messages import DescribeClusterRequest, FindCoordinatorRequest, MetadataRequest
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import (
+    DescribeClusterRequest,
+    FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest,
+    MetadataRequest,
+)
 
 MAP = "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"
 BOTH = "listeners=INSIDE://127.0.0.1:0,OUTSIDE://[::1]:0"
@@ -63,6 +71,7 @@ def test_the_command_lines_address_wins() -> None:
         (["control.plane.listener.name=PLAINTEXT"], "its own controller"),
         (["ssl.keystore.location=x"], "TLS is not served yet"),
         (["max.connections=0"], "less than 1"),
+        (["max.connections.per.ip.overrides=here:1,there"], "`there`, which is not of the form"),
     ],
 )
 def test_what_is_refused_says_why(overrides: list[str], words: str) -> None:
@@ -135,3 +144,36 @@ def test_a_wrong_property_ends_the_start_with_one_sentence(tmp_path: Path) -> No
         (line,) = list(made.log_text().splitlines()[-1:])
         assert line.startswith("penstock: ")
         assert "Traceback" not in made.log_text()
+
+
+def test_limits_of_connections_are_altered_at_run_time(tmp_path: Path) -> None:
+    made = BrokerProcess(tmp_path / "data", {"offsets.topic.num.partitions": 1}).start()
+    with contextlib.closing(made), WireConnection(made.bootstrap) as wire:
+
+        def alter(name: str, value: str) -> int:
+            setting = IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=0, value=value)
+            resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=4, resource_name="1", configs=[setting]
+            )
+            answer = wire.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+            return int(answer.responses[0].error_code)
+
+        def comes_in() -> bool:
+            try:
+                with WireConnection(made.bootstrap) as other:
+                    other.ask(MetadataRequest(topics=[]), 12)
+            except (OSError, EOFError):
+                return False
+            return True
+
+        assert comes_in()
+        assert alter("max.connections.per.ip.overrides", "127.0.0.1") == ErrorCode.INVALID_REQUEST
+        assert alter("max.connections.per.ip", "1") == 0
+        until(lambda: not comes_in(), "the second connection to be refused")
+        assert alter("max.connections.per.ip.overrides", "no.such.host.invalid:7") == 0
+        until(lambda: "`no.such.host.invalid` is unknown" in made.log_text(), "a line about the host")
+        assert not comes_in()
+        assert alter("max.connections.per.ip.overrides", "localhost:7,127.0.0.1:7") == 0
+        until(comes_in, "a second connection")
+        made.restart()
+        assert comes_in()

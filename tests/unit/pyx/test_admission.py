@@ -6,21 +6,14 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from dataplane import TIMEOUT_S, Broker, Peer, api_versions, batch, fetch, forget_all, lead
 from logs import LOGS
+from patience import until
 
 from penstock.pyx.wire.frame import encode_request
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def answered(peer: Peer) -> bool:
@@ -79,9 +72,29 @@ def test_an_address_that_has_too_many_is_refused() -> None:
             assert third.has_ended()
         assert broker.plane.counters()["closed_address_limit"] == 1
         first.socket.close()
-        until(lambda: broker.plane.counters()["connections"] == 1)
+        until(lambda: broker.plane.counters()["connections"] == 1, "the first to be gone")
         with broker.connect() as fourth:
             assert answered(fourth)
+
+
+def test_limits_may_change_at_any_time() -> None:
+    broker = Broker()
+    with broker, broker.connect() as first, broker.connect() as second:
+        assert answered(first)
+        assert answered(second)
+        broker.plane.limit_connections(most=1, most_of_address=2)  # Who is in stays.
+        assert answered(first)
+        with broker.connect() as third:
+            assert is_waiting(third)
+            broker.plane.limit_connections(most=3, most_of_address=2)
+            assert third.has_ended()  # Two of its address were there before addresses had a limit.
+        broker.plane.limit_connections(of_addresses={"127.0.0.1": 3})
+        with broker.connect() as fourth, broker.connect() as fifth:
+            assert answered(fourth)
+            assert fifth.has_ended()
+            broker.plane.limit_connections()
+            with broker.connect() as sixth:
+                assert answered(sixth)
 
 
 @pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "127.0.0.1")])
@@ -170,7 +183,7 @@ def test_answers_that_nobody_takes_end_the_connection(tmp_path: Path) -> None:
         with Broker(take_ms=200) as broker, broker.connect(receive_buffer=4096) as peer:
             for n in range(3):
                 peer.send(encode_request(fetch("untaken", 0, 12, partition_max_bytes=16 << 20), 12, n, "c"))
-            until(lambda: broker.plane.counters()["closed_slow_reader"] == 1)
+            until(lambda: broker.plane.counters()["closed_slow_reader"] == 1, "the slow reader to be closed")
             assert broker.is_alive()
     finally:
         forget_all()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from dataplane import CLOSE, TIMEOUT_S, Broker, Peer, api_versions, echo
 from logs import LOGS
+from patience import until
 
 from penstock.pyx.border import DataPlane, Request
 
@@ -23,15 +24,6 @@ from penstock.pyx.border import DataPlane, Request
 def served() -> Iterator[Broker]:
     with Broker(max_request_bytes=1 << 20) as made:
         yield made
-
-
-def until(condition: object, what: str) -> None:
-    """Wait for a condition that another thread makes true."""
-    assert callable(condition)
-    end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.005)
 
 
 def head(api_key: int, version: int, client_id: bytes = b"x") -> bytes:
@@ -185,7 +177,7 @@ def test_a_late_answer_is_dropped() -> None:
         with served.connect() as peer:
             peer.send(api_versions(1))
             (late,) = served.wait_held(1)
-        until(lambda: served.plane.counters()["connections"] == 0, "the connection was not closed")
+        until(lambda: served.plane.counters()["connections"] == 0, "the connection to be closed")
         with served.connect() as peer:                # takes the place of the one before
             peer.send(api_versions(2))
             second = served.wait_held(2)[1]
@@ -195,7 +187,7 @@ def test_a_late_answer_is_dropped() -> None:
             assert peer.receive() == b"right"
             assert peer.is_silent()
         served.plane.answer(2**64 - 1, b"nobody")
-        until(lambda: served.plane.counters()["answers_late"] == 2, "late answers are counted")
+        until(lambda: served.plane.counters()["answers_late"] == 2, "late answers to be counted")
 
 
 def test_close_connection_comes_after_the_answers_before_it() -> None:
@@ -229,12 +221,12 @@ def test_a_size_from_the_wire_allocates_nothing() -> None:
         peers = [served.connect() for _ in range(50)]
         for peer in peers:
             peer.socket.sendall(struct.pack(">i", 60 << 20) + b"x" * 200_000)
-        until(lambda: served.plane.counters()["bytes_in"] == 50 * 200_004, "the bytes came")
+        until(lambda: served.plane.counters()["bytes_in"] == 50 * 200_004, "the bytes")
         assert served.plane.counters()["input_bytes"] <= 50 * 400_000
         assert served.is_alive()
         for peer in peers:
             peer.socket.close()
-        until(lambda: served.plane.counters()["input_bytes"] == 0, "memory was given back")
+        until(lambda: served.plane.counters()["input_bytes"] == 0, "memory to be given back")
 
 
 def test_frames_in_part_are_bounded_for_the_broker_and_yet_become_whole() -> None:
@@ -243,7 +235,7 @@ def test_frames_in_part_are_bounded_for_the_broker_and_yet_become_whole() -> Non
         frame = framed(api_versions(1) + bytes(1 << 20))
         for peer in peers:
             peer.socket.sendall(frame[:700_000])
-        until(lambda: served.plane.counters()["stalls"] > 0, "somebody has to wait")
+        until(lambda: served.plane.counters()["stalls"] > 0, "somebody who has to wait")
         assert served.plane.counters()["input_bytes"] < 6 << 20
         for peer in peers:
             peer.socket.setblocking(True)
@@ -262,7 +254,7 @@ def test_the_control_queue_is_bounded() -> None:
         for peer in peers:
             for n in range(3):
                 peer.send(api_versions(n) + bytes(60_000))
-        until(lambda: served.plane.counters()["stalls"] > 0, "somebody has to wait")
+        until(lambda: served.plane.counters()["stalls"] > 0, "somebody who has to wait")
         assert served.plane.counters()["queued_bytes"] <= 1 << 20
         answered = 0
         while answered < 60:
@@ -310,7 +302,7 @@ def test_500_idle_connections_are_no_burden() -> None:
         for n, peer in enumerate(peers):
             assert peer.receive()[:4] == struct.pack(">i", n)
             peer.socket.close()
-        until(lambda: served.plane.counters()["connections"] == 0, "all are gone")
+        until(lambda: served.plane.counters()["connections"] == 0, "all to be gone")
         assert served.plane.counters()["connections_accepted"] == 501
 
 

@@ -1,0 +1,16 @@
+"""Waiting for what another thread or process makes true."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+LIMIT_S = 60.0
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition; fails, saying for what, when it has not come true in LIMIT_S."""
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for: {what}"
+        time.sleep(0.01)
