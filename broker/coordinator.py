@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from penstock import log
-from penstock.broker import groupoffsets, statelog, transactions
+from penstock.broker import groupoffsets, statelog
 from penstock.broker.context import Context
 from penstock.broker.features import TRANSACTION_VERSION
 from penstock.broker.groupcoordinator import GroupCoordinator
@@ -20,13 +20,20 @@ from penstock.broker.machines import Now, TopicPartition
 from penstock.broker.producerids import ProducerIds
 from penstock.broker.shell import Coordinator, Entry
 from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
-from penstock.broker.transactions import (
+from penstock.broker.transactions import machine as transaction_machine
+from penstock.broker.transactions.events import (
+    AddPartitions,
+    End,
+    Expire,
+    Init,
+    MarkersWritten,
     ProducerResult,
-    Transaction,
-    TransactionConfig,
-    TransactionRecord,
+    TopicDeleted,
     WriteMarkers,
 )
+from penstock.broker.transactions.partitions import verify
+from penstock.broker.transactions.producers import needs_producer_id
+from penstock.broker.transactions.state import Transaction, TransactionConfig, TransactionRecord, is_disposable
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.batch import RawBatch, marker
@@ -60,36 +67,36 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def _step(self, machine: Transaction, event: object, now: Now) -> tuple[Transaction, Sequence[object]]:
         self._config.version = self._context.features.level(TRANSACTION_VERSION)
-        return transactions.step(machine, event, now)
+        return transaction_machine.step(machine, event, now)
 
     def _disposable(self, machine: Transaction) -> bool:
-        return transactions.is_disposable(machine)
+        return is_disposable(machine)
 
     def _resign(self, machine: Transaction) -> Sequence[object]:
-        return transactions.resign(machine)
+        return transaction_machine.resign(machine)
 
     def _encode(self, name: str, record: object) -> statelog.KeyValue:
         return statelog.encode_transaction_record(name, record)
 
-    async def init(self, name: str, event: transactions.Init) -> ProducerResult:
+    async def init(self, name: str, event: Init) -> ProducerResult:
         """InitProducerId of a transactional id. Raises KafkaError."""
         return await self._ask_with_id(name, event)
 
-    async def end(self, name: str, event: transactions.End) -> ProducerResult:
+    async def end(self, name: str, event: End) -> ProducerResult:
         """EndTxn. Raises KafkaError."""
         return await self._ask_with_id(name, event)
 
-    async def _ask_with_id(self, name: str, event: transactions.Init | transactions.End) -> ProducerResult:
+    async def _ask_with_id(self, name: str, event: Init | End) -> ProducerResult:
         await self.ensure_topic()
         while event.fresh_producer_id < 0:
             machine = self.find(name) or self._new(name)
-            if not transactions.needs_producer_id(machine, event):
+            if not needs_producer_id(machine, event):
                 break
             event.fresh_producer_id = await self.producer_ids.next()
         result: ProducerResult = await self.ask(name, event)
         return result
 
-    def add_now(self, name: str, event: transactions.AddPartitions) -> int:
+    def add_now(self, name: str, event: AddPartitions) -> int:
         """Feed AddPartitions without waiting: an error code. Nothing can come in between it and the caller's append."""
         entry = self.entries.get(name)
         if entry is None:
@@ -104,7 +111,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         machine = self.find(name)
         if machine is None:
             return self._unknown(name)
-        return transactions.verify(machine, producer_id, producer_epoch, partition)
+        return verify(machine, producer_id, producer_epoch, partition)
 
     def _unknown(self, name: str) -> int:
         """An id without a machine: nobody's, or of a partition that could not be read."""
@@ -130,9 +137,9 @@ class TransactionCoordinator(Coordinator[Transaction]):
             await asyncio.sleep(0)
         self._feed(entry, self._markers_written(all_written))
 
-    def _markers_written(self, all_written: bool) -> transactions.MarkersWritten:
+    def _markers_written(self, all_written: bool) -> MarkersWritten:
         failpoint(AFTER_MARKERS)
-        return transactions.MarkersWritten(all_written)
+        return MarkersWritten(all_written)
 
     def _write(self, entry: Entry[Transaction], action: WriteMarkers, partitions: Sequence[TopicPartition]) -> bool:
         epoch = self._context.topics.partition(self.topic, entry.partition).leader_epoch
@@ -192,11 +199,11 @@ class TransactionCoordinator(Coordinator[Transaction]):
             entry = self.entries.get(name)
             if entry is None:
                 entry = self.entries[name] = Entry(name, self._new(name), partition)
-            transactions.load(entry.machine, record)
+            transaction_machine.load(entry.machine, record)
 
     def _loaded(self, entry: Entry[Transaction]) -> None:
         events: deque[object] = deque()
-        self._carry_out(entry, transactions.loaded(entry.machine, self.now()), events)
+        self._carry_out(entry, transaction_machine.loaded(entry.machine, self.now()), events)
         while events:
             self._feed(entry, events.popleft())
         self._timers.arm(entry)
@@ -224,7 +231,7 @@ class Coordinators:
         config = context.config
         self._groups.spawn(self._groups.sweep_for_ever(config["offsets.retention.check.interval.ms"], groupoffsets.Expire))
         every_ms = config["transaction.remove.expired.transaction.cleanup.interval.ms"]
-        self._transactions.spawn(self._transactions.sweep_for_ever(every_ms, transactions.Expire))
+        self._transactions.spawn(self._transactions.sweep_for_ever(every_ms, Expire))
 
     async def stop(self) -> None:
         """End timers and tasks; what was answered is in the logs already."""
@@ -237,4 +244,4 @@ class Coordinators:
         """Forget a deleted topic's committed offsets and transactions' partitions."""
         if self._groups is not None and self._transactions is not None:
             self._groups.topic_deleted(name, lambda: groupoffsets.TopicDeleted(name))
-            self._transactions.topic_deleted(name, lambda: transactions.TopicDeleted(name))
+            self._transactions.topic_deleted(name, lambda: TopicDeleted(name))

@@ -19,7 +19,7 @@ from penstock.broker.consumergroups import records as consumer_records
 from penstock.broker.consumergroups.state import ConsumerRecord
 from penstock.broker.machines import TopicPartition
 from penstock.broker.offsets import Committed, OffsetRecord
-from penstock.broker.transactions import Facts, TransactionRecord, TransactionState
+from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.batch import BatchBuilder, BatchError, RawBatch, split
 from penstock.pyx.batch import records as open_batch

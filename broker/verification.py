@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from penstock.broker.context import Context
 from penstock.broker.machines import TopicPartition
-from penstock.broker.transactions import AddPartitions
+from penstock.broker.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
 from penstock.pyx.border import Request, Unasked
 

@@ -4,7 +4,7 @@ Versions 0-5; from 3 on members are fenced by id and generation (KIP-447). The g
 the producer's ongoing transaction (AddOffsetsToTxn), so that nothing can be written after its marker; if it
 isn't the answer is TRANSACTION_ABORTABLE, before version 4 INVALID_TXN_STATE. From version 5 on it is added here
 (KIP-890). A transaction that is just ending answers COORDINATOR_LOAD_IN_PROGRESS, which clients try again.
-Decisions: the groups' `commits.py`, `broker/transactions.py`.
+Decisions: the groups' `commits.py`, `broker/transactions`.
 """
 
 from penstock.broker.context import Call, Context
@@ -12,7 +12,7 @@ from penstock.broker.groupoffsets import Commit
 from penstock.broker.machines import TopicPartition
 from penstock.broker.offsets import Committed
 from penstock.broker.topics import GROUP_OFFSETS
-from penstock.broker.transactions import AddPartitions
+from penstock.broker.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 

@@ -28,7 +28,6 @@ from typing import Any
 
 from sim.clockwork import Clockwork
 
-from penstock.broker import transactions
 from penstock.broker.classicgroups import events as classic_events
 from penstock.broker.classicgroups import machine as classic_machine
 from penstock.broker.classicgroups import state as classic_state
@@ -37,13 +36,18 @@ from penstock.broker.groupconfig import GroupConfig
 from penstock.broker.groupoffsets import Commit, Marker
 from penstock.broker.machines import Append, Appended, Reply, Tick, TopicPartition
 from penstock.broker.offsets import Committed, OffsetRecord
-from penstock.broker.transactions import (
+from penstock.broker.transactions import machine as transaction_machine
+from penstock.broker.transactions.events import AddPartitions, End, Init, MarkersWritten, ProducerResult, WriteMarkers
+from penstock.broker.transactions.partitions import verify
+from penstock.broker.transactions.producers import needs_producer_id
+from penstock.broker.transactions.state import (
+    PREPARED,
     Facts,
     Transaction,
     TransactionConfig,
     TransactionRecord,
     TransactionState,
-    WriteMarkers,
+    is_disposable,
 )
 from penstock.errors import ErrorCode as E
 
@@ -207,7 +211,7 @@ class World(Clockwork):
         incarnation_delay = self.random.randrange(1, 40)
         event.token = Token(self, finish)
         self.later(incarnation_delay, lambda: self._arrive(kind, name, event))
-        if isinstance(event, transactions.End) and event.raises_epoch and self.fault(0.1):
+        if isinstance(event, End) and event.raises_epoch and self.fault(0.1):
             again = replace(event, token=Token(self, lambda answer: None))
             self.later(self.random.randrange(1, TXN_TIMEOUT_MS), lambda: self._arrive(kind, name, again))
 
@@ -244,9 +248,7 @@ class World(Clockwork):
 
         def added(error: int) -> None:
             # What was stored meanwhile counts: the broker adds and appends in one step.
-            verdict = error or transactions.verify(
-                self.transaction(name), item.producer_id, item.producer_epoch, partition
-            )
+            verdict = error or verify(self.transaction(name), item.producer_id, item.producer_epoch, partition)
             if verdict:
                 self.count(f"refused {E(verdict).name} v{item.version}")
                 finish(verdict)
@@ -256,7 +258,7 @@ class World(Clockwork):
         if item.version < 2:
             added(E.NONE)
             return
-        event = transactions.AddPartitions(
+        event = AddPartitions(
             Token(self, added, self.incarnation, direct=True), item.producer_id, item.producer_epoch, [partition], 2
         )
         self.feed_transaction(name, event)
@@ -268,7 +270,7 @@ class World(Clockwork):
         event.token.incarnation = self.incarnation
         if kind == "transaction":
             machine = self.transaction(name)
-            if transactions.needs_producer_id(machine, event):
+            if needs_producer_id(machine, event):
                 event.fresh_producer_id = next(self.next_producer_id)
             self.feed_transaction(name, event)
         elif isinstance(event, Commit) and event.producer_id >= 0:
@@ -276,7 +278,7 @@ class World(Clockwork):
             if event.token.version >= 2:
                 self._commit_adding(name, tx, event)
                 return
-            error = transactions.verify(self.transaction(tx), event.producer_id, event.producer_epoch, OFFSETS)
+            error = verify(self.transaction(tx), event.producer_id, event.producer_epoch, OFFSETS)
             if error:
                 event.token.answer(error)
             else:
@@ -290,16 +292,14 @@ class World(Clockwork):
         incarnation = self.incarnation
 
         def added(error: int) -> None:
-            verdict = error or transactions.verify(
-                self.transaction(name), event.producer_id, event.producer_epoch, OFFSETS
-            )
+            verdict = error or verify(self.transaction(name), event.producer_id, event.producer_epoch, OFFSETS)
             if verdict or incarnation != self.incarnation:
                 event.token.answer(verdict or E.NOT_COORDINATOR)
             else:
                 self.feed_group(group, event)
 
         token = Token(self, added, incarnation, direct=True)
-        adding = transactions.AddPartitions(token, event.producer_id, event.producer_epoch, [OFFSETS], 2)
+        adding = AddPartitions(token, event.producer_id, event.producer_epoch, [OFFSETS], 2)
         self.feed_transaction(name, adding)
 
     # --- the coordinator's shell ----------------------------------------------------------------------------
@@ -327,9 +327,9 @@ class World(Clockwork):
     def feed_transaction(self, name: str, event: object) -> None:
         """The same for a transaction."""
         machine = self.transaction(name)
-        _, actions = transactions.step(machine, event, self.now)
+        _, actions = transaction_machine.step(machine, event, self.now)
         self.carry_out(name, actions, self.feed_transaction, STATE)
-        if transactions.is_disposable(machine):
+        if is_disposable(machine):
             self.transactions.pop(name, None)
         self._watch_transaction(name, machine)
 
@@ -392,7 +392,7 @@ class World(Clockwork):
                     self._tell_groups(action)
                 if not left:
                     refused = [e for e in errors if e not in (E.NONE, E.INVALID_PRODUCER_EPOCH)]
-                    self.feed_transaction(name, transactions.MarkersWritten(not refused))
+                    self.feed_transaction(name, MarkersWritten(not refused))
 
             return ended
 
@@ -411,7 +411,7 @@ class World(Clockwork):
 
     def _no_markers(self, name: str, incarnation: int) -> None:
         if incarnation == self.incarnation:
-            self.feed_transaction(name, transactions.MarkersWritten(True))
+            self.feed_transaction(name, MarkersWritten(True))
 
     def _tell_groups(self, action: WriteMarkers) -> None:
         for name in list(self.groups):
@@ -486,9 +486,9 @@ class World(Clockwork):
         for item in self.logs[STATE].written:
             for record in item.records:
                 assert isinstance(record, TransactionRecord)
-                transactions.load(self.transaction(item.owner), record)
+                transaction_machine.load(self.transaction(item.owner), record)
         for name, machine in list(self.transactions.items()):
-            self.carry_out(name, transactions.loaded(machine, self.now), self.feed_transaction, STATE)
+            self.carry_out(name, transaction_machine.loaded(machine, self.now), self.feed_transaction, STATE)
             self._watch_transaction(name, machine)
 
     # --- checks ---------------------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ class World(Clockwork):
         for name, machine in self.transactions.items():
             facts = machine.facts
             assert facts is not None
-            settled = facts.state not in (*transactions.PREPARED, TransactionState.ONGOING)
+            settled = facts.state not in (*PREPARED, TransactionState.ONGOING)
             self.require(settled, f"{name} is still {facts.state.shown}")
         outcomes: dict[int, set[bool]] = {}
         for partition in DATA:
@@ -768,7 +768,7 @@ class Producer:
     def start(self) -> None:
         """Become the one producer of this identity."""
         if not self.stopped:
-            self.ask(transactions.Init(None, TXN_TIMEOUT_MS), self.initialised)
+            self.ask(Init(None, TXN_TIMEOUT_MS), self.initialised)
 
     def ask(self, event: Any, then: Callable[[Any], None]) -> None:
         """A request to the transaction coordinator."""
@@ -785,7 +785,7 @@ class Producer:
             self.unsure = False
         self.id, self.epoch = producer_id, epoch
 
-    def initialised(self, answer: transactions.ProducerResult | None) -> None:
+    def initialised(self, answer: ProducerResult | None) -> None:
         """Begin, or wait for an older transaction to end."""
         if answer is None or answer.error:
             self.world.later(100, self.start)
@@ -805,7 +805,7 @@ class Producer:
             self.added(E.NONE, partitions, with_offsets)
             return
         wanted = [*partitions, *([OFFSETS] if with_offsets else [])]
-        event = transactions.AddPartitions(None, self.id, self.epoch, wanted)
+        event = AddPartitions(None, self.id, self.epoch, wanted)
         self.ask(event, lambda answer: self.added(answer, partitions, with_offsets))
 
     def added(self, answer: int | None, partitions: list[TopicPartition], with_offsets: bool) -> None:
@@ -901,10 +901,10 @@ class Producer:
 
     def ask_end(self, commit: bool, number: int) -> None:
         """EndTxn, also again."""
-        event = transactions.End(None, self.id, self.epoch, commit, self.version >= 2)
+        event = End(None, self.id, self.epoch, commit, self.version >= 2)
         self.ask(event, lambda answer: self.ended(answer, commit, number))
 
-    def ended(self, answer: transactions.ProducerResult | None, commit: bool, number: int) -> None:
+    def ended(self, answer: ProducerResult | None, commit: bool, number: int) -> None:
         """The next one; an answer that got lost is asked for again."""
         if answer is None or answer.error in (E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_NOT_AVAILABLE):
             self.world.later(50, lambda: self.ask_end(commit, number))

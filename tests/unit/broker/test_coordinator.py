@@ -25,7 +25,8 @@ from penstock.broker.offsets import Committed
 from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
-from penstock.broker.transactions import AddPartitions, End, Facts, Init, TransactionRecord, TransactionState
+from penstock.broker.transactions.events import AddPartitions, End, Init
+from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.batch import marker, marker_type, split
 

@@ -13,7 +13,7 @@ from logs import LOGS
 from penstock.broker import statelog
 from penstock.broker.classicgroups.state import GroupRecord, GroupSnapshot, MemberSnapshot
 from penstock.broker.offsets import Committed, OffsetRecord
-from penstock.broker.transactions import Facts, TransactionRecord, TransactionState
+from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.batch import marker, records, split
 from penstock.pyx.wire.codec import WireError

@@ -7,24 +7,30 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import transactions
 from penstock.broker.machines import NEVER, Append, Appended, Now, Reply, Tick
-from penstock.broker.transactions import (
-    EPOCH_EXHAUSTED,
-    EPOCH_MAX,
+from penstock.broker.transactions.events import (
     AddPartitions,
     End,
     Expire,
-    Facts,
     Init,
     MarkersWritten,
     ProducerResult,
     TopicDeleted,
+    WriteMarkers,
+)
+from penstock.broker.transactions.machine import load, loaded, step
+from penstock.broker.transactions.partitions import verify
+from penstock.broker.transactions.producers import needs_producer_id
+from penstock.broker.transactions.state import (
+    EPOCH_EXHAUSTED,
+    EPOCH_MAX,
+    RETRY_MS,
+    Facts,
     Transaction,
     TransactionConfig,
     TransactionRecord,
     TransactionState,
-    WriteMarkers,
+    is_disposable,
 )
 from penstock.errors import ErrorCode as E
 
@@ -65,7 +71,7 @@ class Bench:
     def feed(self, event: object) -> None:
         queue = [event]
         while queue:
-            _, actions = transactions.step(self.transaction, queue.pop(0), self.now)
+            _, actions = step(self.transaction, queue.pop(0), self.now)
             for action in actions:
                 if isinstance(action, Reply):
                     assert action.token not in self.replies, "a request is answered once"
@@ -105,7 +111,7 @@ class Bench:
     def ask(self, event: Any) -> Any:
         self.tokens += 1
         event.token = self.tokens
-        if isinstance(event, Init | End) and transactions.needs_producer_id(self.transaction, event):
+        if isinstance(event, Init | End) and needs_producer_id(self.transaction, event):
             event.fresh_producer_id = self.next_id
             self.next_id += 1
         self.feed(event)
@@ -131,8 +137,8 @@ class Bench:
         self.transaction = Transaction("x", self.config)
         self.hold, self.held = False, []
         for record in self.log:
-            transactions.load(self.transaction, record)
-        for action in transactions.loaded(self.transaction, self.now):
+            load(self.transaction, record)
+        for action in loaded(self.transaction, self.now):
             assert isinstance(action, WriteMarkers)
             self.feed(self.carry_out(action))
 
@@ -159,7 +165,7 @@ def test_every_step_is_stored_before_it_is_answered() -> None:
     bench = Bench()
     bench.hold = True
     assert bench.ask(Init(None, TIMEOUT_MS)) is None
-    assert transactions.step(bench.transaction, Tick(), bench.now)[1] == []
+    assert step(bench.transaction, Tick(), bench.now)[1] == []
     bench.release()
     assert bench.replies[1].producer_id == 100
     bench.hold = True
@@ -186,7 +192,7 @@ def test_strangers_and_zombies() -> None:
     bench = Bench()
     assert bench.add(PART) == E.INVALID_PRODUCER_ID_MAPPING
     assert bench.end(True) == E.INVALID_PRODUCER_ID_MAPPING
-    assert transactions.is_disposable(bench.transaction)
+    assert is_disposable(bench.transaction)
     bench.ongoing()
     assert bench.add(PART, producer=(5, 0)) == E.INVALID_PRODUCER_ID_MAPPING
     assert bench.add(PART, producer=(100, 1)) == E.PRODUCER_FENCED
@@ -216,7 +222,7 @@ def test_nothing_to_end() -> None:
 def test_a_timeout_that_is_refused(timeout_ms: int) -> None:
     bench = Bench()
     assert bench.init(timeout_ms=timeout_ms)[0] == E.INVALID_TRANSACTION_TIMEOUT
-    assert transactions.is_disposable(bench.transaction)
+    assert is_disposable(bench.transaction)
 
 
 def test_a_new_producer_fences_the_old_one() -> None:
@@ -321,7 +327,7 @@ def test_markers_that_fail_are_tried_again() -> None:
     bench.pass_ms(5_000)
     assert bench.state == "PrepareCommit"
     bench.markers_fail = False
-    bench.pass_ms(transactions.RETRY_MS)
+    bench.pass_ms(RETRY_MS)
     assert bench.state == "CompleteCommit"
 
 
@@ -337,7 +343,7 @@ def test_a_completion_that_cannot_be_stored_is_tried_again() -> None:
     bench.feed(appended)
     assert bench.state == "PrepareCommit"
     bench.refuse = 0
-    bench.pass_ms(transactions.RETRY_MS)
+    bench.pass_ms(RETRY_MS)
     assert bench.state == "CompleteCommit"
 
 
@@ -345,7 +351,7 @@ def test_what_is_not_stored_has_not_happened() -> None:
     bench = Bench()
     bench.refuse = E.NOT_ENOUGH_REPLICAS
     assert bench.init()[0] == E.COORDINATOR_NOT_AVAILABLE
-    assert transactions.is_disposable(bench.transaction)
+    assert is_disposable(bench.transaction)
     bench.refuse = 0
     bench.next_id = 100
     bench.init()
@@ -368,7 +374,7 @@ def test_a_timeout_that_cannot_be_stored_is_tried_again() -> None:
     bench.pass_ms(TIMEOUT_MS + 2_000)
     assert bench.state == "Ongoing"
     bench.refuse = 0
-    bench.pass_ms(transactions.RETRY_MS)
+    bench.pass_ms(RETRY_MS)
     assert bench.state == "CompleteAbort" and bench.facts.producer_epoch == 1
 
 
@@ -384,7 +390,7 @@ def test_unused_ids_expire() -> None:
     bench.wall_ms += DAY_MS
     bench.feed(Expire())
     assert bench.state == "Dead" and bench.log[-1].value is None
-    assert transactions.is_disposable(bench.transaction)
+    assert is_disposable(bench.transaction)
 
 
 def test_a_deleted_topic_needs_no_marker() -> None:
@@ -397,18 +403,18 @@ def test_a_deleted_topic_needs_no_marker() -> None:
 
 def test_verification() -> None:
     bench = Bench()
-    assert transactions.verify(bench.transaction, 100, 0, PART) == E.INVALID_PRODUCER_ID_MAPPING
+    assert verify(bench.transaction, 100, 0, PART) == E.INVALID_PRODUCER_ID_MAPPING
     bench.ongoing()
-    assert transactions.verify(bench.transaction, 100, 0, PART) == E.NONE
-    assert transactions.verify(bench.transaction, 100, 0, OTHER) == E.TRANSACTION_ABORTABLE
-    assert transactions.verify(bench.transaction, 100, 1, PART) == E.PRODUCER_FENCED
+    assert verify(bench.transaction, 100, 0, PART) == E.NONE
+    assert verify(bench.transaction, 100, 0, OTHER) == E.TRANSACTION_ABORTABLE
+    assert verify(bench.transaction, 100, 1, PART) == E.PRODUCER_FENCED
     bench.end(True)
-    assert transactions.verify(bench.transaction, 100, 0, PART) == E.TRANSACTION_ABORTABLE
+    assert verify(bench.transaction, 100, 0, PART) == E.TRANSACTION_ABORTABLE
     bench.add(OTHER)
-    assert transactions.verify(bench.transaction, 100, 0, PART) == E.TRANSACTION_ABORTABLE, "late for the one before"
+    assert verify(bench.transaction, 100, 0, PART) == E.TRANSACTION_ABORTABLE, "late for the one before"
     bench.markers_fail = True
     bench.end(True)
-    assert transactions.verify(bench.transaction, 100, 0, OTHER) == E.CONCURRENT_TRANSACTIONS
+    assert verify(bench.transaction, 100, 0, OTHER) == E.CONCURRENT_TRANSACTIONS
 
 
 # --- EndTxn from v5 on (KIP-890) --------------------------------------------------------------------------------------
@@ -457,7 +463,7 @@ def test_the_next_producer_id_waits_for_the_markers_of_the_one_before() -> None:
     bench.restart()
     assert bench.add(PART, producer=(101, 0)) == E.CONCURRENT_TRANSACTIONS
     bench.markers_fail = False
-    bench.pass_ms(2 * transactions.RETRY_MS)
+    bench.pass_ms(2 * RETRY_MS)
     assert bench.add(PART, producer=(101, 0)) == E.NONE
     assert bench.add(PART, producer=last) == E.INVALID_PRODUCER_ID_MAPPING
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.broker import verification
 from penstock.broker.context import Context
 from penstock.broker.machines import TopicPartition
-from penstock.broker.transactions import AddPartitions
+from penstock.broker.transactions.events import AddPartitions
 from penstock.errors import ErrorCode as E
 from penstock.pyx.border import Request, Unasked
 
