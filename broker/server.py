@@ -23,7 +23,7 @@ from penstock.broker import tasks
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.cleaner import LogCleaner
 from penstock.broker.context import Context, Endpoint
-from penstock.broker.coordinator import Coordinators
+from penstock.broker.coordinators import Coordinators
 from penstock.broker.disks import Disks
 from penstock.broker.dispatch import Dispatch
 from penstock.broker.faults import Faults

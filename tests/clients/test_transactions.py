@@ -15,7 +15,7 @@ from harness import BrokerProcess, WireConnection
 from kafka_jars import java
 from transaction_wire import add, commit_offset, end, init
 
-import penstock.broker.coordinator  # noqa: F401  (declares the failpoints)
+import penstock.broker.transactioncoordinator  # noqa: F401  (declares the failpoints)
 from penstock.errors import ErrorCode
 from penstock.failpoints import declared
 from penstock.pyx.batch import BatchBuilder

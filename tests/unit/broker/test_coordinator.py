@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from logs import LOGS
 
-from penstock.broker import coordinator, groupcoordinator, statelog
+from penstock.broker import groupcoordinator, statelog, transactioncoordinator
 from penstock.broker.classicgroups.events import Heartbeat, Join, Sync
 from penstock.broker.config import SCHEMA
 from penstock.broker.consumergroups.events import ConsumerHeartbeat
-from penstock.broker.coordinator import Coordinators, TransactionCoordinator
+from penstock.broker.coordinators import Coordinators
 from penstock.broker.features import Features
 from penstock.broker.groupcoordinator import GroupCoordinator
 from penstock.broker.groupoffsets import Commit, DeleteOffsets
@@ -25,6 +25,7 @@ from penstock.broker.offsets import Committed
 from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
+from penstock.broker.transactioncoordinator import TransactionCoordinator
 from penstock.broker.transactions.events import AddPartitions, End, Init
 from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
@@ -237,10 +238,10 @@ def test_a_decided_transaction_is_finished_at_the_start(play: Play) -> None:
 def test_a_transaction_over_many_partitions_takes_turns_with_others(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator, "MARKERS_AT_ONCE", 4)
+    monkeypatch.setattr(transactioncoordinator, "MARKERS_AT_ONCE", 4)
 
     async def steps(world: World) -> None:
-        count = coordinator.MARKERS_AT_ONCE * 2 + 5
+        count = transactioncoordinator.MARKERS_AT_ONCE * 2 + 5
         world.topics.make("wide", count)
         owner = await begin(world, "x", [("wide", n) for n in range(count)])
         ending = asyncio.create_task(world.transactions.end("x", End(None, *owner, False)))

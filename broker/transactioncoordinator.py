@@ -1,4 +1,4 @@
-"""The transaction coordinator, and both coordinators as the server starts and stops them.
+"""The transaction coordinator: producer ids, transactional ids, and the markers of their transactions.
 
 Markers of a transaction are appended to the data partitions as the shell appends records; after one in
 `__consumer_offsets` the groups of that partition are told, so that the offsets of the transaction become
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from penstock import log
-from penstock.broker import groupoffsets, statelog
+from penstock.broker import statelog
 from penstock.broker.context import Context
 from penstock.broker.features import TRANSACTION_VERSION
 from penstock.broker.groupcoordinator import GroupCoordinator
@@ -21,16 +21,7 @@ from penstock.broker.producerids import ProducerIds
 from penstock.broker.shell import Coordinator, Entry
 from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.broker.transactions import machine as transaction_machine
-from penstock.broker.transactions.events import (
-    AddPartitions,
-    End,
-    Expire,
-    Init,
-    MarkersWritten,
-    ProducerResult,
-    TopicDeleted,
-    WriteMarkers,
-)
+from penstock.broker.transactions.events import AddPartitions, End, Init, MarkersWritten, ProducerResult, WriteMarkers
 from penstock.broker.transactions.partitions import verify
 from penstock.broker.transactions.producers import needs_producer_id
 from penstock.broker.transactions.state import Transaction, TransactionConfig, TransactionRecord, is_disposable
@@ -41,8 +32,7 @@ from penstock.pyx.batch import RawBatch, marker
 BEFORE_MARKER = declare("coordinator.before_marker", "before each transaction marker is appended")
 AFTER_MARKERS = declare("coordinator.after_markers", "all markers are appended, completion isn't stored")
 
-# Markers that are written before the loop may do something else; a transaction of more partitions takes
-# turns.
+# Markers that are written before the loop may do something else; a transaction of more partitions takes turns.
 MARKERS_AT_ONCE = 64
 
 _log = log.get("broker.coordinator")
@@ -57,9 +47,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         super().__init__(context)
         self._groups = group_coordinator
         config = context.config
-        self._config = TransactionConfig(
-            config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"]
-        )
+        self._config = TransactionConfig(config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
         self.producer_ids = ProducerIds(context.store, context.node_id)
 
     def _new(self, name: str) -> Transaction:
@@ -211,37 +199,3 @@ class TransactionCoordinator(Coordinator[Transaction]):
     def live(self) -> Iterator[Transaction]:
         """Every transactional id that has a state."""
         return (entry.machine for entry in self.entries.values() if entry.machine.facts is not None)
-
-
-class Coordinators:
-    """Both coordinators, as the server starts and stops them."""
-
-    def __init__(self) -> None:
-        self._groups: GroupCoordinator | None = None
-        self._transactions: TransactionCoordinator | None = None
-
-    async def start(self, context: Context) -> None:
-        """Load the logs, finish decided transactions, start the timers; sets context.groups,
-        .transactions.
-        """
-        context.groups = self._groups = GroupCoordinator(context)
-        context.transactions = self._transactions = TransactionCoordinator(context, self._groups)
-        await self._groups.load()
-        await self._transactions.load()
-        config = context.config
-        self._groups.spawn(self._groups.sweep_for_ever(config["offsets.retention.check.interval.ms"], groupoffsets.Expire))
-        every_ms = config["transaction.remove.expired.transaction.cleanup.interval.ms"]
-        self._transactions.spawn(self._transactions.sweep_for_ever(every_ms, Expire))
-
-    async def stop(self) -> None:
-        """End timers and tasks; what was answered is in the logs already."""
-        if self._transactions is not None:
-            await self._transactions.stop()
-        if self._groups is not None:
-            await self._groups.stop()
-
-    def topic_deleted(self, name: str) -> None:
-        """Forget a deleted topic's committed offsets and transactions' partitions."""
-        if self._groups is not None and self._transactions is not None:
-            self._groups.topic_deleted(name, lambda: groupoffsets.TopicDeleted(name))
-            self._transactions.topic_deleted(name, lambda: TopicDeleted(name))
