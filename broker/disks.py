@@ -5,9 +5,6 @@ partition of a failed folder answers KAFKA_STORAGE_ERROR by itself. Here follows
 Metadata shows the partitions without a leader, and when no folder is left the broker stops. A failed folder stays offline
 until the next start: after a failed fsync nobody knows what the disk holds, so nothing is ever tried again.
 
-Segments that were rolled are flushed here too, in a thread of their own; and files that have room ahead for appends are
-cut once there are no more.
-
 A full disk is no failure. The ballast (ballast.py) is let go, so that the broker itself goes on: markers, committed
 offsets, checkpoints, the store, deletes. Clients' appends are refused with KAFKA_STORAGE_ERROR, which they try again, until
 there is room for the ballast. Without a ballast each append finds out for itself.
@@ -19,41 +16,40 @@ import asyncio
 import contextlib
 import errno
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock import log
 from penstock.broker import tasks
+from penstock.broker.aftercare import Aftercare
 from penstock.broker.logdirs import LogDir, LogDirs
 from penstock.broker.topics import Topics
 from penstock.pyx.logs import Logs
 
 LOOK_S = 1.0
 """How often a full disk is looked at."""
-FLUSH_PAUSE_S = 1.0
-"""Most time between the flushes of two logs that were rolled; else it is as long as the flush took."""
-IDLE_S = 0.5
-"""A log without an append for so long gives back what its file has ahead, within as long again."""
 HAS_ROOM, FULL, RESERVED = range(3)
 
 _log = log.get("broker.disks")
 
 
 class Disks:
-    """Watches the log folders from `start` to `stop`. On the loop; disks are touched in a thread of its own."""
+    """Watches the log folders from `start` to `stop`. On the loop; disks are touched in a thread of its own.
 
-    def __init__(self, dirs: LogDirs, logs: Logs, topics: Topics, all_failed: Callable[[], None]) -> None:
+    It hears what the data plane says of them (one eventfd for all), and lets `aftercare` look too.
+    """
+
+    def __init__(
+        self, dirs: LogDirs, logs: Logs, topics: Topics, aftercare: Aftercare, all_failed: Callable[[], None]
+    ) -> None:
         self._dirs = dirs
         self._logs = logs
         self._topics = topics
+        self._aftercare = aftercare
         self._all_failed = all_failed
         self._thread = ThreadPoolExecutor(1, "disks")
-        self._flusher = ThreadPoolExecutor(1, "flusher")
         self._full: set[str] = set()
         self._task: asyncio.Task[None] | None = None
-        self._flushing: asyncio.Task[None] | None = None
-        self._giving_back: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
     async def start(self) -> None:
@@ -69,15 +65,14 @@ class Disks:
     async def stop(self) -> None:
         """End; the ballasts stay until the folders are let go."""
         asyncio.get_running_loop().remove_reader(self._logs.news_fd)
-        running = [task for task in (self._task, self._flushing, self._giving_back) if task is not None]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
-        await asyncio.get_running_loop().run_in_executor(None, self._flusher.shutdown)
 
     def _hear(self) -> None:
         os.eventfd_read(self._logs.news_fd)
+        self._aftercare.look()
         self._news.set()
 
     async def _run(self) -> None:
@@ -91,12 +86,7 @@ class Disks:
             if not self._news.is_set():
                 continue
             self._news.clear()
-            states = self._logs.folder_states()
-            if any(state.rolled for state in states.values()) and _is_over(self._flushing):
-                self._flushing = tasks.start(self._flush(), "flush")
-            if any(state.ahead for state in states.values()) and _is_over(self._giving_back):
-                self._giving_back = tasks.start(self._give_back(), "give back")
-            for path, (failed, room, *_) in states.items():
+            for path, (failed, room, *_) in self._logs.folder_states().items():
                 log_dir = self._dirs.by_path(path)
                 if log_dir is None or log_dir.offline:
                     continue
@@ -104,24 +94,6 @@ class Disks:
                     self._fail(log_dir, failed)
                 elif room == FULL and path not in self._full:
                     await self._ran_full(log_dir)
-
-    async def _flush(self) -> None:
-        """Flush sealed segments soon, as Kafka does: after kill -9 only the segments that are written are checked."""
-        loop = asyncio.get_running_loop()
-        while any(state.rolled for state in self._logs.folder_states().values()):
-            began = time.monotonic()
-            await loop.run_in_executor(self._flusher, self._logs.flush_rolled, 1)
-            # Partitions that are filled alike are rolled together: their flushes shall not be one burst.
-            await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S))
-        try:
-            await loop.run_in_executor(self._flusher, self._logs.write_checkpoints)
-        except OSError as error:
-            _log.error("checkpoints can't be written: %s", error)
-
-    async def _give_back(self) -> None:
-        while any(state.ahead for state in self._logs.folder_states().values()):
-            await asyncio.sleep(IDLE_S)
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._logs.give_back_idle)
 
     def _fail(self, log_dir: LogDir, error: int) -> None:
         log_dir.error = os.strerror(error)
@@ -154,10 +126,6 @@ class Disks:
                 self._full.discard(path)
                 self._logs.set_room(path, HAS_ROOM)
                 _log.info("log_dir=%s has room again", path)
-
-
-def _is_over(task: asyncio.Task[None] | None) -> bool:
-    return task is None or task.done()
 
 
 def _take(log_dir: LogDir) -> bool:

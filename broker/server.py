@@ -7,7 +7,8 @@ least to recover first; each serves as soon as it is open, the others answer wha
 serves when all are open, or after OPEN_FIRST_S when recovery takes longer.
 
 Stop: network (no new requests, what is served is finished) -> handlers -> cleaner -> coordinators -> housekeeping ->
-logs (flushed, closed, checkpoints) -> store (the registration vanishes) -> clean-shutdown mark -> lock.
+disks -> aftercare -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) -> clean-shutdown mark ->
+lock.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker import tasks
+from penstock.broker.aftercare import Aftercare
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.cleaner import LogCleaner
 from penstock.broker.context import Context, Endpoint
@@ -142,9 +144,11 @@ class Server:
             dirs=dirs,
         )
         await context.load()
-        disks = Disks(dirs, self._logs, topics, self.failed.set)
+        aftercare = Aftercare(self._logs)
+        self._undo.append(aftercare.stop)
+        disks = Disks(dirs, self._logs, topics, aftercare, self.failed.set)
+        self._undo.append(disks.stop)  # Before aftercare, which it tells of work.
         await disks.start()
-        self._undo.append(disks.stop)
         housekeeping = Housekeeping(context)
         housekeeping.start()
         self._undo.append(housekeeping.stop)

@@ -118,7 +118,8 @@ def test_a_full_disk_is_looked_at_while_others_have_news(tmp_path: Path, monkeyp
         logs: Any = SimpleNamespace(
             news_fd=news_fd, folder_states=lambda: {path: FolderState(0, FULL, False, False)}, set_room=set_room
         )
-        disks = Disks(dirs, logs, SimpleNamespace(folder_failed=None), lambda: None)  # type: ignore[arg-type]
+        aftercare: Any = SimpleNamespace(look=lambda: None)
+        disks = Disks(dirs, logs, SimpleNamespace(folder_failed=None), aftercare, lambda: None)  # type: ignore[arg-type]
         await disks.start()
         for _ in range(200):
             os.eventfd_write(news_fd, 1)

@@ -1,0 +1,76 @@
+"""What appends leave to be done: segments that were rolled are flushed, and files that have room ahead for appends are cut
+once there are no more.
+
+No append waits for that. The data plane marks the log folder and writes an eventfd; `disks.py` hears it and tells us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock import log
+from penstock.broker import tasks
+from penstock.pyx.logs import Logs
+
+FLUSH_PAUSE_S = 1.0
+"""Most time between the flushes of two logs that were rolled; else it is as long as the flush took."""
+IDLE_S = 0.5
+"""A log without an append for so long gives back what its file has ahead, within as long again."""
+
+_log = log.get("broker.aftercare")
+
+
+class Aftercare:
+    """Of one broker's logs. Used on the loop; the work itself is done in threads, until `stop`."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+        self._threads = ThreadPoolExecutor(2, "aftercare")  # One for each work: a flush takes as long as its disk does.
+        self._flushing: asyncio.Task[None] | None = None
+        self._giving_back: asyncio.Task[None] | None = None
+
+    def look(self) -> None:
+        """Begin what is to be done and isn't under way."""
+        if self._rolled() and _is_over(self._flushing):
+            self._flushing = tasks.start(self._flush(), "flush")
+        if self._ahead() and _is_over(self._giving_back):
+            self._giving_back = tasks.start(self._give_back(), "give back")
+
+    async def stop(self) -> None:
+        """End; what is under way is waited for. Nobody may call `look` any more."""
+        running = [task for task in (self._flushing, self._giving_back) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+
+    def _rolled(self) -> bool:
+        return any(state.rolled for state in self._logs.folder_states().values())
+
+    def _ahead(self) -> bool:
+        return any(state.ahead for state in self._logs.folder_states().values())
+
+    async def _flush(self) -> None:
+        """Flush sealed segments soon, as Kafka does: after kill -9 only the segments that are written are checked."""
+        loop = asyncio.get_running_loop()
+        while self._rolled():
+            began = time.monotonic()
+            await loop.run_in_executor(self._threads, self._logs.flush_rolled, 1)
+            # Partitions that are filled alike are rolled together: their flushes shall not be one burst.
+            await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S))
+        try:
+            await loop.run_in_executor(self._threads, self._logs.write_checkpoints)
+        except OSError as error:
+            _log.error("checkpoints can't be written: %s", error)
+
+    async def _give_back(self) -> None:
+        """Give back the room ahead of idle logs; which are idle shows from one look to the next."""
+        while self._ahead():
+            await asyncio.sleep(IDLE_S)
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.give_back_idle)
+
+
+def _is_over(task: asyncio.Task[None] | None) -> bool:
+    return task is None or task.done()
