@@ -60,8 +60,13 @@ class Aftercare:
             await loop.run_in_executor(self._threads, self._logs.flush_rolled, 1)
             # Partitions that are filled alike are rolled together: their flushes shall not be one burst.
             await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S))
+            # What is rolled while they are written isn't told again: the loop's condition sees it.
+            if not self._rolled():
+                await self._write_checkpoints()
+
+    async def _write_checkpoints(self) -> None:
         try:
-            await loop.run_in_executor(self._threads, self._logs.write_checkpoints)
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.write_checkpoints)
         except OSError as error:
             _log.error("checkpoints can't be written: %s", error)
 

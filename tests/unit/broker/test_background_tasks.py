@@ -15,6 +15,7 @@ import pytest
 from penstock.broker import disks as disks_module
 from penstock.broker import housekeeping as housekeeping_module
 from penstock.broker import tasks
+from penstock.broker.aftercare import Aftercare
 from penstock.broker.ballast import Ballast
 from penstock.broker.consumergroups.state import ConsumerGroup
 from penstock.broker.disks import FULL, HAS_ROOM, Disks
@@ -132,6 +133,42 @@ def test_a_full_disk_is_looked_at_while_others_have_news(tmp_path: Path, monkeyp
 
     asyncio.run(run())
     dirs.close(clean=True)
+
+
+def test_a_segment_that_is_rolled_while_checkpoints_are_written_is_flushed_too() -> None:
+    """The data plane tells of a folder once: nobody says it again until the segments are flushed."""
+    rolled, flushes = [True], []
+
+    async def run() -> None:
+        loop, flushed_again = asyncio.get_running_loop(), asyncio.Event()
+
+        def flush_rolled(most: int) -> None:
+            rolled[0] = False
+            flushes.append(most)
+            if len(flushes) == 2:
+                loop.call_soon_threadsafe(flushed_again.set)
+
+        def write_checkpoints() -> None:
+            if len(flushes) == 1:
+                rolled[0] = True
+                asyncio.run_coroutine_threadsafe(look(), loop).result()
+
+        async def look() -> None:
+            aftercare.look()
+
+        logs: Any = SimpleNamespace(
+            folder_states=lambda: {"a": FolderState(0, HAS_ROOM, rolled[0], False)},
+            flush_rolled=flush_rolled,
+            write_checkpoints=write_checkpoints,
+        )
+        aftercare = Aftercare(logs)
+        aftercare.look()
+        try:
+            await asyncio.wait_for(flushed_again.wait(), 20)
+        finally:
+            await aftercare.stop()
+
+    asyncio.run(run())
 
 
 def test_a_store_that_can_not_end_its_session_is_closed_all_the_same(tmp_path: Path) -> None:
