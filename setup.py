@@ -17,6 +17,8 @@ MODULES: dict[str, list[str]] = {
     "codec": ["snappy", "lz4", "zstd", "z"],
     "batch": [],
     "messageset": [],
+    "rawbatch": [],
+    "builder": [],
     "convert": [],
     "ingest": [],
     "columns": [],

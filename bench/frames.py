@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.bench import wire
 from penstock.pipeline.demo import flights
-from penstock.pyx.batch import BatchBuilder
+from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.wire.codec import Message
 from penstock.pyx.wire.frame import encode_request
 

@@ -30,7 +30,7 @@ from penstock.broker.regex import Regex, RegexError, compile_regex
 from penstock.broker.shell import Coordinator, Entry
 from penstock.broker.topics import GROUP_OFFSETS, Topics
 from penstock.errors import ErrorCode
-from penstock.pyx.batch import BatchError, RawBatch, marker_type
+from penstock.pyx.rawbatch import BatchError, RawBatch, marker_type
 
 # Between two evaluations of a group's patterns, however often topics come and go.
 PATTERNS_EVERY_MS = 1_000

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.broker import statelog
-from penstock.pyx.batch import BatchError, RawBatch, marker_type, records
 from penstock.pyx.crc import crc32c
 from penstock.pyx.logs import room_end
-from penstock.pyx.messageset import count
+from penstock.pyx.rawbatch import BatchError, RawBatch, count_records, marker_type, records
 from penstock.pyx.wire.codec import WireError
 
 Row = dict[str, Any]
@@ -105,7 +104,7 @@ def _batch(raw: RawBatch, position: int) -> Row:
         "max_timestamp_ms": raw.max_timestamp,
     }
     if raw.magic < 2:
-        return {**row, "count": count(raw)}
+        return {**row, "count": count_records(raw)}
     row |= {
         "count": raw.record_count,
         "leader_epoch": raw.leader_epoch,

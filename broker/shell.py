@@ -31,7 +31,7 @@ from penstock.broker.machines import NEVER, Append, Appended, Now, Reply, Tick
 from penstock.broker.topics import internal_settings
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.pyx.batch import BatchError, RawBatch
+from penstock.pyx.rawbatch import BatchError, RawBatch
 from penstock.pyx.wire.codec import WireError
 
 BEFORE_APPEND = declare("coordinator.before_append", "a coordinator's record is decided, not yet in the log")

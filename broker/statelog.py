@@ -21,8 +21,9 @@ from penstock.broker.machines import TopicPartition
 from penstock.broker.offsets import Committed, OffsetRecord
 from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.batch import BatchBuilder, BatchError, RawBatch, split
-from penstock.pyx.batch import records as open_batch
+from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.rawbatch import BatchError, RawBatch, split
+from penstock.pyx.rawbatch import records as open_batch
 from penstock.pyx.wire.codec import WireError
 from penstock.pyx.wire.frame import decode_version, encode_versioned
 from penstock.pyx.wire.messages import (

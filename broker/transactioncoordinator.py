@@ -27,7 +27,7 @@ from penstock.broker.transactions.producers import needs_producer_id
 from penstock.broker.transactions.state import Transaction, TransactionConfig, TransactionRecord, is_disposable
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.pyx.batch import RawBatch, marker
+from penstock.pyx.rawbatch import RawBatch, marker
 
 BEFORE_MARKER = declare("coordinator.before_marker", "before each transaction marker is appended")
 AFTER_MARKERS = declare("coordinator.after_markers", "all markers are appended, completion isn't stored")

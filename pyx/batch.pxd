@@ -14,6 +14,11 @@
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.codec cimport CODEC_OK, CODEC_OVER_LIMIT, CODEC_ROTTEN, CODEC_UNKNOWN
+
+cdef enum:
+    MAGIC_2 = 2                                 # the newest; 0 and 1 are messages
+
 cdef enum:
     BASE_OFFSET_AT = 0
     LENGTH_AT = BASE_OFFSET_AT + 8
@@ -34,6 +39,7 @@ cdef enum:
     MESSAGE_ATTRIBUTES_AT = MAGIC_AT + 1        # one byte
     MESSAGE_TIMESTAMP_AT = MAGIC_AT + 2         # magic 1 only
     MESSAGE_SIZE_LEAST = MAGIC_AT + 10          # magic, attributes, key length, value length
+    RECORD_SIZE_LEAST = 7                       # length, attributes, two deltas, two lengths, header count
 
 cdef enum:
     CODEC_MASK = 0x07
@@ -185,6 +191,16 @@ cdef struct HeaderView:
 # Reads the record header at `p`; NULL when it is rotten.
 cdef const uint8_t* record_header(const uint8_t* p, const uint8_t* end, HeaderView* out) noexcept nogil
 
+# What a CodecFault means for the batch whose payload it was.
+cdef inline int payload_fault(int codec_fault) noexcept nogil:
+    if codec_fault == CODEC_OK:
+        return BATCH_OK
+    if codec_fault == CODEC_UNKNOWN:
+        return BATCH_BAD_CODEC
+    if codec_fault == CODEC_ROTTEN:
+        return BATCH_BAD_PAYLOAD
+    return BATCH_OVER_LIMIT if codec_fault == CODEC_OVER_LIMIT else BATCH_NO_MEMORY
+
 # The records of a batch, inflated when it is compressed: `*data` and `*n` are into the batch itself (codec 0)
 # or into `scratch`. 0 or a BatchFault (BATCH_BAD_CODEC, BATCH_BAD_PAYLOAD, BATCH_OVER_LIMIT). Magic 2 only.
 cdef int batch_payload(const uint8_t* p, const BatchHeader* header, size_t limit_bytes,
@@ -200,36 +216,3 @@ cdef enum:
     MARKER_SIZE = 78
 cdef int batch_write_marker(uint8_t* out, bint commit, int64_t producer_id, int16_t producer_epoch,
                             int32_t coordinator_epoch, int64_t timestamp_ms) noexcept nogil
-
-# A batch, or a message of magic 0 or 1, somewhere in a buffer that it keeps alive.
-cdef class RawBatch:
-    cdef BatchHeader header
-    cdef const uint8_t* data
-    cdef object owner                           # the memoryview that holds the buffer
-
-    @staticmethod
-    cdef RawBatch at(object view, const uint8_t* data, const BatchHeader* header)
-
-# Raises BatchError with the fault's words and the offset.
-cdef object raise_fault(int fault, int64_t offset)
-
-# Collects records, uncompressed, behind room for the header.
-cdef class BatchBuilder:
-    cdef vector[uint8_t] buffer
-    cdef readonly int codec
-    cdef readonly int level
-    cdef readonly int64_t max_bytes
-    cdef int32_t taken
-    cdef int64_t base_timestamp
-    cdef int64_t max_timestamp
-
-    cpdef clear(self)
-
-    # 1 taken, 0 full, BATCH_TOO_LARGE (for any batch), BATCH_NO_MEMORY. Key, value and the already encoded
-    # headers of `record` are set, its deltas are set here. Nothing is changed unless it was taken.
-    cdef int take(self, RecordView* record, int64_t timestamp_ms, size_t headers_size) noexcept nogil
-
-# Puts the header before the records in `plain` (codec 0), or both, compressed, into `packed`. The codec is in
-# `header.attributes`; `header.size` is set. 0 or a BatchFault.
-cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header,
-                      vector[uint8_t]& packed) noexcept nogil

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from penstock.pyx.batch import RawBatch
+from penstock.pyx.rawbatch import RawBatch
 
 class Column(NamedTuple):
     """Byte strings: the i-th is `data[starts[i]:starts[i + 1]]`, or null where `null[i]`."""

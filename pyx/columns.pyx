@@ -10,19 +10,17 @@ from libc.string cimport memcmp, memcpy, memset
 
 from penstock.pyx.batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_MAGIC, BATCH_BAD_RECORDS, BATCH_CONTROL, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT,
-    CODEC_MASK, LOG_APPEND_TIME_BIT, BatchBuilder, HeaderView, RawBatch, batch_finish, batch_is_control,
-    batch_payload, raise_fault, record_create_time, record_header, record_offset, record_read,
+    CODEC_MASK, LOG_APPEND_TIME_BIT, MAGIC_2, RECORD_SIZE_LEAST, HeaderView, batch_is_control, batch_payload,
+    record_create_time, record_header, record_offset, record_read,
 )
+from penstock.pyx.builder cimport BatchBuilder, batch_finish
 from penstock.pyx.codec cimport bytes_grow
 from penstock.pyx.messageset cimport Inner, MessageView, inner_offset, inner_timestamp, message_next, wrapper_open
+from penstock.pyx.rawbatch cimport RawBatch, raise_fault
 
 from collections import namedtuple
 
 import numpy
-
-cdef enum:
-    MAGIC_2 = 2
-    RECORD_SIZE_LEAST = 7
 
 Column = namedtuple("Column", ["data", "starts", "null"])
 

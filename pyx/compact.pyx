@@ -4,10 +4,11 @@ from cython.operator cimport dereference as at
 from libc.stdint cimport int8_t, uint64_t
 from penstock.pyx.batch cimport (
     BATCH_BAD_OFFSET, BATCH_BAD_RECORDS, BATCH_NO_MEMORY, CHECK_STORED, CODEC_MASK, DELETE_HORIZON_BIT,
-    LOG_APPEND_TIME_BIT, RECORDS_AT, RecordView, batch_check, batch_finish, batch_is_control, batch_is_transactional,
+    LOG_APPEND_TIME_BIT, RECORDS_AT, RecordView, batch_check, batch_is_control, batch_is_transactional,
     batch_last_offset, batch_marker_type, batch_parse, batch_payload, batch_write_header, record_create_time,
     record_offset, record_read,
 )
+from penstock.pyx.builder cimport batch_finish
 from penstock.pyx.codec cimport bytes_grow, bytes_resize
 from penstock.pyx.files cimport FILE_MODE, write_at
 from penstock.pyx.index cimport IndexFile, index_write

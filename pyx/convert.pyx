@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 from penstock.pyx.batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_RECORDS, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, BATCH_TOO_LARGE,
-    CODEC_MASK, CORRUPT_MESSAGE, LOG_APPEND_TIME_BIT, MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE,
+    CODEC_MASK, CORRUPT_MESSAGE, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE, BatchHeader, RecordView, batch_is_control, batch_parse, batch_payload,
     record_create_time, record_offset, record_read,
 )
@@ -16,10 +16,9 @@ from penstock.pyx.messageset cimport (
     wrapper_write,
 )
 
-from penstock.pyx.batch import BatchError
+from penstock.pyx.rawbatch import BatchError
 
 cdef enum:
-    MAGIC_2 = 2
     KAFKA_STORAGE_ERROR = 56
 
 # What all batches of a call share; the vectors keep their room from one to the next.

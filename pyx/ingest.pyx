@@ -5,10 +5,10 @@ from libc.string cimport memcpy
 from penstock.pyx.batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS, BATCH_BAD_TIMESTAMP,
     BATCH_BAD_TIMESTAMP_TYPE, BATCH_NO_KEY, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE,
-    CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, CODEC_MASK, INVALID_RECORD, LOG_APPEND_TIME_BIT, MESSAGE_CODEC_MOST,
-    MESSAGE_TOO_LARGE, RECORDS_AT, RecordView, batch_check, batch_check_header, batch_error_code, batch_is_control,
-    batch_marker_type, batch_parse, batch_payload, batch_set_max_timestamp, batch_write_header, record_create_time,
-    record_read,
+    CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, CODEC_MASK, INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2,
+    MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE, RECORDS_AT, RecordView, batch_check, batch_check_header, batch_error_code,
+    batch_is_control, batch_marker_type, batch_parse, batch_payload, batch_set_max_timestamp, batch_write_header,
+    record_create_time, record_read,
 )
 from penstock.pyx.codec cimport bytes_grow, bytes_resize, codec_compress
 from penstock.pyx.messageset cimport (
@@ -16,7 +16,6 @@ from penstock.pyx.messageset cimport (
 )
 
 cdef enum:
-    MAGIC_2 = 2
     RECORD_LIST_TOO_LARGE = 18
     KAFKA_STORAGE_ERROR = 56
     SCRATCH_KEPT_BYTES = 4 << 20

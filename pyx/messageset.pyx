@@ -1,25 +1,20 @@
 """Message sets of magic 0 and 1; see messageset.pxd."""
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from penstock.pyx.batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS,
-    BATCH_BAD_TIMESTAMP, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CODEC_MASK, LENGTH_AT,
-    LOG_APPEND_TIME_BIT, LOG_OVERHEAD, MAGIC_AT, MESSAGE_ATTRIBUTES_AT, MESSAGE_CODEC_MOST, MESSAGE_CRC_AT,
-    MESSAGE_TIMESTAMP_AT, RawBatch, batch_parse, raise_fault,
+    BATCH_BAD_TIMESTAMP, BATCH_NO_MEMORY, BATCH_OK, BATCH_TOO_LARGE, CODEC_MASK, LENGTH_AT, LOG_APPEND_TIME_BIT,
+    LOG_OVERHEAD, MAGIC_2, MAGIC_AT, MESSAGE_ATTRIBUTES_AT, MESSAGE_CODEC_MOST, MESSAGE_CRC_AT, MESSAGE_TIMESTAMP_AT,
+    batch_parse, payload_fault,
 )
 from penstock.pyx.codec cimport (
-    CODEC_LZ4, CODEC_OVER_LIMIT, CODEC_ROTTEN, CODEC_UNKNOWN, bytes_grow, bytes_resize, codec_compress,
-    codec_decompress, lz4_seal_header,
+    CODEC_LZ4, bytes_grow, bytes_resize, codec_compress, codec_decompress, lz4_seal_header,
 )
 from penstock.pyx.crc cimport crc32_zlib
 from penstock.pyx.endian cimport get_i32, get_u32, put_i32, put_i64, put_u32
 
-from penstock.pyx.batch import Record
-
 cdef enum:
-    MAGIC_2 = 2
     MESSAGE_SIZE_MOST = 34                      # of a message whose key and value have no bytes
 
 
@@ -72,7 +67,6 @@ cdef int inflate(const BatchHeader* header, const MessageView* outer, size_t lim
     cdef const uint8_t* value = outer.value
     cdef size_t n = <size_t>outer.value_length
     cdef int codec = header.attributes & CODEC_MASK
-    cdef int fault
     scratch.clear()
     if codec == 0 or codec > MESSAGE_CODEC_MOST:
         return BATCH_BAD_CODEC
@@ -86,14 +80,7 @@ cdef int inflate(const BatchHeader* header, const MessageView* outer, size_t lim
         if not lz4_seal_header(copy.data(), n, False):
             return BATCH_BAD_PAYLOAD
         value = copy.data()
-    fault = codec_decompress(codec, value, n, limit_bytes, scratch)
-    if fault == CODEC_UNKNOWN:
-        return BATCH_BAD_CODEC
-    if fault == CODEC_ROTTEN:
-        return BATCH_BAD_PAYLOAD
-    if fault == CODEC_OVER_LIMIT:
-        return BATCH_OVER_LIMIT
-    return BATCH_NO_MEMORY if fault else BATCH_OK
+    return payload_fault(codec_decompress(codec, value, n, limit_bytes, scratch))
 
 
 cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_bytes, bint check_crc,
@@ -243,53 +230,3 @@ cdef int message_at_time(const uint8_t* p, const BatchHeader* header, int64_t ti
         if timestamp[0] >= timestamp_ms and offset[0] >= from_offset:
             return BATCH_OK
     return BATCH_BAD_TIMESTAMP
-
-
-# Python
-
-cdef object some_bytes(const uint8_t* p, int32_t length):
-    return None if length < 0 else PyBytes_FromStringAndSize(<const char*>p, length)
-
-
-def messages(RawBatch raw, size_t limit_bytes=1 << 28):
-    """See messageset.pyi."""
-    cdef MessageView message
-    cdef BatchHeader inner
-    cdef Inner found
-    cdef vector[uint8_t] scratch
-    cdef const uint8_t* p = raw.data
-    cdef size_t left
-    cdef int fault
-    cdef list out = []
-    if raw.header.magic >= MAGIC_2:
-        raise_fault(BATCH_BAD_MAGIC, raw.header.base_offset)
-    if not raw.header.attributes & CODEC_MASK:
-        if not message_read(raw.data, &raw.header, &message):
-            raise_fault(BATCH_BAD_RECORDS, raw.header.base_offset)
-        return [Record(message.offset, message.timestamp, some_bytes(message.key, message.key_length),
-                       some_bytes(message.value, message.value_length), ())]
-    with nogil:
-        fault = wrapper_open(raw.data, &raw.header, limit_bytes, False, scratch, &found)
-    if fault != BATCH_OK:
-        raise_fault(fault, raw.header.base_offset)
-    p = found.data
-    left = found.n
-    while left and message_next(&p, &left, raw.header.magic, &inner, &message) == BATCH_OK:
-        out.append(Record(inner_offset(&found, &message), inner_timestamp(&raw.header, &message),
-                          some_bytes(message.key, message.key_length),
-                          some_bytes(message.value, message.value_length), ()))
-    return out
-
-
-def count(RawBatch raw, size_t limit_bytes=1 << 28):
-    """See messageset.pyi."""
-    cdef Inner found
-    cdef vector[uint8_t] scratch
-    cdef int fault
-    if raw.header.magic >= MAGIC_2 or not raw.header.attributes & CODEC_MASK:
-        return raw.header.record_count
-    with nogil:
-        fault = wrapper_open(raw.data, &raw.header, limit_bytes, False, scratch, &found)
-    if fault != BATCH_OK:
-        raise_fault(fault, raw.header.base_offset)
-    return found.count

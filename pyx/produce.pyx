@@ -8,6 +8,7 @@ from penstock.pyx.batch cimport (
     LAST_OFFSET_DELTA_AT,
     LENGTH_AT,
     LOG_OVERHEAD,
+    MAGIC_2,
     MAGIC_AT,
     TRANSACTIONAL_BIT,
     batch_error_text,
@@ -59,7 +60,6 @@ cdef enum:
     INVALID_RECORD = 87
     UNKNOWN_TOPIC_ID = 100
 
-    MAGIC_2 = 2
     CODEC_ZSTD = 4
     ZSTD_FROM = 7                     # the first version of Produce whose clients may send zstd
     INFLATED_PER_BYTE = 16            # of a request, beside what one batch may always be inflated to

@@ -1,6 +1,6 @@
 """The mirror's way to send a batch on: another header before the same, unread payload."""
 
-from penstock.pyx.batch import RawBatch
+from penstock.pyx.rawbatch import RawBatch
 
 def rewrite_header(
     raw: RawBatch, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool = True

@@ -10,16 +10,14 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memmove
 
 from penstock.pyx.batch cimport (
-    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BATCH_BAD_MAGIC, BATCH_CONTROL, CRC_AT, DELETE_HORIZON_BIT,
-    LEADER_EPOCH_AT, LOG_APPEND_TIME_BIT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, TRANSACTIONAL_BIT,
-    RawBatch, batch_is_control,
-    raise_fault,
+    ATTRIBUTES_AT, BASE_SEQUENCE_AT, BATCH_BAD_MAGIC, BATCH_CONTROL, CRC_AT, DELETE_HORIZON_BIT, LEADER_EPOCH_AT,
+    LOG_APPEND_TIME_BIT, MAGIC_2, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, TRANSACTIONAL_BIT, batch_is_control,
 )
 from penstock.pyx.crc cimport crc32c, crc32c_combine
 from penstock.pyx.endian cimport get_i16, get_u32, put_i16, put_i32, put_i64, put_u32
+from penstock.pyx.rawbatch cimport RawBatch, raise_fault
 
 cdef enum:
-    MAGIC_2 = 2
     COVERED = RECORDS_AT - ATTRIBUTES_AT        # bytes of the header under the checksum
 
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from logs import LOGS, NOW_MS, Log
 
-from penstock.pyx.batch import BatchBuilder, RawBatch, records
+from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.compactor import Cleanable, Compacted, Compactor, Pace, cleanable
+from penstock.pyx.rawbatch import RawBatch, records
 
 RETENTION_MS = 1000
 """delete.retention.ms of these tests."""

@@ -14,8 +14,9 @@ from typing import Self, TypeVar
 
 from logs import LOGS
 
-from penstock.pyx.batch import BatchBuilder, records, split
 from penstock.pyx.border import DataPlane, Request
+from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.rawbatch import records, split
 from penstock.pyx.wire.codec import Message
 from penstock.pyx.wire.frame import decode_response, encode_request
 from penstock.pyx.wire.messages import (

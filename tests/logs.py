@@ -8,9 +8,10 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.pyx.batch import BatchBuilder, RawBatch, split
+from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.logs import Housekept, Logs, Offsets, Producer
 from penstock.pyx.logtable import Recovered
+from penstock.pyx.rawbatch import RawBatch, split
 
 LOGS = Logs()
 """The logs of this test process; topics have names of their own."""

@@ -14,8 +14,7 @@ from typing import Any
 
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pyx.batch import BatchError, RawBatch
-from penstock.pyx.messageset import count
+from penstock.pyx.rawbatch import BatchError, RawBatch, count_records
 
 BUCKET_MS = 600_000
 # Somebody waits for the answer: a cluster that is away is said to be, soon.
@@ -90,6 +89,6 @@ async def _scan(admin: Admin, topic: str, counts: TopicCounts, on_progress: Call
 def _count(batch: RawBatch) -> int:
     """The header's count; a compressed message set of magic 0 or 1 says none and is opened (1 if it can't be)."""
     try:
-        return count(batch)
+        return count_records(batch)
     except BatchError:
         return 1

@@ -20,8 +20,9 @@ from penstock.pipeline.producer import Delivery, Producer
 from penstock.pipeline.properties import CODECS
 from penstock.pipeline.sender import Sender
 from penstock.pipeline.transaction import Fenced, TransactionalSender, TransactionState
-from penstock.pyx.batch import HEADER_SIZE, BatchBuilder, records
+from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.crc import crc32c
+from penstock.pyx.rawbatch import HEADER_SIZE, records
 
 TopicPartition = tuple[str, int]
 EARLY = {"auto.offset.reset": "earliest"}

@@ -18,7 +18,7 @@ from transaction_wire import add, commit_offset, end, init
 import penstock.broker.transactioncoordinator  # noqa: F401  (declares the failpoints)
 from penstock.errors import ErrorCode
 from penstock.failpoints import declared
-from penstock.pyx.batch import BatchBuilder
+from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.wire.messages import (
     AddOffsetsToTxnRequest,
     DescribeTransactionsRequest,

@@ -16,8 +16,8 @@ from logs import LOGS, NOW_MS
 from penstock import failpoints
 from penstock.failpoints import declared
 from penstock.pyx import compactor
-from penstock.pyx.batch import marker
 from penstock.pyx.compactor import Compactor, Pace
+from penstock.pyx.rawbatch import marker
 
 TOPIC = "killed"
 # Three segments become one: four names to .swap, a sync, eight old files, four names, an empty .txnindex, a sync.

@@ -23,8 +23,9 @@ from typing import Any
 import atheris
 
 from penstock.errors import KafkaError
-from penstock.pyx import batch, codec, columns, convert, crc, messageset
+from penstock.pyx import codec, columns, convert, crc, rawbatch
 from penstock.pyx.border import DataPlane
+from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.compactor import Compactor, Pace, RottenLogError
 from penstock.pyx.logs import Logs
 
@@ -57,13 +58,13 @@ def target(seeds: Callable[[], list[bytes]]) -> Callable[[Callable[[bytes], None
 
 def made_batches() -> list[bytes]:
     """Batches of every codec, plain, transactional and control ones."""
-    made = [batch.marker(True, 7, 1, 0, 1000)]
+    made = [rawbatch.marker(True, 7, 1, 0, 1000)]
     for number in range(5):
-        builder = batch.BatchBuilder(number)
+        builder = BatchBuilder(number)
         for index in range(4):
             builder.append(b"key%d" % index, b"value" * index, 1000 + index, [("header", b"x")])
         made.append(bytes(builder.build()))
-    builder = batch.BatchBuilder(0)
+    builder = BatchBuilder(0)
     builder.append(None, b"value", 1000)
     made.append(bytes(builder.build(7, 1, 0, True)))
     return made
@@ -104,18 +105,18 @@ def repaired(data: bytes) -> bytes:
 def batches(data: bytes) -> None:
     """Record batches and message sets: cut, checked, opened as records and as columns, rebuilt."""
     try:
-        cut = batch.split(repaired(data))
-    except batch.BatchError:
+        cut = rawbatch.split(repaired(data))
+    except rawbatch.BatchError:
         return
     for raw in cut:
         try:
             raw.check()
-            found = batch.records(raw, LIMIT_BYTES)
+            found = rawbatch.records(raw, LIMIT_BYTES)
             if raw.magic < 2:
-                assert messageset.count(raw, LIMIT_BYTES) == len(found)
+                assert rawbatch.count_records(raw, LIMIT_BYTES) == len(found)
             opened = columns.decode([raw], LIMIT_BYTES)
             assert raw.is_control or len(opened.offsets) == len(found)
-        except batch.BatchError:
+        except rawbatch.BatchError:
             continue
 
 
@@ -126,15 +127,15 @@ def conversion(data: bytes) -> None:
         return
     magic = data[0] & 1
     try:
-        stored = batch.split(repaired(data[1:]))
+        stored = rawbatch.split(repaired(data[1:]))
         converted = convert.down(repaired(data[1:]), magic, data[0] >> 1)
-    except batch.BatchError:
+    except rawbatch.BatchError:
         return
-    for raw in batch.split(converted):
+    for raw in rawbatch.split(converted):
         assert raw.magic <= magic
         # What the client can read is given as it is stored, be it rotten.
         if all(one.magic > magic for one in stored):
-            batch.records(raw)
+            rawbatch.records(raw)
 
 
 @target(lambda: [bytes([kind]) + codec.compress(kind, b"some text, some text, some text") for kind in range(1, 5)])
@@ -169,9 +170,9 @@ def append(data: bytes) -> None:
     except KafkaError:
         return
     stored = logs.read("append", 0, done.base_offset, 1 << 20)
-    for raw in batch.split(stored):
+    for raw in rawbatch.split(stored):
         raw.check()
-        batch.records(raw, LIMIT_BYTES)
+        rawbatch.records(raw, LIMIT_BYTES)
     assert logs.offsets("append", 0).log_end > done.base_offset
     if logs.size_bytes("append", 0) > 4 << 20:
         logs.delete("append", 0)
@@ -211,7 +212,7 @@ def recovery(data: bytes) -> None:
     at = where.log_start
     while at < where.log_end:
         stored = logs.read("damaged", 0, at, 1 << 20)
-        for raw in batch.split(stored):
+        for raw in rawbatch.split(stored):
             raw.check()
             at = raw.last_offset + 1
     logs.offset_for_timestamp("damaged", 0, 1001)
@@ -264,12 +265,12 @@ def _records_of(logs: Logs) -> set[tuple[int, int, bytes | None, bytes | None]]:
     found = set()
     where = logs.offsets("compacted", 0)
     at = where.log_start
-    with contextlib.suppress(KafkaError, batch.BatchError):  # garbage where a batch should be
+    with contextlib.suppress(KafkaError, rawbatch.BatchError):  # garbage where a batch should be
         while at < where.log_end and (stored := logs.read("compacted", 0, at, 1 << 20)):
-            for raw in batch.split(stored):
+            for raw in rawbatch.split(stored):
                 at = max(at, raw.last_offset) + 1
-                with contextlib.suppress(batch.BatchError):
-                    found |= {(r.offset, r.timestamp_ms, r.key, r.value) for r in batch.records(raw, LIMIT_BYTES)}
+                with contextlib.suppress(rawbatch.BatchError):
+                    found |= {(r.offset, r.timestamp_ms, r.key, r.value) for r in rawbatch.records(raw, LIMIT_BYTES)}
     return found
 
 
@@ -366,8 +367,8 @@ def main() -> None:
         print("\n".join(TARGETS))
         return
     name = sys.argv[1]
-    if not batch.__file__.startswith(os.environ["PYTHONPATH"]):
-        sys.exit(f"{batch.__file__} is not the sanitized module")
+    if not rawbatch.__file__.startswith(os.environ["PYTHONPATH"]):
+        sys.exit(f"{rawbatch.__file__} is not the sanitized module")
     folders = [Path(argument) for argument in sys.argv[2:] if not argument.startswith("-")]
     if folders and folders[0].is_dir():
         for number, seed in enumerate(SEEDS[name]()):

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messagesets import LOG_APPEND_TIME, Message, pack_set, unwrap, wrap
 
-from penstock.pyx import convert, messageset
-from penstock.pyx.batch import BatchBuilder, BatchError, Record, records, split
+from penstock.pyx import convert
+from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.columns import decode
+from penstock.pyx.rawbatch import BatchError, Record, count_records, records, split
 
 MAYBE_BYTES = st.none() | st.binary(max_size=100)
 MESSAGES = st.lists(st.tuples(MAYBE_BYTES, MAYBE_BYTES, st.integers(-1, 2**62)), min_size=1, max_size=20)
@@ -43,7 +44,7 @@ def test_sets_are_read(given_messages: Given, magic: int, codec: int, first: int
     expected = as_records(data, magic)
     found = [record for raw in split(data) for record in records(raw)]
     assert found == expected
-    assert sum(messageset.count(raw) for raw in split(data)) == len(given_messages)
+    assert sum(count_records(raw) for raw in split(data)) == len(given_messages)
     columns = decode(split(data))
     assert columns.offsets.tolist() == [record.offset for record in expected]
     assert columns.timestamps.tolist() == [record.timestamp_ms for record in expected]
@@ -100,7 +101,7 @@ def test_bent_sets_never_crash_a_reader(given_messages: Given, magic: int, codec
     except BatchError:
         return
     for raw in batches:
-        for reader in (records, messageset.count, lambda one: decode([one], 1 << 20)):
+        for reader in (records, count_records, lambda one: decode([one], 1 << 20)):
             with contextlib.suppress(BatchError):
                 reader(raw)
 

@@ -7,8 +7,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pyx.batch import BatchBuilder, RawBatch
+from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.crc import crc32c
+from penstock.pyx.rawbatch import RawBatch
 from penstock.pyx.rewrite import rewrite_header
 
 PRODUCERS = st.tuples(

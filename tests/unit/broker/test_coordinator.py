@@ -29,7 +29,7 @@ from penstock.broker.transactioncoordinator import TransactionCoordinator
 from penstock.broker.transactions.events import AddPartitions, End, Init
 from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.batch import marker, marker_type, split
+from penstock.pyx.rawbatch import marker, marker_type, split
 
 _ids = itertools.count(1)
 

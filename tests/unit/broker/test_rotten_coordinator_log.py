@@ -11,7 +11,8 @@ from harness import WireConnection
 from penstock.broker import Broker
 from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.errors import ErrorCode
-from penstock.pyx.batch import BatchBuilder, split
+from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.rawbatch import split
 from penstock.pyx.wire import messages
 from penstock.pyx.wire.codec import Message
 

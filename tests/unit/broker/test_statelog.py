@@ -15,7 +15,7 @@ from penstock.broker.classicgroups.state import GroupRecord, GroupSnapshot, Memb
 from penstock.broker.offsets import Committed, OffsetRecord
 from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.batch import marker, records, split
+from penstock.pyx.rawbatch import marker, records, split
 from penstock.pyx.wire.codec import WireError
 
 MEMBER = MemberSnapshot("m-1", "i", "c", "/127.0.0.1", 60_000, 10_000, b"sub", b"part")

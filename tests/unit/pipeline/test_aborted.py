@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pipeline.fetcher import committed_only
-from penstock.pyx.batch import BatchBuilder, RawBatch, marker
+from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.rawbatch import RawBatch, marker
 from penstock.pyx.wire.messages import FetchResponse
 
 Aborted = FetchResponse.AbortedTransaction

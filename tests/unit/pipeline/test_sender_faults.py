@@ -19,7 +19,8 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.client import Client
 from penstock.pipeline.producer import Producer
 from penstock.pipeline.sender import Produced, Sender
-from penstock.pyx.batch import BatchBuilder, RawBatch, records
+from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.rawbatch import RawBatch, records
 from penstock.pyx.wire import messages
 from penstock.pyx.wire.frame import decode_request, encode_response
 

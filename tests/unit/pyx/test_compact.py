@@ -11,8 +11,8 @@ from compacted import RETENTION_MS, CompactedLog, Kept, keyed
 from logs import LOGS, NOW_MS, delete_records, index_entries
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.batch import marker, split
 from penstock.pyx.compactor import Compactor, Pace, RottenLogError
+from penstock.pyx.rawbatch import marker, split
 
 PRODUCER = (7, 0)
 
@@ -82,7 +82,8 @@ def test_batches_keep_their_codec_and_header_fields(log: CompactedLog, codec: in
 
 
 def test_headers_of_records_stay(log: CompactedLog) -> None:
-    from penstock.pyx.batch import BatchBuilder, records
+    from penstock.pyx.builder import BatchBuilder
+    from penstock.pyx.rawbatch import records
 
     builder = BatchBuilder()
     builder.append(b"a", b"1", NOW_MS, headers=[("x", b"y"), ("z", None)])

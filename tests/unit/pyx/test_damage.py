@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 from logs import NOW_MS, TOPIC_ID, batch
 
-from penstock.pyx.batch import marker, split
 from penstock.pyx.logs import Logs
+from penstock.pyx.rawbatch import marker, split
 
 TOPIC = "hurt"
 CONFIG = {"segment_bytes": 900, "index_interval_bytes": 150}

@@ -22,7 +22,7 @@ from dataplane import (
 from logs import LOGS
 
 from penstock.errors import ErrorCode
-from penstock.pyx.batch import marker, split
+from penstock.pyx.rawbatch import marker, split
 from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 

@@ -15,8 +15,8 @@ import pytest
 from logs import LOGS, NOW_MS, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.batch import marker, split
 from penstock.pyx.crc import crc32c
+from penstock.pyx.rawbatch import marker, split
 
 
 def busy(root: Path, **config: int) -> Log:

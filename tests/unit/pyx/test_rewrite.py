@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pyx.batch import HEADER_SIZE, BatchError, RawBatch, marker, records
 from penstock.pyx.crc import crc32c
+from penstock.pyx.rawbatch import HEADER_SIZE, BatchError, RawBatch, marker, records
 from penstock.pyx.rewrite import rewrite_header
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records_java.hex"

@@ -1,9 +1,8 @@
-"""Record batches of magic 2 (and messages of magic 0 and 1, to be read): checked, split, built.
+"""Record batches of magic 2, and messages of magic 0 and 1: cut, checked, opened; markers made and read.
 
-Source: KIP-98 for the format, KIP-32 for timestamps, KIP-82 for record headers.
+Source: KIP-98 for the format, KIP-32 for timestamps, KIP-82 for record headers; KIP-31 and KAFKA-3160 for messages.
 """
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from typing_extensions import Buffer
@@ -107,6 +106,9 @@ def records(raw: RawBatch, limit_bytes: int = ...) -> list[Record]:
     Raises BatchError when anything inside is wrong; nothing is given then.
     """
 
+def count_records(raw: RawBatch, limit_bytes: int = ...) -> int:
+    """Count the records of a batch or message exactly; a wrapper is opened for it, without objects. Raises BatchError."""
+
 def marker(
     commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
 ) -> bytes:
@@ -114,68 +116,3 @@ def marker(
 
 def marker_type(raw: RawBatch) -> Literal["commit", "abort"]:
     """Say which marker a control batch is. Raises BatchError when it is none."""
-
-class BatchBuilder:
-    """Collects records and builds one batch of magic 2 from them.
-
-    `level` -1 is the codec's default. `max_bytes` bounds the size before compression; the first record is always taken,
-    so that no record can get stuck (who has a limit compares `size_in_bytes` or the result with it).
-    """
-
-    codec: int
-    level: int
-    max_bytes: int
-
-    def __init__(self, codec: int = 0, level: int = -1, max_bytes: int = ...) -> None:
-        """`max_bytes` is 1 MiB unless given. Raises ValueError for an unknown codec id."""
-
-    @property
-    def count(self) -> int: ...
-    @property
-    def size_in_bytes(self) -> int:
-        """Size of the batch so far with its header, before compression."""
-
-    def append(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-    ) -> bool:
-        """Take a record. False: the batch is full and the record was not taken.
-
-        Raises ValueError for a timestamp below -1, BatchError (MESSAGE_TOO_LARGE) for a record of 2 GiB.
-        """
-
-    def append_columns(
-        self,
-        *,
-        timestamps: Buffer,
-        key_data: Buffer | None = None,
-        key_starts: Buffer | None = None,
-        key_null: Buffer | None = None,
-        value_data: Buffer | None = None,
-        value_starts: Buffer | None = None,
-        value_null: Buffer | None = None,
-        first: int = 0,
-    ) -> int:
-        """Take records from columns shaped as `columns.Columns` has them, from record `first` on; no headers.
-
-        Gives how many were taken: less than what is left means full. A column left out is null in every record.
-        Raises ValueError when the arrays don't fit each other.
-        """
-
-    def build(
-        self,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-        transactional: bool = False,
-    ) -> bytes:
-        """Give the batch, base offset 0 and leader epoch -1, as producers send it. Raises ValueError when empty.
-
-        The records stay: building again with another sequence is allowed.
-        """
-
-    def clear(self) -> None:
-        """Forget the records, keep the memory."""
