@@ -28,7 +28,8 @@ from penstock.broker.context import Context
 from penstock.broker.topicconfig import topic_value
 from penstock.errors import KafkaError
 from penstock.pyx.checkpoint import Key, read_checkpoint, write_checkpoint
-from penstock.pyx.compactor import Cleanable, Compacted, Compactor, Pace, RottenLogError, cleanable
+from penstock.pyx.compactor import Cleanable, Compacted, Compactor, RottenLogError, cleanable
+from penstock.pyx.pace import Pace
 
 CHECKPOINT = "cleaner-offset-checkpoint"
 PASSING = frozenset((ENOSPC, EDQUOT, EMFILE, ENFILE))

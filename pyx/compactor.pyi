@@ -8,6 +8,7 @@ KafkaError(NOT_LEADER_OR_FOLLOWER). Times are ms, sizes bytes.
 from typing import NamedTuple
 
 from penstock.pyx.logs import Logs
+from penstock.pyx.pace import Pace
 
 class RottenLogError(Exception):
     """A batch can't be read (its bytes are wrong, or it inflates to more than the limit); the log is as it was."""
@@ -30,15 +31,6 @@ class Compacted(NamedTuple):
     keys: int
     segments_before: int
     segments_after: int
-
-class Pace:
-    """How fast all cleaners of a broker together read and write; 0 = no limit."""
-
-    def __init__(self, bytes_per_second: float = 0) -> None: ...
-    def limit(self, bytes_per_second: float) -> None:
-        """Change the limit; it holds from the next batch on."""
-    def end(self) -> None:
-        """End the passes that are under way (NOT_LEADER_OR_FOLLOWER) and refuse later ones."""
 
 def cleanable(
     logs: Logs, topic: str, partition: int, checkpoint: int, now_ms: int, min_lag_ms: int

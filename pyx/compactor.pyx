@@ -1,4 +1,5 @@
-"""Compaction passes over the logs of a broker: see compactor.pyi; the rules are in compact.pxd, the files in swap.pxd.
+"""Compaction passes over the logs of a broker: see compactor.pyi; the halves are in cleaning.pxd, the rules
+in compact.pxd, the files in swap.pxd.
 
 A pass holds the partition's `cleaning` lock from its first to its last step (stop and delete end it and wait), `upkeep`
 only while files change their names, and the partition's `lock` for moments. Segments are read and written without any
@@ -14,18 +15,18 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libcpp.algorithm cimport sort
 from libcpp.vector cimport vector
 from penstock.pyx.batch cimport BATCH_BAD_OFFSET, BatchHeader, batch_error_text
-from penstock.pyx.compact cimport (
-    CLEAN_CANCELLED, CLEAN_DONE, CLEAN_FULL, CLEAN_ROTTEN, AbortSpan, CleanPace, Cleaning, LastRecord,
-    clean_index, clean_segments, clean_track, pace_begin,
-)
+from penstock.pyx.cleanindex cimport clean_index
+from penstock.pyx.cleaning cimport CLEAN_CANCELLED, CLEAN_DONE, CLEAN_FULL, CLEAN_ROTTEN, Cleaning, LastRecord
+from penstock.pyx.compact cimport clean_segments
 from penstock.pyx.endian cimport get_i64
 from penstock.pyx.files cimport dropped, made
 from penstock.pyx.logconfig cimport LogConfig
 from penstock.pyx.offsetmap cimport OffsetMap, offsetmap_begin, offsetmap_clear
+from penstock.pyx.pace cimport Pace
 from penstock.pyx.partition cimport LogSetOwner, Partition, partition_find, partition_release, wake_reactors
 from penstock.pyx.partitionlog cimport PartitionLog, fail_log, is_offline, log_of
 from penstock.pyx.posix cimport (
-    EIO, atomic_load32, atomic_store32, fstat, pthread_mutex_lock, pthread_mutex_unlock, stat,
+    EIO, atomic_load32, fstat, pthread_mutex_lock, pthread_mutex_unlock, stat,
 )
 from penstock.pyx.producerstate cimport OpenTxn, ProducerEntry, producers_remove
 from penstock.pyx.recovery cimport snapshot_stem
@@ -38,6 +39,7 @@ from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY
 from penstock.pyx.txnindex cimport (
     TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
 )
+from penstock.pyx.txntrack cimport AbortSpan, track_begin
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
@@ -56,8 +58,6 @@ SWAPPED = declare("compact.swapped", "the cleaned files have their names, reader
 cdef enum:
     RELATIVE_MAX = 0x7fffffff
     NEVER = -1
-
-cdef double UNLIMITED = 1e15          # bytes a second: Kafka's default is the largest number there is
 
 
 class RottenLogError(Exception):
@@ -188,7 +188,7 @@ cdef void _last_records(PartitionLog* p, Cleaning* c) noexcept nogil:
 cdef int _index(Cleaning* c, const Picture* picture) noexcept nogil:
     cdef size_t i
     cdef int result
-    clean_track(c)
+    track_begin(&c.track)
     for i in range(picture.segments.size() - 1):
         if picture.segments[i].base_offset >= c.upper_bound:
             break
@@ -295,27 +295,6 @@ cdef void _fail(Partition* partition, int error) noexcept nogil:
     wake = fail_log(p, error)
     pthread_mutex_unlock(&p.lock)
     wake_reactors(partition, wake)
-
-
-cdef class Pace:
-    """How fast a broker's cleaners may work; see compactor.pyi."""
-
-    cdef CleanPace pace
-
-    def __cinit__(self, double bytes_per_second=0):
-        pace_begin(&self.pace)
-        self.limit(bytes_per_second)
-
-    def limit(self, double bytes_per_second):
-        """Change the limit; see compactor.pyi."""
-        pthread_mutex_lock(&self.pace.lock)
-        self.pace.bytes_per_second = bytes_per_second if bytes_per_second < UNLIMITED else 0
-        self.pace.free_ns = 0
-        pthread_mutex_unlock(&self.pace.lock)
-
-    def end(self):
-        """End what is under way; see compactor.pyi."""
-        atomic_store32(&self.pace.cancelled, 1)
 
 
 cdef class _Found:
@@ -445,11 +424,11 @@ cdef class Compactor:
                 if picture.segments[i].base_offset < c.first_dirty:
                     c.legacy_horizon_ms = _modified_ms(picture.segments[i]) - c.delete_retention_ms
             _last_records(p, c)
-            result = _aborted(picture, c.aborted)
+            result = _aborted(picture, c.track.aborted)
             if result == CLEAN_DONE:
                 result = _index(c, picture)
             keys = self.map.used
-            clean_track(c)
+            track_begin(&c.track)
         if result != CLEAN_DONE:
             found.fail(c, result)
         while first + 1 < picture.segments.size() and picture.segments[first].base_offset <= c.latest:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from logs import LOGS, NOW_MS, Log
 
 from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.compactor import Cleanable, Compacted, Compactor, Pace, cleanable
+from penstock.pyx.compactor import Cleanable, Compacted, Compactor, cleanable
+from penstock.pyx.pace import Pace
 from penstock.pyx.rawbatch import RawBatch, records
 
 RETENTION_MS = 1000

@@ -16,7 +16,8 @@ from logs import LOGS, NOW_MS
 from penstock import failpoints
 from penstock.failpoints import declared
 from penstock.pyx import compactor
-from penstock.pyx.compactor import Compactor, Pace
+from penstock.pyx.compactor import Compactor
+from penstock.pyx.pace import Pace
 from penstock.pyx.rawbatch import marker
 
 TOPIC = "killed"

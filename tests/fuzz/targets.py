@@ -26,8 +26,9 @@ from penstock.errors import KafkaError
 from penstock.pyx import codec, columns, convert, crc, rawbatch
 from penstock.pyx.border import DataPlane
 from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.compactor import Compactor, Pace, RottenLogError
+from penstock.pyx.compactor import Compactor, RottenLogError
 from penstock.pyx.logs import Logs
+from penstock.pyx.pace import Pace
 
 # The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds.
 with atheris.instrument_imports(["penstock.pyx.wire"]) if sys.argv[1:2] == ["wire"] else contextlib.nullcontext():

@@ -11,7 +11,8 @@ from compacted import RETENTION_MS, CompactedLog, Kept, keyed
 from logs import LOGS, NOW_MS, delete_records, index_entries
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.compactor import Compactor, Pace, RottenLogError
+from penstock.pyx.compactor import Compactor, RottenLogError
+from penstock.pyx.pace import Pace
 from penstock.pyx.rawbatch import marker, split
 
 PRODUCER = (7, 0)

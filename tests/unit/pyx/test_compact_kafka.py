@@ -17,7 +17,8 @@ from logs import LOGS
 from messagesets import GZIP, Message, pack_set, wrap
 
 from penstock.pyx.checkpoint import read_checkpoint
-from penstock.pyx.compactor import Compactor, Pace
+from penstock.pyx.compactor import Compactor
+from penstock.pyx.pace import Pace
 from penstock.pyx.rawbatch import RawBatch, marker, records, split
 
 TOPIC = "compared"
