@@ -23,6 +23,7 @@ MODULES: dict[str, list[str]] = {
     "ingest": [],
     "columns": [],
     "rewrite": [],
+    "room": [],
     "segment": [],
     "producerstate": [],
     "swap": [],

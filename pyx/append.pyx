@@ -27,9 +27,9 @@ from penstock.pyx.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
 )
 from penstock.pyx.recovery cimport replay_batch
+from penstock.pyx.room cimport room_is_ahead
 from penstock.pyx.segment cimport (
-    Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_is_ahead,
-    segment_write,
+    Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
 )
 from penstock.pyx.upkeep cimport flush_log, roll
 
@@ -227,7 +227,7 @@ cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* 
     result = segment_write(s, gathered.pieces, gathered.bytes, &broken)
     if result != 0:
         error = _refused_by_disk(p, result, broken, wake)
-    elif segment_is_ahead(s) and not p.ahead:
+    elif room_is_ahead(&s.room, s.size) and not p.ahead:
         _tell_ahead(p)
     for i in range(gathered.parts.size()):
         gathered.parts[i].done.error = error

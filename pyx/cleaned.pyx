@@ -2,12 +2,12 @@
 
 from penstock.pyx.cleaning cimport CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE
 from penstock.pyx.codec cimport bytes_grow
-from penstock.pyx.files cimport FILE_MODE, write_at
+from penstock.pyx.files cimport FILE_MODE, LOG_MAX_BYTES, write_at
 from penstock.pyx.index cimport IndexFile, index_write
 from penstock.pyx.pace cimport pace_take
 from penstock.pyx.posix cimport ENOMEM, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, errno, fsync, futimens, memcpy, open
 from penstock.pyx.segment cimport (
-    FILE_MAX_BYTES, segment_index_batch, segment_new, segment_reset_indexes, segment_seal,
+    segment_index_batch, segment_new, segment_reset_indexes, segment_seal,
 )
 
 
@@ -19,7 +19,7 @@ cdef int cleaned_begin(
     cdef size_t i
     out.segment = s
     out.position = 0
-    out.spare = FILE_MAX_BYTES         # positions in an index are 32 bits
+    out.spare = LOG_MAX_BYTES          # positions in an index are 32 bits
     out.changed = group.size() > 1
     for i in range(group.size()):
         out.spare -= group[i].size

@@ -24,6 +24,7 @@ cdef extern from *:
 cdef enum:
     FILE_MODE = 0o644
     FOLDER_MODE = 0o755
+    LOG_MAX_BYTES = 0x7fffffff         # Kafka opens no larger .log file
 
 cdef inline int64_t wall_ms() noexcept nogil:
     cdef timespec now

@@ -30,7 +30,8 @@ from penstock.pyx.read cimport (
     SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read,
     read_release,
 )
-from penstock.pyx.segment cimport WALK_BATCH, WALK_END, segment_room_end
+from penstock.pyx.room cimport room_bound
+from penstock.pyx.segment cimport WALK_BATCH, WALK_END
 from penstock.pyx.upkeep cimport Kept, flush_log, give_back_if_idle, housekeep_log, settle_log
 
 from penstock.errors import ErrorCode, KafkaError
@@ -48,7 +49,7 @@ globals()["Appended"] = AppendedTo
 
 def room_end(int64_t batches_end):
     """How far zeros go that were written behind batches; see logs.pyi."""
-    return segment_room_end(batches_end)
+    return room_bound(batches_end)
 
 
 # 0 or errno, of anything that couldn't be written since the last time.

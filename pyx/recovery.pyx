@@ -15,8 +15,9 @@ from penstock.pyx.producerstate cimport (
     EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open, producers_get,
     producers_put, producers_read, producers_remove,
 )
+from penstock.pyx.room cimport room_is_zeros
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch, segment_is_room,
+    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch,
     segment_named_offset, segment_new, segment_open, segment_release, segment_reset_indexes, segment_seal, segment_stem,
     walk_begin, walk_next,
 )
@@ -260,7 +261,7 @@ cdef int _cut(Segment* s, int64_t good, int64_t end, RecoveryReport* report) noe
     fd = segment_open(s, False)
     if fd < 0:
         return -fd
-    room = segment_is_room(fd, good, end)
+    room = room_is_zeros(fd, good, end)
     if room < 0:
         return -room
     if ftruncate(fd, good) != 0:

@@ -19,10 +19,7 @@ from libcpp.vector cimport vector
 from penstock.pyx.batch cimport BatchHeader
 from penstock.pyx.index cimport IndexFile
 from penstock.pyx.posix cimport iovec, pthread_mutex_t
-
-cdef enum:
-    ROOM_BYTES = 256 << 10             # zeros behind the batches go to a multiple of this
-    FILE_MAX_BYTES = 0x7fffffff        # Kafka opens no larger one
+from penstock.pyx.room cimport Room
 
 cdef struct Segment:
     int32_t refs                       # the partition's list holds one
@@ -35,10 +32,7 @@ cdef struct Segment:
     int64_t base_offset
     int64_t next_offset                # one past the last record
     int64_t size                       # bytes of whole batches in the .log file
-    int64_t reserved                   # up to here the file has blocks, or was refused them; 0: no more than it needs
-    int64_t zeroed                     # up to here the file has zeros behind the batches; 0: none
-    int64_t settled                    # its size when it last had neither, or was opened
-    bint writes_zeros                  # where that pays
+    Room room                          # what the .log file has behind its batches
     int64_t first_timestamp            # of the first batch; -1 unknown: created_ms counts
     int64_t max_timestamp              # -1: none
     int64_t max_timestamp_offset       # last offset of the first batch that has it
@@ -93,15 +87,7 @@ cdef int segment_open(Segment* s, bint create) noexcept nogil
 # before, or `broken` is set. The size grows only with segment_index_batch.
 cdef int segment_write(Segment* s, vector[iovec]& pieces, int64_t n, bint* broken) noexcept nogil
 
-# How far zeros go that were written behind batches which end here.
-cdef inline int64_t segment_room_end(int64_t batches_end) noexcept nogil:
-    return min((batches_end // ROOM_BYTES + 1) * ROOM_BYTES, <int64_t>FILE_MAX_BYTES)
-
-# Whether what a file has between them is such zeros, and nothing else. 1, 0 or -errno.
-cdef int segment_is_room(int fd, int64_t batches_end, int64_t file_end) noexcept nogil
-# Whether the file has more than its batches: blocks, zeros.
-cdef bint segment_is_ahead(const Segment* s) noexcept nogil
-# Gives all of that back. Nobody may append meanwhile. 0 or errno.
+# Gives back the room behind the batches. Nobody may append meanwhile. 0 or errno.
 cdef int segment_give_back(Segment* s) noexcept nogil
 
 # Accounts for one batch at `position`: index entries by Kafka's rule, largest timestamp, next offset.

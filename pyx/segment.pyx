@@ -1,8 +1,5 @@
 """Segments: see segment.pxd."""
 
-import os
-import re
-
 from penstock.pyx.batch cimport (
     BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
     batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
@@ -16,21 +13,18 @@ from penstock.pyx.index cimport (
 )
 from penstock.pyx.messageset cimport message_at_time
 from penstock.pyx.posix cimport (
-    EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, EXT4_SUPER_MAGIC, FALLOC_FL_KEEP_SIZE, O_CLOEXEC, O_CREAT,
-    O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32,
-    atomic_load32, close, errno, fallocate, fdatasync, fstatfs, ftruncate, memcmp, open, pthread_mutex_destroy,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pwritev, rename, snprintf, stat, stat_path, statfs,
-    strlen, strncmp, sync_file_range, unlink,
+    EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, O_CLOEXEC, O_CREAT, O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER,
+    SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32, atomic_load32, close, errno, fdatasync,
+    ftruncate, open, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename,
+    snprintf, stat, stat_path, strlen, strncmp, sync_file_range, unlink,
 )
+from penstock.pyx.room cimport room_give_back, room_reserve, room_wants_blocks, room_wants_zeros, room_write
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor
 from penstock.pyx.txnindex cimport txnindex_add
 
 cdef enum:
     NAME_DIGITS = 20
     WRITE_OUT_BYTES = 4 << 20
-    AHEAD_FROM_BYTES = 2 << 20         # appended since the file had nothing ahead: less isn't worth it
-    RESERVE_SHARE = 2                  # of those bytes
-    RESERVE_MAX_BYTES = 4 << 20
     FIND_CHUNK = 8192                  # one read finds a batch when index.interval.bytes is the default 4096
     TIME_CHUNK = 65536
     INFLATED_MAX_BYTES = 64 << 20      # a batch that inflates to more isn't opened for its timestamps
@@ -40,10 +34,6 @@ SUFFIXES[0] = b".log"
 SUFFIXES[1] = b".index"
 SUFFIXES[2] = b".timeindex"
 SUFFIXES[3] = b".txnindex"
-
-# ext4 takes what is written in large folios from Linux 6.16 on.
-cdef bint LARGE_FOLIOS = [int(n) for n in re.findall(r"\d+", os.uname().release)[:2]] >= [6, 16]
-cdef uint8_t ZEROS[ROOM_BYTES]
 
 
 cdef string segment_stem(const string& folder, int64_t base_offset) noexcept nogil:
@@ -132,68 +122,10 @@ cdef int segment_open(Segment* s, bint create) noexcept nogil:
     return fd
 
 
-# Blocks for what is going to be appended, a few MiB at once: ext4 takes a quarter less time for a write to blocks that
-# it has than for one whose blocks it has to keep account of. The file keeps its size, so nobody sees it; the rest is
-# given back. On other file systems nothing was measured, so nothing is done.
-cdef void _reserve(Segment* s, int fd, int64_t n) noexcept nogil:
-    cdef int64_t ahead = n + min((s.size - s.settled) // RESERVE_SHARE, <int64_t>RESERVE_MAX_BYTES)
-    cdef statfs where
-    if fstatfs(fd, &where) == 0 and where.f_type == EXT4_SUPER_MAGIC:
-        fallocate(fd, FALLOC_FL_KEEP_SIZE, s.size, ahead)      # a full disk is met by the write
-        s.writes_zeros = LARGE_FOLIOS
-    s.reserved = s.size + ahead
-
-
-# The batches with zeros behind them up to the next round position, for the appends to come. The page cache takes a
-# write in folios as large as its position is round, and those of an append that begins anywhere are single pages;
-# these zeros make all of them large, and writing them, writing them out and freeing them costs half and less. False
-# if not even the batches were written, as far as one can tell.
-cdef bint _write_with_zeros(Segment* s, int fd, vector[iovec]& pieces, int64_t n) noexcept nogil:
-    cdef int64_t end = s.size + n
-    cdef iovec zeros
-    cdef ssize_t put
-    zeros.iov_base = ZEROS
-    zeros.iov_len = <size_t>(segment_room_end(end) - end)
-    pieces.push_back(zeros)
-    put = pwritev(fd, pieces.data(), <int>pieces.size(), s.size)
-    pieces.pop_back()
-    if put < n:
-        return False
-    s.zeroed = s.size + put
-    return True
-
-
-cdef int segment_is_room(int fd, int64_t batches_end, int64_t file_end) noexcept nogil:
-    cdef vector[uint8_t] tail
-    cdef int64_t got
-    if file_end != segment_room_end(batches_end):
-        return 0
-    tail.resize(<size_t>(file_end - batches_end))
-    got = read_at(fd, tail.data(), tail.size(), batches_end)
-    if got < 0:
-        return <int>got
-    return memcmp(tail.data(), ZEROS, tail.size()) == 0
-
-
-# With the segment's lock.
-cdef int _give_back(Segment* s) noexcept nogil:
-    if s.fd >= 0 and segment_is_ahead(s) and ftruncate(s.fd, s.size) != 0:
-        return errno
-    s.reserved = 0
-    s.zeroed = 0
-    s.settled = s.size
-    s.writes_zeros = False
-    return 0
-
-
-cdef bint segment_is_ahead(const Segment* s) noexcept nogil:
-    return s.reserved > s.size or s.zeroed > s.size
-
-
 cdef int segment_give_back(Segment* s) noexcept nogil:
     cdef int result
     pthread_mutex_lock(&s.lock)
-    result = _give_back(s)
+    result = room_give_back(&s.room, s.fd, s.size)
     pthread_mutex_unlock(&s.lock)
     return result
 
@@ -204,9 +136,9 @@ cdef int segment_write(Segment* s, vector[iovec]& pieces, int64_t n, bint* broke
     broken[0] = False
     if fd < 0:
         return -fd
-    if s.size + n > s.reserved and s.size - s.settled >= AHEAD_FROM_BYTES:
-        _reserve(s, fd, n)
-    if s.writes_zeros and FILE_MAX_BYTES > s.size + n > s.zeroed and _write_with_zeros(s, fd, pieces, n):
+    if room_wants_blocks(&s.room, s.size, n):
+        room_reserve(&s.room, fd, s.size, n)
+    if room_wants_zeros(&s.room, s.size, n) and room_write(&s.room, fd, pieces, s.size, n):
         return 0
     result = write_pieces_at(fd, pieces.data(), <int>pieces.size(), s.size)
     if result != 0 and ftruncate(fd, s.size) != 0:
@@ -362,7 +294,7 @@ cdef int segment_settle(Segment* s) noexcept nogil:
     pthread_mutex_lock(&s.lock)
     result = _write_indexes(s)
     if result == 0:
-        result = _give_back(s)
+        result = room_give_back(&s.room, s.fd, s.size)
     s.unflushed = result != 0
     pthread_mutex_unlock(&s.lock)
     return result
@@ -384,7 +316,7 @@ cdef void segment_rest(Segment* s) noexcept nogil:
         s.touched = False
         return
     pthread_mutex_lock(&s.lock)
-    if s.fd >= 0 and _give_back(s) == 0:
+    if s.fd >= 0 and room_give_back(&s.room, s.fd, s.size) == 0:
         close(s.fd)
         s.fd = -1
     if not s.unflushed:

@@ -344,6 +344,6 @@ cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryRep
     for i in range(p.log.segments.size()):
         p.changed = p.changed or (p.log.segments[i].unflushed and p.log.segments[i].size > 0)
         p.log.segments[i].touched = False
-        p.log.segments[i].settled = p.log.segments[i].size
+        p.log.segments[i].room.settled = p.log.segments[i].size
         segment_rest(p.log.segments[i])
     return 0
