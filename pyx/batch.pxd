@@ -88,7 +88,6 @@ cdef enum:
     CHECK_NO_CONTROL = 2
     CHECK_CLEAN = 4                             # magic 2, no unused bits or LogAppendTime, producer fits
     CHECK_CLIENT = CHECK_DENSE | CHECK_NO_CONTROL | CHECK_CLEAN
-    CHECK_COORDINATOR = CHECK_DENSE | CHECK_CLEAN
 
 cdef struct BatchHeader:
     int64_t base_offset
@@ -150,9 +149,6 @@ cdef void batch_set_offset(uint8_t* p, int64_t base_offset, int32_t leader_epoch
 # In place: the max timestamp and, if wanted, the LogAppendTime bit (the base timestamp stays, as in Kafka). The
 # CRC follows from the old one by linearity, so the payload isn't read, and a CRC that was wrong stays wrong.
 cdef void batch_set_max_timestamp(uint8_t* p, int64_t size, int64_t max_ms, bint log_append_time) noexcept nogil
-
-cdef inline void batch_set_log_append_time(uint8_t* p, int64_t size, int64_t now_ms) noexcept nogil:
-    batch_set_max_timestamp(p, size, now_ms, True)
 
 # 1 for a commit marker, 0 for an abort marker, BATCH_BAD_RECORDS for anything else (other control types,
 # rotten). The batch is a parsed control batch. `coordinator_epoch` may be NULL.
