@@ -24,7 +24,7 @@ cdef extern from "sys/vfs.h" nogil:
     int fstatfs(int fd, statfs* out) noexcept
 
 cdef extern from "linux/magic.h" nogil:
-    long EXT4_SUPER_MAGIC
+    long EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC
 
 cdef extern from "string.h" nogil:
     void* memcpy(void* to, const void* source, size_t n) noexcept
