@@ -1,14 +1,12 @@
 """UpdateFeatures (KIP-584): bring features to other levels. Versions 0-2.
 
-All updates of a request are made, or none. To version 1 the answer tells each feature's error, from 2 on one for all.
-Levels and what they mean: `broker/features.py`.
+All updates of a request are made, or none; the answer tells the first error, or (to version 1) of each feature that it
+was done, as Apache Kafka 4.3.1 does. Levels and what they mean: `broker/features.py`.
 """
-
-from collections import Counter
 
 from penstock.broker.context import Call, Context
 from penstock.broker.features import UpgradeType
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import KafkaError
 from penstock.pyx.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 KEY, VERSIONS = 57, (0, 2)
@@ -19,36 +17,20 @@ Result = UpdateFeaturesResponse.UpdatableFeatureResult
 
 async def handle(context: Context, request: UpdateFeaturesRequest, call: Call) -> UpdateFeaturesResponse:
     """Check all, then store all."""
-    updates = request.feature_updates
-    twice = [name for name, count in Counter(update.feature for update in updates).items() if count > 1]
-    if not updates or twice:
-        text = f"the feature `{twice[0]}` is there twice" if twice else "there is no feature to update"
-        return UpdateFeaturesResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
-    errors = {update.feature: _error(context, update, call) for update in updates}
-    failed = [error for error in errors.values() if error is not None]
-    if not failed and not request.validate_only:
-        try:
-            await context.features.update({update.feature: update.max_version_level for update in updates})
-        except KafkaError as error:
-            failed = [error]
-    response = UpdateFeaturesResponse(results=[_result(name, error) for name, error in errors.items()])
-    if failed and (call.api_version >= 2 or not any(errors.values())):
-        response.error_code, response.error_message = failed[0].code, failed[0].what
-    return response
+    levels = {update.feature: update.max_version_level for update in request.feature_updates}
+    try:
+        for update in request.feature_updates:
+            _check(context, update, call)
+        if not request.validate_only:
+            await context.features.update(levels)
+    except KafkaError as error:
+        text = f"The update failed for all features since the following feature had an error: {error.what}"
+        return UpdateFeaturesResponse(error_code=error.code, error_message=text)
+    return UpdateFeaturesResponse(results=[Result(feature=name) for name in levels])
 
 
-def _error(context: Context, update: Update, call: Call) -> KafkaError | None:
+def _check(context: Context, update: Update, call: Call) -> None:
     kind = update.upgrade_type
     if call.api_version == 0:
         kind = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
-    try:
-        context.features.check(update.feature, update.max_version_level, kind)
-    except KafkaError as error:
-        return error
-    return None
-
-
-def _result(name: str, error: KafkaError | None) -> Result:
-    if error is None:
-        return Result(feature=name, error_code=ErrorCode.NONE)
-    return Result(feature=name, error_code=error.code, error_message=error.what)
+    context.features.check(update.feature, update.max_version_level, kind)
