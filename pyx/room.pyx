@@ -6,7 +6,8 @@ import re
 from libc.stdint cimport uint8_t
 from penstock.pyx.files cimport read_at
 from penstock.pyx.posix cimport (
-    EXT4_SUPER_MAGIC, FALLOC_FL_KEEP_SIZE, XFS_SUPER_MAGIC, errno, fallocate, fstatfs, ftruncate, memcmp, pwritev, statfs,
+    EXT4_SUPER_MAGIC, FALLOC_FL_KEEP_SIZE, XFS_SUPER_MAGIC, errno, fallocate, fstatfs, ftruncate, memcmp, pwritev,
+    statfs,
 )
 
 cdef enum:
@@ -21,8 +22,8 @@ cdef uint8_t ZEROS[ROOM_BYTES]
 
 
 # ext4 takes a quarter less time for a write to blocks that it has than for one whose blocks it has to keep account of.
-# The file keeps its size, so nobody sees it. XFS reserves blocks by itself. On other file systems nothing was measured, so
-# nothing is done.
+# The file keeps its size, so nobody sees it. XFS reserves blocks by itself. On other file systems nothing was measured,
+# so nothing is done.
 cdef void room_reserve(Room* r, int fd, int64_t size, int64_t n) noexcept nogil:
     cdef int64_t ahead = n + min((size - r.settled) // RESERVE_SHARE, <int64_t>RESERVE_MAX_BYTES)
     cdef statfs where
