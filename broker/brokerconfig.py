@@ -7,6 +7,7 @@ store, so that they hold after a restart.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,9 +17,8 @@ from typing import Any
 from penstock.broker.config import INT_MAX, SCHEMA
 from penstock.broker.groupconfig import check_bounds
 from penstock.broker.topicconfig import (
-    COARSER,
+    SYNONYMS,
     TOPIC_CONFIGS,
-    WHEN_NULL,
     ConfigType,
     dynamic_properties,
     invalid_value,
@@ -163,37 +163,31 @@ class BrokerConfig(Mapping[str, Any]):
         self._watchers.append(watcher)
 
     def _layers(self, name: str) -> list[Layer]:
-        """The layers of a broker property, the one in force first."""
-        layers = []
-        if name in self.dynamic:
-            layers.append((name, self.dynamic[name], ConfigSource.DYNAMIC_BROKER))
-        if name in self.dynamic_default:
-            layers.append((name, self.dynamic_default[name], ConfigSource.DYNAMIC_DEFAULT_BROKER))
-        if name in self.given and self.static[name] is not None:
-            layers.append((name, text_of(self.static[name]), ConfigSource.STATIC_BROKER))
-        default = SCHEMA.properties[name].default
-        if default is not None:
-            layers.append((name, text_of(default), ConfigSource.DEFAULT))
-        return layers
+        """The layers of a broker property, the one in force first.
 
-    def _topic_layers(self, name: str) -> list[Layer]:
-        """The layers behind a topic config: those of its property, then those of coarser units."""
-        layers = self._layers(name)
-        if COARSER.get(name) and not any(layer[2] is ConfigSource.DEFAULT for layer in layers):
-            for coarser, _ in COARSER[name]:
-                layers += self._layers(coarser)
-        if not layers and name in WHEN_NULL:
-            layers.append((name, text_of(WHEN_NULL[name]), ConfigSource.DEFAULT))
-        return layers
+        As Kafka tells them: those of its synonyms (coarser units) stand behind its own and never alone.
+        """
+        names = (name, *SYNONYMS.get(name, ()))
+        static = {one: text_of(self.static[one]) for one in names if one in self.given and self.static[one] is not None}
+        defaults = {one: SCHEMA.properties[one].default for one in names}
+        by_source = (
+            (ConfigSource.DYNAMIC_BROKER, self.dynamic),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, self.dynamic_default),
+            (ConfigSource.STATIC_BROKER, static),
+            (ConfigSource.DEFAULT, {one: text_of(value) for one, value in defaults.items() if value is not None}),
+        )
+        layers = [(one, texts[one], source) for source, texts in by_source for one in names if one in texts]
+        return list(itertools.dropwhile(lambda layer: layer[0] != name, layers))
 
     def describe_topic(self, configs: Mapping[str, str]) -> list[Described]:
         """Every config of a topic that has these of its own."""
         described = []
         for entry in TOPIC_CONFIGS.values():
-            if entry.broker_name is None:
-                layers = [(entry.name, text_of(entry.default), ConfigSource.DEFAULT)]
-            else:
-                layers = self._topic_layers(entry.broker_name)
+            layers: list[Layer] = []
+            if entry.broker_name is not None:
+                layers = self._layers(entry.broker_name)
+            elif entry.name.startswith("local.retention."):
+                layers = [(f"log.{entry.name}", text_of(entry.default), ConfigSource.DEFAULT)]
             if entry.name in configs:
                 layers.insert(0, (entry.name, configs[entry.name], ConfigSource.TOPIC))
             text = text_of(topic_value(self, configs, entry.name))

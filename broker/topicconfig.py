@@ -129,6 +129,11 @@ COARSER: dict[str, tuple[tuple[str, int], ...]] = {
     "log.roll.ms": (("log.roll.hours", HOUR_MS),),
     "log.roll.jitter.ms": (("log.roll.jitter.hours", HOUR_MS),),
 }
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    **{name: tuple(coarser for coarser, _ in units) for name, units in COARSER.items()},
+    "log.flush.interval.ms": ("log.flush.scheduler.interval.ms",),
+}
+"""What Kafka names behind a property when it is described."""
 WHEN_NULL = {"log.flush.interval.ms": LONG_MAX}  # Kafka's default is null, and flushes never.
 
 # How Kafka says what our parsers say.

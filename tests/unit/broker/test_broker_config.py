@@ -58,11 +58,31 @@ def test_described_values_name_their_source() -> None:
     )
     assert described["segment.bytes"].text == "4096"
     assert described["segment.bytes"].source is ConfigSource.DYNAMIC_BROKER
-    assert described["retention.ms"].text == "7200000"
-    assert described["retention.ms"].source is ConfigSource.STATIC_BROKER
+    # A coarser unit stands behind the property itself only, as in Kafka.
+    assert (described["retention.ms"].text, described["retention.ms"].source) == ("7200000", ConfigSource.DEFAULT)
+    assert described["retention.ms"].synonyms == () == described["remote.storage.enable"].synonyms
+    assert described["local.retention.ms"].synonyms == (("log.local.retention.ms", "-2", ConfigSource.DEFAULT),)
     assert described["cleanup.policy"].source is ConfigSource.DEFAULT
     assert described["cleanup.policy"].text == "delete"
     assert all(one.synonyms[0][2] is one.source for one in described.values() if one.synonyms)
+
+
+def test_coarser_units_stand_behind_the_property() -> None:
+    broker = config("log.retention.hours=2", "log.retention.ms=5000")
+    behind = (
+        ("log.retention.ms", "5000", ConfigSource.STATIC_BROKER),
+        ("log.retention.hours", "2", ConfigSource.STATIC_BROKER),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT),
+    )
+    (told,) = (one for one in broker.describe_broker() if one.name == "log.retention.ms")
+    assert (told.text, told.synonyms) == ("5000", behind)
+    broker.alter({"log.flush.interval.ms": "7"}, default=True)
+    (topic,) = (one for one in broker.describe_topic({"flush.ms": "9"}) if one.name == "flush.ms")
+    assert topic.synonyms == (
+        ("flush.ms", "9", ConfigSource.TOPIC),
+        ("log.flush.interval.ms", "7", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("log.flush.scheduler.interval.ms", str(LONG_MAX), ConfigSource.DEFAULT),
+    )
 
 
 def test_every_property_is_described() -> None:
