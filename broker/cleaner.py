@@ -3,6 +3,7 @@
 A log is due when its dirty part is more than `min.cleanable.dirty.ratio` of it, or when something in the dirty part is
 older than `max.compaction.lag.ms` (KIP-354). The dirtiest goes first, as in Kafka. `log.cleaner.threads` threads work, each
 with its part of `log.cleaner.dedupe.buffer.size`; `log.cleaner.io.max.bytes.per.second` holds for all of them together.
+All three may be altered at run time.
 When nothing is due a thread waits for `log.cleaner.backoff.ms`.
 
 How far each log was compacted is in `cleaner-offset-checkpoint` in its log folder, Kafka's file. Should it be lost, the
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker import tasks
+from penstock.broker.config import CLEANER_THREADS_MAX
 from penstock.broker.context import Context
 from penstock.broker.topicconfig import topic_value
 from penstock.errors import KafkaError
@@ -91,13 +93,11 @@ class LogCleaner:
     """Compacts logs from `start` to `stop`. Its threads touch nothing of the loop's but what is copied for them."""
 
     def __init__(self, context: Context) -> None:
-        config = context.config
         self._context = context
-        self._threads: int = config["log.cleaner.threads"]
-        self._pace = Pace(config["log.cleaner.io.max.bytes.per.second"])
-        self._buffer_bytes = config["log.cleaner.dedupe.buffer.size"] // self._threads
-        self._executor = ThreadPoolExecutor(self._threads, "cleaner")
-        self._tasks: list[asyncio.Task[None]] = []
+        self._pace = Pace(context.config["log.cleaner.io.max.bytes.per.second"])
+        self._executor = ThreadPoolExecutor(CLEANER_THREADS_MAX, "cleaner")  # which makes as many as are needed
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._stopped = False
         self._lock = threading.Lock()
         self._busy: set[Key] = set()
         self._left_alone: set[tuple[bytes, int]] = set()
@@ -106,30 +106,44 @@ class LogCleaner:
 
     def start(self) -> None:
         """Begin, unless `log.cleaner.enable` is false."""
+        self._context.config.watch(self._altered)
+        self._altered()
+
+    def _altered(self) -> None:
+        """Threads that are too many end after their turn, the others take new sizes of buffers before their next one."""
         config = self._context.config
-        config.watch(lambda: self._pace.limit(config["log.cleaner.io.max.bytes.per.second"]))
-        if config["log.cleaner.enable"]:
-            self._tasks = [
-                tasks.start(self._run(), f"cleaner-{number}") for number in range(self._threads)
-            ]
+        self._pace.limit(config["log.cleaner.io.max.bytes.per.second"])
+        if config["log.cleaner.enable"] and not self._stopped:
+            for number in range(config["log.cleaner.threads"]):
+                if number not in self._tasks or self._tasks[number].done():
+                    self._tasks[number] = tasks.start(self._run(number), f"cleaner-{number}")
 
     async def stop(self) -> None:
         """End; a pass that is under way ends between two batches and leaves its log as it was."""
+        self._stopped = True
         self._pace.end()
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
 
-    async def _run(self) -> None:
-        loop, config = asyncio.get_running_loop(), self._context.config
-        compactor = Compactor(
-            self._pace,
-            self._buffer_bytes,
+    def _sizes(self) -> tuple[int, float, int]:
+        """What a thread's Compactor is made with."""
+        config = self._context.config
+        return (
+            config["log.cleaner.dedupe.buffer.size"] // config["log.cleaner.threads"],
             config["log.cleaner.io.buffer.load.factor"],
             config["penstock.log.cleaner.inflated.max.bytes"],
         )
-        while True:
+
+    async def _run(self, number: int) -> None:
+        loop, config = asyncio.get_running_loop(), self._context.config
+        sizes = self._sizes()
+        compactor = Compactor(self._pace, *sizes)
+        while number < config["log.cleaner.threads"]:
+            if sizes != self._sizes():
+                sizes = self._sizes()
+                compactor = Compactor(self._pace, *sizes)
             candidates = self._candidates()
             worked = False
             if candidates:

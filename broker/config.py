@@ -29,6 +29,7 @@ LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+CLEANER_THREADS_MAX = 256
 MIB = 1 << 20
 DOUBLE_MAX = sys.float_info.max
 
@@ -210,7 +211,7 @@ SCHEMA = Schema(
         Property("log.cleaner.max.compaction.lag.ms", _POSITIVE, LONG_MAX, "Most age of what is not."),
         Property("log.cleaner.min.cleanable.ratio", parse_ratio, 0.5, "Dirty part that starts a compaction."),
         Property("log.cleaner.enable", parse_bool, True, "Compact logs whose policy asks for it."),
-        Property("log.cleaner.threads", parse_int(1, 256), 1, "Threads that compact."),
+        Property("log.cleaner.threads", parse_int(1, CLEANER_THREADS_MAX), 1, "Threads that compact."),
         Property("log.cleaner.backoff.ms", _LONG, 15_000, "Wait when nothing is to be compacted."),
         Property("log.cleaner.dedupe.buffer.size", parse_int(MIB, LONG_MAX), 128 * MIB, "Memory for keys, all threads."),
         Property("log.cleaner.io.buffer.load.factor", parse_load_factor, 0.9, "Part of that memory that is filled."),

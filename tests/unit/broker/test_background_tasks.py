@@ -17,6 +17,8 @@ from penstock.broker import housekeeping as housekeeping_module
 from penstock.broker import tasks
 from penstock.broker.aftercare import Aftercare
 from penstock.broker.ballast import Ballast
+from penstock.broker.brokerconfig import load as load_config
+from penstock.broker.cleaner import LogCleaner
 from penstock.broker.consumergroups.state import ConsumerGroup
 from penstock.broker.disks import FULL, HAS_ROOM, Disks
 from penstock.broker.groupcoordinator import GroupCoordinator
@@ -201,3 +203,27 @@ def test_a_pattern_that_nobody_understands_does_not_keep_the_others_from_being_m
     asyncio.run(run())
     (event,) = fed
     assert event.found == {"ord.*": frozenset({"orders"})}
+
+
+def test_the_cleaners_threads_are_as_many_as_the_property_says() -> None:
+    config = load_config()
+    context: Any = SimpleNamespace(config=config, topics=SimpleNamespace(all=list))
+
+    def running() -> dict[str, asyncio.Task[Any]]:
+        named = {task.get_name(): task for task in asyncio.all_tasks()}
+        return {name: task for name, task in named.items() if name.startswith("cleaner-")}
+
+    async def run() -> None:
+        cleaner = LogCleaner(context)
+        cleaner.start()
+        assert set(running()) == {"cleaner-0"}
+        config.alter({"log.cleaner.threads": "3", "log.cleaner.backoff.ms": "0"}, default=True)
+        assert set(running()) == {"cleaner-0", "cleaner-1", "cleaner-2"}
+        config.alter({"log.cleaner.threads": "2", "log.cleaner.backoff.ms": "0"}, default=True)
+        await running()["cleaner-2"]
+        assert set(running()) == {"cleaner-0", "cleaner-1"}
+        await cleaner.stop()
+        config.alter({"log.cleaner.threads": "2"}, default=True)
+        assert not running()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
