@@ -1,4 +1,4 @@
-"""A slower disk for one process: the kernel's limit on what a control group reads from a device."""
+"""The disk below a folder: its file system, and a slower one for one process (the kernel's limit for a control group)."""
 
 from __future__ import annotations
 
@@ -41,6 +41,17 @@ def disk_of(folder: Path) -> str:
     if (entry / "partition").exists():
         entry = entry.resolve().parent
     return (entry / "dev").read_text().strip()
+
+
+def file_system(folder: Path) -> str:
+    """`ext4`, `xfs` ...: what a folder lies on; `?` if that can't be told."""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2] == wanted:
+            return source.split()[0]
+    return "?"
 
 
 def own_groups(pid: int) -> dict[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock import __version__
 from penstock.bench.apache_kafka import KAFKA_VERSION
 from penstock.bench.case import Case, Measured, Sample, label, show
+from penstock.bench.disk import file_system
 from penstock.bench.world import Skipped, World
 
 Say = Callable[[str], None]
@@ -42,7 +43,7 @@ def chosen(cases: Sequence[Case], only: str | None) -> list[Case]:
 
 def carry_out(run: Run, world: World, say: Say, after_each: Callable[[], None]) -> None:
     """Measure everything; `after_each` is called when a case is done."""
-    run.machine = machine()
+    run.machine = machine(world.folder)
     if os.getloadavg()[0] > BUSY_LOAD:
         say(f"the machine is busy (load {os.getloadavg()[0]:.1f}): trust no figure of this run")
     for number, case in enumerate(run.cases, 1):
@@ -109,8 +110,8 @@ def _commit() -> str:
     return described.stdout.strip()
 
 
-def machine() -> dict[str, str]:
-    """What the figures depend on."""
+def machine(folder: Path) -> dict[str, str]:
+    """What the figures depend on; `folder` is where the brokers' data lies."""
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control")
     models = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
     memory = re.search(r"^MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text(), re.M)
@@ -119,6 +120,7 @@ def machine() -> dict[str, str]:
         "cores": f"{os.cpu_count()} x {models[0] if models else platform.machine()}",
         "memory": f"{int(memory[1]) / (1 << 20):.0f} GiB" if memory else "?",
         "kernel": platform.release(),
+        "file system": file_system(folder),
         "load at the start": f"{os.getloadavg()[0]:.2f}",
         "TCP congestion control": congestion.read_text().strip() if congestion.exists() else "?",
         "penstock": f"{__version__} {_commit()}".strip(),

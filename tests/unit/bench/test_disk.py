@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.bench import disk
-from penstock.bench.disk import disk_of, own_groups, slow_disk
+from penstock.bench.disk import disk_of, file_system, own_groups, slow_disk
 from penstock.bench.world import Skipped
 
 LIMITS = ("blkio.throttle.read_bps_device", "io.max")
@@ -71,3 +71,9 @@ def test_version_2_of_control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("cgroup/app.slice/cgroup.procs", str(pid)),
         (group, "removed"),
     ]
+
+
+def test_the_file_system_is_named(tmp_path: Path) -> None:
+    assert file_system(Path("/proc/self")) == "proc"
+    named = subprocess.run(["df", "--output=fstype", tmp_path], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert file_system(tmp_path) in (named.split()[-1], "?")  # A chroot may not see what it is mounted from.
