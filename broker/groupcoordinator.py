@@ -28,7 +28,8 @@ from penstock.broker.machines import Now, TopicPartition
 from penstock.broker.offsets import OffsetRecord
 from penstock.broker.regex import Regex, RegexError, compile_regex
 from penstock.broker.shell import Coordinator, Entry
-from penstock.broker.topics import GROUP_OFFSETS, Topics
+from penstock.broker.topic import GROUP_OFFSETS
+from penstock.broker.topics import Topics
 from penstock.errors import ErrorCode
 from penstock.pyx.rawbatch import BatchError, RawBatch, marker_type
 

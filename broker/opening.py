@@ -16,15 +16,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock import log
 from penstock.broker.logdirs import Key, LogDir, LogDirs
+from penstock.broker.topic import PartitionState, Topic
 from penstock.pyx.checkpoint import read_checkpoint
 from penstock.pyx.logs import Logs
-
-if TYPE_CHECKING:
-    from penstock.broker.topics import PartitionState, Topic
 
 PROGRESS_S = 1.0
 CHUNK = 64

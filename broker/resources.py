@@ -19,8 +19,8 @@ from penstock.broker.context import Context
 from penstock.broker.entities import Entity
 from penstock.broker.groupresource import check_group_configs, describe_group
 from penstock.broker.store.base import paths
+from penstock.broker.topic import Topic, check_name
 from penstock.broker.topicconfig import ConfigType, check_topic_configs
-from penstock.broker.topics import Topic, check_name
 from penstock.errors import ErrorCode, KafkaError
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

@@ -28,7 +28,7 @@ from penstock import log
 from penstock.broker import statelog, tasks
 from penstock.broker.context import Context
 from penstock.broker.machines import NEVER, Append, Appended, Now, Reply, Tick
-from penstock.broker.topics import internal_settings
+from penstock.broker.topic import internal_settings
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.rawbatch import BatchError, RawBatch

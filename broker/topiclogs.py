@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock import log
 from penstock.broker.brokerconfig import BrokerConfig
@@ -17,12 +16,10 @@ from penstock.broker.folder import sync_folder
 from penstock.broker.logdirs import Key, LogDir, LogDirs, set_aside
 from penstock.broker.moving import Copying, Move, Moving
 from penstock.broker.opening import Job, Opening, each, lead
+from penstock.broker.topic import PartitionState, Topic
 from penstock.broker.topicconfig import log_config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.logs import Logs
-
-if TYPE_CHECKING:
-    from penstock.broker.topics import PartitionState, Topic
 
 _log = log.get("broker.topiclogs")
 

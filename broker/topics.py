@@ -16,13 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 from penstock import log
 from penstock.broker.adoption import adopted, strangers
@@ -30,92 +27,20 @@ from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import new_uuid, uuid_bytes, uuid_text
 from penstock.broker.logdirs import LogDirs
 from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, StoreError, paths
+from penstock.broker.topic import INTERNAL, PartitionState, Topic, check_name, internal_settings
 from penstock.broker.topicconfig import check_topic_configs
 from penstock.broker.topiclogs import TopicLogs
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.logs import Logs
 
-GROUP_OFFSETS = "__consumer_offsets"
-TRANSACTION_STATE = "__transaction_state"
-INTERNAL = frozenset({GROUP_OFFSETS, TRANSACTION_STATE})
-NAME_MAX = 249
 DELETED_LATELY_S = 0.5  # longer than a look after a deletion takes, shorter than any client tries again
-_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 CREATED = declare("topics.created", "a new topic is in the store, its logs are not there yet")
 MARKED = declare("topics.marked", "a topic is marked as deleted, its logs are all there")
 EMPTIED = declare("topics.emptied", "a marked topic's logs are gone, its nodes are still in the store")
 
 _log = log.get("broker.topics")
-
-
-@dataclass
-class PartitionState:
-    """A partition's leadership, as in the store's partition state node.
-
-    leader: -1 while its log isn't open. offline: its disk has failed (then it isn't open either).
-    """
-
-    index: int
-    leader: int
-    leader_epoch: int
-    replicas: list[int]
-    isr: list[int]
-    offline: bool = False
-
-    @property
-    def told_leader(self) -> int:
-        """The leader as Metadata tells it: a broker that still opens a log is to be asked again, not to be given up.
-
-        librdkafka takes a partition without a leader for lost until it refreshes its metadata, minutes later.
-        """
-        return self.replicas[0] if self.leader < 0 and not self.offline else self.leader
-
-    @property
-    def offline_replicas(self) -> list[int]:
-        """Replicas on disks that failed, as Metadata tells them."""
-        return self.replicas if self.offline else []
-
-
-@dataclass
-class Topic:
-    """A topic that is led here: `partitions[i].index == i`, `configs` are its own, not the broker's."""
-
-    name: str
-    topic_id: bytes
-    partitions: list[PartitionState] = field(default_factory=list)
-    configs: dict[str, str] = field(default_factory=dict)
-    # Metadata's bytes of it, by version and flags, with the state that they tell: `api/metadata.py`.
-    told: dict[tuple[int, bool], tuple[object, bytes]] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def internal(self) -> bool:
-        """Whether it is one of the coordinators' own topics."""
-        return self.name in INTERNAL
-
-
-def check_name(name: str) -> None:
-    """Raise KafkaError INVALID_TOPIC_EXCEPTION for a name that Kafka does not allow either."""
-    why = ""
-    if not name:
-        why = "the empty string is not allowed"
-    elif name in (".", ".."):
-        why = f"'{name}' is not allowed"
-    elif len(name) > NAME_MAX:
-        why = f"the length of '{name}' is longer than the max allowed length {NAME_MAX}"
-    elif not _NAME.match(name):
-        why = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-    if why:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {why}")
-
-
-def internal_settings(config: Mapping[str, Any], name: str) -> tuple[int, dict[str, str]]:
-    """Partitions and configs of a coordinator's topic, as Kafka makes it."""
-    prefix = "offsets.topic" if name == GROUP_OFFSETS else "transaction.state.log"
-    segment_bytes = str(config[f"{prefix}.segment.bytes"])
-    configs = {"cleanup.policy": "compact", "segment.bytes": segment_bytes}
-    return config[f"{prefix}.num.partitions"], configs
 
 
 class Topics:

@@ -19,7 +19,7 @@ from penstock.broker.groupcoordinator import GroupCoordinator
 from penstock.broker.machines import Now, TopicPartition
 from penstock.broker.producerids import ProducerIds
 from penstock.broker.shell import Coordinator, Entry
-from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
+from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.broker.transactions import machine as transaction_machine
 from penstock.broker.transactions.events import AddPartitions, End, Init, MarkersWritten, ProducerResult, WriteMarkers
 from penstock.broker.transactions.partitions import verify

@@ -5,7 +5,7 @@ Versions 0-4. A fenced producer hears PRODUCER_FENCED, before version 2 INVALID_
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.topics import GROUP_OFFSETS
+from penstock.broker.topic import GROUP_OFFSETS
 from penstock.broker.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

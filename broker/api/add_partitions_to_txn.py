@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from penstock.broker.context import Call, Context
 from penstock.broker.machines import TopicPartition
-from penstock.broker.topics import INTERNAL
+from penstock.broker.topic import INTERNAL
 from penstock.broker.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse

@@ -10,8 +10,8 @@ from collections import Counter
 
 from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
+from penstock.broker.topic import check_name
 from penstock.broker.topicconfig import check_topic_configs
-from penstock.broker.topics import check_name
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from penstock.broker.context import Call, Context
+from penstock.broker.topic import INTERNAL
 from penstock.broker.topicconfig import topic_value
-from penstock.broker.topics import INTERNAL
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
 

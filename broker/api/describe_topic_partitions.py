@@ -7,7 +7,7 @@ replicas: they are empty lists.
 
 from penstock.broker.acls import TOPIC_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
-from penstock.broker.topics import Topic, check_name
+from penstock.broker.topic import Topic, check_name
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse

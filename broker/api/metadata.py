@@ -13,7 +13,7 @@ from typing import cast
 
 from penstock.broker.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
-from penstock.broker.topics import INTERNAL, Topic, check_name, internal_settings
+from penstock.broker.topic import INTERNAL, Topic, check_name, internal_settings
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.codec import Encoded
 from penstock.pyx.wire.messages import MetadataRequest, MetadataResponse

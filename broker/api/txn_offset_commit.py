@@ -11,7 +11,7 @@ from penstock.broker.context import Call, Context
 from penstock.broker.groupoffsets import Commit
 from penstock.broker.machines import TopicPartition
 from penstock.broker.offsets import Committed
-from penstock.broker.topics import GROUP_OFFSETS
+from penstock.broker.topic import GROUP_OFFSETS
 from penstock.broker.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse

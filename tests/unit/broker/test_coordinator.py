@@ -24,7 +24,7 @@ from penstock.broker.groupoffsets import Commit, DeleteOffsets
 from penstock.broker.offsets import Committed
 from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
 from penstock.broker.store.embedded import EmbeddedStore
-from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
+from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.broker.transactioncoordinator import TransactionCoordinator
 from penstock.broker.transactions.events import AddPartitions, End, Init
 from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.broker.api.metadata import _told, describe
-from penstock.broker.topics import PartitionState, Topic
+from penstock.broker.topic import PartitionState, Topic
 from penstock.pyx.wire.messages import MetadataResponse
 
 

@@ -9,7 +9,7 @@ import pytest
 from harness import WireConnection
 
 from penstock.broker import Broker
-from penstock.broker.topics import GROUP_OFFSETS, TRANSACTION_STATE
+from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.errors import ErrorCode
 from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.rawbatch import split
