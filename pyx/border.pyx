@@ -31,18 +31,20 @@ from penstock.pyx.fetch cimport FETCH_KEY
 from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
 from penstock.pyx.produce cimport (
     PRODUCE_ANSWERED,
-    PRODUCE_FLEXIBLE_FROM,
     PRODUCE_HAND_OVER,
-    PRODUCE_KEY,
     PRODUCE_MALFORMED,
     PRODUCE_SILENT,
-    PRODUCE_VERSION_MAX,
-    PRODUCE_VERSION_MIN,
     ProduceResult,
     ProduceTally,
     produce_flushes,
     produce_partitions,
     produce_serve,
+)
+from penstock.pyx.producerequest cimport (
+    PRODUCE_FLEXIBLE_FROM,
+    PRODUCE_KEY,
+    PRODUCE_VERSION_MAX,
+    PRODUCE_VERSION_MIN,
 )
 from penstock.pyx.plane cimport (
     DRAIN_MS,

@@ -45,8 +45,12 @@ from penstock.pyx.partition cimport (
 )
 from penstock.pyx.ingest cimport INGEST_INFLATED_MAX_BYTES, Refusal
 from penstock.pyx.posix cimport calloc, free, realloc
+from penstock.pyx.producerequest cimport (
+    PRODUCE_FLEXIBLE_FROM, PRODUCE_PARTITIONS_MAX, PRODUCE_TOPIC_BYTES_MIN, PRODUCE_TRANSACTIONS_FROM, ProduceTopic,
+    produce_find, produce_part, produce_topic,
+)
 from penstock.pyx.verification cimport ADDS_PARTITIONS_FROM, find_unverified, is_internal
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memset, strlen
 
 cdef enum:

@@ -45,13 +45,9 @@ from penstock.pyx.plane cimport (
 from penstock.pyx.posix cimport atomic_load32, memset
 from penstock.pyx.produce cimport (
     PRODUCE_ANSWERED,
-    PRODUCE_FLEXIBLE_FROM,
     PRODUCE_HAND_OVER,
-    PRODUCE_KEY,
     PRODUCE_SILENT,
     PRODUCE_TAKEN,
-    PRODUCE_VERSION_MAX,
-    PRODUCE_VERSION_MIN,
     ProduceResult,
     produce_answer,
     produce_append,
@@ -60,6 +56,12 @@ from penstock.pyx.produce cimport (
     produce_group_open,
     produce_serve,
     produce_take,
+)
+from penstock.pyx.producerequest cimport (
+    PRODUCE_FLEXIBLE_FROM,
+    PRODUCE_KEY,
+    PRODUCE_VERSION_MAX,
+    PRODUCE_VERSION_MIN,
 )
 
 cdef bint slots_full(Connection* c) noexcept nogil:

@@ -13,8 +13,13 @@ from penstock.pyx.frame cimport (
 from penstock.pyx.partition cimport partition_release, partition_topic
 from penstock.pyx.partitionlog cimport PartitionLog, log_of
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
-from penstock.pyx.produce cimport (
-    PRODUCE_FLEXIBLE_FROM, PRODUCE_TOPIC_BYTES_MIN, PRODUCE_TRANSACTIONS_FROM, ProduceTopic, produce_find, produce_part,
+from penstock.pyx.producerequest cimport (
+    PRODUCE_FLEXIBLE_FROM,
+    PRODUCE_TOPIC_BYTES_MIN,
+    PRODUCE_TRANSACTIONS_FROM,
+    ProduceTopic,
+    produce_find,
+    produce_part,
     produce_topic,
 )
 from penstock.pyx.producerstate cimport ProducerEntry, producers_get, would_begin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,31 @@ def test_no_registry_or_path_of_a_machine_is_named() -> None:
         text = path.read_text(errors="replace")
         assert not hosts.search(text), path
         assert not paths.search(text), path
+
+
+def test_modules_do_not_lean_on_each_other_in_a_circle() -> None:
+    """Of Python and Cython alike; a circle that is closed for type checkers only is one, too."""
+    sentence = re.compile(r"^ *from penstock\.([\w.]+) c?import (\([^)]*\)|.*)", re.M)
+    named: dict[str, list[tuple[str, str]]] = {}
+    for path in product(".py", ".pyx", ".pxd"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("penstock.")
+        code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
+        named.setdefault(name.removesuffix(".__init__"), []).extend(sentence.findall(code))
+    leans: dict[str, set[str]] = {
+        name: {
+            f"{module}.{word}" if f"{module}.{word}" in named else module
+            for module, words in sentences
+            for word in re.findall(r"\w+", words)
+        }
+        for name, sentences in named.items()
+    }
+    # What a partition is to others and what it is inside: an opaque struct and its body.
+    leans["pyx.partition"].discard("pyx.partitionlog")
+    order = TopologicalSorter({name: on - {name} for name, on in leans.items()})
+    try:
+        order.prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_every_product_module_says_what_it_is_for() -> None:
