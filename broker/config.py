@@ -245,6 +245,7 @@ SCHEMA = Schema(
         Property("unclean.leader.election.enable", parse_bool, False, "Let a stale copy lead (clusters)."),
         # Housekeeping.
         Property("log.retention.check.interval.ms", _POSITIVE, 300_000, "How often old segments are sought."),
+        Property("log.initial.task.delay.ms", _LONG, 30_000, "First time after the start, if the interval isn't less."),
         Property("log.flush.scheduler.interval.ms", _POSITIVE, LONG_MAX, "How often flushes are looked for."),
         Property("log.flush.offset.checkpoint.interval.ms", _LONG, 60_000, "How often recovery points are written."),
         Property("num.recovery.threads.per.data.dir", parse_int(1, 256), 2, "Logs opened at once at start."),

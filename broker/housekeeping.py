@@ -64,27 +64,33 @@ class Housekeeping:
 
     async def _run(self) -> None:
         loop, context = asyncio.get_running_loop(), self._context
+        config = context.config
         checkpointed_ms = worked_ms = context.monotonic_ms()
+        retain_at_ms = worked_ms + min(config["log.initial.task.delay.ms"], config["log.retention.check.interval.ms"])
         while True:
             left_ms = worked_ms + self._interval_ms() - context.monotonic_ms()
             if left_ms > 0 and await self._changed(left_ms):
                 continue  # The interval may be another one now.
             worked_ms = context.monotonic_ms()
             work = [(topic.name, state.index) for topic in context.topics.all() for state in topic.partitions]
-            interval_ms = context.config["log.flush.offset.checkpoint.interval.ms"]
+            interval_ms = config["log.flush.offset.checkpoint.interval.ms"]
             checkpoints = context.monotonic_ms() - checkpointed_ms >= interval_ms
+            # However often logs are flushed: what is old goes at its own time.
+            retain = worked_ms >= retain_at_ms
+            if retain:
+                retain_at_ms = worked_ms + config["log.retention.check.interval.ms"]
             try:
-                await loop.run_in_executor(self._thread, self._round, work, checkpoints)
+                await loop.run_in_executor(self._thread, self._round, work, retain, checkpoints)
             except Exception:  # noqa: BLE001 - without rounds the disk would fill
                 _log.exception("a round of housekeeping has failed")
             if checkpoints:
                 checkpointed_ms = context.monotonic_ms()
 
-    def _round(self, work: list[tuple[str, int]], checkpoints: bool) -> None:
+    def _round(self, work: list[tuple[str, int]], retain: bool, checkpoints: bool) -> None:
         logs = self._context.partitions
         for name, index in work:
             try:
-                done = logs.housekeep(name, index, self._context.now_ms())
+                done = logs.housekeep(name, index, self._context.now_ms(), retain)
             except KafkaError:
                 continue  # It was deleted since the list was made.
             except OSError as error:

@@ -107,8 +107,9 @@ class Logs(LogTable):
     def sequences(self, topic: str, partition: int, producer_id: int) -> list[tuple[int, int, int]]:
         """(first sequence, last sequence, first offset) of the up to five last batches of a producer, oldest first."""
 
-    def housekeep(self, topic: str, partition: int, now_ms: int) -> Housekept:
-        """Roll by age, apply retention, flush by policy, expire producer ids, close idle files. Slow. Raises OSError."""
+    def housekeep(self, topic: str, partition: int, now_ms: int, retain: bool = True) -> Housekept:
+        """Roll by age, apply retention (if `retain`), flush by policy, expire producer ids, close idle files. Slow. Raises
+        OSError."""
 
     def carry_checkpoints(self, topic: str, partition: int, folder: str, to: str) -> None:
         """Copy what the checkpoints of a log folder say of a log that isn't open to another folder's. Slow. Raises

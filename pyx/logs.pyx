@@ -335,7 +335,7 @@ cdef class Logs(LogTable):
             found.append(LogSegment(bases[i], sizes[i], os.fsdecode(stem) + ".log"))
         return found
 
-    def housekeep(self, str topic, int partition, int64_t now_ms):
+    def housekeep(self, str topic, int partition, int64_t now_ms, bint retain=True):
         """Roll, retention, flush, expiry, idle files; see logs.pyi."""
         cdef Led led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
@@ -343,7 +343,7 @@ cdef class Logs(LogTable):
         cdef int result
         with nogil:
             pthread_mutex_lock(&p.upkeep)
-            result = housekeep_log(p, now_ms, &kept)
+            result = housekeep_log(p, now_ms, retain, &kept)
             pthread_mutex_unlock(&p.upkeep)
         self.note(led)
         if result != 0:

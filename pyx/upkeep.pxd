@@ -14,8 +14,8 @@ cdef struct Kept:
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil
 # With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes.
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil
-# With `upkeep` held: roll by age, retention, flush by policy, expiry of producers, idle files.
-cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogil
+# With `upkeep` held: roll by age, retention (if `retain`), flush by policy, expiry of producers, idle files.
+cdef int housekeep_log(PartitionLog* p, int64_t now_ms, bint retain, Kept* out) noexcept nogil
 # If nothing was appended since the last call: cuts the active segment's file to its batches. True if so, or if there is
 # nothing more to do.
 cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil

@@ -202,7 +202,7 @@ cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, int64_t now_m
     return result
 
 
-cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogil:
+cdef int housekeep_log(PartitionLog* p, int64_t now_ms, bint retain, Kept* out) noexcept nogil:
     cdef vector[Segment*] gone
     cdef size_t i
     cdef int result, error
@@ -222,7 +222,7 @@ cdef int housekeep_log(PartitionLog* p, int64_t now_ms, Kept* out) noexcept nogi
     if s.size > 0 and now_ms - s.created_ms > p.config.segment_ms - p.roll_jitter_ms:
         result = roll(p, now_ms)
         out.rolled = result == 0
-    if result == 0:
+    if result == 0 and retain:
         result = _take_expired(p, now_ms, gone, &out.rolled)
     if gone.size() > 0 and epochs_cut_start(&p.log.epochs, p.log.log_start):
         write_epochs(p, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import threading
 from contextlib import nullcontext
@@ -13,7 +14,7 @@ from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.cases.latency import Paced
 from penstock.bench.disk import slow_disk
-from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Broker, Floor, Server
+from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Broker, Server
 from penstock.bench.world import GB, World
 
 RECORD_BYTES = 1024
@@ -57,6 +58,28 @@ def fill(world: World, broker: Broker, hint: str, gb: float) -> Filled:
     return Filled(topic, count, load.records, load.batch_bytes, frame, offset_at)
 
 
+class BareSender:
+    """A process that answers fetches of a file with a bare sendfile, until `stop`."""
+
+    def __init__(self, world: World, filled: Filled, file: Path) -> None:
+        self._answer = world.path("answer")
+        self._answer.write_bytes(fetch_answer(filled.topic))
+        self.server = world.floor(
+            "send",
+            answer=self._answer,
+            file=file,
+            offset_at=filled.offset_at,
+            batch=filled.batch_bytes,
+            records=filled.records_each,
+            chunk=CHUNK_BYTES,
+        )
+
+    def stop(self) -> None:
+        """End the process."""
+        self.server.stop()
+        self._answer.unlink()
+
+
 @dataclass
 class Consume(Case):
     """Consumers that each read the whole topic several times. The floor is a bare sendfile of the same bytes."""
@@ -69,7 +92,7 @@ class Consume(Case):
     kept_gb: float = 0.4
     sides: tuple[str, ...] = (PENSTOCK, KAFKA, FLOOR)
     _filled: dict[str, Filled] = field(default_factory=dict)
-    _floor: list[tuple[Floor, Path]] = field(default_factory=list)
+    _floor: BareSender | None = None
 
     def prepare(self, world: World, side: str) -> None:
         if side != FLOOR:
@@ -79,22 +102,11 @@ class Consume(Case):
         # it is written in larger pieces, and larger pieces are cheaper to send.
         source, filled = next(iter(self._filled.items()))
         (segment,) = world.broker(source).log_folder(filled.topic, 0).glob("*.log")
-        answer = world.path("answer")
-        answer.write_bytes(fetch_answer(filled.topic))
-        floor = world.floor(
-            "send",
-            answer=answer,
-            file=segment,
-            offset_at=filled.offset_at,
-            batch=filled.batch_bytes,
-            records=filled.records_each,
-            chunk=CHUNK_BYTES,
-        )
         self._filled[FLOOR] = filled
-        self._floor.append((floor, answer))
+        self._floor = BareSender(world, filled, segment)
 
     def run(self, world: World, side: str) -> Sample:
-        server: Server = self._floor[0][0] if side == FLOOR else world.broker(side)
+        server: Server = self._floor.server if side == FLOOR and self._floor else world.broker(side)
         filled = self._filled[side]
         times = max(1, round(self.gb / self.kept_gb / self.consumers))
         done, cpu_s = world.measured(
@@ -119,10 +131,8 @@ class Consume(Case):
 
     def finish(self, world: World, side: str) -> None:
         if side == FLOOR:
-            for floor, answer in self._floor:
-                floor.stop()
-                answer.unlink()
-            self._floor.clear()
+            if self._floor:
+                self._floor.stop()
         elif side in self._filled:
             world.drop(world.broker(side), self._filled[side].topic)
 
@@ -139,7 +149,9 @@ class Cold(Case):
     """A producer and a consumer at the end of one topic, alone and then beside a consumer that reads from the disk.
 
     What is asked is whether the others wait for the disk. A disk that is faster than SATA leaves no time to wait and only
-    takes the processors from everybody, so there is a limit on what the broker reads.
+    takes the processors from everybody, so there is a limit on what the broker reads. The floor: our broker has the
+    producer and the consumer at the end, and a process of its own sends a copy of the cold bytes with a bare sendfile,
+    which is what the bytes' way through the machine costs the others in itself.
     """
 
     name: str
@@ -148,22 +160,41 @@ class Cold(Case):
     gb: float = 0.5
     seconds: float = 10.0
     warm: bool = False
+    sides: tuple[str, ...] = (PENSTOCK, KAFKA, FLOOR)
     _filled: dict[str, Filled] = field(default_factory=dict)
+    _floor: tuple[BareSender, Path] | None = None
 
     def prepare(self, world: World, side: str) -> None:
+        if side == FLOOR:
+            filled = self._filled[PENSTOCK]
+            copy = world.path("cold-copy")
+            shutil.copytree(world.broker(PENSTOCK).log_folder(filled.topic, 0), copy)
+            (segment,) = copy.glob("*.log")
+            self._filled[FLOOR] = filled
+            self._floor = BareSender(world, filled, segment), copy
+            drop_pages(copy)
+            return
         broker = world.broker(side)
         self._filled[side] = fill(world, broker, self.name, self.gb)
         drop_pages(broker.log_folder(self._filled[side].topic, 0))  # so that none is written while others are measured
 
     def run(self, world: World, side: str) -> Sample:
-        broker, limit = world.broker(side), self.disk_mb_per_s * 1_000_000
-        with slow_disk(broker.pid, broker.folder, limit) if limit else nullcontext():
-            return self._measure(world, side, broker)
+        if side == FLOOR and self._floor:
+            server: Server = self._floor[0].server
+            folder = self._floor[1]
+            busy = PENSTOCK
+        else:
+            server = world.broker(side)
+            folder = world.broker(side).log_folder(self._filled[side].topic, 0)
+            busy = side
+        reader = ColdReader(world, server, self._filled[side], folder)
+        limit = self.disk_mb_per_s * 1_000_000
+        with slow_disk(server.pid, folder, limit) if limit else nullcontext():
+            return self._measure(world, busy, reader)
 
-    def _measure(self, world: World, side: str, broker: Broker) -> Sample:
+    def _measure(self, world: World, side: str, reader: ColdReader) -> Sample:
         paced = Paced("cold-reader", "", rate=2_000, seconds=self.seconds, tail=True)
         alone = paced.run(world, side)
-        reader = ColdReader(world, broker, self._filled[side])
         reader.start()
         try:
             beside = paced.run(world, side)
@@ -180,19 +211,23 @@ class Cold(Case):
         }
 
     def finish(self, world: World, side: str) -> None:
-        if side in self._filled:
+        if side == FLOOR:
+            if self._floor:
+                self._floor[0].stop()
+                shutil.rmtree(self._floor[1])
+        elif side in self._filled:
             world.drop(world.broker(side), self._filled[side].topic)
 
 
 class ColdReader(threading.Thread):
-    """Drops a topic's pages and reads it from the disk, again and again until `end`.
+    """Drops the pages of the log in a folder and reads it from the disk, again and again until `end`.
 
     Its client gives way to the others', and copies little at a time, since the kernel lets nobody else run meanwhile.
     """
 
-    def __init__(self, world: World, broker: Broker, filled: Filled) -> None:
+    def __init__(self, world: World, server: Server, filled: Filled, folder: Path) -> None:
         super().__init__(name="cold-reader", daemon=True)
-        self._world, self._broker, self._filled = world, broker, filled
+        self._world, self._server, self._filled, self._folder = world, server, filled, folder
         self._ended = threading.Event()
         self._failure: Exception | None = None
         self.mb_per_s = 0.0
@@ -201,9 +236,9 @@ class ColdReader(threading.Thread):
         filled = self._filled
         try:
             while not self._ended.is_set():
-                drop_pages(self._broker.log_folder(filled.topic, 0))
+                drop_pages(self._folder)
                 done = self._world.fetch(
-                    self._broker,
+                    self._server,
                     1,
                     filled.frame,
                     idle=True,
@@ -243,5 +278,5 @@ CASES: list[Case] = [
         "a consumer of pages that were dropped (disk of 250 MB/s), beside a tail consumer and a producer (2,000 a second)",
         disk_mb_per_s=250,
     ),
-    Cold("cold-reader-fast-disk", "the same with all that the disk gives"),
+    Cold("cold-reader-fast-disk", "the same with all that the disk gives", sides=(PENSTOCK, KAFKA)),
 ]

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +63,57 @@ def test_a_timer_that_fails_lets_the_others_come() -> None:
     assert came == ["first", "second"]
 
 
+def kept_by(housekeep: Callable[[str, int, int, bool], Any], configs: dict[str, str] | None = None, **given: int) -> Any:
+    """The context of a broker with one partition; intervals are a minute unless given (`_` for `.`)."""
+    intervals = dict.fromkeys(
+        (
+            "log.initial.task.delay.ms",
+            "log.retention.check.interval.ms",
+            "log.flush.scheduler.interval.ms",
+            "log.flush.offset.checkpoint.interval.ms",
+            "log.flush.interval.ms",
+        ),
+        60_000,
+    )
+    topic = SimpleNamespace(name="t", configs=configs or {}, partitions=[SimpleNamespace(index=0)])
+    return SimpleNamespace(
+        topics=SimpleNamespace(changed=asyncio.Event(), all=lambda: [topic]),
+        config=intervals | {name.replace("_", "."): value for name, value in given.items()},
+        partitions=SimpleNamespace(housekeep=housekeep),
+        now_ms=lambda: 0,
+        monotonic_ms=lambda: int(time.monotonic() * 1000),
+    )
+
+
+def test_what_is_old_goes_at_its_own_time_however_often_logs_are_flushed() -> None:
+    clock_ms = 0
+    retained: list[int] = []
+    enough = threading.Event()
+
+    def housekeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
+        nonlocal clock_ms
+        if retain:
+            retained.append(clock_ms)
+        clock_ms += 100  # A round a flush interval.
+        if clock_ms > 2000:
+            enough.set()
+        return SimpleNamespace(segments_deleted=0)
+
+    async def run() -> None:
+        given = {"log_retention_check_interval_ms": 350, "log_initial_task_delay_ms": 700}
+        context = kept_by(housekeep, {"flush.ms": "100"}, **given)
+        context.monotonic_ms = lambda: clock_ms
+        housekeeping = Housekeeping(context)
+        housekeeping.start()
+        try:
+            assert await asyncio.to_thread(enough.wait, 30)
+        finally:
+            await housekeeping.stop()
+
+    asyncio.run(run())
+    assert retained[:5] == [400, 800, 1200, 1600, 2000]
+
+
 def test_housekeeping_goes_on_after_a_round_that_failed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,7 +121,7 @@ def test_housekeeping_goes_on_after_a_round_that_failed(
     rounds = threading.Event()
     seen: list[int] = []
 
-    def housekeep(name: str, index: int, now_ms: int) -> Any:
+    def housekeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
         seen.append(index)
         if len(seen) == 1:
             raise RuntimeError("not expected")
@@ -76,23 +129,7 @@ def test_housekeeping_goes_on_after_a_round_that_failed(
         return SimpleNamespace(segments_deleted=0)
 
     async def run() -> None:
-        topic = SimpleNamespace(name="t", configs={}, partitions=[SimpleNamespace(index=0)])
-        context: Any = SimpleNamespace(
-            topics=SimpleNamespace(changed=asyncio.Event(), all=lambda: [topic]),
-            config=dict.fromkeys(
-                (
-                    "log.retention.check.interval.ms",
-                    "log.flush.scheduler.interval.ms",
-                    "log.flush.offset.checkpoint.interval.ms",
-                    "log.flush.interval.ms",
-                ),
-                60_000,
-            ),
-            partitions=SimpleNamespace(housekeep=housekeep),
-            now_ms=lambda: 0,
-            monotonic_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
-        )
-        housekeeping = Housekeeping(context)
+        housekeeping = Housekeeping(kept_by(housekeep))
         housekeeping.start()
         try:
             assert await asyncio.to_thread(rounds.wait, 20)
