@@ -76,8 +76,15 @@ def transactional_batch(sender: TransactionalSender, tp: TopicPartition, *values
 
 
 async def read_all(client: Admin, tp: TopicPartition, isolation: str = "read_committed") -> list[bytes | None]:
-    """Every value of a partition from its start to the end that the isolation allows."""
-    end = (await client.list_offsets({tp: LATEST}, isolation))[tp].offset  # type: ignore[arg-type]  # one of two words
+    """Every value of a partition from its start to its end, once no transaction in it is open: Apache Kafka answers the end
+    of a transaction before its markers are written.
+    """
+    end = (await client.list_offsets({tp: LATEST}, "read_uncommitted"))[tp].offset
+    stable = -1
+    async with asyncio.timeout(LIMIT_S):
+        while stable < end:
+            stable = (await client.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+            await asyncio.sleep(0 if stable == end else 0.01)
     fetcher = Fetcher(client, isolation=isolation, max_wait_ms=100)  # type: ignore[arg-type]  # the same
     fetcher.assign({tp: 0})
     values: list[bytes | None] = []
