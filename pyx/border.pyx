@@ -57,7 +57,7 @@ from penstock.pyx.plane cimport (
     Counters,
     Plane,
 )
-from penstock.pyx.mailbox cimport on_warm, token_post
+from penstock.pyx.mailbox cimport on_read, token_post
 from penstock.pyx.planes cimport plane_close, plane_listen, plane_open, plane_stop, plane_take
 from penstock.pyx.reactor cimport reactor_loop
 from penstock.pyx.sessions cimport sessions_free, sessions_new, sessions_rest
@@ -150,7 +150,7 @@ cdef class DataPlane:
         self.plane.take_ms_max = take_ms
         self.plane.input_bytes_max = max(queued_bytes_max, <int64_t>INPUT_BYTES_LEAST)
         self.plane.queue.bytes_max = self.plane.input_bytes_max
-        self.plane.readers = reader_new(on_warm)
+        self.plane.readers = reader_new(on_read)
         self.plane.sessions = sessions_new(fetch_sessions, fetch_session_eviction_ms, fetch_sessions_bytes)
         self.plane.admission = admission_new()
         if self.plane.readers == NULL or self.plane.sessions == NULL or self.plane.admission == NULL:

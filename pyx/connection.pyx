@@ -1,5 +1,5 @@
 """One connection: opening and closing it, and its turns; see connection.pxd."""
-from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint32_t
 
 from penstock.pyx.admission cimport FRAME_BYTES_BEFORE_MAX, SECURITY_PLAINTEXT, admission_leave
 from penstock.pyx.fetch cimport fetch_free
@@ -15,7 +15,7 @@ from penstock.pyx.input cimport (
     input_take,
     input_unstall,
 )
-from penstock.pyx.output cimport output_pump
+from penstock.pyx.output cimport output_abandon, output_pump, output_watch
 from penstock.pyx.plane cimport (
     Connection,
     GENERATION_MASK,
@@ -33,15 +33,9 @@ from penstock.pyx.plane cimport (
     slot_at,
 )
 from penstock.pyx.posix cimport (
-    EPOLLET,
-    EPOLLIN,
-    EPOLLOUT,
-    EPOLLRDHUP,
     EPOLL_CTL_ADD,
     calloc,
     close,
-    epoll_ctl,
-    epoll_event,
     free,
     memcpy,
     memset,
@@ -95,7 +89,6 @@ cdef Connection* connection_place(Reactor* r) noexcept nogil:
 
 cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil:
     cdef Connection* c = NULL
-    cdef epoll_event event
     if not r.draining:
         c = connection_place(r)
     if c == NULL:
@@ -116,9 +109,7 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     memcpy(c.peer, peer, PEER_BYTES)
     r.counters.connections += 1
     r.counters.connections_accepted += 1
-    event.events = <uint32_t>EPOLLIN | <uint32_t>EPOLLOUT | <uint32_t>EPOLLRDHUP | <uint32_t>EPOLLET
-    event.data.u64 = <uint64_t>c.place | (<uint64_t>c.generation << 32)
-    if epoll_ctl(r.epoll, EPOLL_CTL_ADD, fd, &event) != 0:
+    if not output_watch(r, c, EPOLL_CTL_ADD, True):
         connection_close(r, c)
 
 
@@ -128,6 +119,7 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     cdef int32_t i
     if c.fd < 0:
         return
+    output_abandon(r, c)
     close(c.fd)
     c.fd = -1
     admission_leave(r.plane.admission, c.listener, c.peer)
@@ -155,6 +147,7 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     c.closing = False
     c.handed_over = 0
     c.cold = False
+    c.cold_left = 0
     c.generation = (c.generation + 1) & GENERATION_MASK
     r.free_places[r.free_count] = c.place
     r.free_count += 1

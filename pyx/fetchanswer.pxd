@@ -15,7 +15,7 @@ cdef struct FilePiece:
     size_t at
     int64_t position
     int64_t left
-    int64_t warm_until                # file position up to which the reader pool has been asked already
+    int64_t asked_until               # file position up to which a reader thread has had it
     ReadResult read
 
 cdef struct Pieces:

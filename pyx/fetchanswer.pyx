@@ -58,7 +58,7 @@ cdef bint add_piece(Pieces* pieces, size_t at, ReadResult* read) noexcept nogil:
     piece.at = at
     piece.position = read.position
     piece.left = read.length
-    piece.warm_until = 0
+    piece.asked_until = 0
     piece.read = read[0]
     read.segment = NULL
     read.fd = -1

@@ -1,9 +1,10 @@
 # How other threads reach a reactor: mail, the list of partitions that moved, and one eventfd for both.
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 
 from penstock.pyx.frame cimport Writer
 from penstock.pyx.partition cimport Partition
 from penstock.pyx.plane cimport Mail, MailKind, Plane, Reactor
+from penstock.pyx.reader cimport ReaderJob
 
 # A reactor that no plane has, with the lowest free id; NULL when there is none. Given back it may be taken again.
 cdef Reactor* reactor_take(Plane* plane) noexcept nogil
@@ -15,5 +16,5 @@ cdef void mail_post(Reactor* r, Mail* mail) noexcept nogil       # takes the mai
 cdef bint token_post(Plane* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil
 
 # The reader pool's hook, and the logs'.
-cdef void on_warm(void* owner, uint32_t place, uint32_t generation) noexcept nogil
+cdef void on_read(const ReaderJob* job) noexcept nogil
 cdef void on_partition_moved(Partition* p, uint64_t mask) noexcept nogil

@@ -5,7 +5,7 @@ from penstock.pyx.frame cimport Writer, writer_free
 from penstock.pyx.partition cimport Partition, partition_retain
 from penstock.pyx.plane cimport (
     GENERATION_MASK,
-    MAIL_WARM,
+    MAIL_READ,
     Mail,
     MailKind,
     PLACE_MASK,
@@ -28,6 +28,7 @@ from penstock.pyx.posix cimport (
     pthread_self,
     realloc,
 )
+from penstock.pyx.reader cimport ReaderJob
 
 
 # Every reactor that was ever made, by id; the hook reads it without a lock.
@@ -116,14 +117,16 @@ cdef void mail_post(Reactor* r, Mail* mail) noexcept nogil:
     reactor_wake(r)
 
 
-cdef void on_warm(void* owner, uint32_t place, uint32_t generation) noexcept nogil:
+cdef void on_read(const ReaderJob* job) noexcept nogil:
     """The reader pool's hook. Without memory for the mail the connection stays parked until it is swept as idle."""
     cdef Mail* mail = <Mail*>calloc(1, sizeof(Mail))
     if mail != NULL:
-        mail.kind = MAIL_WARM
-        mail.place = place
-        mail.generation = generation
-        mail_post(<Reactor*>owner, mail)
+        mail.kind = MAIL_READ
+        mail.place = job.place
+        mail.generation = job.generation
+        mail.sent = -1 if job.failed else job.sent
+        mail.was_cold = job.was_cold
+        mail_post(<Reactor*>job.owner, mail)
 
 
 cdef bint token_post(Plane* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil:

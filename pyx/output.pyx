@@ -1,5 +1,5 @@
 """What a connection sends; see output.pxd."""
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from penstock.pyx.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
 from penstock.pyx.fetchanswer cimport FilePiece, fetch_answer, piece_release
@@ -7,6 +7,7 @@ from penstock.pyx.fetchread cimport FETCH_AGAIN, FETCH_COLD, FETCH_FAILED, FETCH
 from penstock.pyx.frame cimport Writer, write_raw, writer_free
 from penstock.pyx.plane cimport (
     Connection,
+    Mail,
     OUTPUT_BYTES_MAX,
     OUTPUT_KEPT_BYTES,
     Reactor,
@@ -23,32 +24,97 @@ from penstock.pyx.plane cimport (
 from penstock.pyx.posix cimport (
     EAGAIN,
     EINTR,
+    EPOLLET,
+    EPOLLIN,
+    EPOLLOUT,
+    EPOLLRDHUP,
+    EPOLL_CTL_DEL,
+    EPOLL_CTL_MOD,
     MSG_MORE,
     MSG_NOSIGNAL,
+    SHUT_RDWR,
+    epoll_ctl,
+    epoll_event,
     errno,
     memmove,
     memset,
     off_t,
     send,
     sendfile,
+    shutdown,
 )
 from penstock.pyx.reader cimport range_is_cached, reader_submit
 from penstock.pyx.waiting cimport park, unpark
 
 cdef enum:
     OUTPUT_COMPACT_BYTES = OUTPUT_BYTES_MAX // 4
+    COLD_BYTES = 33554432             # after cold pages: more than kernels read ahead
 
 
-cdef bint warm(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
-    """Whether the next n bytes of a piece can go without waiting for a disk; if not, a reader thread has them."""
-    if piece.position + n <= piece.warm_until or range_is_cached(piece.read.fd, piece.position, n):
+cdef bint output_watch(Reactor* r, Connection* c, int operation, bint room) noexcept nogil:
+    cdef epoll_event event
+    event.events = <uint32_t>EPOLLIN | <uint32_t>EPOLLRDHUP | <uint32_t>EPOLLET | (<uint32_t>EPOLLOUT if room else 0)
+    event.data.u64 = <uint64_t>c.place | (<uint64_t>c.generation << 32)
+    return epoll_ctl(r.epoll, operation, c.fd, &event) == 0
+
+
+cdef bint lend(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
+    """Whether a reader thread has the next n bytes of a piece now, since they may not be in the page cache.
+
+    To look is to start the kernel's reading ahead, megabytes of it, in the thread that looks. So a connection that came
+    upon cold pages isn't looked at again before a reader thread found as much as might be read ahead in memory.
+    """
+    if piece.position + n <= piece.asked_until:
+        return False
+    if c.cold_left <= 0 and range_is_cached(piece.read.fd, piece.position, n):
+        return False
+    piece.asked_until = piece.position + n
+    if not output_watch(r, c, EPOLL_CTL_MOD, False):
+        return False
+    c.lent = reader_submit(r.plane.readers, piece.read.fd, piece.position, n, c.fd, r, c.place, c.generation)
+    if not c.lent:
+        output_watch(r, c, EPOLL_CTL_MOD, True)
+    return c.lent
+
+
+cdef void piece_went(Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
+    piece.position += n
+    piece.left -= n
+    if piece.left == 0:
+        piece_release(piece)
+        c.pieces.first += 1
+
+
+cdef void went_out(Reactor* r, Connection* c, int64_t n) noexcept nogil:
+    if n > 0:
+        r.counters.bytes_out += n
+        c.active_ms = r.now_ms
+        c.took_ms = r.now_ms
+
+
+cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept nogil:
+    c.cold = False
+    connection_ready(r, c)
+    if mail.was_cold:
+        r.counters.cold_ranges += 1
+        c.cold_left = COLD_BYTES
+    if not c.lent:
         return True
-    piece.warm_until = piece.position + n
-    if not reader_submit(r.plane.readers, piece.read.fd, piece.position, n, r, c.place, c.generation):
-        return True
-    r.counters.cold_ranges += 1
-    c.cold = True
-    return False
+    c.lent = False
+    if not mail.was_cold:
+        c.cold_left -= mail.sent
+    if mail.sent > 0:
+        piece_went(c, &c.pieces.p[c.pieces.first], mail.sent)
+        went_out(r, c, mail.sent)
+    c.writable = True                                 # if not, the next try tells; room that comes later is an event
+    return mail.sent >= 0 and output_watch(r, c, EPOLL_CTL_MOD, True)
+
+
+cdef void output_abandon(Reactor* r, Connection* c) noexcept nogil:
+    if c.lent:
+        c.lent = False
+        epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.fd, NULL)  # the reader's descriptor would keep it there
+        shutdown(c.fd, SHUT_RDWR)
 
 
 cdef ssize_t send_file(Reactor* r, Connection* c, FilePiece* piece) noexcept nogil:
@@ -57,11 +123,7 @@ cdef ssize_t send_file(Reactor* r, Connection* c, FilePiece* piece) noexcept nog
     cdef ssize_t went
     went = sendfile(c.fd, piece.read.fd, &position, <size_t>n)
     if went > 0:
-        piece.position += went
-        piece.left -= went
-        if piece.left == 0:
-            piece_release(piece)
-            c.pieces.first += 1
+        piece_went(c, piece, went)
     return went
 
 
@@ -92,7 +154,7 @@ cdef bint output_send(Reactor* r, Connection* c) noexcept nogil:
     cdef size_t until
     cdef ssize_t went
     cdef int64_t total = 0
-    while c.writable:
+    while c.writable and not c.lent:
         piece = &c.pieces.p[c.pieces.first] if c.pieces.first < c.pieces.n else NULL
         until = piece.at if piece != NULL else c.output.n
         if c.sent == until and piece == NULL:
@@ -103,7 +165,7 @@ cdef bint output_send(Reactor* r, Connection* c) noexcept nogil:
         if c.sent < until:
             went = send(c.fd, c.output.p + c.sent, until - c.sent, MSG_NOSIGNAL | (MSG_MORE if piece != NULL else 0))
             c.sent += <size_t>went if went > 0 else 0
-        elif c.cold or not warm(r, c, piece, min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)):
+        elif lend(r, c, piece, min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)):
             break
         else:
             went = send_file(r, c, piece)
@@ -115,10 +177,7 @@ cdef bint output_send(Reactor* r, Connection* c) noexcept nogil:
             c.writable = False
         elif errno != EINTR:
             return False
-    if total:
-        r.counters.bytes_out += total
-        c.active_ms = r.now_ms
-        c.took_ms = r.now_ms
+    went_out(r, c, total)
     if c.sent == c.output.n and c.pieces.first == c.pieces.n:
         output_reset(c)
     else:
@@ -136,9 +195,8 @@ cdef Step warm_range(Reactor* r, Connection* c, FetchJob* job) noexcept nogil:
     """Has a reader thread read what a fetch of an old version needs in memory; it is tried again then."""
     cdef const FetchRange* cold = &job.ranges[job.cold]
     job.look = True
-    r.counters.cold_ranges += 1
     c.cold = reader_submit(
-        r.plane.readers, cold.read.fd, cold.read.position, cold.read.length, r, c.place, c.generation
+        r.plane.readers, cold.read.fd, cold.read.position, cold.read.length, -1, r, c.place, c.generation
     )
     if not c.cold:
         connection_ready(r, c)                        # too much is waiting to be read: in a later turn

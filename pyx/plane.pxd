@@ -85,7 +85,9 @@ cdef struct Connection:
     bint refusing                     # no request is read any more: a SLOT_CLOSE is in the ring, or was reached
     bint closing                      # closed when the output is empty
     bint stalled                      # waits for the control queue or for broker memory
-    bint cold                         # a reader thread warms the next piece
+    bint cold                         # a reader thread has the next range
+    int64_t cold_left                 # bytes of files that are left to reader threads without looking
+    bint lent                         # and the socket, to send it; nobody else sends then
     int32_t handed_over               # produce requests of its slots that the control plane serves, in order
     bint on_ready
     Connection* ready_next
@@ -110,7 +112,7 @@ cdef enum MailKind:
     MAIL_SOCKET = 0
     MAIL_ANSWER = 1
     MAIL_CLOSE = 2
-    MAIL_WARM = 3
+    MAIL_READ = 3                     # a reader thread is done: `sent` bytes of the next piece went; -1: it failed
     MAIL_RESUME = 4                   # `answer` holds a diverted request: serve it into its slot after all
     MAIL_RESUME_LOSE = 5              # the same, but its answer is lost and the connection ends
 
@@ -121,6 +123,8 @@ cdef struct Mail:
     uint32_t request                  # low 16 bits of the slot's running number
     int32_t listener
     int fd
+    int64_t sent
+    bint was_cold
     Writer answer                     # with its size in front
     char peer[PEER_BYTES]
     Mail* next

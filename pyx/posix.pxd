@@ -57,7 +57,7 @@ cdef extern from "fcntl.h" nogil:
     int O_RDONLY, O_WRONLY, O_RDWR, O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NONBLOCK
     int O_NOFOLLOW
     int AT_FDCWD, AT_REMOVEDIR
-    int F_GETFL, F_SETFL, F_GETFD, F_SETFD, FD_CLOEXEC
+    int F_GETFL, F_SETFL, F_GETFD, F_SETFD, F_DUPFD_CLOEXEC, FD_CLOEXEC
     int FALLOC_FL_KEEP_SIZE
     int POSIX_FADV_DONTNEED, POSIX_FADV_WILLNEED, POSIX_FADV_SEQUENTIAL, POSIX_FADV_RANDOM
     int open(const char* path, int flags, ...) noexcept
@@ -183,6 +183,14 @@ cdef extern from "sys/epoll.h" nogil:
     int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept
     int epoll_wait(int epoll, epoll_event* out, int most, int timeout_ms) noexcept
 
+cdef extern from "poll.h" nogil:
+    short POLLOUT
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd* what, unsigned long count, int timeout_ms) noexcept
+
 cdef extern from "sys/eventfd.h" nogil:
     int EFD_NONBLOCK, EFD_CLOEXEC, EFD_SEMAPHORE
     int eventfd(unsigned int start, int flags) noexcept
@@ -307,6 +315,22 @@ cdef extern from "signal.h" nogil:
     int sigfillset(sigset_t* out) noexcept
     int pthread_sigmask(int how, const sigset_t* wanted, sigset_t* old) noexcept
     pthread_t pthread_self() noexcept
+
+# Signals are for Python's main thread; a peer that has gone is an error of sendfile, not a signal.
+cdef inline void block_signals() noexcept nogil:
+    cdef sigset_t all_signals
+    sigfillset(&all_signals)
+    pthread_sigmask(SIG_BLOCK, &all_signals, NULL)
+
+cdef extern from *:
+    """
+    #include <sys/resource.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    static inline void give_way(void) { setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19); }
+    """
+    # The calling thread, to the others of its control group: next to nothing while they want the processor.
+    void give_way() noexcept nogil
 
 # libc has no call for this one everywhere.
 cdef extern from *:

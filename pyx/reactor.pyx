@@ -11,6 +11,7 @@ from penstock.pyx.endian cimport get_u32
 from penstock.pyx.fetch cimport FetchJob
 from penstock.pyx.frame cimport SIZE_BYTES, Writer, writer_free
 from penstock.pyx.input cimport input_unstall
+from penstock.pyx.output cimport output_was_read
 from penstock.pyx.partition cimport Partition, partition_release
 from penstock.pyx.plane cimport (
     Connection,
@@ -23,7 +24,7 @@ from penstock.pyx.plane cimport (
     MAIL_RESUME,
     MAIL_RESUME_LOSE,
     MAIL_SOCKET,
-    MAIL_WARM,
+    MAIL_READ,
     Mail,
     REQUEST_MASK,
     Reactor,
@@ -43,10 +44,10 @@ from penstock.pyx.posix cimport (
     EPOLLIN,
     EPOLLOUT,
     EPOLLRDHUP,
-    SIG_BLOCK,
     atomic_load32,
     atomic_store32,
     atomic_swap32,
+    block_signals,
     clock_gettime,
     close,
     epoll_event,
@@ -56,10 +57,7 @@ from penstock.pyx.posix cimport (
     pthread_mutex_lock,
     pthread_mutex_unlock,
     pthread_self,
-    pthread_sigmask,
     set_time_slice,
-    sigfillset,
-    sigset_t,
     timespec,
 )
 from penstock.pyx.requests cimport requests_resume, slots_full
@@ -144,10 +142,10 @@ cdef void on_mail(Reactor* r, Mail* mail) noexcept nogil:
         return
     c = connection_of(r, mail.place, mail.generation)
     if c == NULL:
-        r.counters.answers_late += mail.kind != MAIL_WARM
-    elif mail.kind == MAIL_WARM:
-        c.cold = False
-        connection_ready(r, c)
+        r.counters.answers_late += mail.kind != MAIL_READ
+    elif mail.kind == MAIL_READ:
+        if not output_was_read(r, c, mail):
+            connection_close(r, c)
     else:
         on_answer(r, c, mail)
 
@@ -249,7 +247,7 @@ cdef void sweep(Reactor* r) noexcept nogil:
             c.took_ms = r.now_ms
             if r.now_ms - c.active_ms > KEEP_BUFFERS_MS:
                 connection_rest(r, c)
-        elif not c.cold and r.now_ms - c.took_ms > r.plane.take_ms_max:
+        elif not c.lent and r.now_ms - c.took_ms > r.plane.take_ms_max:
             r.counters.closed_slow_reader += 1
             connection_close(r, c)
     if r.stalled_count:
@@ -329,13 +327,6 @@ cdef void on_wake(Reactor* r) noexcept nogil:
         on_moved(r)
     if atomic_swap32(&r.unstall, 0):
         on_unstall(r)
-
-
-cdef void block_signals() noexcept nogil:
-    """Signals are for Python's main thread; a peer that has gone is an error of sendfile, not a signal."""
-    cdef sigset_t all_signals
-    sigfillset(&all_signals)
-    pthread_sigmask(SIG_BLOCK, &all_signals, NULL)
 
 
 cdef void reactor_loop(Reactor* r) noexcept nogil:

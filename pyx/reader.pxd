@@ -1,38 +1,53 @@
-# Cold pages: a few threads that read a range of a file, so that it is in the page cache when a network thread
-# sends it and no network thread waits for a disk. A file is kept open for the job by a descriptor of its own.
+# Cold pages: a few threads that wait for the disk, so that no network thread does. A job is a range of a file. One that
+# has a socket is sent there by the reader thread itself, for as long as the peer takes it and nobody else wants the
+# thread; what is left then, and a job without a socket, is read into the page cache, from where its network thread
+# takes it. File and socket are kept open for the job by descriptors of its own.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
 
 cdef enum:
     READER_JOBS_MAX = 1024            # waiting at once; beyond it the network thread reads the range itself
-    READER_CHUNK_BYTES = 262144       # of one system call: the kernel may not give the processor to others within one
-
-# Called by a reader thread when the range has been read (or could not be: who sends it will see).
-ctypedef void (*WarmHook)(void* owner, uint32_t place, uint32_t generation) noexcept nogil
+    READER_CHUNK_BYTES = 131072       # of one system call: the kernel may not give the processor to others within one
+    READER_PATIENCE_MS = 5            # with a peer that takes nothing
 
 cdef struct ReaderJob:
     int fd
+    int socket                        # -1: the range is only read
     int64_t position
     int64_t length
+    int64_t sent                      # by the reader thread, from the range's beginning
+    bint was_cold
+    bint failed                       # the socket is broken, or the file shorter than its log says
     void* owner
     uint32_t place
     uint32_t generation
     ReaderJob* next
+
+# Called by a reader thread when a job is done. Whether the range could be read its next user will see.
+ctypedef void (*ReaderHook)(const ReaderJob* job) noexcept nogil
 
 cdef struct ReaderPool:
     pthread_mutex_t lock
     pthread_cond_t ready
     ReaderJob* first
     ReaderJob* last
-    int32_t waiting
+    int32_t waiting                   # atomic to read; changed under the lock
     bint stopping
-    WarmHook hook
+    ReaderHook hook
 
-cdef ReaderPool* reader_new(WarmHook hook) noexcept nogil         # NULL: no memory
-# True: the hook will be called once. False: the queue is full or there is no descriptor; nothing was taken.
+cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil       # NULL: no memory
+# True: the hook will be called once; until then nobody else may send to `socket`. False: the queue is full or there is
+# no descriptor; nothing was taken.
 cdef bint reader_submit(
-    ReaderPool* pool, int fd, int64_t position, int64_t length, void* owner, uint32_t place, uint32_t generation
+    ReaderPool* pool,
+    int fd,
+    int64_t position,
+    int64_t length,
+    int socket,
+    void* owner,
+    uint32_t place,
+    uint32_t generation,
 ) noexcept nogil
 cdef void reader_loop(ReaderPool* pool) noexcept nogil            # the body of a thread; returns after reader_stop
 cdef void reader_stop(ReaderPool* pool) noexcept nogil

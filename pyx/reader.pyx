@@ -1,18 +1,25 @@
-"""The pool of threads that warm cold pages; see reader.pxd."""
+"""The pool of threads that wait for the disk; see reader.pxd."""
 from libc.stdint cimport uint8_t
 
 from penstock.pyx.files cimport read_nowait_at
 from penstock.pyx.posix cimport (
     EAGAIN,
+    EINTR,
+    F_DUPFD_CLOEXEC,
     O_CLOEXEC,
     O_WRONLY,
+    POLLOUT,
+    block_signals,
     calloc,
     close,
-    dup,
+    errno,
+    fcntl,
     free,
-    malloc,
+    give_way,
     off_t,
     open,
+    poll,
+    pollfd,
     pthread_cond_broadcast,
     pthread_cond_destroy,
     pthread_cond_init,
@@ -26,7 +33,7 @@ from penstock.pyx.posix cimport (
 )
 
 
-cdef ReaderPool* reader_new(WarmHook hook) noexcept nogil:
+cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil:
     cdef ReaderPool* pool = <ReaderPool*>calloc(1, sizeof(ReaderPool))
     if pool == NULL:
         return NULL
@@ -37,21 +44,28 @@ cdef ReaderPool* reader_new(WarmHook hook) noexcept nogil:
 
 
 cdef bint reader_submit(
-    ReaderPool* pool, int fd, int64_t position, int64_t length, void* owner, uint32_t place, uint32_t generation
+    ReaderPool* pool,
+    int fd,
+    int64_t position,
+    int64_t length,
+    int socket,
+    void* owner,
+    uint32_t place,
+    uint32_t generation,
 ) noexcept nogil:
-    cdef ReaderJob* job = <ReaderJob*>malloc(sizeof(ReaderJob))
+    cdef ReaderJob* job = <ReaderJob*>calloc(1, sizeof(ReaderJob))
     cdef bint taken = False
     if job == NULL:
         return False
-    job.fd = dup(fd)
+    job.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)
+    job.socket = fcntl(socket, F_DUPFD_CLOEXEC, 0) if socket >= 0 else -1
     job.position = position
     job.length = length
     job.owner = owner
     job.place = place
     job.generation = generation
-    job.next = NULL
     pthread_mutex_lock(&pool.lock)
-    if job.fd >= 0 and pool.waiting < READER_JOBS_MAX and not pool.stopping:
+    if job.fd >= 0 and (job.socket >= 0 or socket < 0) and pool.waiting < READER_JOBS_MAX and not pool.stopping:
         if pool.last == NULL:
             pool.first = job
         else:
@@ -69,6 +83,8 @@ cdef bint reader_submit(
 cdef void drop(ReaderJob* job) noexcept nogil:
     if job.fd >= 0:
         close(job.fd)
+    if job.socket >= 0:
+        close(job.socket)
     free(job)
 
 
@@ -88,9 +104,37 @@ cdef ReaderJob* take(ReaderPool* pool) noexcept nogil:
     return job
 
 
-cdef void warm_pages(const ReaderJob* job, int nowhere) noexcept nogil:
-    """Waits until the pages are there; their bytes go nowhere, without a copy."""
+cdef bint wanted(ReaderPool* pool) noexcept nogil:
+    """Whether somebody waits for a thread."""
+    cdef bint yes
+    pthread_mutex_lock(&pool.lock)
+    yes = pool.first != NULL or pool.stopping
+    pthread_mutex_unlock(&pool.lock)
+    return yes
+
+
+cdef void send_range(ReaderPool* pool, ReaderJob* job) noexcept nogil:
+    """Sends what the peer takes now, or takes soon while nobody else waits for this thread."""
     cdef off_t at = job.position
+    cdef pollfd peer
+    cdef ssize_t went
+    peer.fd = job.socket
+    peer.events = POLLOUT
+    while job.sent < job.length:
+        went = sendfile(job.socket, job.fd, &at, <size_t>min(job.length - job.sent, <int64_t>READER_CHUNK_BYTES))
+        if went > 0:
+            job.sent += went
+        elif went < 0 and errno == EAGAIN:
+            if wanted(pool) or poll(&peer, 1, READER_PATIENCE_MS) <= 0:
+                return
+        elif went == 0 or errno != EINTR:
+            job.failed = True
+            return
+
+
+cdef void read_range(const ReaderJob* job, int nowhere) noexcept nogil:
+    """Waits until the pages of what wasn't sent are there; their bytes go nowhere, without a copy."""
+    cdef off_t at = job.position + job.sent
     cdef int64_t end = job.position + job.length
     while at < end and sendfile(nowhere, job.fd, &at, <size_t>min(end - at, <int64_t>READER_CHUNK_BYTES)) > 0:
         pass
@@ -99,13 +143,18 @@ cdef void warm_pages(const ReaderJob* job, int nowhere) noexcept nogil:
 cdef void reader_loop(ReaderPool* pool) noexcept nogil:
     cdef int nowhere = open(b"/dev/null", O_WRONLY | O_CLOEXEC)
     cdef ReaderJob* job
+    block_signals()
+    give_way()
     while True:
         job = take(pool)
         if job == NULL:
             break
-        if nowhere >= 0:
-            warm_pages(job, nowhere)
-        pool.hook(job.owner, job.place, job.generation)
+        job.was_cold = not range_is_cached(job.fd, job.position, job.length)
+        if job.socket >= 0:
+            send_range(pool, job)
+        if nowhere >= 0 and not job.failed:
+            read_range(job, nowhere)
+        pool.hook(job)
         drop(job)
     if nowhere >= 0:
         close(nowhere)
