@@ -66,19 +66,19 @@ class Housekeeping:
         loop, context = asyncio.get_running_loop(), self._context
         config = context.config
         checkpointed_ms = worked_ms = context.monotonic_ms()
-        retain_at_ms = worked_ms + min(config["log.initial.task.delay.ms"], config["log.retention.check.interval.ms"])
+        retain_ms = config["log.retention.check.interval.ms"]
+        retained_ms = worked_ms + min(config["log.initial.task.delay.ms"] - retain_ms, 0)
         while True:
             left_ms = worked_ms + self._interval_ms() - context.monotonic_ms()
             if left_ms > 0 and await self._changed(left_ms):
                 continue  # The interval may be another one now.
             worked_ms = context.monotonic_ms()
             work = [(topic.name, state.index) for topic in context.topics.all() for state in topic.partitions]
-            interval_ms = config["log.flush.offset.checkpoint.interval.ms"]
-            checkpoints = context.monotonic_ms() - checkpointed_ms >= interval_ms
+            checkpoints = worked_ms - checkpointed_ms >= config["log.flush.offset.checkpoint.interval.ms"]
             # However often logs are flushed: what is old goes at its own time.
-            retain = worked_ms >= retain_at_ms
+            retain = worked_ms - retained_ms >= retain_ms
             if retain:
-                retain_at_ms = worked_ms + config["log.retention.check.interval.ms"]
+                retained_ms = worked_ms
             try:
                 await loop.run_in_executor(self._thread, self._round, work, retain, checkpoints)
             except Exception:  # noqa: BLE001 - without rounds the disk would fill

@@ -8,9 +8,9 @@ from collections.abc import Callable
 LIMIT_S = 60.0
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition; fails, saying for what, when it has not come true in LIMIT_S."""
+def until(condition: Callable[[], bool], what: str, detail: Callable[[], str] = str) -> None:
+    """Wait for a condition; fails, saying for what and in what state, when it has not come true in LIMIT_S."""
     end = time.monotonic() + LIMIT_S
     while not condition():
-        assert time.monotonic() < end, f"waited in vain for: {what}"
+        assert time.monotonic() < end, f"waited in vain for: {what}\n{detail()}"
         time.sleep(0.01)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import faultio
@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 from dataplane import Peer, batch, produce, produced
 from harness import BrokerProcess, WireConnection
+from patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.frame import decode_response, encode_request
@@ -93,10 +94,7 @@ class Disks:
 
     def until(self, text: str) -> None:
         """Wait until the broker's log has a text."""
-        end = time.monotonic() + WAIT_S
-        while text not in self.broker.log_text():
-            assert time.monotonic() < end, f"`{text}` was not logged: {self.broker.log_text()[-2000:]}"
-            time.sleep(0.02)
+        until(lambda: text in self.broker.log_text(), f"`{text}` in the log", lambda: self.broker.log_text()[-2000:])
 
 
 @pytest.fixture
@@ -154,10 +152,7 @@ def test_when_the_last_folder_fails_the_broker_stops(disks: Disks) -> None:
     for which in range(2):
         disks.produce(disks.in_folder(which)[0], timeout_ms=1000)
     disks.until("no log folder works: the broker stops")
-    end = time.monotonic() + WAIT_S
-    while disks.broker.running:
-        assert time.monotonic() < end, "the broker goes on without a disk"
-        time.sleep(0.05)
+    until(lambda: not disks.broker.running, "the end of a broker without a disk")
 
 
 def test_a_folder_that_can_not_be_opened_leaves_the_others_serving(tmp_path: Path, shim: Path) -> None:
@@ -317,13 +312,14 @@ def test_a_full_disk_hits_the_store_and_the_coordinators_for_a_while_only(disks:
     assert disks.values(0) == [b"x"]
     disks.plant()
     disks.admin.create_topics([NewTopic("later", 1)], request_timeout=WAIT_S)["later"].result()
-    end = time.monotonic() + WAIT_S
-    while True:
-        try:
+
+    def committed() -> bool:
+        with suppress(KafkaException):
             group.commit(offsets=[TopicPartition(TOPIC, 0, 3)], asynchronous=False)
-            break
-        except KafkaException:
-            assert time.monotonic() < end
+            return True
+        return False
+
+    until(committed, "a commit that succeeds")
     assert group.committed([place], timeout=WAIT_S)[0].offset == 3
     group.close()
     disks.broker.stop()
