@@ -146,8 +146,9 @@ BROKER_TARGETS = [
         "a cold consumer (pages dropped) beside a tail consumer and a producer",
         "p99 of the others <= 1.5 x theirs without it",
         (Bound("cold-reader", "ack_p99_growth", 1.5), Bound("cold-reader", "end_to_end_p99_growth", 1.5)),
-        why="Nothing waits for the disk, but the turns of the others are long beside the p99 of a quiet machine. The floor "
-        "says how much of it comes from the bytes' way through the machine: a bare sendfile in a process of its own.",
+        why="No network thread waits for the disk, but the kernel gives the processor to nobody while it starts to read ahead "
+        "(a millisecond for 8 MiB; see read_ahead_kb). The floor says how much of it comes from the bytes' way through the "
+        "machine: a bare sendfile in a process of its own.",
     ),
     Target(
         "ack p50 / p99 / p99.9 at 2,000 a second",
