@@ -17,7 +17,7 @@ cdef struct ReaderJob:
     int64_t position
     int64_t length
     int64_t sent                      # by the reader thread, from the range's beginning
-    bint was_cold
+    bint was_cold                     # not all of it was in the page cache before
     bint failed                       # the socket is broken, or the file shorter than its log says
     void* owner
     uint32_t place
@@ -32,7 +32,7 @@ cdef struct ReaderPool:
     pthread_cond_t ready
     ReaderJob* first
     ReaderJob* last
-    int32_t waiting                   # atomic to read; changed under the lock
+    int32_t waiting
     bint stopping
     ReaderHook hook
 
