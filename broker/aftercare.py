@@ -16,6 +16,8 @@ from penstock.pyx.logs import Logs
 
 FLUSH_PAUSE_S = 1.0
 """Most time between the flushes of two logs that were rolled; else it is as long as the flush took."""
+LOOK_S = 0.25
+"""Between two looks whether what was rolled has rested for long enough to be flushed."""
 IDLE_S = 0.5
 """A log without an append for so long gives back what its file has ahead, within as long again."""
 
@@ -55,13 +57,16 @@ class Aftercare:
     async def _flush(self) -> None:
         """Flush sealed segments soon, as Kafka does: after kill -9 only the segments that are written are checked."""
         loop = asyncio.get_running_loop()
+        flushed_since = False
         while self._rolled():
             began = time.monotonic()
-            await loop.run_in_executor(self._threads, self._logs.flush_rolled, 1)
+            flushed = await loop.run_in_executor(self._threads, self._logs.flush_rolled, int(time.time() * 1000), 1)
             # Partitions that are filled alike are rolled together: their flushes shall not be one burst.
-            await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S))
+            await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S) if flushed else LOOK_S)
+            flushed_since = flushed_since or flushed > 0
             # What is rolled while they are written isn't told again: the loop's condition sees it.
-            if not self._rolled():
+            if flushed_since and not (flushed and self._rolled()):
+                flushed_since = False
                 await self._write_checkpoints()
 
     async def _write_checkpoints(self) -> None:

@@ -118,9 +118,9 @@ class Logs(LogTable):
     def drop_checkpoints(self, topic: str, partition: int, folder: str) -> None:
         """Forget what a folder's checkpoints say of a log that isn't there any more."""
 
-    def flush_rolled(self, most: int = ...) -> int:
-        """Flush the segments that were sealed since the last time, so that recovery believes them, of at most so many
-        logs; answers of how many. Slow."""
+    def flush_rolled(self, now_ms: int, most: int = ...) -> int:
+        """Flush the segments that were sealed a second ago or earlier, so that recovery believes them, of at most so many
+        logs; answers of how many. `folder_states` says whether there are others. Slow."""
 
     def give_back_idle(self) -> int:
         """Cut the files of logs that had no append since the last call to their batches: a log that grows fast has blocks

@@ -32,7 +32,7 @@ from penstock.pyx.read cimport (
 )
 from penstock.pyx.room cimport room_bound
 from penstock.pyx.segment cimport WALK_BATCH, WALK_END
-from penstock.pyx.upkeep cimport Kept, flush_log, give_back_if_idle, housekeep_log, settle_log
+from penstock.pyx.upkeep cimport Kept, flush_log, give_back_if_idle, housekeep_log, rests_until, settle_log
 
 from penstock.errors import ErrorCode, KafkaError
 
@@ -360,10 +360,11 @@ cdef class Logs(LogTable):
         """Forget what a folder's checkpoints say of a log; see logs.pyi."""
         self.folder(folder).checkpoints.drop((topic, partition))
 
-    def flush_rolled(self, int most=0x7fffffff):
-        """Flush the segments that were sealed; see logs.pyi."""
+    def flush_rolled(self, int64_t now_ms, int most=0x7fffffff):
+        """Flush the segments that were sealed a moment ago; see logs.pyi."""
         cdef Led led
         cdef Folder folder
+        cdef bint rests
         with self.lock:
             every = list(self.led.values())
             for folder in self.folders.values():
@@ -371,17 +372,22 @@ cdef class Logs(LogTable):
         done, first = 0, self._flush_from % max(1, len(every))
         for i in range(len(every)):
             led = every[(first + i) % len(every)]
-            if not led.p.rolled:
+            if led.p.flush_at_ms == 0:
+                continue
+            rests = rests_until(led.p.flush_at_ms, now_ms)
+            if rests or done == most:
+                atomic_store32(&led.folder.shared.rolled, 1)
+            if rests:
                 continue
             if done == most:
-                atomic_store32(&led.folder.shared.rolled, 1)
                 break
             with nogil:
                 pthread_mutex_lock(&led.p.upkeep)
-                led.p.rolled = False
                 # What fails takes its folder offline, or is tried again by the next housekeeping.
-                if not led.p.stopped and not is_offline(led.p):
-                    flush_log(led.p, False, wall_ms(), False)
+                if led.p.stopped or is_offline(led.p):
+                    led.p.flush_at_ms = 0
+                else:
+                    flush_log(led.p, False, now_ms, False)
                 pthread_mutex_unlock(&led.p.upkeep)
             done += 1
             self._flush_from = first + i + 1     # each has its turn, however often another rolls

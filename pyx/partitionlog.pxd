@@ -94,7 +94,7 @@ cdef struct PartitionLog:
     bint epochs_unsynced               # leader-epoch-checkpoint was replaced since it was last synced
     bint epochs_unwritten              # the newest epoch has no batch yet: it is written with its first one
     bint changed                       # since it was opened
-    bint rolled                        # a segment was sealed since the last flush_rolled
+    int64_t flush_at_ms                # when a sealed segment is to be flushed; 0: none waits for it
     int32_t ahead                      # atomic: its active segment's file has more than its batches, or had
     int64_t ahead_end                  # the log end when give_back_idle last looked
     int64_t roll_jitter_ms             # taken off segment_ms for the segment that is written

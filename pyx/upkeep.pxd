@@ -4,6 +4,9 @@ from libc.stdint cimport int32_t, int64_t
 from penstock.pyx.partitionlog cimport PartitionLog
 from penstock.pyx.recovery cimport RecoveryReport
 
+cdef enum:
+    SEALED_REST_MS = 1000              # a sealed segment's time before it is flushed
+
 cdef struct Kept:
     int32_t segments_deleted
     int64_t bytes_deleted
@@ -12,7 +15,10 @@ cdef struct Kept:
 
 # Under the lock: a new segment at the log end; after an error the old one goes on.
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil
-# With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes.
+# Whether a segment that is to be flushed then isn't yet.
+cdef bint rests_until(int64_t due_ms, int64_t now_ms) noexcept nogil
+# With `upkeep` held: flushes sealed segments that have rested, or all and the active one too if `all`; of that,
+# `log_only`, not the indexes.
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil
 # With `upkeep` held: roll by age, retention (if `retain`), flush by policy, expiry of producers, idle files.
 cdef int housekeep_log(PartitionLog* p, int64_t now_ms, bint retain, Kept* out) noexcept nogil

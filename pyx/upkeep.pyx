@@ -72,7 +72,8 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     segment_seal(active)
     active.unflushed = True
     p.log.segments.push_back(s)
-    p.rolled = True
+    if p.flush_at_ms == 0:
+        p.flush_at_ms = now_ms + SEALED_REST_MS
     if atomic_load32(&p.folder.rolled) == 0:
         atomic_store32(&p.folder.rolled, 1)
         folder_tell(p.folder)
@@ -130,25 +131,37 @@ cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, 
     return result
 
 
+# Whether it is less than SEALED_REST_MS to go, however the clock was set meanwhile.
+cdef bint rests_until(int64_t due_ms, int64_t now_ms) noexcept nogil:
+    return 0 < due_ms - now_ms <= SEALED_REST_MS
+
+
 # With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes. What
-# retention will delete at its next look isn't worth the disk's time. 0 or errno.
+# retention will delete at its next look isn't worth the disk's time. In logs that keep little and grow fast that shows
+# only a moment after a segment was sealed, so each rests for as long. 0 or errno.
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil:
     cdef vector[Segment*] wanted
-    cdef size_t i, expired
-    cdef int64_t end, believed
+    cdef size_t i, expired, last
+    cdef int64_t end, believed, due_ms
     cdef int result = 0
     cdef uint64_t wake = 0
     cdef bint fatal = False
     pthread_mutex_lock(&p.lock)
+    last = p.log.segments.size() - 1
     expired = 0 if all else _expired_front(p, now_ms)
-    for i in range(expired, p.log.segments.size()):
-        if p.log.segments[i].unflushed and p.log.segments[i].size > 0 and (all or i + 1 < p.log.segments.size()):
+    believed = p.log.segments[last].base_offset
+    p.flush_at_ms = 0
+    for i in range(last + 1 if all else last):
+        if not p.log.segments[i].unflushed:
+            continue
+        due_ms = 0 if all else p.log.segments[i + 1].created_ms + SEALED_REST_MS
+        if i < expired or rests_until(due_ms, now_ms):
+            believed = min(believed, p.log.segments[i].base_offset)
+        elif p.log.segments[i].size > 0:
             segment_retain(p.log.segments[i])
             wanted.push_back(p.log.segments[i])
-    believed = p.log.segments.back().base_offset
-    for i in range(expired):
-        if p.log.segments[i].unflushed:
-            believed = min(believed, p.log.segments[i].base_offset)
+        if i >= expired and rests_until(due_ms, now_ms) and p.flush_at_ms == 0:
+            p.flush_at_ms = due_ms
     end = p.log.log_end if all else believed
     # Recovery believes the indexes of segments that end at or below the recovery point. The active one's are complete
     # on disk only once it is sealed and flushed again: until then the recovery point stays inside of it.

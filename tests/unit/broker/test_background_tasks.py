@@ -181,11 +181,12 @@ def test_a_segment_that_is_rolled_while_checkpoints_are_written_is_flushed_too()
     async def run() -> None:
         loop, flushed_again = asyncio.get_running_loop(), asyncio.Event()
 
-        def flush_rolled(most: int) -> None:
+        def flush_rolled(now_ms: int, most: int) -> int:
             rolled[0] = False
             flushes.append(most)
             if len(flushes) == 2:
                 loop.call_soon_threadsafe(flushed_again.set)
+            return 1
 
         def write_checkpoints() -> None:
             if len(flushes) == 1:

@@ -16,6 +16,7 @@ from patience import until
 
 from penstock.broker.folder import CLEAN_SHUTDOWN, uuid_text
 from penstock.errors import ErrorCode
+from penstock.pyx.checkpoint import read_checkpoint
 from penstock.pyx.wire.messages import (
     AlterConfigsRequest,
     CreatePartitionsRequest,
@@ -313,6 +314,21 @@ def test_old_segments_go_by_retention(make_broker: Make) -> None:
     produce(broker, "old", 100, timestamp_ms=1_000_000_000_000)
     until(lambda: start_offset(broker, "old") >= 90, "old segments to go", broker.log_text)
     assert (start_offset(broker, "new"), end_offset(broker, "new"), end_offset(broker, "old")) == (0, 100, 100)
+
+
+def test_sealed_segments_are_flushed_without_being_asked(make_broker: Make) -> None:
+    """What is flushed needn't be walked after a kill: the recovery point follows, all segments but the last behind it."""
+    broker = make_broker(**{"log.segment.bytes": 2000})
+    create(broker, "a", "b")
+    produce(broker, "a", 100)
+    produce(broker, "b", 100)
+    last = {(name, 0): max(int(path.stem) for path in (broker.data / f"{name}-0").glob("*.log")) for name in ("a", "b")}
+    assert all(base > 0 for base in last.values())
+    checkpoint = broker.data / "recovery-point-offset-checkpoint"
+    until(lambda: last.items() <= read_checkpoint(checkpoint).items(), "recovery points", checkpoint.read_text)
+    broker.kill()
+    broker.start()
+    assert end_offset(broker, "a") == end_offset(broker, "b") == 100
 
 
 def test_an_altered_retention_holds_from_the_next_look(make_broker: Make) -> None:

@@ -18,6 +18,11 @@ from penstock.pyx.logs import Logs, room_end
 from penstock.pyx.rawbatch import split
 
 DAY_MS = 86_400_000
+RESTED_MS = 1001  # longer than a sealed segment rests before it is flushed
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def bases(log: Log) -> list[int]:
@@ -349,8 +354,9 @@ def test_rolled_segments_are_flushed_without_housekeeping(tmp_path: Path) -> Non
     for _ in range(6):
         logs.append_client("rolled", 0, batch(1))
     assert logs.folder_states()[str(tmp_path)].rolled
-    assert logs.flush_rolled() == 1
-    assert logs.flush_rolled() == 0 and not logs.folder_states()[str(tmp_path)].rolled
+    assert logs.flush_rolled(now_ms()) == 0 and logs.folder_states()[str(tmp_path)].rolled  # they rest for a second
+    assert logs.flush_rolled(now_ms() + RESTED_MS) == 1
+    assert logs.flush_rolled(now_ms() + RESTED_MS) == 0 and not logs.folder_states()[str(tmp_path)].rolled
     logs.write_checkpoints()
     sealed = sorted((tmp_path / "rolled-0").glob("*.log"))[:-1]
     assert sealed and all(path.with_suffix(".index").exists() for path in sealed)
@@ -365,7 +371,7 @@ def test_segments_that_retention_will_delete_are_not_flushed(tmp_path: Path) -> 
     logs.lead("short", TOPIC_ID, 0, 0, str(tmp_path), config)
     for _ in range(12):
         logs.append_client("short", 0, batch(1))
-    assert logs.flush_rolled() == 1
+    assert logs.flush_rolled(now_ms() + RESTED_MS) == 1
     logs.write_checkpoints()
     *sealed, last, _ = sorted((tmp_path / "short-0").glob("*.log"))
     assert len(sealed) > 1
