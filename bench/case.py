@@ -25,6 +25,7 @@ METRICS = {
     "tail_p50_ms": ("end to end p50 ms", 3),
     "tail_p99_ms": ("end to end p99 ms", 3),
     "tail_p999_ms": ("end to end p99.9 ms", 3),
+    "stolen_percent": ("taken by the host, % of all processors", 2),
 }
 
 

@@ -67,7 +67,7 @@ def _case(run: Run, case: Case, world: World, say: Say) -> Measured:
         for number in range(0 if case.warm else 1, rounds + 1):
             for side in sides:
                 if side not in measured.failed:
-                    sample = _try(measured, side, say, lambda side=side: case.run(world, side))  # type: ignore[misc]
+                    sample = _try(measured, side, say, lambda side=side: _sample(case, world, side))  # type: ignore[misc]
                     if sample is not None and number:
                         measured.samples.setdefault(side, []).append(sample)
                         say(f"    {side:9} round {number}: {brief(sample)}")
@@ -75,6 +75,23 @@ def _case(run: Run, case: Case, world: World, say: Say) -> Measured:
         for side in prepared:
             _try(measured, side, say, lambda side=side: case.finish(world, side))  # type: ignore[misc]
     return measured
+
+
+def _sample(case: Case, world: World, side: str) -> Sample:
+    """A round, and how much of the processors a virtual machine's host gave to others meanwhile.
+
+    That comes in pieces of milliseconds: one per cent of it is in every figure that a hundredth decides, such as a p99.
+    """
+    before = _processor_times()
+    sample = case.run(world, side)
+    stolen, total = (after - then for after, then in zip(_processor_times(), before, strict=True))
+    return {**sample, "stolen_percent": 100 * stolen / max(total, 1)}
+
+
+def _processor_times() -> tuple[int, int]:
+    """Ticks of all processors together since the machine started: taken by its host, and all."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]  # guests' are in others
+    return ticks[7], sum(ticks)
 
 
 def _try(measured: Measured, side: str, say: Say, work: Callable[[], Sample | None]) -> Sample | None:

@@ -106,16 +106,16 @@ BROKER_TARGETS = [
         "produce CPU s/GB, 1 MB batches, recycled pages",
         "<= 0.30 x Kafka and <= 0.55 s/GB",
         (_of_kafka("produce-1m", 0.30), Bound("produce-1m", "cpu_s_per_gb", 0.55)),
-        why="Old segments' pages are freed and sealed segments flushed while the load runs, which the absolute limit (from "
-        "a log that was overwritten in place) doesn't know; steps-produce-1m says how much that is.",
+        why="Old segments' pages are freed while the load runs, which the absolute limit (from a log that was overwritten in "
+        "place) doesn't know; steps-produce-1m says how much that is.",
     ),
     Target(
         "produce CPU s/GB, 16 KB batches, and 128 KB through librdkafka",
         "<= 0.30 x Kafka",
         (_of_kafka("produce-16k", 0.30), _of_kafka("rdkafka-produce-128k", 0.30)),
         why="librdkafka fills its batches, so that what Kafka takes for a request counts little. Of ours the kernel has more "
-        "than four fifths: pwrite, freeing old segments, writing sealed ones out, recv, waits and answers. Kafka makes the "
-        "same calls. On ext4 each 4 KiB block of a page has a head of its own in memory; on XFS the same case gives 0.25.",
+        "than four fifths: pwrite, freeing old segments, recv, waits and answers. Kafka makes the same calls. On ext4 each "
+        "4 KiB block of a page has a head of its own in memory.",
     ),
     Target(
         "produce CPU s/GB, compressed batches (snappy, lz4, zstd; headers validated)",

@@ -29,7 +29,7 @@ JAVA = (
 SCALE = 0.001
 MINUTES = 0.02
 # What may be zero at this scale: CPU seconds have a grain of 10 ms, memory may not grow, memory may even shrink.
-MAY_BE_ZERO = ("cpu", "rss_each_connection_kib", " ns")
+MAY_BE_ZERO = ("stolen", "cpu", "rss_each_connection_kib", " ns")
 
 
 def param(case: Case) -> object:
@@ -73,6 +73,7 @@ def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
         (sample,) = samples
         for metric, value in sample.items():
             assert math.isfinite(value), metric
+            assert metric != "stolen_percent" or 0 <= value <= 100
             whole_ms = isinstance(case, linkedin.EndToEnd) and metric.startswith("p")  # its tool rounds down
             if not whole_ms and not any(word in metric for word in MAY_BE_ZERO):
                 assert value > 0, metric
