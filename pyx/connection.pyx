@@ -147,7 +147,7 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     c.closing = False
     c.handed_over = 0
     c.cold = False
-    c.cold_left = 0
+    c.cold_in = NULL
     c.generation = (c.generation + 1) & GENERATION_MASK
     r.free_places[r.free_count] = c.place
     r.free_count += 1

@@ -13,7 +13,6 @@ from penstock.pyx.fetch cimport (
     range_release,
 )
 from penstock.pyx.fetchset cimport FetchPartition, FetchSet, FetchTopic, set_move_last
-from penstock.pyx.files cimport read_cached_at
 from penstock.pyx.frame cimport (
     TOPIC_ID_BYTES,
     Slice,
@@ -30,6 +29,7 @@ from penstock.pyx.frame cimport (
     write_uvarint,
     writer_room,
 )
+from penstock.pyx.pagecache cimport read_cached_at
 from penstock.pyx.partition cimport ISOLATION_COMMITTED
 from penstock.pyx.posix cimport realloc
 from penstock.pyx.read cimport AbortedTxn, partition_aborted, read_release

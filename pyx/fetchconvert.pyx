@@ -6,7 +6,8 @@ from penstock.pyx.batch cimport BatchHeader, batch_last_offset, batch_parse
 from penstock.pyx.convert cimport CONVERT_OPENED_ENOUGH_BYTES, convert_down
 from penstock.pyx.fetch cimport FETCH_MAGIC_1_FROM, FetchRange, range_release
 from penstock.pyx.fetchset cimport FetchPartition
-from penstock.pyx.files cimport dropped, made, read_at, read_cached_at
+from penstock.pyx.files cimport dropped, made, read_at
+from penstock.pyx.pagecache cimport read_cached_at
 from penstock.pyx.read cimport partition_read, read_release
 
 cdef enum:

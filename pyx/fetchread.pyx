@@ -13,7 +13,7 @@ from penstock.pyx.fetch cimport (
 )
 from penstock.pyx.fetchconvert cimport CONVERT_DONE, CONVERT_STORED_MAX_BYTES, fetch_convert
 from penstock.pyx.fetchset cimport NOWHERE, FetchPartition, FetchSet, set_resolve, set_unresolve
-from penstock.pyx.files cimport read_cached_at
+from penstock.pyx.pagecache cimport read_cached_at
 from penstock.pyx.partition cimport (
     ISOLATION_COMMITTED,
     partition_epoch_end,

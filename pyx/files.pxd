@@ -4,9 +4,9 @@ from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 from penstock.pyx.posix cimport (
-    CLOCK_REALTIME, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, EOPNOTSUPP, O_CLOEXEC, O_CREAT,
-    O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, RWF_NOWAIT, clock_gettime, close, errno, fstat, fsync, iovec, open, pread,
-    preadv2, pwrite, pwritev, rename, stat, timespec, unlink,
+    CLOCK_REALTIME, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, O_CLOEXEC, O_CREAT,
+    O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, clock_gettime, close, errno, fstat, fsync, iovec, open, pread, pwrite,
+    pwritev, rename, stat, timespec, unlink,
 )
 
 # C++ objects behind plain structs: Cython has no `new` for a struct.
@@ -45,23 +45,6 @@ cdef inline int64_t read_at(int fd, void* to, size_t n, int64_t position) noexce
             break
         done += <size_t>got
     return <int64_t>done
-
-# The same of what is in the page cache: fewer bytes where the rest isn't, -EAGAIN if the first isn't, -EOPNOTSUPP if
-# the file system can't tell.
-cdef inline int64_t read_nowait_at(int fd, void* to, size_t n, int64_t position) noexcept nogil:
-    cdef iovec part
-    cdef ssize_t got
-    part.iov_base = to
-    part.iov_len = n
-    got = preadv2(fd, &part, 1, position, RWF_NOWAIT)
-    while got < 0 and errno == EINTR:
-        got = preadv2(fd, &part, 1, position, RWF_NOWAIT)
-    return got if got >= 0 else -errno
-
-# The same; where the file system can't tell, the file is read anyway.
-cdef inline int64_t read_cached_at(int fd, void* to, size_t n, int64_t position) noexcept nogil:
-    cdef int64_t got = read_nowait_at(fd, to, n, position)
-    return read_at(fd, to, n, position) if got == -EOPNOTSUPP else got
 
 # 0 or an errno; `pieces` are changed.
 cdef inline int write_pieces_at(int fd, iovec* pieces, int count, int64_t position) noexcept nogil:

@@ -125,7 +125,7 @@ cdef void on_read(const ReaderJob* job) noexcept nogil:
         mail.place = job.place
         mail.generation = job.generation
         mail.sent = -1 if job.failed else job.sent
-        mail.was_cold = job.was_cold
+        mail.ready = job.ready - job.sent
         mail_post(<Reactor*>job.owner, mail)
 
 

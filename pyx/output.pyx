@@ -5,6 +5,7 @@ from penstock.pyx.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
 from penstock.pyx.fetchanswer cimport FilePiece, fetch_answer, piece_release
 from penstock.pyx.fetchread cimport FETCH_AGAIN, FETCH_COLD, FETCH_FAILED, FETCH_WAIT, FetchState, fetch_try
 from penstock.pyx.frame cimport Writer, write_raw, writer_free
+from penstock.pyx.pagecache cimport CACHE_NOT_ALL, CacheState, cache_state, range_is_cached
 from penstock.pyx.plane cimport (
     Connection,
     Mail,
@@ -33,6 +34,8 @@ from penstock.pyx.posix cimport (
     MSG_MORE,
     MSG_NOSIGNAL,
     SHUT_RDWR,
+    atomic_load64,
+    atomic_store64,
     epoll_ctl,
     epoll_event,
     errno,
@@ -43,12 +46,13 @@ from penstock.pyx.posix cimport (
     sendfile,
     shutdown,
 )
-from penstock.pyx.reader cimport range_is_cached, reader_submit
+from penstock.pyx.reader cimport reader_submit
+from penstock.pyx.segment cimport Segment
 from penstock.pyx.waiting cimport park, unpark
 
 cdef enum:
     OUTPUT_COMPACT_BYTES = OUTPUT_BYTES_MAX // 4
-    COLD_BYTES = 33554432             # after cold pages: more than kernels read ahead
+    COLD_COMPANY_MS = 10_000          # for so long consumers of one segment's cold pages count as together
 
 
 cdef bint output_watch(Reactor* r, Connection* c, int operation, bint room) noexcept nogil:
@@ -58,20 +62,31 @@ cdef bint output_watch(Reactor* r, Connection* c, int operation, bint room) noex
     return epoll_ctl(r.epoll, operation, c.fd, &event) == 0
 
 
-cdef bint lend(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
-    """Whether a reader thread has the next n bytes of a piece now, since they may not be in the page cache.
+cdef bint reads_alone(Reactor* r, Connection* c, Segment* s) noexcept nogil:
+    """Whether no other connection comes upon cold pages of a segment at the same time: between two times of this one.
 
-    To look is to start the kernel's reading ahead, megabytes of it, in the thread that looks. So a connection that came
-    upon cold pages isn't looked at again before a reader thread found as much as might be read ahead in memory.
+    Those who read the same do it by way of the page cache, so that the disk has to give it once.
     """
-    if piece.position + n <= piece.asked_until:
+    if atomic_load64(&s.cold_reader) != <int64_t>c:
+        if c.cold_in == s:
+            atomic_store64(&s.company_ms, r.now_ms)
+        atomic_store64(&s.cold_reader, <int64_t>c)
+    c.cold_in = s
+    return r.now_ms - atomic_load64(&s.company_ms) >= COLD_COMPANY_MS
+
+
+cdef bint lend(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
+    """Whether a reader thread has the next n bytes of a piece now, since they aren't in the page cache."""
+    cdef CacheState state
+    cdef bint direct
+    state = cache_state(piece.read.fd, piece.position, n)
+    if range_is_cached(piece.read.fd, piece.position, n, state):
         return False
-    if c.cold_left <= 0 and range_is_cached(piece.read.fd, piece.position, n):
-        return False
-    piece.asked_until = piece.position + n
+    piece.asked_until = piece.position + n            # unless a reader thread says how far it came
+    direct = state == CACHE_NOT_ALL and reads_alone(r, c, <Segment*>piece.read.segment)
     if not output_watch(r, c, EPOLL_CTL_MOD, False):
         return False
-    c.lent = reader_submit(r.plane.readers, piece.read.fd, piece.position, n, c.fd, r, c.place, c.generation)
+    c.lent = reader_submit(r.plane.readers, piece.read.fd, piece.position, n, c.fd, direct, r, c.place, c.generation)
     if not c.lent:
         output_watch(r, c, EPOLL_CTL_MOD, True)
     return c.lent
@@ -95,15 +110,12 @@ cdef void went_out(Reactor* r, Connection* c, int64_t n) noexcept nogil:
 cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept nogil:
     c.cold = False
     connection_ready(r, c)
-    if mail.was_cold:
-        r.counters.cold_ranges += 1
-        c.cold_left = COLD_BYTES
+    r.counters.cold_ranges += 1
     if not c.lent:
         return True
     c.lent = False
-    if not mail.was_cold:
-        c.cold_left -= mail.sent
-    if mail.sent > 0:
+    if mail.sent >= 0:
+        c.pieces.p[c.pieces.first].asked_until = c.pieces.p[c.pieces.first].position + mail.sent + mail.ready
         piece_went(c, &c.pieces.p[c.pieces.first], mail.sent)
         went_out(r, c, mail.sent)
     c.writable = True                                 # if not, the next try tells; room that comes later is an event
@@ -117,8 +129,7 @@ cdef void output_abandon(Reactor* r, Connection* c) noexcept nogil:
         shutdown(c.fd, SHUT_RDWR)
 
 
-cdef ssize_t send_file(Reactor* r, Connection* c, FilePiece* piece) noexcept nogil:
-    cdef int64_t n = min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)
+cdef ssize_t send_file(Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
     cdef off_t position = piece.position
     cdef ssize_t went
     went = sendfile(c.fd, piece.read.fd, &position, <size_t>n)
@@ -153,7 +164,7 @@ cdef bint output_send(Reactor* r, Connection* c) noexcept nogil:
     cdef FilePiece* piece
     cdef size_t until
     cdef ssize_t went
-    cdef int64_t total = 0
+    cdef int64_t n, total = 0
     while c.writable and not c.lent:
         piece = &c.pieces.p[c.pieces.first] if c.pieces.first < c.pieces.n else NULL
         until = piece.at if piece != NULL else c.output.n
@@ -165,10 +176,13 @@ cdef bint output_send(Reactor* r, Connection* c) noexcept nogil:
         if c.sent < until:
             went = send(c.fd, c.output.p + c.sent, until - c.sent, MSG_NOSIGNAL | (MSG_MORE if piece != NULL else 0))
             c.sent += <size_t>went if went > 0 else 0
-        elif lend(r, c, piece, min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)):
-            break
         else:
-            went = send_file(r, c, piece)
+            n = min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)
+            if piece.position < piece.asked_until:    # a reader thread had so much of it
+                n = min(n, piece.asked_until - piece.position)
+            elif lend(r, c, piece, n):
+                break
+            went = send_file(c, piece, n)
             if went == 0:                             # the file is shorter than its log says
                 return False
         if went > 0:
@@ -196,7 +210,7 @@ cdef Step warm_range(Reactor* r, Connection* c, FetchJob* job) noexcept nogil:
     cdef const FetchRange* cold = &job.ranges[job.cold]
     job.look = True
     c.cold = reader_submit(
-        r.plane.readers, cold.read.fd, cold.read.position, cold.read.length, -1, r, c.place, c.generation
+        r.plane.readers, cold.read.fd, cold.read.position, cold.read.length, -1, False, r, c.place, c.generation
     )
     if not c.cold:
         connection_ready(r, c)                        # too much is waiting to be read: in a later turn

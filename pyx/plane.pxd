@@ -86,7 +86,7 @@ cdef struct Connection:
     bint closing                      # closed when the output is empty
     bint stalled                      # waits for the control queue or for broker memory
     bint cold                         # a reader thread has the next range
-    int64_t cold_left                 # bytes of files that are left to reader threads without looking
+    void* cold_in                     # segment where this was last so
     bint lent                         # and the socket, to send it; nobody else sends then
     int32_t handed_over               # produce requests of its slots that the control plane serves, in order
     bint on_ready
@@ -124,7 +124,7 @@ cdef struct Mail:
     int32_t listener
     int fd
     int64_t sent
-    bint was_cold
+    int64_t ready                     # bytes behind those that are in memory
     Writer answer                     # with its size in front
     char peer[PEER_BYTES]
     Mail* next

@@ -55,7 +55,7 @@ cdef extern from "stdio.h" nogil:
 
 cdef extern from "fcntl.h" nogil:
     int O_RDONLY, O_WRONLY, O_RDWR, O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_CLOEXEC, O_DIRECTORY, O_NONBLOCK
-    int O_NOFOLLOW
+    int O_NOFOLLOW, O_DIRECT
     int AT_FDCWD, AT_REMOVEDIR
     int F_GETFL, F_SETFL, F_GETFD, F_SETFD, F_DUPFD_CLOEXEC, FD_CLOEXEC
     int FALLOC_FL_KEEP_SIZE
@@ -77,6 +77,7 @@ cdef extern from "unistd.h" nogil:
     ssize_t read(int fd, void* to, size_t n) noexcept
     int syncfs(int fd) noexcept
     ssize_t write(int fd, const void* source, size_t n) noexcept
+    int getpagesize() noexcept
     ssize_t pread(int fd, void* to, size_t n, off_t offset) noexcept
     ssize_t pwrite(int fd, const void* source, size_t n, off_t offset) noexcept
     off_t lseek(int fd, off_t offset, int whence) noexcept

@@ -6,7 +6,7 @@ from penstock.pyx.partition cimport Partition
 
 cdef enum:
     READ_COLD = -32768                 # no error of Kafka's
-    COLD_READ_BYTES = 1 << 20          # that are read into memory at once
+    COLD_READ_BYTES = 16384            # read into memory at once to find a batch
     SEARCH_INFLATED_MAX_BYTES = 256 << 20      # what a search by time may inflate, should many headers lie
 
 # A range of a segment file. `length` 0 and `fd` -1: nothing there yet. The fd belongs to the segment: never close it.

@@ -2,13 +2,17 @@
 # has a socket is sent there by the reader thread itself, for as long as the peer takes it and nobody else wants the
 # thread; what is left then, and a job without a socket, is read into the page cache, from where its network thread
 # takes it. File and socket are kept open for the job by descriptors of its own.
+#
+# A `direct` job is sent past the page cache (O_DIRECT): what one consumer reads once takes no page from those who are
+# at the end of their logs, nor the processor to find, fill and free pages.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
 
 cdef enum:
     READER_JOBS_MAX = 1024            # waiting at once; beyond it the network thread reads the range itself
-    READER_CHUNK_BYTES = 131072       # of one system call: the kernel may not give the processor to others within one
+    READER_CHUNK_BYTES = 131072       # sent by one call: the kernel may not give the processor to others within one
+    READER_DIRECT_BYTES = 262144      # read by one past the page cache
     READER_PATIENCE_MS = 5            # with a peer that takes nothing
 
 cdef struct ReaderJob:
@@ -17,7 +21,8 @@ cdef struct ReaderJob:
     int64_t position
     int64_t length
     int64_t sent                      # by the reader thread, from the range's beginning
-    bint was_cold                     # not all of it was in the page cache before
+    int64_t ready                     # what is in memory now, from there, too
+    bint direct
     bint failed                       # the socket is broken, or the file shorter than its log says
     void* owner
     uint32_t place
@@ -45,6 +50,7 @@ cdef bint reader_submit(
     int64_t position,
     int64_t length,
     int socket,
+    bint direct,
     void* owner,
     uint32_t place,
     uint32_t generation,
@@ -52,5 +58,3 @@ cdef bint reader_submit(
 cdef void reader_loop(ReaderPool* pool) noexcept nogil            # the body of a thread; returns after reader_stop
 cdef void reader_stop(ReaderPool* pool) noexcept nogil
 cdef void reader_free(ReaderPool* pool) noexcept nogil            # after its threads were joined
-# Whether the range is in the page cache, as far as its first and last page tell.
-cdef bint range_is_cached(int fd, int64_t position, int64_t length) noexcept nogil

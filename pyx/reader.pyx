@@ -1,14 +1,18 @@
 """The pool of threads that wait for the disk; see reader.pxd."""
 from libc.stdint cimport uint8_t
 
-from penstock.pyx.files cimport read_nowait_at
 from penstock.pyx.posix cimport (
     EAGAIN,
     EINTR,
+    EINVAL,
     F_DUPFD_CLOEXEC,
+    MSG_NOSIGNAL,
     O_CLOEXEC,
+    O_DIRECT,
+    O_RDONLY,
     O_WRONLY,
     POLLOUT,
+    POSIX_FADV_RANDOM,
     block_signals,
     calloc,
     close,
@@ -16,10 +20,14 @@ from penstock.pyx.posix cimport (
     fcntl,
     free,
     give_way,
+    memset,
     off_t,
     open,
     poll,
     pollfd,
+    posix_fadvise,
+    posix_memalign,
+    pread,
     pthread_cond_broadcast,
     pthread_cond_destroy,
     pthread_cond_init,
@@ -29,8 +37,13 @@ from penstock.pyx.posix cimport (
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_unlock,
+    send,
     sendfile,
+    snprintf,
 )
+
+cdef enum:
+    DIRECT_ALIGNMENT = 4096           # of file position, memory and length: no disk wants more
 
 
 cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil:
@@ -49,6 +62,7 @@ cdef bint reader_submit(
     int64_t position,
     int64_t length,
     int socket,
+    bint direct,
     void* owner,
     uint32_t place,
     uint32_t generation,
@@ -61,6 +75,7 @@ cdef bint reader_submit(
     job.socket = fcntl(socket, F_DUPFD_CLOEXEC, 0) if socket >= 0 else -1
     job.position = position
     job.length = length
+    job.direct = direct
     job.owner = owner
     job.place = place
     job.generation = generation
@@ -113,49 +128,123 @@ cdef bint wanted(ReaderPool* pool) noexcept nogil:
     return yes
 
 
-cdef void send_range(ReaderPool* pool, ReaderJob* job) noexcept nogil:
+cdef int open_again(int fd, int flags) noexcept nogil:
+    """The same file with flags, a position and advice of its own, whatever it is called by now. -1: it can't be had."""
+    cdef char path[32]
+    snprintf(path, sizeof(path), b"/proc/self/fd/%d", fd)
+    return open(path, O_RDONLY | O_CLOEXEC | flags)
+
+
+# What a thread has read past the page cache.
+cdef struct Direct:
+    int fd                            # of the job's file; -1: none, the page cache is used
+    uint8_t* buffer                   # READER_DIRECT_BYTES
+    int64_t position
+    int64_t n
+
+
+cdef void direct_begin(Direct* d, const ReaderJob* job) noexcept nogil:
+    d.n = 0
+    d.fd = -1
+    if not job.direct:
+        return
+    if d.buffer == NULL and posix_memalign(<void**>&d.buffer, DIRECT_ALIGNMENT, READER_DIRECT_BYTES) != 0:
+        d.buffer = NULL
+        return
+    d.fd = open_again(job.fd, O_DIRECT)
+
+
+cdef void direct_end(Direct* d) noexcept nogil:
+    if d.fd >= 0:
+        close(d.fd)
+    d.fd = -1
+
+
+cdef ssize_t direct_fill(Direct* d, int64_t position, int64_t end) noexcept nogil:
+    """Bytes that the buffer has from `position` on; 0 at the end of the file; -1 and errno."""
+    cdef int64_t n
+    if position < d.position or position >= d.position + d.n:
+        d.position = position - position % DIRECT_ALIGNMENT
+        n = min(end - d.position + DIRECT_ALIGNMENT - 1, <int64_t>READER_DIRECT_BYTES)
+        d.n = pread(d.fd, d.buffer, <size_t>(n - n % DIRECT_ALIGNMENT), d.position)
+    if d.n < 0:
+        d.n = 0
+        return -1
+    return max(d.position + d.n - position, <int64_t>0)
+
+
+cdef ssize_t send_some(const ReaderJob* job, Direct* d) noexcept nogil:
+    """Sends of what is left of a range. Bytes that went; 0: the file ends too early; -1 and errno."""
+    cdef off_t at = job.position + job.sent
+    cdef int64_t n = min(job.length - job.sent, <int64_t>READER_CHUNK_BYTES)
+    cdef ssize_t there
+    if d.fd >= 0:
+        there = direct_fill(d, at, job.position + job.length)
+        if there > 0:
+            return send(job.socket, d.buffer + (at - d.position), <size_t>min(n, <int64_t>there), MSG_NOSIGNAL)
+        if there == 0 or errno != EINVAL:
+            return there
+        direct_end(d)                 # this file system takes the flag and not the read
+    return sendfile(job.socket, job.fd, &at, <size_t>n)
+
+
+cdef void send_range(ReaderPool* pool, ReaderJob* job, Direct* d) noexcept nogil:
     """Sends what the peer takes now, or takes soon while nobody else waits for this thread."""
-    cdef off_t at = job.position
     cdef pollfd peer
     cdef ssize_t went
     peer.fd = job.socket
     peer.events = POLLOUT
+    direct_begin(d, job)
     while job.sent < job.length:
-        went = sendfile(job.socket, job.fd, &at, <size_t>min(job.length - job.sent, <int64_t>READER_CHUNK_BYTES))
+        went = send_some(job, d)
         if went > 0:
             job.sent += went
         elif went < 0 and errno == EAGAIN:
             if wanted(pool) or poll(&peer, 1, READER_PATIENCE_MS) <= 0:
-                return
+                break
         elif went == 0 or errno != EINTR:
             job.failed = True
-            return
+            break
+    direct_end(d)
 
 
-cdef void read_range(const ReaderJob* job, int nowhere) noexcept nogil:
+cdef void read_range(ReaderJob* job, int nowhere) noexcept nogil:
     """Waits until the pages of what wasn't sent are there; their bytes go nowhere, without a copy."""
     cdef off_t at = job.position + job.sent
-    cdef int64_t end = job.position + job.length
-    while at < end and sendfile(nowhere, job.fd, &at, <size_t>min(end - at, <int64_t>READER_CHUNK_BYTES)) > 0:
+    cdef int64_t end
+    cdef int fd = job.fd, own = -1
+    # Of a direct job only what was read already, or about as much: the next one sends the rest directly again.
+    job.ready = min(job.length, job.sent + <int64_t>READER_DIRECT_BYTES) if job.direct else job.length
+    end = job.position + job.ready
+    if end - at <= READER_DIRECT_BYTES:
+        own = open_again(job.fd, 0)
+    if own >= 0:
+        posix_fadvise(own, 0, 0, POSIX_FADV_RANDOM)   # so little is wanted that nothing is to be read ahead
+        fd = own
+    while at < end and sendfile(nowhere, fd, &at, <size_t>min(end - at, <int64_t>READER_CHUNK_BYTES)) > 0:
         pass
+    if own >= 0:
+        close(own)
 
 
 cdef void reader_loop(ReaderPool* pool) noexcept nogil:
     cdef int nowhere = open(b"/dev/null", O_WRONLY | O_CLOEXEC)
     cdef ReaderJob* job
+    cdef Direct direct
+    memset(&direct, 0, sizeof(Direct))
     block_signals()
     give_way()
     while True:
         job = take(pool)
         if job == NULL:
             break
-        job.was_cold = not range_is_cached(job.fd, job.position, job.length)
         if job.socket >= 0:
-            send_range(pool, job)
-        if nowhere >= 0 and not job.failed:
+            send_range(pool, job, &direct)
+        if not job.failed:
             read_range(job, nowhere)
         pool.hook(job)
         drop(job)
+    free(direct.buffer)
     if nowhere >= 0:
         close(nowhere)
 
@@ -176,12 +265,3 @@ cdef void reader_free(ReaderPool* pool) noexcept nogil:
     pthread_cond_destroy(&pool.ready)
     pthread_mutex_destroy(&pool.lock)
     free(pool)
-
-
-cdef bint byte_is_cached(int fd, int64_t position) noexcept nogil:
-    cdef uint8_t byte
-    return read_nowait_at(fd, &byte, 1, position) != -EAGAIN
-
-
-cdef bint range_is_cached(int fd, int64_t position, int64_t length) noexcept nogil:
-    return byte_is_cached(fd, position) and (length <= 1 or byte_is_cached(fd, position + length - 1))

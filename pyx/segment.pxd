@@ -45,6 +45,9 @@ cdef struct Segment:
     IndexFile timeindex
     IndexFile txnindex
     bint has_aborts                    # the txnindex has entries
+    # Atomic, of consumers that came upon pages of it that weren't in memory; see output.pyx.
+    int64_t cold_reader                # the last one
+    int64_t company_ms                 # when there last were several at once
 
 # A file that was renamed to `.deleted` and is removed when its time has come (file.delete.delay.ms).
 cdef struct DeletedFile:

@@ -5,13 +5,14 @@ from penstock.pyx.batch cimport (
     batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
 )
 from penstock.pyx.files cimport (
-    FILE_MODE, dropped, is_shortage, made, read_at, read_cached_at, sync_file, write_pieces_at,
+    FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_pieces_at,
 )
 from penstock.pyx.index cimport (
     INDEX_ENTRY, index_add, index_bound, index_floor, index_hold, index_release, index_reset, index_unmap, index_view,
     index_write,
 )
 from penstock.pyx.messageset cimport message_at_time
+from penstock.pyx.pagecache cimport read_cached_at
 from penstock.pyx.posix cimport (
     EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, O_CLOEXEC, O_CREAT, O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER,
     SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32, atomic_load32, close, errno, fdatasync,

@@ -3,7 +3,8 @@
  * FAULT_CTL names a control file, read at each call. A line is `CALL ERRNO SUBSTRING`: the call on a file whose path
  * contains SUBSTRING fails with that errno; `short` instead of an errno makes a write put only 7 bytes, `hang` a call
  * wait for as long as the line is there, with a file of the control file's name and `.hangs` beside it. CALL is write
- * (write, pwrite, pwritev, posix_fallocate, open for creation), read (read, pread, preadv2, sendfile) or sync (fsync, fdatasync, syncfs).
+ * (write, pwrite, pwritev, posix_fallocate, open for creation), read (read, pread, preadv2, sendfile), direct (pread past
+ * the page cache) or sync (fsync, fdatasync, syncfs).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -61,6 +62,8 @@ static int fault(const char *call, int fd) {
     return wait_out(call, path);
 }
 
+static const char *how_read(int fd) { return fcntl(fd, F_GETFL) & O_DIRECT ? "direct" : "read"; }
+
 #define FAILS(call, fd) \
     int f = fault(call, fd); \
     if (f > 0) { errno = f; return -1; }
@@ -88,8 +91,8 @@ ssize_t pwritev64(int fd, const struct iovec *v, int n, off64_t at) {
     return REAL(pwritev64)(fd, v, n, at);
 }
 ssize_t read(int fd, void *p, size_t n) { FAILS("read", fd) return REAL(read)(fd, p, n); }
-ssize_t pread(int fd, void *p, size_t n, off_t at) { FAILS("read", fd) return REAL(pread)(fd, p, n, at); }
-ssize_t pread64(int fd, void *p, size_t n, off64_t at) { FAILS("read", fd) return REAL(pread64)(fd, p, n, at); }
+ssize_t pread(int fd, void *p, size_t n, off_t at) { FAILS(how_read(fd), fd) return REAL(pread)(fd, p, n, at); }
+ssize_t pread64(int fd, void *p, size_t n, off64_t at) { FAILS(how_read(fd), fd) return REAL(pread64)(fd, p, n, at); }
 ssize_t preadv2(int fd, const struct iovec *v, int n, off_t at, int how) { FAILS("read", fd) return REAL(preadv2)(fd, v, n, at, how); }
 ssize_t preadv64v2(int fd, const struct iovec *v, int n, off64_t at, int how) { FAILS("read", fd) return REAL(preadv64v2)(fd, v, n, at, how); }
 ssize_t sendfile(int to, int fd, off_t *at, size_t n) { FAILS("read", fd) return REAL(sendfile)(to, fd, at, n); }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 from dataplane import Peer, batch, produce, produced
 from harness import BrokerProcess, WireConnection
+from pagecache import drop_cache_or_skip
 from patience import until
 
 from penstock.errors import ErrorCode
@@ -145,6 +147,22 @@ def test_reading_a_broken_file_takes_its_folder_offline(disks: Disks) -> None:
     disks.until("failed and is offline until the next start")
     reader.close()
     assert disks.values(healthy) == [b"1"]
+
+
+def test_a_disk_that_refuses_direct_reads_is_read_through_the_page_cache(disks: Disks) -> None:
+    partition = disks.in_folder(1)[0]
+    values = [bytes([n]) * 900_000 for n in range(5)]
+    for value in values:
+        assert disks.produce(partition, value) is None
+    folder = disks.folders[1] / f"{TOPIC}-{partition}"
+    (log,) = folder.glob("*.log")
+    drop_cache_or_skip(log)
+    disks.plant(f"direct hang {folder}")
+    with ThreadPoolExecutor(1) as reader:
+        found = reader.submit(disks.values, partition)
+        until(Path(f"{disks.control}.hangs").exists, "a read past the page cache")
+        disks.plant(f"direct {errno.EINVAL} {folder}")
+        assert found.result() == values
 
 
 def test_when_the_last_folder_fails_the_broker_stops(disks: Disks) -> None:

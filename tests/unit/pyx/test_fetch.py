@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -30,11 +27,10 @@ from dataplane import (
     values,
 )
 from logs import LOGS
-from patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.rawbatch import marker, split
-from penstock.pyx.wire.frame import decode_response, encode_request
+from penstock.pyx.wire.frame import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceResponse
 
 VERSIONS = range(4, 19)  # of today's batches; older ones: test_fetch_old.py
@@ -432,120 +428,3 @@ def test_stop_answers_waiting_fetches(folder: Path, topic: str) -> None:
         served.plane.stop()
         assert fetched(FetchResponse.decode(peer.receive()[5:], 12)).error_code == 0
         assert peer.has_ended()
-
-
-def drop_cache(log: Path) -> bool:
-    """Drop a file from the page cache; whether its first page then really needs the disk."""
-    with log.open("rb") as opened:
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        try:
-            os.preadv(opened.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-    return False
-
-
-def cold_log(folder: Path, topic: str) -> Path:
-    """A log of 4 MB, written out."""
-    for n in range(40):
-        LOGS.append(topic, 0, batch([bytes([n]) * 100_000]))
-    LOGS.flush_all()
-    return folder / f"{topic}-0" / "00000000000000000000.log"
-
-
-def test_cold_pages_are_read_by_the_pool(folder: Path, topic: str) -> None:
-    """Pages that are dropped from the cache are read by the reader threads; what comes is the same."""
-    log = cold_log(folder, topic)
-    expected = LOGS.read(topic, 0, 0, 1 << 24)
-    with Broker() as served, served.connect() as peer:
-        for _ in range(5):
-            read = served.plane.counters()["cold_ranges"]
-            cold = drop_cache(log)
-            request = fetch(topic, 0, 12, partition_max_bytes=1 << 24)
-            one = fetched(peer.ask(request, 12, FetchResponse))
-            assert bytes(one.records or b"") == expected
-            assert not cold or served.plane.counters()["cold_ranges"] > read
-
-
-@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.05])
-def test_cold_pages_for_peers_that_take_their_time(folder: Path, topic: str, pause_s: float) -> None:
-    """More of them than reader threads, each with two requests under way: whoever sends, the bytes come in order."""
-    log = cold_log(folder, topic)
-    expected = LOGS.read(topic, 0, 0, 1 << 24)
-    frames = [encode_request(fetch(topic, 0, 12, partition_max_bytes=1 << 24), 12, n, "test") for n in (1, 2)]
-    with Broker(threads=1) as served, ExitStack() as opened:
-        peers = [opened.enter_context(Peer(served.port, receive_buffer=65_536)) for _ in range(5)]
-        drop_cache(log)
-        for peer in peers:
-            peer.send_all(frames)
-        taken = [bytearray() for _ in peers]
-        while any(len(frames_in(one)) < len(frames) for one in taken):
-            for peer, one in zip(peers, taken, strict=True):
-                if len(frames_in(one)) < len(frames):
-                    one += peer.socket.recv(300_000)
-            time.sleep(pause_s)
-        for one in taken:
-            for n, frame in zip((1, 2), frames_in(one), strict=True):
-                number, answer = decode_response(FetchResponse, frame, 12)
-                assert (number, bytes(fetched(answer).records or b"")) == (n, expected)
-        assert all(peer.is_silent() for peer in peers)
-
-
-def test_a_peer_that_goes_amid_cold_pages_leaves_nothing(folder: Path, topic: str) -> None:
-    """Its socket and the file are let go of, whoever was sending, and the others are served on."""
-    log = cold_log(folder, topic)
-    expected = LOGS.read(topic, 0, 0, 1 << 24)
-    request = fetch(topic, 0, 12, partition_max_bytes=1 << 24)
-    with Broker(threads=1) as served, served.connect() as other:
-        assert bytes(fetched(other.ask(request, 12, FetchResponse)).records or b"") == expected
-        held = sockets_held()
-        for n in range(30):
-            drop_cache(log)
-            with Peer(served.port, receive_buffer=65_536) as peer:
-                peer.send(encode_request(request, 12, 1, "test"))
-                if n % 3:
-                    peer.socket.recv(n * 10_000)
-                if n % 2:
-                    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        until(lambda: served.plane.counters()["connections"] == 1, "the end of those that have gone")
-        until(lambda: sockets_held() == held, "their sockets to be closed")
-        drop_cache(log)
-        assert bytes(fetched(other.ask(request, 12, FetchResponse)).records or b"") == expected
-
-
-def test_a_broker_stops_amid_cold_pages(folder: Path, topic: str) -> None:
-    """Peers that take nothing don't keep it."""
-    log = cold_log(folder, topic)
-    held = sockets_held()
-    with ExitStack() as opened:
-        with Broker(threads=1) as served:
-            drop_cache(log)
-            for _ in range(4):
-                peer = opened.enter_context(Peer(served.port, receive_buffer=65_536))
-                peer.send(encode_request(fetch(topic, 0, 12, partition_max_bytes=1 << 24), 12, 1, "test"))
-                assert peer.socket.recv(1)
-        assert sockets_held() <= held + 4             # the peers' own
-
-
-def frames_in(data: bytearray) -> list[bytes]:
-    """The whole frames that have come."""
-    frames, at = [], 0
-    while at + 4 <= len(data):
-        (size,) = struct.unpack_from(">i", data, at)
-        if at + 4 + size > len(data):
-            break
-        frames.append(bytes(data[at + 4 : at + 4 + size]))
-        at += 4 + size
-    return frames
-
-
-def sockets_held() -> int:
-    """Sockets that this process has open."""
-    held = 0
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            held += str(entry.readlink()).startswith("socket:")
-    return held

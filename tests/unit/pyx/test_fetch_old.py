@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from dataplane import (
     values,
 )
 from logs import LOGS
+from pagecache import drop_cache
 
 from penstock.errors import ErrorCode
 from penstock.pyx.rawbatch import marker, split
@@ -133,12 +133,7 @@ def test_old_clients_wait_for_cold_pages_of_the_pool(folder: Path, topic: str, v
     for n in range(8):
         LOGS.append(topic, 0, batch([bytes([n]) * 200_000]))
     LOGS.flush_all()
-    path = folder / f"{topic}-0" / "00000000000000000000.log"
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
+    drop_cache(folder / f"{topic}-0" / "00000000000000000000.log")
     with Broker() as broker, broker.connect() as peer:
         one = fetched(peer.ask(fetch(topic, 0, version, partition_max_bytes=1 << 22), version, FetchResponse))
         assert [value[0] for value in values(one)] == list(range(8))
