@@ -46,8 +46,8 @@ from penstock.pyx.posix cimport (
     sendfile,
     shutdown,
 )
-from penstock.pyx.reader cimport reader_submit
-from penstock.pyx.segment cimport Segment
+from penstock.pyx.reader cimport ReaderJob, reader_submit
+from penstock.pyx.segment cimport Segment, segment_expect
 from penstock.pyx.waiting cimport park, unpark
 
 cdef enum:
@@ -60,6 +60,20 @@ cdef bint output_watch(Reactor* r, Connection* c, int operation, bint room) noex
     event.events = <uint32_t>EPOLLIN | <uint32_t>EPOLLRDHUP | <uint32_t>EPOLLET | (<uint32_t>EPOLLOUT if room else 0)
     event.data.u64 = <uint64_t>c.place | (<uint64_t>c.generation << 32)
     return epoll_ctl(r.epoll, operation, c.fd, &event) == 0
+
+
+cdef ReaderJob reader_job(Reactor* r, Connection* c, int fd, int64_t position, int64_t length) noexcept nogil:
+    """For a connection: a range that is only to be read."""
+    cdef ReaderJob job
+    memset(&job, 0, sizeof(ReaderJob))
+    job.fd = fd
+    job.socket = -1
+    job.position = position
+    job.length = length
+    job.owner = r
+    job.place = c.place
+    job.generation = c.generation
+    return job
 
 
 cdef bint reads_alone(Reactor* r, Connection* c, Segment* s) noexcept nogil:
@@ -78,15 +92,17 @@ cdef bint reads_alone(Reactor* r, Connection* c, Segment* s) noexcept nogil:
 cdef bint lend(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
     """Whether a reader thread has the next n bytes of a piece now, since they aren't in the page cache."""
     cdef CacheState state
-    cdef bint direct
+    cdef ReaderJob job = reader_job(r, c, piece.read.fd, piece.position, n)
     state = cache_state(piece.read.fd, piece.position, n)
     if range_is_cached(piece.read.fd, piece.position, n, state):
         return False
     piece.asked_until = piece.position + n            # unless a reader thread says how far it came
-    direct = state == CACHE_NOT_ALL and reads_alone(r, c, <Segment*>piece.read.segment)
+    job.socket = c.fd
+    job.direct = state == CACHE_NOT_ALL and reads_alone(r, c, <Segment*>piece.read.segment)
+    job.begins_batch = piece.position == piece.read.position and n == piece.left
     if not output_watch(r, c, EPOLL_CTL_MOD, False):
         return False
-    c.lent = reader_submit(r.plane.readers, piece.read.fd, piece.position, n, c.fd, direct, r, c.place, c.generation)
+    c.lent = reader_submit(r.plane.readers, &job)
     if not c.lent:
         output_watch(r, c, EPOLL_CTL_MOD, True)
     return c.lent
@@ -108,6 +124,7 @@ cdef void went_out(Reactor* r, Connection* c, int64_t n) noexcept nogil:
 
 
 cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept nogil:
+    cdef FilePiece* piece
     c.cold = False
     connection_ready(r, c)
     r.counters.cold_ranges += 1
@@ -115,8 +132,11 @@ cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept 
         return True
     c.lent = False
     if mail.sent >= 0:
-        c.pieces.p[c.pieces.first].asked_until = c.pieces.p[c.pieces.first].position + mail.sent + mail.ready
-        piece_went(c, &c.pieces.p[c.pieces.first], mail.sent)
+        piece = &c.pieces.p[c.pieces.first]
+        piece.asked_until = piece.position + mail.sent + mail.ready
+        if mail.follows.position >= 0:
+            segment_expect(<Segment*>piece.read.segment, &mail.follows)
+        piece_went(c, piece, mail.sent)
         went_out(r, c, mail.sent)
     c.writable = True                                 # if not, the next try tells; room that comes later is an event
     return mail.sent >= 0 and output_watch(r, c, EPOLL_CTL_MOD, True)
@@ -208,10 +228,9 @@ cdef enum Step:
 cdef Step warm_range(Reactor* r, Connection* c, FetchJob* job) noexcept nogil:
     """Has a reader thread read what a fetch of an old version needs in memory; it is tried again then."""
     cdef const FetchRange* cold = &job.ranges[job.cold]
+    cdef ReaderJob wanted = reader_job(r, c, cold.read.fd, cold.read.position, cold.read.length)
     job.look = True
-    c.cold = reader_submit(
-        r.plane.readers, cold.read.fd, cold.read.position, cold.read.length, -1, False, r, c.place, c.generation
-    )
+    c.cold = reader_submit(r.plane.readers, &wanted)
     if not c.cold:
         connection_ready(r, c)                        # too much is waiting to be read: in a later turn
     return STEP_WAIT

@@ -23,6 +23,7 @@ from penstock.pyx.partition cimport LogSet, Partition
 from penstock.pyx.posix cimport pthread_mutex_t, pthread_t
 from penstock.pyx.produce cimport ProduceGroup, ProduceTally
 from penstock.pyx.reader cimport ReaderPool
+from penstock.pyx.segment cimport BatchPlace
 from penstock.pyx.sessions cimport SessionCache
 
 cdef enum:
@@ -125,6 +126,7 @@ cdef struct Mail:
     int fd
     int64_t sent
     int64_t ready                     # bytes behind those that are in memory
+    BatchPlace follows                # where the next fetch begins; `position` -1: nobody knows
     Writer answer                     # with its size in front
     char peer[PEER_BYTES]
     Mail* next

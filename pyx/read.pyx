@@ -14,8 +14,8 @@ from penstock.pyx.partitionlog cimport (
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.recovery cimport LogState
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_COLD, WALK_END, Segment, segment_aborts, segment_bound, segment_find, segment_find_time,
-    segment_open, segment_release, segment_retain,
+    WALK_BATCH, WALK_COLD, WALK_END, BatchPlace, Segment, segment_aborts, segment_bound, segment_expected, segment_find,
+    segment_find_time, segment_open, segment_release, segment_retain,
 )
 from penstock.pyx.txnindex cimport (
     TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
@@ -68,6 +68,7 @@ cdef void _reach(PartitionLog* p, int64_t offset, int8_t isolation, Reach* out) 
 cdef int _locate(
     Reach* reach, int64_t offset, bint cached, BatchHeader* header, int64_t* position
 ) noexcept nogil:
+    cdef BatchPlace expected
     cdef int result
     if reach.limit < 0:
         result = segment_find(reach.segment, reach.end, reach.size, cached, header, position)
@@ -78,6 +79,11 @@ cdef int _locate(
         header.base_offset = reach.tail_offset
         header.size = reach.tail_size
         position[0] = reach.tail_position
+        return WALK_BATCH
+    if segment_expected(reach.segment, offset, reach.limit, &expected):
+        header.base_offset = expected.offset
+        header.size = expected.size
+        position[0] = expected.position
         return WALK_BATCH
     return segment_find(reach.segment, offset, reach.limit, cached, header, position)
 

@@ -8,11 +8,12 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
+from penstock.pyx.segment cimport BatchPlace
 
 cdef enum:
     READER_JOBS_MAX = 1024            # waiting at once; beyond it the network thread reads the range itself
     READER_CHUNK_BYTES = 131072       # sent by one call: the kernel may not give the processor to others within one
-    READER_DIRECT_BYTES = 262144      # read by one past the page cache
+    READER_DIRECT_BYTES = 524288      # read by one past the page cache
     READER_PATIENCE_MS = 5            # with a peer that takes nothing
 
 cdef struct ReaderJob:
@@ -20,13 +21,16 @@ cdef struct ReaderJob:
     int socket                        # -1: the range is only read
     int64_t position
     int64_t length
-    int64_t sent                      # by the reader thread, from the range's beginning
-    int64_t ready                     # what is in memory now, from there, too
     bint direct
-    bint failed                       # the socket is broken, or the file shorter than its log says
+    bint begins_batch                 # the range does, so that the batches in it can be told apart
     void* owner
     uint32_t place
     uint32_t generation
+    # What the reader thread gives:
+    int64_t sent                      # from the range's beginning
+    int64_t ready                     # what is in memory now, from there, too
+    BatchPlace follows                # of a direct job: the first batch that isn't whole in the range, or follows it
+    bint failed                       # the socket is broken, or the file shorter than its log says
     ReaderJob* next
 
 # Called by a reader thread when a job is done. Whether the range could be read its next user will see.
@@ -42,19 +46,9 @@ cdef struct ReaderPool:
     ReaderHook hook
 
 cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil       # NULL: no memory
-# True: the hook will be called once; until then nobody else may send to `socket`. False: the queue is full or there is
-# no descriptor; nothing was taken.
-cdef bint reader_submit(
-    ReaderPool* pool,
-    int fd,
-    int64_t position,
-    int64_t length,
-    int socket,
-    bint direct,
-    void* owner,
-    uint32_t place,
-    uint32_t generation,
-) noexcept nogil
+# Takes a copy of what is asked. True: the hook will be called once; until then nobody else may send to `socket`. False:
+# the queue is full or there is no descriptor; nothing was taken.
+cdef bint reader_submit(ReaderPool* pool, const ReaderJob* asked) noexcept nogil
 cdef void reader_loop(ReaderPool* pool) noexcept nogil            # the body of a thread; returns after reader_stop
 cdef void reader_stop(ReaderPool* pool) noexcept nogil
 cdef void reader_free(ReaderPool* pool) noexcept nogil            # after its threads were joined

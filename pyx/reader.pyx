@@ -1,6 +1,7 @@
 """The pool of threads that wait for the disk; see reader.pxd."""
-from libc.stdint cimport uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
+from penstock.pyx.batch cimport BATCH_OK, RECORDS_AT, BatchHeader, batch_parse_header
 from penstock.pyx.posix cimport (
     EAGAIN,
     EINTR,
@@ -44,6 +45,7 @@ from penstock.pyx.posix cimport (
 
 cdef enum:
     DIRECT_ALIGNMENT = 4096           # of file position, memory and length: no disk wants more
+    DIRECT_BUFFER_BYTES = READER_DIRECT_BYTES + DIRECT_ALIGNMENT
 
 
 cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil:
@@ -56,31 +58,22 @@ cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil:
     return pool
 
 
-cdef bint reader_submit(
-    ReaderPool* pool,
-    int fd,
-    int64_t position,
-    int64_t length,
-    int socket,
-    bint direct,
-    void* owner,
-    uint32_t place,
-    uint32_t generation,
-) noexcept nogil:
+cdef bint reader_submit(ReaderPool* pool, const ReaderJob* asked) noexcept nogil:
     cdef ReaderJob* job = <ReaderJob*>calloc(1, sizeof(ReaderJob))
     cdef bint taken = False
     if job == NULL:
         return False
-    job.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)
-    job.socket = fcntl(socket, F_DUPFD_CLOEXEC, 0) if socket >= 0 else -1
-    job.position = position
-    job.length = length
-    job.direct = direct
-    job.owner = owner
-    job.place = place
-    job.generation = generation
+    job[0] = asked[0]
+    job.fd = fcntl(asked.fd, F_DUPFD_CLOEXEC, 0)
+    job.socket = fcntl(asked.socket, F_DUPFD_CLOEXEC, 0) if asked.socket >= 0 else -1
+    job.follows.position = -1
     pthread_mutex_lock(&pool.lock)
-    if job.fd >= 0 and (job.socket >= 0 or socket < 0) and pool.waiting < READER_JOBS_MAX and not pool.stopping:
+    if (
+        job.fd >= 0
+        and (job.socket >= 0 or asked.socket < 0)
+        and pool.waiting < READER_JOBS_MAX
+        and not pool.stopping
+    ):
         if pool.last == NULL:
             pool.first = job
         else:
@@ -138,17 +131,19 @@ cdef int open_again(int fd, int flags) noexcept nogil:
 # What a thread has read past the page cache.
 cdef struct Direct:
     int fd                            # of the job's file; -1: none, the page cache is used
-    uint8_t* buffer                   # READER_DIRECT_BYTES
+    uint8_t* buffer                   # DIRECT_BUFFER_BYTES
     int64_t position
     int64_t n
+    int64_t batch                     # where in the file the next batch begins; -1: nobody knows
 
 
 cdef void direct_begin(Direct* d, const ReaderJob* job) noexcept nogil:
     d.n = 0
     d.fd = -1
+    d.batch = job.position if job.begins_batch else -1
     if not job.direct:
         return
-    if d.buffer == NULL and posix_memalign(<void**>&d.buffer, DIRECT_ALIGNMENT, READER_DIRECT_BYTES) != 0:
+    if d.buffer == NULL and posix_memalign(<void**>&d.buffer, DIRECT_ALIGNMENT, DIRECT_BUFFER_BYTES) != 0:
         d.buffer = NULL
         return
     d.fd = open_again(job.fd, O_DIRECT)
@@ -160,26 +155,43 @@ cdef void direct_end(Direct* d) noexcept nogil:
     d.fd = -1
 
 
-cdef ssize_t direct_fill(Direct* d, int64_t position, int64_t end) noexcept nogil:
-    """Bytes that the buffer has from `position` on; 0 at the end of the file; -1 and errno."""
-    cdef int64_t n
-    if position < d.position or position >= d.position + d.n:
-        d.position = position - position % DIRECT_ALIGNMENT
-        n = min(end - d.position + DIRECT_ALIGNMENT - 1, <int64_t>READER_DIRECT_BYTES)
+cdef void look_at_batches(Direct* d, ReaderJob* job) noexcept nogil:
+    """Goes from batch to batch through the buffer. The last one that begins in the range, or right behind it, is where
+    the next fetch begins, and that fetch needn't look for it, which would be a read of its own."""
+    cdef BatchHeader header
+    cdef int64_t left = d.position + d.n - d.batch
+    while d.position <= d.batch <= job.position + job.length and left >= RECORDS_AT:
+        if batch_parse_header(d.buffer + (d.batch - d.position), <size_t>left, &header) != BATCH_OK:
+            d.batch = -1
+            return
+        job.follows.offset = header.base_offset
+        job.follows.position = d.batch
+        job.follows.size = header.size
+        d.batch += header.size
+        left -= header.size
+
+
+cdef ssize_t direct_fill(Direct* d, ReaderJob* job) noexcept nogil:
+    """Bytes that the buffer has of what isn't sent; 0 at the end of the file; -1 and errno."""
+    cdef int64_t at = job.position + job.sent, n
+    if at < d.position or at >= d.position + d.n:
+        d.position = at - at % DIRECT_ALIGNMENT
+        n = min(job.position + job.length - d.position + DIRECT_ALIGNMENT - 1, <int64_t>DIRECT_BUFFER_BYTES)
         d.n = pread(d.fd, d.buffer, <size_t>(n - n % DIRECT_ALIGNMENT), d.position)
-    if d.n < 0:
-        d.n = 0
-        return -1
-    return max(d.position + d.n - position, <int64_t>0)
+        if d.n < 0:
+            d.n = 0
+            return -1
+        look_at_batches(d, job)
+    return max(d.position + d.n - at, <int64_t>0)
 
 
-cdef ssize_t send_some(const ReaderJob* job, Direct* d) noexcept nogil:
+cdef ssize_t send_some(ReaderJob* job, Direct* d) noexcept nogil:
     """Sends of what is left of a range. Bytes that went; 0: the file ends too early; -1 and errno."""
     cdef off_t at = job.position + job.sent
     cdef int64_t n = min(job.length - job.sent, <int64_t>READER_CHUNK_BYTES)
     cdef ssize_t there
     if d.fd >= 0:
-        there = direct_fill(d, at, job.position + job.length)
+        there = direct_fill(d, job)
         if there > 0:
             return send(job.socket, d.buffer + (at - d.position), <size_t>min(n, <int64_t>there), MSG_NOSIGNAL)
         if there == 0 or errno != EINVAL:
@@ -216,7 +228,7 @@ cdef void read_range(ReaderJob* job, int nowhere) noexcept nogil:
     # Of a direct job only what was read already, or about as much: the next one sends the rest directly again.
     job.ready = min(job.length, job.sent + <int64_t>READER_DIRECT_BYTES) if job.direct else job.length
     end = job.position + job.ready
-    if end - at <= READER_DIRECT_BYTES:
+    if 0 < end - at <= READER_DIRECT_BYTES:
         own = open_again(job.fd, 0)
     if own >= 0:
         posix_fadvise(own, 0, 0, POSIX_FADV_RANDOM)   # so little is wanted that nothing is to be read ahead

@@ -21,6 +21,12 @@ from penstock.pyx.index cimport IndexFile
 from penstock.pyx.posix cimport iovec, pthread_mutex_t
 from penstock.pyx.room cimport Room
 
+# A batch in a segment; `position` -1: none.
+cdef struct BatchPlace:
+    int64_t offset
+    int64_t position
+    int64_t size
+
 cdef struct Segment:
     int32_t refs                       # the partition's list holds one
     pthread_mutex_t lock
@@ -45,8 +51,9 @@ cdef struct Segment:
     IndexFile timeindex
     IndexFile txnindex
     bint has_aborts                    # the txnindex has entries
-    # Atomic, of consumers that came upon pages of it that weren't in memory; see output.pyx.
-    int64_t cold_reader                # the last one
+    # Of consumers that came upon pages of it that weren't in memory; see output.pyx.
+    BatchPlace expected                # where the fetch after the last one begins, if it was read past the page cache
+    int64_t cold_reader                # atomic, as the next: the last one
     int64_t company_ms                 # when there last were several at once
 
 # A file that was renamed to `.deleted` and is removed when its time has come (file.delete.delay.ms).
@@ -137,6 +144,10 @@ cdef int segment_delete(Segment* s) noexcept nogil
 cdef int segment_find(
     Segment* s, int64_t offset, int64_t limit, bint cached, BatchHeader* header, int64_t* position
 ) noexcept nogil
+# Where a fetch is going to begin, so that it needn't be looked for on the disk.
+cdef void segment_expect(Segment* s, const BatchPlace* next) noexcept nogil
+# Whether it is here, below `limit` bytes.
+cdef bint segment_expected(Segment* s, int64_t offset, int64_t limit, BatchPlace* out) noexcept nogil
 # An offset that no record of the segment before `position` reaches, from the index; next_offset if it doesn't say.
 cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil
 # The first record whose timestamp is at or above the wanted one, at or after `from_offset`: WALK_*; or -errno.

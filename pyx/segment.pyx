@@ -461,6 +461,20 @@ cdef int segment_find(
         return result
 
 
+cdef void segment_expect(Segment* s, const BatchPlace* next) noexcept nogil:
+    pthread_mutex_lock(&s.lock)
+    s.expected = next[0]
+    pthread_mutex_unlock(&s.lock)
+
+
+cdef bint segment_expected(Segment* s, int64_t offset, int64_t limit, BatchPlace* out) noexcept nogil:
+    pthread_mutex_lock(&s.lock)
+    out[0] = s.expected
+    s.touched = True
+    pthread_mutex_unlock(&s.lock)
+    return out.size > 0 and out.offset == offset and out.position + out.size <= limit
+
+
 cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
     cdef const uint8_t* entries
     cdef size_t n
