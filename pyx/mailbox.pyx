@@ -127,6 +127,7 @@ cdef void on_read(const ReaderJob* job) noexcept nogil:
         mail.sent = -1 if job.failed else job.sent
         mail.ready = job.ready - job.sent
         mail.follows = job.follows
+        mail.full = job.full
         mail_post(<Reactor*>job.owner, mail)
 
 

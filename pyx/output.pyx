@@ -138,7 +138,7 @@ cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept 
             segment_expect(<Segment*>piece.read.segment, &mail.follows)
         piece_went(c, piece, mail.sent)
         went_out(r, c, mail.sent)
-    c.writable = True                                 # if not, the next try tells; room that comes later is an event
+    c.writable = not mail.full                        # room that comes, or has come meanwhile, is an event
     return mail.sent >= 0 and output_watch(r, c, EPOLL_CTL_MOD, True)
 
 

@@ -127,6 +127,7 @@ cdef struct Mail:
     int64_t sent
     int64_t ready                     # bytes behind those that are in memory
     BatchPlace follows                # where the next fetch begins; `position` -1: nobody knows
+    bint full                         # the peer takes no more for now
     Writer answer                     # with its size in front
     char peer[PEER_BYTES]
     Mail* next

@@ -23,6 +23,12 @@ cdef extern from "sys/vfs.h" nogil:
         long f_type
     int fstatfs(int fd, statfs* out) noexcept
 
+cdef extern from "sys/ioctl.h" nogil:
+    int ioctl(int fd, unsigned long request, ...) noexcept
+
+cdef extern from "linux/sockios.h" nogil:
+    unsigned long SIOCOUTQ
+
 cdef extern from "linux/magic.h" nogil:
     long EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC
 

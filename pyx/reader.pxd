@@ -4,7 +4,8 @@
 # takes it. File and socket are kept open for the job by descriptors of its own.
 #
 # A `direct` job is sent past the page cache (O_DIRECT): what one consumer reads once takes no page from those who are
-# at the end of their logs, nor the processor to find, fill and free pages.
+# at the end of their logs, nor the processor to find, fill and free pages. What its peer doesn't take stays on the disk
+# until there is room in the socket.
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
@@ -13,7 +14,8 @@ from penstock.pyx.segment cimport BatchPlace
 cdef enum:
     READER_JOBS_MAX = 1024            # waiting at once; beyond it the network thread reads the range itself
     READER_CHUNK_BYTES = 131072       # sent by one call: the kernel may not give the processor to others within one
-    READER_DIRECT_BYTES = 524288      # read by one past the page cache
+    READER_DIRECT_BYTES = 524288      # read by one past the page cache, for a peer that keeps up
+    READER_DIRECT_LEAST_BYTES = 65536  # for one that doesn't: what there is room for, but no less
     READER_PATIENCE_MS = 5            # with a peer that takes nothing
 
 cdef struct ReaderJob:
@@ -30,6 +32,7 @@ cdef struct ReaderJob:
     int64_t sent                      # from the range's beginning
     int64_t ready                     # what is in memory now, from there, too
     BatchPlace follows                # of a direct job: the first batch that isn't whole in the range, or follows it
+    bint full                         # the peer takes no more for now
     bint failed                       # the socket is broken, or the file shorter than its log says
     ReaderJob* next
 

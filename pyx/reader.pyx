@@ -14,13 +14,18 @@ from penstock.pyx.posix cimport (
     O_WRONLY,
     POLLOUT,
     POSIX_FADV_RANDOM,
+    SIOCOUTQ,
+    SOL_SOCKET,
+    SO_SNDBUF,
     block_signals,
     calloc,
     close,
     errno,
     fcntl,
     free,
+    getsockopt,
     give_way,
+    ioctl,
     memset,
     off_t,
     open,
@@ -41,11 +46,13 @@ from penstock.pyx.posix cimport (
     send,
     sendfile,
     snprintf,
+    socklen_t,
 )
 
 cdef enum:
     DIRECT_ALIGNMENT = 4096           # of file position, memory and length: no disk wants more
-    DIRECT_BUFFER_BYTES = READER_DIRECT_BYTES + DIRECT_ALIGNMENT
+    DIRECT_BUFFER_BYTES = READER_DIRECT_BYTES + 2 * DIRECT_ALIGNMENT
+    KEEPS_UP_BYTES = 4096             # on their way to a peer that has taken what there was
 
 
 cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil:
@@ -130,29 +137,37 @@ cdef int open_again(int fd, int flags) noexcept nogil:
 
 # What a thread has read past the page cache.
 cdef struct Direct:
-    int fd                            # of the job's file; -1: none, the page cache is used
+    int fd                            # of the job's file, while a job is direct
     uint8_t* buffer                   # DIRECT_BUFFER_BYTES
     int64_t position
     int64_t n
+    int64_t most                      # to be read at once
     int64_t batch                     # where in the file the next batch begins; -1: nobody knows
 
 
-cdef void direct_begin(Direct* d, const ReaderJob* job) noexcept nogil:
-    d.n = 0
-    d.fd = -1
-    d.batch = job.position if job.begins_batch else -1
-    if not job.direct:
-        return
+cdef int64_t room_of(int socket) noexcept nogil:
+    """What a peer will take, as far as it makes sense to read so much at once."""
+    cdef int size = 0, queued = 0
+    cdef socklen_t n = sizeof(int)
+    if ioctl(socket, SIOCOUTQ, &queued) != 0 or queued < KEEPS_UP_BYTES:
+        return READER_DIRECT_BYTES
+    getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, &n)
+    return min(max(size - queued, <int64_t>READER_DIRECT_LEAST_BYTES), <int64_t>READER_DIRECT_BYTES)
+
+
+cdef void direct_begin(Direct* d, ReaderJob* job) noexcept nogil:
     if d.buffer == NULL and posix_memalign(<void**>&d.buffer, DIRECT_ALIGNMENT, DIRECT_BUFFER_BYTES) != 0:
         d.buffer = NULL
-        return
-    d.fd = open_again(job.fd, O_DIRECT)
+    d.fd = open_again(job.fd, O_DIRECT) if d.buffer != NULL else -1
+    d.n = 0
+    d.most = room_of(job.socket)
+    d.batch = job.position if job.begins_batch else -1
+    job.direct = d.fd >= 0
 
 
-cdef void direct_end(Direct* d) noexcept nogil:
-    if d.fd >= 0:
-        close(d.fd)
-    d.fd = -1
+cdef void direct_end(Direct* d, ReaderJob* job) noexcept nogil:
+    close(d.fd)
+    job.direct = False
 
 
 cdef void look_at_batches(Direct* d, ReaderJob* job) noexcept nogil:
@@ -176,7 +191,7 @@ cdef ssize_t direct_fill(Direct* d, ReaderJob* job) noexcept nogil:
     cdef int64_t at = job.position + job.sent, n
     if at < d.position or at >= d.position + d.n:
         d.position = at - at % DIRECT_ALIGNMENT
-        n = min(job.position + job.length - d.position + DIRECT_ALIGNMENT - 1, <int64_t>DIRECT_BUFFER_BYTES)
+        n = min(job.position + job.length - at, d.most) + (at - d.position) + DIRECT_ALIGNMENT - 1
         d.n = pread(d.fd, d.buffer, <size_t>(n - n % DIRECT_ALIGNMENT), d.position)
         if d.n < 0:
             d.n = 0
@@ -190,13 +205,13 @@ cdef ssize_t send_some(ReaderJob* job, Direct* d) noexcept nogil:
     cdef off_t at = job.position + job.sent
     cdef int64_t n = min(job.length - job.sent, <int64_t>READER_CHUNK_BYTES)
     cdef ssize_t there
-    if d.fd >= 0:
+    if job.direct:
         there = direct_fill(d, job)
         if there > 0:
             return send(job.socket, d.buffer + (at - d.position), <size_t>min(n, <int64_t>there), MSG_NOSIGNAL)
         if there == 0 or errno != EINVAL:
             return there
-        direct_end(d)                 # this file system takes the flag and not the read
+        direct_end(d, job)            # this file system takes the flag and not the read
     return sendfile(job.socket, job.fd, &at, <size_t>n)
 
 
@@ -204,31 +219,33 @@ cdef void send_range(ReaderPool* pool, ReaderJob* job, Direct* d) noexcept nogil
     """Sends what the peer takes now, or takes soon while nobody else waits for this thread."""
     cdef pollfd peer
     cdef ssize_t went
+    cdef bint has_more
     peer.fd = job.socket
     peer.events = POLLOUT
-    direct_begin(d, job)
+    if job.direct:
+        direct_begin(d, job)
     while job.sent < job.length:
         went = send_some(job, d)
         if went > 0:
             job.sent += went
         elif went < 0 and errno == EAGAIN:
-            if wanted(pool) or poll(&peer, 1, READER_PATIENCE_MS) <= 0:
+            # Who has yet to take what was read for him alone is waited for, whoever else wants the thread.
+            has_more = job.direct and job.position + job.sent < d.position + d.n
+            job.full = (wanted(pool) and not has_more) or poll(&peer, 1, READER_PATIENCE_MS) <= 0
+            if job.full:
                 break
         elif went == 0 or errno != EINTR:
             job.failed = True
             break
-    direct_end(d)
 
 
 cdef void read_range(ReaderJob* job, int nowhere) noexcept nogil:
     """Waits until the pages of what wasn't sent are there; their bytes go nowhere, without a copy."""
     cdef off_t at = job.position + job.sent
-    cdef int64_t end
+    cdef int64_t end = job.position + job.length
     cdef int fd = job.fd, own = -1
-    # Of a direct job only what was read already, or about as much: the next one sends the rest directly again.
-    job.ready = min(job.length, job.sent + <int64_t>READER_DIRECT_BYTES) if job.direct else job.length
-    end = job.position + job.ready
-    if 0 < end - at <= READER_DIRECT_BYTES:
+    job.ready = job.length
+    if 0 < end - at <= READER_CHUNK_BYTES:
         own = open_again(job.fd, 0)
     if own >= 0:
         posix_fadvise(own, 0, 0, POSIX_FADV_RANDOM)   # so little is wanted that nothing is to be read ahead
@@ -252,7 +269,10 @@ cdef void reader_loop(ReaderPool* pool) noexcept nogil:
             break
         if job.socket >= 0:
             send_range(pool, job, &direct)
-        if not job.failed:
+        if job.direct:
+            job.ready = job.sent
+            direct_end(&direct, job)
+        elif not job.failed:
             read_range(job, nowhere)
         pool.hook(job)
         drop(job)
