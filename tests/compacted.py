@@ -52,6 +52,7 @@ class CompactedLog(Log):
         super().__init__(root, **{"cleanup_delete": 0, "cleanup_compact": 1, **config})  # type: ignore[arg-type]
         self.checkpoint = -1
         self.rolls = 0
+        self.rolled_ms = 0
 
     def put(self, *pairs: tuple[bytes | None, bytes | None], **given: object) -> int:
         """Append one batch; its base offset."""
@@ -62,7 +63,8 @@ class CompactedLog(Log):
         LOGS.reconfigure(self.topic, 0, {"segment_ms": 1})
         self.rolls += 1
         # The new segment is as old as this moment: each roll is later than the one before.
-        self.housekeep(time.time_ns() // 1_000_000 + 10_000 * self.rolls)
+        self.rolled_ms = time.time_ns() // 1_000_000 + 10_000 * self.rolls
+        self.housekeep(self.rolled_ms)
         LOGS.reconfigure(self.topic, 0, {"segment_ms": self.config.get("segment_ms", MAX)})
 
     def cleanable(self, now_ms: int = NOW_MS, min_lag_ms: int = 0) -> Cleanable:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from compacted import CompactedLog, Kept
-from logs import LOGS, NOW_MS
+from logs import LOGS, NOW_MS, RESTED_MS
 
 from penstock import failpoints
 from penstock.failpoints import declared
@@ -131,6 +131,7 @@ def test_a_disk_that_fails_between_names_takes_the_partition_offline(tmp_path: P
     log.put((b"a", b"1"))
     log.put((b"a", b"2"))
     log.roll()
+    LOGS.flush_rolled(log.rolled_ms + RESTED_MS)
     (log.folder / f"{0:020d}.timeindex").unlink()
     (log.folder / f"{0:020d}.timeindex").mkdir()
     with pytest.raises(OSError):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
+from logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.checkpoint import read_checkpoint
@@ -18,7 +18,6 @@ from penstock.pyx.logs import Logs, room_end
 from penstock.pyx.rawbatch import split
 
 DAY_MS = 86_400_000
-RESTED_MS = 1001  # longer than a sealed segment rests before it is flushed
 
 
 def now_ms() -> int:
