@@ -81,7 +81,7 @@ def test_who_reads_cold_pages_alone_leaves_none_in_memory(folder: Path, topic: s
                 got += piece
             assert got == expected
             left.append(cached_bytes(log))
-    # Where the first fetch began. What a peer is late to take is left in memory for it, too; but it isn't late each time.
+    # Where the first fetch began. After a peer that was late the next one has to look, too; but it isn't late each time.
     assert min(left) <= FIRST_LOOK_BYTES
 
 
