@@ -29,7 +29,7 @@ from penstock.pyx.producerstate cimport (
 from penstock.pyx.recovery cimport replay_batch
 from penstock.pyx.room cimport room_is_ahead
 from penstock.pyx.segment cimport (
-    Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
+    BatchPlace, Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
 )
 from penstock.pyx.upkeep cimport flush_log, roll
 
@@ -174,9 +174,7 @@ cdef void _take_in(PartitionLog* p, Segment* s, const Ingested* taken, size_t fi
     cdef int64_t position = s.size
     cdef bint epochs_changed = False
     cdef size_t i
-    s.tail_offset = taken.batches[first].base_offset
-    s.tail_position = position
-    s.tail_size = taken.batches[first].size
+    s.tail = BatchPlace(taken.batches[first].base_offset, position, taken.batches[first].size)
     for i in range(taken.batches.size()):
         header = &taken.batches[i]
         if i >= first:

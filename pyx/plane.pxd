@@ -87,8 +87,8 @@ cdef struct Connection:
     bint closing                      # closed when the output is empty
     bint stalled                      # waits for the control queue or for broker memory
     bint cold                         # a reader thread has the next range
-    void* cold_in                     # segment where this was last so
     bint lent                         # and the socket, to send it; nobody else sends then
+    void* cold_in                     # segment where a range was last cold
     int32_t handed_over               # produce requests of its slots that the control plane serves, in order
     bint on_ready
     Connection* ready_next

@@ -41,9 +41,7 @@ cdef struct Reach:
     int64_t size
     int64_t next_offset
     int64_t end                        # offsets that may be read
-    int64_t tail_offset
-    int64_t tail_position
-    int64_t tail_size
+    BatchPlace tail
 
 
 cdef void _reach(PartitionLog* p, int64_t offset, int8_t isolation, Reach* out) noexcept nogil:
@@ -53,9 +51,7 @@ cdef void _reach(PartitionLog* p, int64_t offset, int8_t isolation, Reach* out) 
     out.size = s.size
     out.next_offset = s.next_offset
     out.end = end_of(p, isolation)
-    out.tail_offset = s.tail_offset
-    out.tail_position = s.tail_position
-    out.tail_size = s.tail_size
+    out.tail = s.tail
     out.limit = s.size if out.end >= s.next_offset else -1
     if out.limit < 0 and isolation == ISOLATION_COMMITTED and not p.log.producers.open_txns.empty():
         first = p.log.producers.open_txns.begin()
@@ -68,22 +64,20 @@ cdef void _reach(PartitionLog* p, int64_t offset, int8_t isolation, Reach* out) 
 cdef int _locate(
     Reach* reach, int64_t offset, bint cached, BatchHeader* header, int64_t* position
 ) noexcept nogil:
-    cdef BatchPlace expected
+    cdef BatchPlace known = reach.tail
     cdef int result
     if reach.limit < 0:
         result = segment_find(reach.segment, reach.end, reach.size, cached, header, position)
         if result != WALK_BATCH and result != WALK_END:
             return result
         reach.limit = position[0]          # the end of the segment, if what lay at `end` is missing
-    if offset == reach.tail_offset and reach.tail_position + reach.tail_size <= reach.limit:
-        header.base_offset = reach.tail_offset
-        header.size = reach.tail_size
-        position[0] = reach.tail_position
-        return WALK_BATCH
-    if segment_expected(reach.segment, offset, reach.limit, &expected):
-        header.base_offset = expected.offset
-        header.size = expected.size
-        position[0] = expected.position
+    if (
+        (offset == known.offset and known.position + known.size <= reach.limit)
+        or segment_expected(reach.segment, offset, reach.limit, &known)
+    ):
+        header.base_offset = known.offset
+        header.size = known.size
+        position[0] = known.position
         return WALK_BATCH
     return segment_find(reach.segment, offset, reach.limit, cached, header, position)
 

@@ -44,9 +44,7 @@ cdef struct Segment:
     int64_t max_timestamp_offset       # last offset of the first batch that has it
     int64_t created_ms
     int64_t bytes_since_index
-    int64_t tail_offset                # the newest append, where most reads begin: of its first batch
-    int64_t tail_position
-    int64_t tail_size
+    BatchPlace tail                    # the newest append, where most reads begin: its first batch
     IndexFile index
     IndexFile timeindex
     IndexFile txnindex

@@ -90,7 +90,7 @@ cdef Segment* segment_new(const string& folder, int64_t base_offset, int64_t now
     s.max_timestamp = -1
     s.max_timestamp_offset = -1
     s.created_ms = now_ms
-    s.tail_offset = -1
+    s.tail.offset = -1
     return s
 
 

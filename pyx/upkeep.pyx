@@ -145,7 +145,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     cdef int64_t end, believed, due_ms
     cdef int result = 0
     cdef uint64_t wake = 0
-    cdef bint fatal = False
+    cdef bint fatal = False, rests
     pthread_mutex_lock(&p.lock)
     last = p.log.segments.size() - 1
     expired = 0 if all else _expired_front(p, now_ms)
@@ -155,13 +155,14 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
         if not p.log.segments[i].unflushed:
             continue
         due_ms = 0 if all else p.log.segments[i + 1].created_ms + SEALED_REST_MS
-        if i < expired or rests_until(due_ms, now_ms):
+        rests = i >= expired and rests_until(due_ms, now_ms)
+        if rests and p.flush_at_ms == 0:
+            p.flush_at_ms = due_ms
+        if i < expired or rests:
             believed = min(believed, p.log.segments[i].base_offset)
         elif p.log.segments[i].size > 0:
             segment_retain(p.log.segments[i])
             wanted.push_back(p.log.segments[i])
-        if i >= expired and rests_until(due_ms, now_ms) and p.flush_at_ms == 0:
-            p.flush_at_ms = due_ms
     end = p.log.log_end if all else believed
     # Recovery believes the indexes of segments that end at or below the recovery point. The active one's are complete
     # on disk only once it is sealed and flushed again: until then the recovery point stays inside of it.
