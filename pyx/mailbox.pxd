@@ -11,6 +11,11 @@ cdef Reactor* reactor_take(Plane* plane) noexcept nogil
 cdef void reactor_give_back(Reactor* r) noexcept nogil
 
 cdef void reactor_wake(Reactor* r) noexcept nogil
+# The calling thread is the reactor's from now on; NULL: nobody's.
+cdef void reactor_enter(Reactor* r) noexcept nogil
+# At the end of a turn: wakes whom the turn's appends concern. Who appended hears of it first: else, with a processor
+# too few, the consumers that they wake are served before the answer is sent.
+cdef void wake_others(Reactor* r) noexcept nogil
 cdef void mail_post(Reactor* r, Mail* mail) noexcept nogil       # takes the mail
 # Sends mail to the reactor of a token; takes `answer` (freed when the token means nothing). False: no such reactor.
 cdef bint token_post(Plane* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil

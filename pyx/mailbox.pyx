@@ -31,6 +31,12 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.reader cimport ReaderJob
 
 
+cdef extern from *:
+    """
+    static thread_local void* mine;
+    """
+    void* mine                                        # the Reactor whose thread this is, if it is one's
+
 # Every reactor that was ever made, by id; the hook reads it without a lock.
 cdef Reactor* _reactors[REACTORS_MAX]
 cdef pthread_mutex_t _table_lock
@@ -75,6 +81,19 @@ cdef void reactor_wake(Reactor* r) noexcept nogil:
         eventfd_write(r.wake_fd, 1)
 
 
+cdef void reactor_enter(Reactor* r) noexcept nogil:
+    global mine
+    mine = r
+
+
+cdef void wake_others(Reactor* r) noexcept nogil:
+    cdef int32_t i
+    while r.to_wake:
+        i = lowest_bit(r.to_wake)
+        r.to_wake &= r.to_wake - 1
+        reactor_wake(_reactors[i])
+
+
 cdef void note_moved(Reactor* r, Partition* p) noexcept nogil:
     cdef Partition** grown
     cdef int32_t capacity
@@ -102,7 +121,10 @@ cdef void on_partition_moved(Partition* p, uint64_t mask) noexcept nogil:
         mask &= mask - 1
         if _reactors[i] != NULL and atomic_load32(&_reactors[i].running):
             note_moved(_reactors[i], p)
-            reactor_wake(_reactors[i])
+            if mine != NULL:
+                (<Reactor*>mine).to_wake |= <uint64_t>1 << i
+            else:
+                reactor_wake(_reactors[i])
 
 
 cdef void mail_post(Reactor* r, Mail* mail) noexcept nogil:

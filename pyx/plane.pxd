@@ -198,6 +198,7 @@ cdef struct Reactor:
     int32_t moved_capacity
     bint moved_all                    # there was no memory to say which
     # The thread's own from here on.
+    uint64_t to_wake                  # reactors that have to hear of what moved once this turn's answers are sent
     bint draining
     int64_t accept_ms                 # when to accept again, as it failed or was too much for a turn; 0 = no need
     int64_t drain_until_ms

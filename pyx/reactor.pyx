@@ -13,6 +13,7 @@ from penstock.pyx.frame cimport SIZE_BYTES, Writer, writer_free
 from penstock.pyx.input cimport input_unstall
 from penstock.pyx.output cimport output_was_read
 from penstock.pyx.partition cimport Partition, partition_release
+from penstock.pyx.mailbox cimport reactor_enter, wake_others
 from penstock.pyx.plane cimport (
     Connection,
     DRAIN_MS,
@@ -314,6 +315,7 @@ cdef void run_ready(Reactor* r) noexcept nogil:
         after = c.ready_next
         c.on_ready = False
         connection_run(r, c)
+        wake_others(r)
         c = after
 
 
@@ -335,6 +337,7 @@ cdef void reactor_loop(Reactor* r) noexcept nogil:
     block_signals()
     set_time_slice(TIME_SLICE_NS)
     r.thread = pthread_self()
+    reactor_enter(r)
     atomic_store32(&r.running, 1)
     r.now_ms = now_ms()
     r.swept_ms = r.now_ms
@@ -352,9 +355,12 @@ cdef void reactor_loop(Reactor* r) noexcept nogil:
         run_ready(r)
         if r.now_ms - r.swept_ms >= sweep_every_ms(r):
             sweep(r)
+        wake_others(r)                                # of what moved outside of a connection's turn
         if r.draining and drained(r):
             break
     close_all(r)
+    wake_others(r)
+    reactor_enter(NULL)
     atomic_store32(&r.running, 0)
 
 
