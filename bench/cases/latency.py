@@ -1,16 +1,16 @@
-"""How long an acknowledgement takes when the broker is not busy, when its control plane is, and when another process is."""
+"""How long an acknowledgement takes when the broker is not busy, and when its control plane is."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.bench import frames, wire
 from penstock.bench.case import Case, Sample
 from penstock.bench.programs import ended
-from penstock.bench.sides import Broker
+from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Broker
 from penstock.bench.world import RECYCLED_TOPIC, World
 from penstock.pyx.wire import messages
 
@@ -19,7 +19,11 @@ HEARTBEAT_VERSION = 2
 
 @dataclass
 class Paced(Case):
-    """One record of 1 KiB a request, by the clock; `tail` adds a consumer at the end that measures send to arrival."""
+    """One record of 1 KiB a request, by the clock; `tail` adds a consumer at the end that measures send to arrival.
+
+    `busy` adds requests to a control plane. On the floor's side it is that of another broker, in a process of its own: so
+    much of the growth comes of processors that are busy, whoever keeps them so.
+    """
 
     name: str
     title: str
@@ -28,10 +32,10 @@ class Paced(Case):
     record_bytes: int = 1024
     tail: bool = False
     busy: bool = False
-    beside: bool = False
+    sides: tuple[str, ...] = (PENSTOCK, KAFKA)
 
     def run(self, world: World, side: str) -> Sample:
-        broker = world.broker(side)
+        broker = world.broker(PENSTOCK if side == FLOOR else side)
         topic = world.topic(broker, self.name, 1, RECYCLED_TOPIC)
         load = frames.produce(
             world.path(self.name), topic, 1, batch_bytes=self.record_bytes, record_bytes=self.record_bytes
@@ -41,7 +45,7 @@ class Paced(Case):
         if self.tail:
             options.update(tail=frame, tail_offset_at=frames.fetch(frame, topic), tail_from=0)
         try:
-            done, cpu_s = world.measured(broker, lambda: self._load(world, broker, load, topic, options))
+            done, cpu_s = world.measured(broker, lambda: self._load(world, side, load, topic, options))
         finally:
             world.drop(broker, topic)
             load.path.unlink()
@@ -55,27 +59,33 @@ class Paced(Case):
         return sample
 
     def _load(
-        self, world: World, broker: Broker, load: frames.Frames, topic: str, options: dict[str, object]
+        self, world: World, side: str, load: frames.Frames, topic: str, options: dict[str, object]
     ) -> dict[str, float]:
-        if self.beside:
-            stranger = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            try:
-                return world.requests(broker, load, **options)[-1]
-            finally:
-                stranger.kill()
-                stranger.wait()
+        broker = world.broker(PENSTOCK if side == FLOOR else side)
         if not self.busy:
             return world.requests(broker, load, **options)[-1]
         control = world.path("control")
         control_requests(control, topic)
         seconds = world.seconds(self.seconds) + 0.5
-        other = world.programs.start_idle("requests", to=broker.bootstrap, frames=control, seconds=seconds)
-        try:
-            done = world.requests(broker, load, **options)[-1]
-        finally:
-            asked = ended(other)[-1]
-            control.unlink()
-        return {**done, "control_requests_per_s": asked["requests"] / asked["seconds"]}
+        with _asked(world, side) as asked:
+            other = world.programs.start_idle("requests", to=asked.bootstrap, frames=control, seconds=seconds)
+            try:
+                done = world.requests(broker, load, **options)[-1]
+            finally:
+                answered = ended(other)[-1]
+                control.unlink()
+        return {**done, "control_requests_per_s": answered["requests"] / answered["seconds"]}
+
+
+@contextmanager
+def _asked(world: World, side: str) -> Iterator[Broker]:
+    """Whose control plane is kept busy."""
+    if side != FLOOR:
+        yield world.broker(side)
+        return
+    with world.own_broker(PENSTOCK) as other:
+        other.start()
+        yield other
 
 
 def control_requests(path: Path, topic: str) -> None:
@@ -92,7 +102,6 @@ CASES: list[Case] = [
         "the same while Metadata and Heartbeats come as fast as they are answered on another connection",
         tail=True,
         busy=True,
+        sides=(PENSTOCK, KAFKA, FLOOR),
     ),
-    # What a busy core costs in itself: the control plane can't cost less.
-    Paced("ack-latency-beside", "the same beside a process that keeps a core busy by itself", tail=True, beside=True),
 ]

@@ -114,7 +114,6 @@ def test_the_command_lists_and_refuses() -> None:
     assert [line.split()[0] for line in listed.output.splitlines()] == [
         "ack-latency",
         "ack-latency-busy",
-        "ack-latency-beside",
     ]
     for arguments in (["--only", "nothing-like-it"], ["--only", "("], ["elsewhere"], ["--scale", "0"]):
         refused = CliRunner().invoke(command, arguments)
