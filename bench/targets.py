@@ -139,8 +139,8 @@ BROKER_TARGETS = [
         "consume CPU s/GB, warm, 1 and 4 consumers",
         "<= 0.8 x Kafka, <= 1.3 x bare sendfile; MB/s >= 1.2 x",
         (*_consume("consume-1"), *_consume("consume-4")),
-        why="By 4 both brokers take less than the bare sendfile: it is the kernel's copy into a socket's buffer in both. Ours "
-        "took 0.13-0.16 s/GB in every run, Kafka 0.17-0.42.",
+        why="By 1 ours takes what a bare sendfile takes; by 4 both brokers take less. Ours took 0.13-0.17 s/GB in every run; "
+        "Kafka 0.17-0.42, less from round to round, as its compiler warms up.",
     ),
     Target(
         "a cold consumer (pages dropped) beside a tail consumer and a producer",
