@@ -11,9 +11,9 @@ from penstock.pyx.endian cimport get_u32
 from penstock.pyx.fetch cimport FetchJob
 from penstock.pyx.frame cimport SIZE_BYTES, Writer, writer_free
 from penstock.pyx.input cimport input_unstall
+from penstock.pyx.mailbox cimport reactor_enter, wake_others
 from penstock.pyx.output cimport output_was_read
 from penstock.pyx.partition cimport Partition, partition_release
-from penstock.pyx.mailbox cimport reactor_enter, wake_others
 from penstock.pyx.plane cimport (
     Connection,
     DRAIN_MS,

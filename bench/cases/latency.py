@@ -45,7 +45,7 @@ class Paced(Case):
         if self.tail:
             options.update(tail=frame, tail_offset_at=frames.fetch(frame, topic), tail_from=0)
         try:
-            done, cpu_s = world.measured(broker, lambda: self._load(world, side, load, topic, options))
+            done, cpu_s = world.measured(broker, lambda: self._load(world, side, broker, load, topic, options))
         finally:
             world.drop(broker, topic)
             load.path.unlink()
@@ -59,15 +59,14 @@ class Paced(Case):
         return sample
 
     def _load(
-        self, world: World, side: str, load: frames.Frames, topic: str, options: dict[str, object]
+        self, world: World, side: str, broker: Broker, load: frames.Frames, topic: str, options: dict[str, object]
     ) -> dict[str, float]:
-        broker = world.broker(PENSTOCK if side == FLOOR else side)
         if not self.busy:
             return world.requests(broker, load, **options)[-1]
         control = world.path("control")
         control_requests(control, topic)
         seconds = world.seconds(self.seconds) + 0.5
-        with _asked(world, side) as asked:
+        with _asked(world, side, broker) as asked:
             other = world.programs.start_idle("requests", to=asked.bootstrap, frames=control, seconds=seconds)
             try:
                 done = world.requests(broker, load, **options)[-1]
@@ -78,10 +77,10 @@ class Paced(Case):
 
 
 @contextmanager
-def _asked(world: World, side: str) -> Iterator[Broker]:
+def _asked(world: World, side: str, measured: Broker) -> Iterator[Broker]:
     """Whose control plane is kept busy."""
     if side != FLOOR:
-        yield world.broker(side)
+        yield measured
         return
     with world.own_broker(PENSTOCK) as other:
         other.start()
