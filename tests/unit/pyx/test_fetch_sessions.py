@@ -12,6 +12,7 @@ from dataplane import Broker, Peer, batch, fetch_topic, forget_all, lead, topic_
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logs import LOGS, delete_records
+from patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.frame import encode_request
@@ -189,6 +190,13 @@ def test_ids_and_epochs(served: Broker) -> None:
         assert error(request({}, by_id, 1, version=13), 13) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, 0)
 
 
+def send_and_wait(broker: Broker, peer: Peer, session: int) -> None:
+    """Sends the first request of a session that has nothing to give; returns once the broker has it wait for that."""
+    before = broker.plane.counters()["fetch_waits"]
+    peer.send(_frame(request({}, session, 1, max_wait_ms=600_000)))
+    until(lambda: broker.plane.counters()["fetch_waits"] > before, "a fetch that waits")
+
+
 def test_a_session_goes_with_its_client_to_another_connection(served: Broker) -> None:
     with served.connect() as first, served.connect() as second, served.connect() as third:
         session = opened(first, ends())
@@ -199,23 +207,19 @@ def test_a_session_goes_with_its_client_to_another_connection(served: Broker) ->
 def test_a_connection_that_ends_gives_its_session_back(served: Broker) -> None:
     with served.connect() as first:
         session = opened(first, ends())
-        first.send(_frame(request({}, session, 1, max_wait_ms=600_000)))
-        waits = served.plane.counters()["fetch_waits"]
+        send_and_wait(served, first, session)
     with served.connect() as second:
         # The request that waited has used its epoch; the client may go on behind it once the broker saw the end.
         code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
         while code == ErrorCode.INVALID_FETCH_SESSION_EPOCH:
             code = second.ask(request({}, session, 2), VERSION, FetchResponse).error_code
         assert code == 0
-    assert waits >= 0
 
 
 def test_a_session_that_is_closed_while_it_waits_is_answered_all_the_same(served: Broker) -> None:
     with served.connect() as first, served.connect() as second:
         session = opened(first, ends())
-        first.send(_frame(request({}, session, 1, max_wait_ms=600_000)))
-        while second.ask(request({}, session, 1), VERSION, FetchResponse).error_code == 0:
-            pass
+        send_and_wait(served, first, session)
         second.ask(request({}, session, -1), VERSION, FetchResponse)
         LOGS.append("one", 1, batch([b"x"]))
         answer = FetchResponse.decode(first.receive()[5:], VERSION)
@@ -236,8 +240,7 @@ def test_a_session_of_nothing_ends(served: Broker) -> None:
 def test_waiting_sessions_are_woken(served: Broker) -> None:
     with served.connect() as peer:
         session = opened(peer, ends())
-        peer.send(_frame(request({}, session, 1, max_wait_ms=600_000)))
-        assert peer.is_silent()
+        send_and_wait(served, peer, session)
         LOGS.append("two", 2, batch([b"x"]))
         answer = FetchResponse.decode(peer.receive()[5:], VERSION)
         assert [place for place, _, _ in answered(answer)] == [("two", 2)]
@@ -315,9 +318,7 @@ def test_memory_that_a_waiting_request_holds_stays_counted(folder: Path) -> None
         broker.connect() as peer,
     ):
         session = opened(waiting, quiet)
-        waiting.send(_frame(request({}, session, 1, max_wait_ms=60_000)))
-        while broker.plane.counters()["fetch_waits"] == 0:
-            time.sleep(0.001)
+        send_and_wait(broker, waiting, session)
         held = broker.plane.counters()["fetch_session_bytes"]
         # Every session but the one that is in use may go at once, by -1 ms; that one's memory isn't free when it goes.
         for _ in range(10):
@@ -335,9 +336,7 @@ def test_a_session_that_goes_while_it_is_used_counts_until_then(folder: Path) ->
     with Broker(fetch_sessions=1) as broker, broker.connect() as waiting, broker.connect() as peer:
         session = opened(waiting, {("still", index): 0 for index in range(9)})
         held = broker.plane.counters()["fetch_session_bytes"]
-        waiting.send(_frame(request({}, session, 1, max_wait_ms=60_000)))
-        while broker.plane.counters()["fetch_waits"] == 0:
-            time.sleep(0.001)
+        send_and_wait(broker, waiting, session)
         assert open_one(peer, 1, replica=2) > 0  # a follower's takes its place
         assert broker.plane.counters()["fetch_session_bytes"] > held
         LOGS.append("still", 0, batch([b"x"]))
