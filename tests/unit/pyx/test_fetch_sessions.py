@@ -241,6 +241,7 @@ def test_waiting_sessions_are_woken(served: Broker) -> None:
     with served.connect() as peer:
         session = opened(peer, ends())
         send_and_wait(served, peer, session)
+        assert peer.is_silent()
         LOGS.append("two", 2, batch([b"x"]))
         answer = FetchResponse.decode(peer.receive()[5:], VERSION)
         assert [place for place, _, _ in answered(answer)] == [("two", 2)]
