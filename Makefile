@@ -3,7 +3,19 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 APT    := build-essential python3-dev python3-venv librocksdb-dev libsnappy-dev liblz4-dev libzstd-dev \
-          zlib1g-dev kcat default-jdk-headless maven
+          zlib1g-dev kcat
+APT_JAVA := default-jdk-headless maven
+
+# Installs the Debian packages of a list that are missing; says so before it asks for rights.
+define install
+	@mkdir -p build
+	@missing=""; for p in $(1); do dpkg -s $$p 2>/dev/null | grep -q '^Status: install ok' || missing="$$missing $$p"; done; \
+	 if [ -n "$$missing" ]; then \
+	   sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	   echo "installing Debian packages$${sudo:+ (sudo asks for your password)}:$$missing"; \
+	   $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; \
+	 fi
+endef
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -15,12 +27,11 @@ ROOMS := bench broker dedupe mirror pipeline pyx
 build: build/stamp-venv ext jars
 
 build/stamp-apt: Makefile
-	@mkdir -p build
-	@missing=""; for p in $(APT); do dpkg -s $$p 2>/dev/null | grep -q '^Status: install ok' || missing="$$missing $$p"; done; \
-	 if [ -n "$$missing" ]; then \
-	   sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
-	   $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing; \
-	 fi
+	$(call install,$(APT))
+	@touch $@
+
+build/stamp-java: Makefile
+	$(call install,$(APT_JAVA))
 	@touch $@
 
 build/stamp-venv: build/stamp-apt pyproject.toml
@@ -36,7 +47,7 @@ ext: build/stamp-venv
 
 # The jars of Spark's Kafka source and of Delta, through Maven.
 .PHONY: jars
-jars: build/stamp-venv
+jars: build/stamp-venv build/stamp-java
 	@$(BIN)/python -m penstock.pipeline.etl.jars
 
 demo: build
@@ -54,17 +65,26 @@ check: ext
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Needs Java and Maven (installed if they are missing) and, the first time, the network: Apache Kafka and Spark's jars.
 test: build
 	$(BIN)/pytest -q -n 2 tests
+
+# The tests that need none of it.
+.PHONY: test-quick
+test-quick: ext
+	$(BIN)/pytest -q -n 2 -m "not kafka and not spark" tests
+
+# sdist -> wheel -> an empty virtual environment outside the checkout, where all that is promised of a package is tried.
+.PHONY: package
+package: build/stamp-venv
+	$(BIN)/python tests/package/run.py
 
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
 SECONDS ?= 10
 RUNS ?= -1
 .PHONY: fuzz
 fuzz: build
-	@dpkg -s clang libclang-rt-14-dev >/dev/null 2>&1 || { sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
-	 $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends \
-	 clang libclang-rt-14-dev; }
+	$(call install,clang libclang-rt-14-dev)
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || PENSTOCK_MODULES=crc $(BIN)/pip install -q --no-build-isolation -e '.[fuzz]'
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) --runs $(RUNS)
 

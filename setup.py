@@ -10,6 +10,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
+# By way of the link `penstock/pyx`: an sdist has the files there and no folders beside it.
+PYX = ROOT / "penstock" / "pyx"
 # A module is listed, not globbed: a source that is missing from a package then fails the build.
 # Value: the libraries that it links. PENSTOCK_MODULES=a,b builds only those (for a quick turn while working).
 MODULES: dict[str, list[str]] = {
@@ -72,8 +74,7 @@ if os.environ.get("PENSTOCK_DEBUG"):
 wanted = os.environ.get("PENSTOCK_MODULES")
 chosen = wanted.split(",") if wanted else list(MODULES)
 
-generator = ROOT / "pyx" / "wire" / "codegen.py"
-subprocess.run([sys.executable, str(generator)], check=True)
+subprocess.run([sys.executable, str(PYX / "wire" / "codegen.py")], check=True)
 
 
 def cythonized() -> list[Extension]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+if __name__ != "penstock.broker":
+    raise ImportError("`broker` is a part of penstock: `import penstock.broker`")
+
 if TYPE_CHECKING:
     from penstock.broker.inprocess import Broker
 

@@ -2,3 +2,6 @@
 
 One worker an input partition. RocksDB holds the ids; whatever it lacks after a crash is read again from the output.
 """
+
+if __name__ != "penstock.dedupe":
+    raise ImportError("`dedupe` is a part of penstock: `import penstock.dedupe`")

@@ -10,6 +10,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+if __name__ != "penstock.pipeline":
+    raise ImportError("`pipeline` is a part of penstock: `import penstock.pipeline`")
+
 if TYPE_CHECKING:
     from penstock.pipeline.admin import Admin
     from penstock.pipeline.client import Client

@@ -33,6 +33,15 @@ def test_the_links_lead_to_the_rooms() -> None:
         assert (ROOT / "penstock" / room).resolve() == ROOT / room
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_is_no_package_of_its_own(room: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {room}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert f"`import penstock.{room}`" in done.stderr
+
+
 @pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX", "NotImplementedError", "type: ignore[misc]  #"])
 def test_nothing_in_the_product_is_half_done(word: str) -> None:
     found = [str(path) for path in product(".py", ".pyx", ".pxd") if word in path.read_text()]
