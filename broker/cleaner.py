@@ -6,8 +6,8 @@ with its part of `log.cleaner.dedupe.buffer.size`; `log.cleaner.io.max.bytes.per
 All three may be altered at run time.
 When nothing is due a thread waits for `log.cleaner.backoff.ms`.
 
-How far each log was compacted is in `cleaner-offset-checkpoint` in its log folder, Kafka's file. Should it be lost, the
-log counts as dirty and is compacted again.
+How far each log was compacted is in the checkpoints of its log folder (`penstock.pyx.checkpoint`), by topic id. Should it
+be lost, the log counts as dirty and is compacted again.
 
 A log with a batch that can't be read (rotten bytes, or more than `penstock.log.cleaner.inflated.max.bytes` once it is
 inflated) or whose disk refuses is left alone until the broker restarts, with one line in the log; the others go on.
@@ -21,7 +21,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
-from pathlib import Path
 
 from penstock import log
 from penstock.broker import tasks
@@ -29,11 +28,10 @@ from penstock.broker.config import CLEANER_THREADS_MAX
 from penstock.broker.context import Context
 from penstock.broker.topicconfig import topic_value
 from penstock.errors import KafkaError
-from penstock.pyx.checkpoint import Key, read_checkpoint, write_checkpoint
+from penstock.pyx.checkpoint import Key
 from penstock.pyx.compactor import Cleanable, Compacted, Compactor, RottenLogError, cleanable
 from penstock.pyx.pace import Pace
 
-CHECKPOINT = "cleaner-offset-checkpoint"
 PASSING = frozenset((ENOSPC, EDQUOT, EMFILE, ENFILE))
 """Errors that say nothing about the log: it is tried again later."""
 
@@ -54,7 +52,7 @@ class Candidate:
 
     @property
     def key(self) -> Key:
-        """Topic and partition, as in a checkpoint."""
+        """Topic and partition."""
         return self.topic, self.index
 
 
@@ -72,23 +70,6 @@ def is_due(candidate: Candidate, found: Cleanable, now_ms: int) -> bool:
     return too_old or dirty_ratio(found) > candidate.min_ratio
 
 
-class CleanerCheckpoint:
-    """The first dirty offsets of the logs of one folder. Used under the cleaner's lock."""
-
-    def __init__(self, folder: str) -> None:
-        self._path = Path(folder, CHECKPOINT)
-        self.offsets = read_checkpoint(self._path)
-
-    def put(self, key: Key, offset: int) -> None:
-        """Take an offset and write the file. Raises OSError."""
-        self.offsets[key] = offset
-        write_checkpoint(self._path, self.offsets)
-
-    def keep(self, keys: set[Key]) -> None:
-        """Forget all others; the file follows with the next offset."""
-        self.offsets = {key: offset for key, offset in self.offsets.items() if key in keys}
-
-
 class LogCleaner:
     """Compacts logs from `start` to `stop`. Its threads touch nothing of the loop's but what is copied for them."""
 
@@ -101,8 +82,6 @@ class LogCleaner:
         self._lock = threading.Lock()
         self._busy: set[Key] = set()
         self._left_alone: set[tuple[bytes, int]] = set()
-        self._topic_ids: dict[str, bytes] = {}
-        self._checkpoints: dict[str, CleanerCheckpoint] = {}
 
     def start(self) -> None:
         """Begin, unless `log.cleaner.enable` is false."""
@@ -182,7 +161,6 @@ class LogCleaner:
     def _turn(self, compactor: Compactor, candidates: list[Candidate]) -> bool:
         """Compact the dirtiest log that is due. False: there was none, or its disk had no room. In a thread."""
         with self._lock:
-            self._forget_deleted(candidates)
             chosen = self._choose(candidates)
             if chosen is None:
                 return False
@@ -193,33 +171,15 @@ class LogCleaner:
             with self._lock:
                 self._busy.discard(chosen.key)
 
-    def _forget_deleted(self, candidates: list[Candidate]) -> None:
-        """A deleted topic's offsets must not be those of a later topic of its name."""
-        ids = {candidate.topic: candidate.topic_id for candidate in candidates}
-        keys = {
-            candidate.key
-            for candidate in candidates
-            if self._topic_ids.get(candidate.topic, candidate.topic_id) == candidate.topic_id
-        }
-        for checkpoint in self._checkpoints.values():
-            checkpoint.keep(keys)
-        self._topic_ids = ids
-
-    def _checkpoint(self, key: Key) -> CleanerCheckpoint:
-        folder = self._context.partitions.folder_of(*key)
-        if folder not in self._checkpoints:
-            self._checkpoints[folder] = CleanerCheckpoint(folder)
-        return self._checkpoints[folder]
-
     def _choose(self, candidates: list[Candidate]) -> Candidate | None:
-        now_ms = self._context.now_ms()
+        now_ms, logs = self._context.now_ms(), self._context.partitions
         chosen, dirtiest = None, -1.0
         for candidate in candidates:
             if candidate.key in self._busy or (candidate.topic_id, candidate.index) in self._left_alone:
                 continue
             try:
-                offset = self._checkpoint(candidate.key).offsets.get(candidate.key, -1)
-                found = cleanable(self._context.partitions, *candidate.key, offset, now_ms, candidate.min_lag_ms)
+                offset = logs.first_dirty(candidate.topic, candidate.topic_id, candidate.index)
+                found = cleanable(logs, *candidate.key, offset, now_ms, candidate.min_lag_ms)
             except (KafkaError, OSError):
                 continue  # Deleted, not open yet, or offline: said elsewhere.
             if is_due(candidate, found, now_ms) and dirty_ratio(found) > dirtiest:
@@ -228,22 +188,19 @@ class LogCleaner:
 
     def _compact(self, compactor: Compactor, chosen: Candidate) -> bool:
         topic, index = chosen.key
+        logs = self._context.partitions
         try:
-            with self._lock:
-                checkpoint = self._checkpoint(chosen.key)
-                offset = checkpoint.offsets.get(chosen.key, -1)
             began = time.monotonic()
             done = compactor.compact(
-                self._context.partitions,
+                logs,
                 topic,
                 index,
-                offset,
+                logs.first_dirty(topic, chosen.topic_id, index),
                 self._context.now_ms(),
                 chosen.min_lag_ms,
                 chosen.delete_retention_ms,
             )
-            with self._lock:
-                checkpoint.put(chosen.key, done.first_dirty)
+            logs.compacted(topic, chosen.topic_id, index, done.first_dirty)
         except KafkaError:
             return False  # Stopped, deleted or changed by retention meanwhile.
         except RottenLogError as error:

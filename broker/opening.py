@@ -20,14 +20,12 @@ from pathlib import Path
 from penstock import log
 from penstock.broker.logdirs import Key, LogDir, LogDirs
 from penstock.broker.topic import PartitionState, Topic
-from penstock.pyx.checkpoint import read_checkpoint
 from penstock.pyx.logs import Logs
 
 PROGRESS_S = 1.0
 CHUNK = 64
 """Logs that one job opens after another, if all are small: a job costs more than opening a log that was left clean."""
 CHUNK_BYTES = 1 << 20
-RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
 """Errors that say nothing about the disk, or that go by."""
 
@@ -81,7 +79,7 @@ class Opening:
         for job in jobs:
             self._pending[job.key] = loop.create_future()
         started = time.monotonic()
-        await loop.run_in_executor(self._executor, _weigh, jobs)
+        await loop.run_in_executor(self._executor, _weigh, self._logs, jobs)
         progress = _Progress(len(jobs), sum(job.check_bytes for job in jobs))
         reporting = asyncio.create_task(progress.report())
         try:
@@ -228,16 +226,13 @@ def _chunks(jobs: Sequence[Job]) -> Iterable[Sequence[Job]]:
         yield chunk
 
 
-def _weigh(jobs: Sequence[Job]) -> None:
+def _weigh(logs: Logs, jobs: Sequence[Job]) -> None:
     """Find out how many bytes of each log that wasn't left clean must be checked: a guess, no more."""
-    points: dict[Path, Mapping[Key, int]] = {}
     for job in jobs:
         if job.log_dir.was_clean:
             continue
-        path = job.log_dir.path
-        if path not in points:
-            points[path] = read_checkpoint(path / RECOVERY_POINTS)
-        job.check_bytes = _unchecked_bytes(job.log_dir.holds(job.key), points[path].get(job.key, 0))
+        point = logs.recovery_point(job.topic.name, job.topic.topic_id, job.state.index, str(job.log_dir.path))
+        job.check_bytes = _unchecked_bytes(job.log_dir.holds(job.key), point)
 
 
 def _unchecked_bytes(folder: Path, recovery_point: int) -> int:

@@ -181,6 +181,7 @@ class TopicLogs:
         await each(self._executor, self._make_one, jobs)
         loop = asyncio.get_running_loop()
         for path in {job.log_dir.path for job in jobs}:
+            await loop.run_in_executor(self._executor, self._logs.free_names, str(path))
             await loop.run_in_executor(self._executor, sync_folder, path)
         for job in jobs:
             if job.log_dir.offline:  # It has failed meanwhile, when nobody knew of these partitions.
@@ -198,19 +199,29 @@ class TopicLogs:
             self.moving.end(key)
         await self._opening.give_up(keys)
         self._unopened = [job for job in self._unopened if job.key not in keys]
+        self._missed = [one for one in self._missed if one is not topic]
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self._delete_all, topic)
 
     def _delete_all(self, topic: Topic) -> None:
+        held = set()
         for state in topic.partitions:
             key = (topic.name, state.index)
+            log_dir = self._dirs.drop(key)
             try:
-                self._delete_log(key)
+                self._delete_log(key, log_dir)
             except OSError as error:
                 _log.error("the log of topic=%s partition=%d can't be removed: %s", *key, error)
+            if log_dir is not None and not log_dir.offline:
+                self._logs.drop_checkpoints(*key, str(log_dir.path))
+                held.add(str(log_dir.path))
+        for path in held:
+            try:
+                self._logs.free_names(path)
+            except OSError as error:
+                _log.error("checkpoints can't be written: %s", error)
 
-    def _delete_log(self, key: Key) -> None:
-        log_dir = self._dirs.drop(key)
+    def _delete_log(self, key: Key, log_dir: LogDir | None) -> None:
         try:
             self._logs.delete(*key)
         except KafkaError as error:

@@ -111,13 +111,6 @@ class Logs(LogTable):
         """Roll by age, apply retention (if `retain`), flush by policy, expire producer ids, close idle files. Slow. Raises
         OSError."""
 
-    def carry_checkpoints(self, topic: str, partition: int, folder: str, to: str) -> None:
-        """Copy what the checkpoints of a log folder say of a log that isn't open to another folder's. Slow. Raises
-        OSError."""
-
-    def drop_checkpoints(self, topic: str, partition: int, folder: str) -> None:
-        """Forget what a folder's checkpoints say of a log that isn't there any more."""
-
     def flush_rolled(self, now_ms: int, most: int = ...) -> int:
         """Flush the segments that were sealed a second ago or earlier, so that recovery believes them, of at most so many
         logs; answers of how many. `folder_states` says whether there are others. Slow."""

@@ -12,14 +12,13 @@ from penstock.pyx.append cimport (
     ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Append, partition_append,
 )
 from penstock.pyx.batch cimport BatchHeader, batch_parse
-from penstock.pyx.epochs cimport epochs_cut_start
 from penstock.pyx.files cimport is_full, is_passing, read_at, wall_ms
-from penstock.pyx.logtable cimport Folder, Led, LogTable, raise_os
+from penstock.pyx.logtable cimport Folder, Led, LogTable, move_log_start, raise_os
 from penstock.pyx.partition cimport (
     ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets,
 )
 from penstock.pyx.partitionlog cimport (
-    PartitionLog, folder_fail, folder_ran_full, is_offline, settle_stable, write_epochs,
+    PartitionLog, folder_fail, folder_ran_full, is_offline,
 )
 from penstock.pyx.posix cimport (
     EIO, EMFILE, ENFILE, ENOENT, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, atomic_store32, close, errno, free,
@@ -221,10 +220,7 @@ cdef class Logs(LogTable):
                 offset = p.high_watermark
             out_of_range = offset > p.high_watermark or offset < 0
             if not stopped and not out_of_range and offset > p.log.log_start:
-                p.log.log_start = offset
-                settle_stable(p)
-                if epochs_cut_start(&p.log.epochs, offset):
-                    write_epochs(p, False)
+                move_log_start(p, offset)
             log_start = p.log.log_start
             pthread_mutex_unlock(&p.lock)
         name = "%s-%d" % led.key
@@ -249,7 +245,7 @@ cdef class Logs(LogTable):
             if not isinstance(outcome, KafkaError):
                 folders.setdefault(led.folder, []).append(len(outcomes))
             outcomes.append(outcome)
-        # Before the answer: a kill must not bring deleted records back. Both files are synced, so once for all.
+        # Before the answer: a kill must not bring deleted records back. Synced, so once for all.
         for folder, moved in folders.items():
             try:
                 folder.checkpoints.write()
@@ -349,16 +345,6 @@ cdef class Logs(LogTable):
         if result != 0:
             raise_os(result, p.log.folder)
         return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
-
-    def carry_checkpoints(self, str topic, int partition, str folder, str to):
-        """Copy what the checkpoints say of a log that isn't open to another folder; see logs.pyi."""
-        after = self.folder(to).checkpoints
-        after.carry((topic, partition), self.folder(folder).checkpoints)
-        after.write()
-
-    def drop_checkpoints(self, str topic, int partition, str folder):
-        """Forget what a folder's checkpoints say of a log; see logs.pyi."""
-        self.folder(folder).checkpoints.drop((topic, partition))
 
     def flush_rolled(self, int64_t now_ms, int most=0x7fffffff):
         """Flush the segments that were sealed a moment ago; see logs.pyi."""

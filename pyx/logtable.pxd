@@ -4,8 +4,10 @@ A partition's lock is taken without the GIL only, and nothing of Python runs und
 hold up every thread, and a thread that waits for it with the GIL whoever has it and needs the GIL.
 """
 
+from libc.stdint cimport int64_t
 from penstock.pyx.partition cimport LogSetOwner, Partition
 from penstock.pyx.partitionlog cimport LogFolder, PartitionLog
+from penstock.pyx.recovery cimport RecoveryReport
 
 
 # A log folder: its checkpoint files, and what all its partitions share.
@@ -39,7 +41,10 @@ cdef class LogTable(LogSetOwner):
     # has dropped must not come back, a later topic of the name would begin with it.
     cdef object note(self, Led led)
     cdef object _put(self, Led led)
+    cdef object _check_start(self, Led led, object known, RecoveryReport* report)
     cdef Led _take_out(self, str topic, int partition, Led place=*)
 
 
 cdef object raise_os(int number, object what)
+# Under the lock: what is below `offset`, which lies in the log, is not read any more.
+cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil

@@ -95,6 +95,26 @@ class LogTable(LogSetOwner):
     def remove_deleted(self, folder: str) -> int:
         """Remove what `delete` had renamed when the broker died; answers how many folders. Once per log.dir. Slow."""
 
+    def carry_checkpoints(self, topic: str, partition: int, folder: str, to: str) -> None:
+        """Copy what the checkpoints of a log folder say of a log that isn't open to another folder's. Slow. Raises
+        OSError."""
+
+    def drop_checkpoints(self, topic: str, partition: int, folder: str) -> None:
+        """Forget what a folder's checkpoints say of a log that isn't there any more."""
+
+    def free_names(self, folder: str) -> None:
+        """Before names of deleted partitions are free for other topics: write the checkpoints of their log folder if a
+        file has something under such a name that isn't bound to a topic's id. Slow. Raises OSError."""
+
+    def recovery_point(self, topic: str, topic_id: bytes, partition: int, folder: str) -> int:
+        """What is known of a log in a log folder that needn't be open: all below it was flushed. 0 if nothing is."""
+
+    def first_dirty(self, topic: str, topic_id: bytes, partition: int) -> int:
+        """The offset up to which a log of that topic was compacted; -1 if it never was, or is another topic's."""
+
+    def compacted(self, topic: str, topic_id: bytes, partition: int, first_dirty: int) -> None:
+        """Take down up to which offset a log was compacted, unless it is another topic's by now. Slow. Raises OSError."""
+
     def is_offline(self, topic: str, partition: int) -> bool:
         """Whether the disk failed under it: it answers KAFKA_STORAGE_ERROR until the broker restarts."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
+from penstock.pyx.epochs cimport epochs_cut_start
 from penstock.pyx.files cimport made, wall_ms
 from penstock.pyx.logconfig cimport LogConfig, config_flushes, read_config
 from penstock.pyx.partition cimport (
@@ -15,6 +16,7 @@ from penstock.pyx.partition cimport (
 )
 from penstock.pyx.partitionlog cimport (
     TOPIC_ID_BYTES, LogFolder, PartitionLog, end_cleaning, folder_fail, folder_release, is_offline, log_of,
+    settle_stable, write_epochs,
 )
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_store32, close, pthread_mutex_lock, pthread_mutex_unlock,
@@ -22,8 +24,11 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.recovery cimport RecoveryReport
 from penstock.pyx.upkeep cimport close_log, halt_log, open_log, raise_epoch
 
+from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.checkpoint import Checkpoints
+
+_log = log.get("logs")
 
 Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")
 FolderState = namedtuple("FolderState", "failed room rolled ahead")
@@ -66,6 +71,17 @@ cdef Led _new_led(tuple key, bytes topic_id):
 
 cdef object raise_os(int number, object what):
     raise OSError(number, os.strerror(number), str(what))
+
+
+cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil:
+    p.log.log_start = offset
+    settle_stable(p)
+    if epochs_cut_start(&p.log.epochs, offset):
+        write_epochs(p, False)
+
+
+cdef bytes _topic_id(PartitionLog* p):
+    return PyBytes_FromStringAndSize(<char*>p.topic_id, TOPIC_ID_BYTES)
 
 
 def _prepare_folder(str folder, topic_id):
@@ -227,21 +243,31 @@ cdef class LogTable(LogSetOwner):
             led = _new_led(key, topic_id)
             led.config = merged
             led.folder = self.folder(folder)
+            known = led.folder.checkpoints.of(key, topic_id)
             if fresh:
-                led.folder.checkpoints.drop(key)  # a deleted topic's, if the broker died before they were written
+                # A deleted topic's, if the broker died before they were written.
+                led.folder.checkpoints.drop(key)
+                if known.topic_id is not None and max(known.log_start, known.recovery_point) > 0:
+                    _log.warning(
+                        "topic=%s partition=%d: its log had records up to offset %d or more, and `%s` is gone: it begins anew",
+                        topic, partition, max(known.log_start, known.recovery_point), path,
+                    )
+                known = led.folder.checkpoints.of(key, topic_id)
             p = led.p
             p.folder = led.folder.shared
             atomic_add32(&p.folder.refs, 1)
             p.config = parsed
             p.log.folder = os.fsencode(path)
-            p.log.log_start = led.folder.checkpoints.start.get(key, 0)
-            p.log.recovery_point = led.folder.checkpoints.recovery.get(key, 0)
+            # One that Kafka's file says is applied only once the log's end is known.
+            p.log.log_start = 0 if known.topic_id is None else known.log_start
+            p.log.recovery_point = known.recovery_point
             p.log.index_interval_bytes = parsed.index_interval_bytes
             p.log.dense = not parsed.cleanup_compact
             with nogil:
                 result = open_log(p, leader_epoch, clean, &report)
             if result != 0:
                 raise_os(result, path)
+            self._check_start(led, known, &report)
             with self.lock:
                 self.led[key] = led
                 before = self.announced.pop(key, None)
@@ -252,6 +278,33 @@ cdef class LogTable(LogSetOwner):
                 self.opening.discard(key)
         self.note(led)
         return Recovered(p.log.log_start, p.log.log_end, report.batches_checked, report.cut_bytes)
+
+    cdef object _check_start(self, Led led, object known, RecoveryReport* report):
+        """What the checkpoints say must not contradict the log in silence."""
+        cdef PartitionLog* p = led.p
+        cdef int64_t log_start = known.log_start
+        topic, partition = led.key
+        if known.recovery_point > report.end_found:
+            _log.warning(
+                "topic=%s partition=%d: its log ends at offset %d, though records up to %d were flushed: they are gone",
+                topic, partition, report.end_found, known.recovery_point,
+            )
+        if known.topic_id is not None:
+            if log_start > report.end_found:
+                _log.warning(
+                    "topic=%s partition=%d: its log ends at offset %d, before its log start %d: all of it was deleted by "
+                    "request, and it goes on at %d", topic, partition, report.end_found, log_start, log_start,
+                )
+        elif log_start > p.log.log_end:
+            _log.warning(
+                "topic=%s partition=%d: the log start %d of an unchecked file lies beyond its log end %d and isn't applied",
+                topic, partition, log_start, p.log.log_end,
+            )
+        elif log_start > p.log.log_start:
+            with nogil:
+                pthread_mutex_lock(&p.lock)
+                move_log_start(p, log_start)
+                pthread_mutex_unlock(&p.lock)
 
     cdef object note(self, Led led):
         with self.lock:
@@ -267,7 +320,7 @@ cdef class LogTable(LogSetOwner):
             log_start = p.log.log_start
             first_segment = p.log.segments.front().base_offset
             pthread_mutex_unlock(&p.lock)
-        led.folder.checkpoints.put(led.key, recovery_point, log_start, first_segment)
+        led.folder.checkpoints.put(led.key, _topic_id(p), recovery_point, log_start, first_segment)
 
     def reconfigure(self, str topic, int partition, dict config):
         """Change keys of a partition's configuration; see logtable.pyi."""
@@ -307,7 +360,7 @@ cdef class LogTable(LogSetOwner):
         cdef int result
         if announced:
             p = self.find(topic, partition).p
-            place = _new_led((topic, partition), PyBytes_FromStringAndSize(<char*>p.topic_id, TOPIC_ID_BYTES))
+            place = _new_led((topic, partition), _topic_id(p))
             place.p.stopped = True
         led = self._take_out(topic, partition, place)
         p = led.p
@@ -352,6 +405,37 @@ cdef class LogTable(LogSetOwner):
                 _remove_folder(path)
                 removed += 1
         return removed
+
+    def carry_checkpoints(self, str topic, int partition, str folder, str to):
+        """Copy what the checkpoints say of a log that isn't open to another folder; see logtable.pyi."""
+        after = self.folder(to).checkpoints
+        after.carry((topic, partition), self.folder(folder).checkpoints)
+        after.write()
+
+    def drop_checkpoints(self, str topic, int partition, str folder):
+        """Forget what a folder's checkpoints say of a log; see logtable.pyi."""
+        self.folder(folder).checkpoints.drop((topic, partition))
+
+    def free_names(self, str folder):
+        """Write a folder's checkpoints if names in them could be taken for others'; see logtable.pyi."""
+        self.folder(folder).checkpoints.write_overdue()
+
+    def recovery_point(self, str topic, bytes topic_id, int partition, str folder):
+        """The recovery point of a log that isn't open; see logtable.pyi."""
+        return self.folder(folder).checkpoints.of((topic, partition), topic_id).recovery_point
+
+    def first_dirty(self, str topic, bytes topic_id, int partition):
+        """How far a log was compacted; see logtable.pyi."""
+        return self.find(topic, partition).folder.checkpoints.of((topic, partition), topic_id).first_dirty
+
+    def compacted(self, str topic, bytes topic_id, int partition, int64_t first_dirty):
+        """Take how far a log was compacted; see logtable.pyi."""
+        cdef Led led = self.find(topic, partition)
+        with self.lock:
+            if self.led.get(led.key) is not led:
+                return
+            led.folder.checkpoints.put_first_dirty(led.key, topic_id, first_dirty)
+        led.folder.checkpoints.write()
 
     def is_offline(self, str topic, int partition):
         """Whether the disk failed under it; see logtable.pyi."""

@@ -34,6 +34,7 @@ cdef struct LogState:
 cdef struct RecoveryReport:
     int64_t batches_checked
     int64_t cut_bytes
+    int64_t end_found                  # where right batches end, should that be before the log start
 
 # Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), dense,
 # index_interval_bytes. 0 or errno. After an error the segments that were made are in the list, for the caller to

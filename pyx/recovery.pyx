@@ -512,6 +512,7 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     result = _replay_between(log, from_offset, first, now_ms, report)
     if result == 0:
         result = _walk_rest(log, first, from_offset, now_ms, report)
+    report.end_found = log.log_start if log.segments.empty() else log.segments.back().next_offset
     if result == 0:
         result = _settle(log, clean and report.batches_checked == 0, now_ms)
     if result != 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.checkpoint import OURS, format_line, format_offsets, parse_offsets
 from penstock.pyx.logs import Housekept, Logs, Offsets, Producer
 from penstock.pyx.logtable import Recovered
 from penstock.pyx.rawbatch import RawBatch, split
@@ -159,10 +160,12 @@ class Killed:
         opened.topic = f"log{next(_numbers)}"
         opened.config = self._log.config
         self.folder.rename(opened.folder)
-        for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
-            path = self.root / name
-            if path.exists():
-                path.write_text(path.read_text().replace(f"{self._log.topic} ", f"{opened.topic} "))
+        path = self.root / OURS
+        if path.exists():
+            offsets, sums = parse_offsets(path.read_bytes())
+            names = {self._log.topic: opened.topic}
+            lines = [format_line((names.get(topic, topic), i), known) for (topic, i), known in offsets.items()]
+            path.write_bytes(format_offsets(lines, sums))
         opened.lead(clean=clean)
         return opened
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from penstock.broker.brokerconfig import BrokerConfig
-from penstock.broker.cleaner import Candidate, CleanerCheckpoint, dirty_ratio, is_due
+from penstock.broker.cleaner import Candidate, dirty_ratio, is_due
 from penstock.broker.config import SCHEMA
 from penstock.broker.topicconfig import log_config
-from penstock.pyx.checkpoint import read_checkpoint
 from penstock.pyx.compactor import Cleanable
 
 NOW_MS = 1_000_000
@@ -44,17 +41,6 @@ def test_a_log_is_due_by_its_dirty_part_or_its_age(
 def test_the_ratio_is_of_what_could_be_compacted() -> None:
     assert dirty_ratio(Cleanable(0, 0, 0, 0, -1)) == 0
     assert dirty_ratio(Cleanable(0, 0, 30, 10, -1)) == 0.25
-
-
-def test_the_checkpoint_is_kafkas_file(tmp_path: Path) -> None:
-    checkpoint = CleanerCheckpoint(str(tmp_path))
-    checkpoint.put(("b", 1), 20)
-    checkpoint.put(("a", 0), 10)
-    assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n2\na 0 10\nb 1 20\n"
-    checkpoint.keep({("a", 0)})
-    checkpoint.put(("c", 0), 5)
-    assert read_checkpoint(tmp_path / "cleaner-offset-checkpoint") == {("a", 0): 10, ("c", 0): 5}
-    assert CleanerCheckpoint(str(tmp_path)).offsets == {("a", 0): 10, ("c", 0): 5}
 
 
 def test_compacted_segments_are_sealed_within_the_longest_lag() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from logs import LOGS, NOW_MS, Log, batch, index_entries
 
-from penstock.pyx.checkpoint import read_checkpoint, write_checkpoint
+from penstock.pyx.checkpoint import format_checkpoint, read_checkpoint
 from penstock.pyx.rawbatch import marker, split
 
 
@@ -155,7 +155,7 @@ def test_an_index_grows_on_after_a_restart(tmp_path: Path) -> None:
 
 def test_checkpoints_are_kafkas_text(tmp_path: Path) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
-    write_checkpoint(path, {("b", 0): 5, ("a.b-c", 10): 1 << 40})
+    path.write_bytes(format_checkpoint({("b", 0): 5, ("a.b-c", 10): 1 << 40}))
     assert path.read_text() == f"0\n2\na.b-c 10 {1 << 40}\nb 0 5\n"
     assert read_checkpoint(path) == {("b", 0): 5, ("a.b-c", 10): 1 << 40}
     for wrong in ("", "1\n0\n", "0\nx\n", "0\n1\nb 0\n", "\xff"):

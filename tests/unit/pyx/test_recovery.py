@@ -15,6 +15,7 @@ import pytest
 from logs import LOGS, NOW_MS, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.checkpoint import OURS
 from penstock.pyx.crc import crc32c
 from penstock.pyx.rawbatch import marker, split
 
@@ -140,7 +141,7 @@ def test_damage_in_the_middle_takes_the_later_segments_along(tmp_path: Path) -> 
     before = log.state()
     log.stop()
     # Nothing is believed: as if the checkpoint had been lost.
-    (tmp_path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    (tmp_path / OURS).unlink(missing_ok=True)
     middle = log.files(".log")[1]
     data = bytearray(middle.read_bytes())
     data[len(data) // 2] ^= 1

@@ -1,0 +1,78 @@
+"""A topic is deleted and another one made under its name, then kill -9: nothing of the first is applied to the second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness import BrokerProcess
+
+WAIT_S = 30.0
+KILLS = 8
+Make = Callable[..., BrokerProcess]
+
+
+def create(broker: BrokerProcess, topic: str, **configs: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, config=configs)])[topic].result(WAIT_S)
+
+
+def delete(broker: BrokerProcess, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([topic])[topic].result(WAIT_S)
+
+
+def write(broker: BrokerProcess, topic: str, values: list[str], key: str | None = None) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    failures: list[object] = []
+    for value in values:
+        producer.produce(topic, value, key=key, on_delivery=lambda error, _: failures.append(error) if error else None)
+    assert producer.flush(WAIT_S) == 0 and failures == []
+
+
+def delete_before(broker: BrokerProcess, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    partition = TopicPartition(topic, 0, offset)
+    assert admin.delete_records([partition])[partition].result(WAIT_S).low_watermark == offset
+
+
+def read(broker: BrokerProcess, topic: str) -> list[str]:
+    """All that a consumer sees from the beginning."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    first, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), WAIT_S)
+    consumer.assign([TopicPartition(topic, 0, first)])
+    found = [message.value().decode() for message in consumer.consume(end - first, WAIT_S)] if end > first else []
+    consumer.close()
+    return found
+
+
+def offsets(broker: BrokerProcess, topic: str) -> tuple[int, int]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader"})
+    found: tuple[int, int] = consumer.get_watermark_offsets(TopicPartition(topic, 0), WAIT_S)
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("restart", ["none", "clean", "killed"])
+def test_records_of_a_topic_made_again_are_not_below_the_first_ones_log_start(make_broker: Make, restart: str) -> None:
+    broker = make_broker()
+    for turn in range(KILLS if restart == "none" else 1):
+        create(broker, "w")
+        write(broker, "w", [f"old {turn} {i}" for i in range(50)])
+        delete_before(broker, "w", 45)
+        delete(broker, "w")
+        if restart == "clean":
+            broker.restart()
+        elif restart == "killed":
+            broker.kill()
+            broker.start()
+        create(broker, "w")
+        values = [f"new {turn} {i}" for i in range(20)]
+        write(broker, "w", values)
+        broker.kill()
+        broker.start()
+        assert offsets(broker, "w") == (0, 20), broker.log_text()
+        assert read(broker, "w") == values
+        delete(broker, "w")
