@@ -1,10 +1,10 @@
 """One broker: what is started in which order, and stopped in the reverse.
 
 Start: log folders (lock, identity) -> listener bound (a port in use is found before any work) -> store ->
-broker registration and controller election -> topics (deletions finished, every partition announced, the
-coordinators' logs opened) -> coordinators (their logs loaded) -> network threads -> the other logs, those with the
-least to recover first; each serves as soon as it is open, the others answer what clients try again. It says that it
-serves when all are open, or after OPEN_FIRST_S when recovery takes longer.
+broker registration and controller election -> topics (deleted ones' logs removed, every partition announced, the
+coordinators' logs opened) -> coordinators (their logs loaded) -> deletions finished -> network threads -> the other logs,
+those with the least to recover first; each serves as soon as it is open, the others answer what clients try again. It
+says that it serves when all are open, or after OPEN_FIRST_S when recovery takes longer.
 
 Stop: network (no new requests, what is served is finished) -> handlers -> cleaner -> coordinators -> housekeeping ->
 disks -> aftercare -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) -> clean-shutdown mark ->
@@ -154,6 +154,7 @@ class Server:
         self._undo.append(housekeeping.stop)
         self._undo.append(coordinators.stop)
         await coordinators.start(context)
+        await topics.finish_deletions(coordinators.topic_deleted)
         cleaner = LogCleaner(context)
         cleaner.start()
         self._undo.append(cleaner.stop)

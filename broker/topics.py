@@ -4,8 +4,8 @@ The order of the steps makes each change whole after a crash:
 
 - create: one store transaction writes assignment, partition states and configs; then the logs are led; then
   the topic is seen. A crash in between leaves a topic without records, which the next start leads.
-- delete: the name is put into `/admin/delete_topics`; the topic is no longer seen; the logs go; one store
-  transaction removes its nodes and the mark. The next start finishes what is marked.
+- delete: the name is put into `/admin/delete_topics`; the topic is no longer seen; the logs go, then what the coordinators
+  keep under the name; one store transaction removes its nodes and the mark. The next start finishes what is marked.
 
 Nodes (source B): topic `{"version":3,"topic_id":"...","partitions":{"0":[1]},...}`, its partition states
 `{"version":1,"leader":1,"leader_epoch":0,"isr":[1],"controller_epoch":1}`, configs
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -69,6 +69,7 @@ class Topics:
         self._changes = asyncio.Lock()
         self.logs = TopicLogs(node_id, config, dirs, logs, executor, opening, self._changes)
         self.controller_epoch = 0
+        self._marked_topics: list[Topic] = []  # whose deletion the start has to finish
         self._deleted_s: dict[str, float] = {}  # when topics were deleted, monotonic; the latest only
         # Grows whenever a topic is created, gets partitions or is deleted.
         self.version = 0
@@ -224,8 +225,11 @@ class Topics:
             self.logs.reconfigure(topic)
         self.changed.set()
 
-    async def delete(self, name: str) -> None:
-        """Delete a topic; a crash in between is finished at the next start. Raises KafkaError."""
+    async def delete(self, name: str, forget: Callable[[str], None]) -> None:
+        """Delete a topic; a crash in between is finished at the next start. Raises KafkaError.
+
+        forget: takes back what is kept under the name (committed offsets), before another topic may have it.
+        """
         async with self._changes:
             topic = self._by_name.get(name)
             if topic is None:
@@ -240,6 +244,7 @@ class Topics:
             self.version += 1
             await self.logs.delete(topic)
             failpoint(EMPTIED)
+            forget(name)
             async with _stored(name):
                 await self._remove(topic)
             _log.info("deleted topic=%s id=%s", name, uuid_text(topic.topic_id))
@@ -266,7 +271,7 @@ class Topics:
         await self._store.multi(operations)
 
     async def load(self, controller_epoch: int) -> None:
-        """Read the store at start, finish deletions, announce every partition; open the coordinators' logs.
+        """Read the store at start, remove deleted topics' logs, announce every partition; open the coordinators' logs.
 
         Each start is an election, so leader epochs grow by one: a client or a copy can tell what was written
         before a crash from what came after it. Raises StoreError, OSError.
@@ -275,10 +280,9 @@ class Topics:
         topics = await self._read_topics()
         await self.logs.settle(topics)
         marked = set(await self._marked())
-        for topic in [topic for topic in topics if topic.name in marked]:
+        self._marked_topics = [topic for topic in topics if topic.name in marked]
+        for topic in self._marked_topics:
             await self.logs.delete(topic)
-            await self._remove(topic)
-            _log.info("finished the deletion of topic=%s", topic.name)
         await self.logs.remove_deleted()
         topics = [topic for topic in topics if topic.name not in marked]
         known = {(topic.name, state.index) for topic in topics for state in topic.partitions}
@@ -289,6 +293,14 @@ class Topics:
             self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
             self.logs.announce(topic)
         await self.logs.open_internal()
+
+    async def finish_deletions(self, forget: Callable[[str], None]) -> None:
+        """The rest of the deletions that a crash cut short, once the coordinators are there. Raises StoreError."""
+        for topic in self._marked_topics:
+            forget(topic.name)
+            await self._remove(topic)
+            _log.info("finished the deletion of topic=%s", topic.name)
+        self._marked_topics.clear()
 
     def folder_failed(self, path: str) -> None:
         """Take the partitions of a log folder out of the picture; their logs answer KAFKA_STORAGE_ERROR already."""

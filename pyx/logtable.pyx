@@ -239,10 +239,10 @@ cdef class LogTable(LogSetOwner):
             self.opening.add(key)
         try:
             path = os.path.join(folder, f"{topic}-{partition}")
-            fresh = _prepare_folder(path, topic_id)
             led = _new_led(key, topic_id)
             led.config = merged
-            led.folder = self.folder(folder)
+            led.folder = self.folder(folder)   # which looks whether there are logs without checkpoints
+            fresh = _prepare_folder(path, topic_id)
             known = led.folder.checkpoints.of(key, topic_id)
             if fresh:
                 # A deleted topic's, if the broker died before they were written.

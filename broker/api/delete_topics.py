@@ -54,8 +54,7 @@ async def _delete(context: Context, result: Result, version: int) -> None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic.")
     result.name, result.topic_id = topic.name, topic.topic_id
     try:
-        await context.topics.delete(topic.name)
+        await context.topics.delete(topic.name, context.coordinators.topic_deleted)
     except OSError as error:
         # It is marked and no longer seen; the next start removes what is left of its files.
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{topic.name}': {error}") from error
-    context.coordinators.topic_deleted(topic.name)

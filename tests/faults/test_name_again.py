@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess
+from patience import until
 
 WAIT_S = 30.0
 KILLS = 8
@@ -76,3 +77,29 @@ def test_records_of_a_topic_made_again_are_not_below_the_first_ones_log_start(ma
         assert offsets(broker, "w") == (0, 20), broker.log_text()
         assert read(broker, "w") == values
         delete(broker, "w")
+
+
+def test_offsets_committed_to_a_topic_are_not_those_of_a_later_one(make_broker: Make) -> None:
+    """The broker dies when the topic's logs are gone, and its groups don't know yet."""
+    broker = make_broker()
+    create(broker, "w")
+    write(broker, "w", [f"old {i}" for i in range(50)])
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition("w", 0, 45)], asynchronous=False)
+    consumer.close()
+    broker.stop()
+    broker.environment["PENSTOCK_FAILPOINTS"] = "topics.emptied=kill"
+    broker.start()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics(["w"])
+    until(lambda: not broker.running, "the kill", broker.log_text)
+    broker.close()
+    del broker.environment["PENSTOCK_FAILPOINTS"]
+    broker.start()
+    create(broker, "w")
+    write(broker, "w", [f"new {i}" for i in range(50)])
+    consumer = Consumer(settings)
+    (committed,) = consumer.committed([TopicPartition("w", 0)], WAIT_S)
+    consumer.close()
+    assert committed.offset == OFFSET_INVALID
