@@ -15,33 +15,36 @@ KILLS = 8
 Make = Callable[..., BrokerProcess]
 
 
-def create(broker: BrokerProcess, topic: str, **configs: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+def create(bootstrap: str, topic: str, **configs: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 1, config=configs)])[topic].result(WAIT_S)
 
 
-def delete(broker: BrokerProcess, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+def delete(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(WAIT_S)
 
 
-def write(broker: BrokerProcess, topic: str, values: list[str], key: str | None = None) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+def write(bootstrap: str, topic: str, values: list[str], key: str | None = None, *, each: bool = False) -> None:
+    """Produce values; each: in a batch of its own."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     failures: list[object] = []
     for value in values:
         producer.produce(topic, value, key=key, on_delivery=lambda error, _: failures.append(error) if error else None)
+        if each:
+            producer.flush(WAIT_S)
     assert producer.flush(WAIT_S) == 0 and failures == []
 
 
-def delete_before(broker: BrokerProcess, topic: str, offset: int) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+def delete_before(bootstrap: str, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     partition = TopicPartition(topic, 0, offset)
     assert admin.delete_records([partition])[partition].result(WAIT_S).low_watermark == offset
 
 
-def read(broker: BrokerProcess, topic: str) -> list[str]:
+def read(bootstrap: str, topic: str) -> list[str]:
     """All that a consumer sees from the beginning."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
     first, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), WAIT_S)
     consumer.assign([TopicPartition(topic, 0, first)])
     found = [message.value().decode() for message in consumer.consume(end - first, WAIT_S)] if end > first else []
@@ -49,8 +52,8 @@ def read(broker: BrokerProcess, topic: str) -> list[str]:
     return found
 
 
-def offsets(broker: BrokerProcess, topic: str) -> tuple[int, int]:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader"})
+def offsets(bootstrap: str, topic: str) -> tuple[int, int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     found: tuple[int, int] = consumer.get_watermark_offsets(TopicPartition(topic, 0), WAIT_S)
     consumer.close()
     return found
@@ -60,30 +63,30 @@ def offsets(broker: BrokerProcess, topic: str) -> tuple[int, int]:
 def test_records_of_a_topic_made_again_are_not_below_the_first_ones_log_start(make_broker: Make, restart: str) -> None:
     broker = make_broker()
     for turn in range(KILLS if restart == "none" else 1):
-        create(broker, "w")
-        write(broker, "w", [f"old {turn} {i}" for i in range(50)])
-        delete_before(broker, "w", 45)
-        delete(broker, "w")
+        create(broker.bootstrap, "w")
+        write(broker.bootstrap, "w", [f"old {turn} {i}" for i in range(50)])
+        delete_before(broker.bootstrap, "w", 45)
+        delete(broker.bootstrap, "w")
         if restart == "clean":
             broker.restart()
         elif restart == "killed":
             broker.kill()
             broker.start()
-        create(broker, "w")
+        create(broker.bootstrap, "w")
         values = [f"new {turn} {i}" for i in range(20)]
-        write(broker, "w", values)
+        write(broker.bootstrap, "w", values)
         broker.kill()
         broker.start()
-        assert offsets(broker, "w") == (0, 20), broker.log_text()
-        assert read(broker, "w") == values
-        delete(broker, "w")
+        assert offsets(broker.bootstrap, "w") == (0, 20), broker.log_text()
+        assert read(broker.bootstrap, "w") == values
+        delete(broker.bootstrap, "w")
 
 
 def test_offsets_committed_to_a_topic_are_not_those_of_a_later_one(make_broker: Make) -> None:
     """The broker dies when the topic's logs are gone, and its groups don't know yet."""
     broker = make_broker()
-    create(broker, "w")
-    write(broker, "w", [f"old {i}" for i in range(50)])
+    create(broker.bootstrap, "w")
+    write(broker.bootstrap, "w", [f"old {i}" for i in range(50)])
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False}
     consumer = Consumer(settings)
     consumer.commit(offsets=[TopicPartition("w", 0, 45)], asynchronous=False)
@@ -94,11 +97,12 @@ def test_offsets_committed_to_a_topic_are_not_those_of_a_later_one(make_broker: 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics(["w"])
     until(lambda: not broker.running, "the kill", broker.log_text)
+    del admin
     broker.close()
     del broker.environment["PENSTOCK_FAILPOINTS"]
     broker.start()
-    create(broker, "w")
-    write(broker, "w", [f"new {i}" for i in range(50)])
+    create(broker.bootstrap, "w")
+    write(broker.bootstrap, "w", [f"new {i}" for i in range(50)])
     consumer = Consumer(settings)
     (committed,) = consumer.committed([TopicPartition("w", 0)], WAIT_S)
     consumer.close()
