@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, paths, unquoted
+from penstock.broker.store.values import Fields
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 
@@ -191,9 +192,10 @@ class Acls:
         for root, pattern in ((paths.ACLS, PatternType.LITERAL), (paths.PREFIXED_ACLS, PatternType.PREFIXED)):
             for kind in ResourceType:
                 for name in await self._children(f"{root}/{_word(kind)}"):
-                    data, _ = await self._store.get(f"{root}/{_word(kind)}/{name}")
+                    path = f"{root}/{_word(kind)}/{name}"
+                    node = Fields.read(path, (await self._store.get(path))[0])
                     key = (kind.value, unquoted(name), pattern.value)
-                    self._by_resource[key] = [_of_json(key, entry) for entry in json.loads(data)["acls"]]
+                    self._by_resource[key] = [_of_json(key, Fields(path, one)) for one in node.several("acls")]
 
     async def _children(self, path: str) -> list[str]:
         try:
@@ -261,6 +263,13 @@ def _to_json(acl: Acl) -> dict[str, str]:
     }
 
 
-def _of_json(key: tuple[int, str, int], entry: dict[str, str]) -> Acl:
-    operation, permission = _OPERATIONS[entry["operation"]], _PERMISSIONS[entry["permissionType"]]
-    return Acl(*key, entry["principal"], entry["host"], operation, permission)
+def _of_json(key: tuple[int, str, int], entry: Fields) -> Acl:
+    """A rule, checked as those of clients are. Raises BadValueError."""
+    operation = _OPERATIONS.get(entry.text("operation"), UNKNOWN)
+    permission = _PERMISSIONS.get(entry.text("permissionType"), UNKNOWN)
+    acl = Acl(*key, entry.text("principal"), entry.text("host"), operation, permission)
+    try:
+        check(acl)
+    except KafkaError as error:
+        raise entry.wrong(error.what) from None
+    return acl

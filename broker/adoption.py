@@ -2,15 +2,16 @@
 
 A partition is a folder `<topic>-<partition>` that has a log in it; its topic's id stands in `partition.metadata`, its last
 leader epoch in `leader-epoch-checkpoint`. How many partitions a topic has follows from the highest one that is there; its
-configs were in Kafka's metadata, which isn't read: they are the defaults (of the coordinators' topics: what Kafka gives them).
-`__cluster_metadata`, KRaft's own log, is left alone.
+configs were in metadata that isn't there: they are the defaults, and as these may be wrong, retention and compaction rest
+until somebody confirms them (`penstock.configs.confirmed`). The coordinators' topics get what Kafka gives them, and nothing
+rests there. `__cluster_metadata`, KRaft's own log, is left alone.
 
 Only a store without any history adopts. Later an unknown folder is a deleted topic's that a broken disk brought back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,16 @@ def _is_log(dirs: LogDirs, key: Key) -> bool:
 
 
 def _topic(dirs: LogDirs, name: str, count: int) -> tuple[bytes, list[int]]:
-    topic_id: bytes | None = None
-    epochs = []
-    for index in range(count):
-        log_dir = dirs.of((name, index))
-        folder = log_dir.holds((name, index)) if log_dir is not None else None
-        topic_id = topic_id or (topic_id_in(folder) if folder is not None else None)
-        epochs.append(_last_epoch(folder) if folder is not None else 0)
-    return topic_id or new_uuid(), epochs
+    keys = [(name, index) for index in range(count)]
+    folders = [log_dir.holds(key) for key in keys if (log_dir := dirs.of(key)) is not None]
+    ids = (topic_id_in(folder) for folder in folders)
+    return next((one for one in ids if one), None) or new_uuid(), last_epochs(dirs, keys)
+
+
+def last_epochs(dirs: LogDirs, keys: Sequence[Key]) -> list[int]:
+    """The last leader epoch of each of these partitions, 0 of one that lies nowhere. Reads the disk."""
+    places = [(dirs.of(key), key) for key in keys]
+    return [_last_epoch(log_dir.holds(key)) if log_dir is not None else 0 for log_dir, key in places]
 
 
 def _last_epoch(folder: Path) -> int:

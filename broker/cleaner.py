@@ -26,7 +26,7 @@ from penstock import log
 from penstock.broker import tasks
 from penstock.broker.config import CLEANER_THREADS_MAX
 from penstock.broker.context import Context
-from penstock.broker.topicconfig import topic_value
+from penstock.broker.topicconfig import rests, topic_value
 from penstock.errors import KafkaError
 from penstock.pyx.checkpoint import Key
 from penstock.pyx.compactor import Cleanable, Compacted, Compactor, RottenLogError, cleanable
@@ -134,7 +134,7 @@ class LogCleaner:
                 await asyncio.sleep(config["log.cleaner.backoff.ms"] / 1000)
 
     def _candidates(self) -> list[Candidate]:
-        """Every partition of a compacted topic. On the loop."""
+        """Every partition of a compacted topic whose configs are confirmed. On the loop."""
         config, found = self._context.config, []
         for topic in self._context.topics.all():
 
@@ -142,7 +142,7 @@ class LogCleaner:
                 number: int = topic_value(config, configs, name)
                 return number
 
-            if "compact" not in topic_value(config, topic.configs, "cleanup.policy"):
+            if "compact" not in topic_value(config, topic.configs, "cleanup.policy") or rests(topic.configs):
                 continue
             found += [
                 Candidate(

@@ -16,6 +16,7 @@ from penstock.broker.brokerconfig import BrokerConfig, load
 from penstock.broker.context import Endpoint
 from penstock.broker.folder import FolderError
 from penstock.broker.listeners import DEFAULT_LISTEN, plan
+from penstock.broker.metadata import Way
 from penstock.broker.server import Server, ServerError
 from penstock.broker.store.base import StoreError
 from penstock.config import ConfigError
@@ -33,6 +34,15 @@ FREE_BYTES_KEPT = 8 << 20
 @click.option("--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="Properties.")
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="A property, over the file's.")
 @click.option("--advertised", metavar="HOST:PORT", help="The address that clients are told, if it differs.")
+@click.option(
+    "--restore-metadata", "way", flag_value=Way.RESTORE.value,
+    help="Once, when the metadata store is damaged or missing: take its newest backup; what is there is set aside.",
+)
+@click.option(
+    "--adopt-topics", "way", flag_value=Way.ADOPT.value,
+    help="Once, when it is lost: begin a new one with the topics in the log folders. Their retention and compaction rest "
+    "until `penstock topics confirm`.",
+)  # fmt: skip
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
 def command(
     listen: str | None,
@@ -40,6 +50,7 @@ def command(
     config_path: Path | None,
     overrides: tuple[str, ...],
     advertised: str | None,
+    way: str | None,
     log_level: str,
 ) -> None:
     """Run a broker that any Kafka client can use.
@@ -51,7 +62,7 @@ def command(
     """
     config = load(config_path, overrides)
     folder = _data_folder(config, data)
-    server = Server(config, folder, plan(config, listen, advertised))
+    server = Server(config, folder, plan(config, listen, advertised), way=Way(way or Way.REFUSE))
     log.setup(log_level)
     _allow_descriptors()
     _give_memory_back()

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from penstock import log
 from penstock.broker.acls import Acls
 from penstock.broker.brokerconfig import BrokerConfig
-from penstock.broker.entities import Entities
+from penstock.broker.entities import Entities, Entity
 from penstock.broker.features import Features
+from penstock.broker.groupresource import parse_group_config
 from penstock.broker.logdirs import LogDirs
-from penstock.broker.quotas import quotas_of
-from penstock.broker.scram import credentials_of
-from penstock.broker.store.base import Store
+from penstock.broker.producerids import check_ids
+from penstock.broker.quotas import quotas_of, text_of_quota
+from penstock.broker.scram import MECHANISMS, check_text, credentials_of
+from penstock.broker.store.base import BadValueError, Store
+from penstock.errors import KafkaError
 from penstock.pyx.logs import Logs
 
 if TYPE_CHECKING:
@@ -64,6 +67,21 @@ class Coordinators(Protocol):
         ...
 
 
+def _check_stored(entity: Entity, key: str, text: str) -> None:
+    """Raise BadValueError for a config that no such entity can have."""
+    try:
+        if entity.group is not None:
+            parse_group_config(key, text)
+        elif any(key == name for name, _ in MECHANISMS.values()):
+            check_text(text)
+        else:
+            text_of_quota(entity, key, float(text))
+    except KafkaError as error:
+        raise BadValueError(entity.path, error.what) from None
+    except ValueError as error:
+        raise BadValueError(entity.path, f"`{key}`: {error}") from None
+
+
 @dataclass
 class Context:
     """The broker's parts. One per process; handlers run on the one asyncio loop, so no locks are needed.
@@ -99,10 +117,17 @@ class Context:
         self.acls, self.entities = Acls(self.store), Entities(self.store)
 
     async def load(self) -> None:
-        """Read what the store keeps beside topics; says so when there is something that isn't enforced yet."""
+        """Read what the store keeps beside topics; says so when there is something that isn't enforced yet.
+
+        Raises StoreError, also for what is stored and can't be.
+        """
         await self.features.load(self.store)
+        await check_ids(self.store)
         await self.acls.load()
         await self.entities.load()
+        for entity, configs in self.entities:
+            for key, text in configs.items():
+                _check_stored(entity, key, text)
         credentials = sum(len(list(credentials_of(configs))) for _, configs in self.entities)
         quotas = sum(len(quotas_of(configs)) for _, configs in self.entities)
         if len(self.acls) or quotas or credentials:

@@ -23,6 +23,7 @@ from penstock.broker.store.base import (
     quoted,
     unquoted,
 )
+from penstock.broker.store.values import Fields
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 
@@ -78,7 +79,7 @@ class Entities:
         return self._configs.get(entity, {})
 
     async def load(self) -> None:
-        """Read all of them; called once at start."""
+        """Read all of them; called once at start. What their texts mean is checked by `Context.load`."""
         for user in await self._children(paths.USER_CONFIGS):
             self._users.add(_name(user))
             await self._read(Entity(user=_name(user)))
@@ -100,7 +101,7 @@ class Entities:
     async def _read(self, entity: Entity) -> None:
         data, _ = await self._store.get(entity.path)
         # A user's node without bytes is only there for its client ids.
-        configs = json.loads(data)["config"] if data else {}
+        configs = Fields.read(entity.path, data).texts("config") if data else {}
         if configs:
             self._configs[entity] = configs
 

@@ -22,11 +22,13 @@ from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.store.base import ANY_VERSION, NodeExistsError, NoNodeError, Store, paths
+from penstock.broker.store.values import Fields
 from penstock.errors import ErrorCode, KafkaError
 
 TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
 METADATA_VERSION = "metadata.version"
+LEVEL_MAX = (1 << 15) - 1
 
 _log = log.get("broker.features")
 
@@ -70,9 +72,10 @@ class Features:
         except NodeExistsError:
             data, stat = await store.get(paths.FEATURES)
             self.epoch = stat.version
-            stored = json.loads(data)["features"]
+            stored = Fields(paths.FEATURES, Fields.read(paths.FEATURES, data).table("features"))
             for name, levels in SUPPORTED.items():
-                self._levels[name] = min(max(stored.get(name, levels.max), levels.min), levels.max)
+                level = stored.number(name, 0, LEVEL_MAX, default=levels.max)
+                self._levels[name] = min(max(level, levels.min), levels.max)
 
     def level(self, name: str) -> int:
         """The level in force of a feature, 0 of one that is not known."""

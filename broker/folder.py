@@ -2,10 +2,13 @@
 
 DIR/.lock                   held by flock for the life of the process; a second broker is refused
 DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id,
-                            directory.id); kept as it is; another broker's or cluster's is refused
+                            directory.id); another broker's or cluster's is refused. Once there is a metadata store,
+                            `penstock.metadata.store=metadata.db` is added, which Kafka leaves unread
 DIR/.ballast                room that is given up when the disk is full (ballast.py)
 DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start
 DIR/metadata.db             the embedded store (in the first folder of `log.dirs` only)
+DIR/metadata.db.changes     how many changes it has seen (store/sound.py)
+DIR/metadata.db.backup      a copy of it, and the one before, `metadata.db.backup.1` (backups.py)
 DIR/<topic>-<partition>/    a partition's log;  DIR/*-delete: a deleted one whose removal was cut short
 """
 
@@ -25,6 +28,8 @@ LOCK = ".lock"
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 STORE = "metadata.db"
+HAS_STORE = "penstock.metadata.store"
+"""The key in meta.properties that says: this broker has a metadata store. A start without one is then no first start."""
 
 
 class FolderError(Exception):
@@ -68,10 +73,11 @@ def sync_folder(path: Path) -> None:
 class DataFolder:
     """A data folder that this process owns from `open` to `close`."""
 
-    def __init__(self, path: Path, lock_fd: int, cluster_id: str, was_clean: bool) -> None:
+    def __init__(self, path: Path, lock_fd: int, cluster_id: str, was_clean: bool, has_store: bool) -> None:
         self.path = path
         self.cluster_id = cluster_id
         self.was_clean = was_clean
+        self.has_store = has_store  # whether its broker had a metadata store when it was here last
         self._lock_fd = lock_fd
 
     @classmethod
@@ -87,7 +93,7 @@ class DataFolder:
             raise FolderUnusableError(f"the data folder `{path}` can't be used: {error.strerror}") from None
         try:
             _lock(path, lock_fd)
-            cluster_id = _meta(path, node_id, cluster_id)
+            cluster_id, has_store = _meta(path, node_id, cluster_id)
             clean = path / CLEAN_SHUTDOWN
             was_clean = clean.exists()
             # From here on a crash must not look like a clean stop.
@@ -99,7 +105,15 @@ class DataFolder:
         except FolderError:
             os.close(lock_fd)
             raise
-        return cls(path, lock_fd, cluster_id, was_clean)
+        return cls(path, lock_fd, cluster_id, was_clean, has_store)
+
+    def mark_store(self) -> None:
+        """Write down in meta.properties that there is a metadata store. Raises OSError."""
+        if not self.has_store:
+            file = self.path / META
+            text = file.read_text(encoding="utf-8")
+            _write_synced(file, text + ("" if text.endswith("\n") else "\n") + f"{HAS_STORE}={STORE}\n")
+            self.has_store = True
 
     def close(self, *, clean: bool) -> None:
         """Let the folder go; `clean` = everything is flushed and checkpointed."""
@@ -121,13 +135,13 @@ def _lock(path: Path, lock_fd: int) -> None:
     os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def _meta(path: Path, node_id: int, expected: str | None) -> str:
-    """Read or write meta.properties; returns the cluster's id."""
+def _meta(path: Path, node_id: int, expected: str | None) -> tuple[str, bool]:
+    """Read or write meta.properties; returns the cluster's id, and whether there was a metadata store."""
     file = path / META
     if not file.exists():
         cluster_id = expected or uuid_text(new_uuid())
         _write_synced(file, f"version=0\nbroker.id={node_id}\ncluster.id={cluster_id}\n")
-        return cluster_id
+        return cluster_id, False
     try:
         meta = parse_properties(file.read_text(encoding="utf-8"), str(file))
         owner = int(meta["node.id"] if meta.get("version") == "1" else meta["broker.id"])
@@ -144,7 +158,7 @@ def _meta(path: Path, node_id: int, expected: str | None) -> str:
         raise FolderError(
             f"the data folder `{path}` belongs to cluster {cluster_id}, the other folders to {expected}"
         )
-    return cluster_id
+    return cluster_id, HAS_STORE in meta
 
 
 def _write_synced(file: Path, text: str) -> None:

@@ -21,16 +21,21 @@ GROUP_CONFIGS = {
 }
 
 
+def parse_group_config(name: str, text: str) -> int:
+    """The value of a group's config, whatever the broker's bounds are. Raises KafkaError INVALID_CONFIG."""
+    if name not in GROUP_CONFIGS:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+    try:
+        return int(SCHEMA.properties[f"group.{name}"].parse(text.strip()))
+    except ValueError as error:
+        why = invalid_value(name, text, ConfigType.INT, error)
+        raise KafkaError(ErrorCode.INVALID_CONFIG, why) from None
+
+
 def check_group_configs(config: Mapping[str, Any], texts: Mapping[str, str]) -> None:
     """Raise KafkaError INVALID_CONFIG for a name or a value that no group can have."""
     for name, text in texts.items():
-        if name not in GROUP_CONFIGS:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
-        try:
-            value = SCHEMA.properties[f"group.{name}"].parse(text.strip())
-        except ValueError as error:
-            why = invalid_value(name, text, ConfigType.INT, error)
-            raise KafkaError(ErrorCode.INVALID_CONFIG, why) from None
+        value = parse_group_config(name, text)
         short = name.removeprefix("consumer.")
         least, most = f"group.consumer.min.{short}", f"group.consumer.max.{short}"
         if value < config[least]:

@@ -11,11 +11,23 @@ import asyncio
 import json
 
 from penstock import log
-from penstock.broker.store.base import BadVersionError, NodeExistsError, NoNodeError, Store, StoreError, paths
+from penstock.broker.store.base import (
+    BadVersionError,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    Set,
+    Store,
+    StoreError,
+    paths,
+)
+from penstock.broker.store.values import Fields
 from penstock.errors import ErrorCode, KafkaError
 
 BLOCK_SIZE = 1000
 _LAST = (1 << 63) - 1
+SKIPPED = 1 << 40
+"""Ids that are left out after an older store was restored: more than any broker has given since."""
 
 _log = log.get("broker.producerids")
 
@@ -48,15 +60,10 @@ class ProducerIds:
 
     async def _take_block(self) -> int:
         while True:
-            try:
-                data, stat = await self._store.get(paths.PRODUCER_IDS)
-            except NoNodeError:
-                start, version = 0, -1
-            else:
-                start, version = int(json.loads(data)["block_end"]) + 1, stat.version
+            start, version = await _after_last(self._store)
             if start > _LAST - BLOCK_SIZE:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
-            block = self._block(start)
+            block = _block(self._node_id, start)
             try:
                 if version < 0:
                     await self._store.create(paths.PRODUCER_IDS, block, parents=True)
@@ -67,7 +74,29 @@ class ProducerIds:
             _log.info("producer ids from %d to %d", start, start + BLOCK_SIZE - 1)
             return start
 
-    def _block(self, start: int) -> bytes:
-        end = start + BLOCK_SIZE - 1
-        content = {"version": 1, "broker": self._node_id, "block_start": str(start), "block_end": str(end)}
-        return json.dumps(content, separators=(",", ":")).encode()
+
+async def check_ids(store: Store) -> None:
+    """Raise BadValueError when the last block can't be: found at the start, not at the first producer."""
+    await _after_last(store)
+
+
+async def skip_ids(store: Store, node_id: int) -> Create | Set:
+    """What leaves out ids that may have been given though the store doesn't know it. Raises BadValueError."""
+    start, version = await _after_last(store)
+    block = _block(node_id, min(start + SKIPPED, _LAST - BLOCK_SIZE) - BLOCK_SIZE)
+    return Create(paths.PRODUCER_IDS, block, parents=True) if version < 0 else Set(paths.PRODUCER_IDS, block)
+
+
+async def _after_last(store: Store) -> tuple[int, int]:
+    """The id behind the last block that was taken, and the version of its node; 0 and -1 without one."""
+    try:
+        data, stat = await store.get(paths.PRODUCER_IDS)
+    except NoNodeError:
+        return 0, -1
+    return Fields.read(paths.PRODUCER_IDS, data).number("block_end", 0, _LAST - 1) + 1, stat.version
+
+
+def _block(node_id: int, start: int) -> bytes:
+    end = start + BLOCK_SIZE - 1
+    content = {"version": 1, "broker": node_id, "block_start": str(start), "block_end": str(end)}
+    return json.dumps(content, separators=(",", ":")).encode()

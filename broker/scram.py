@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from penstock.errors import ErrorCode, KafkaError
 # Number on the wire -> (name, hash).
 MECHANISMS = {1: ("SCRAM-SHA-256", "sha256"), 2: ("SCRAM-SHA-512", "sha512")}
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16_384
+_TEXT = re.compile(r"salt=[\w+/=]*,stored_key=[\w+/=]+,server_key=[\w+/=]+,iterations=(\d{1,9})", re.ASCII)
 
 
 class Upsertion(NamedTuple):
@@ -52,6 +54,13 @@ def text_of_credential(given: Upsertion) -> str:
     parts = {"salt": given.salt, "stored_key": stored_key, "server_key": server_key}
     texts = [f"{name}={b64encode(value).decode()}" for name, value in parts.items()]
     return ",".join([*texts, f"iterations={given.iterations}"])
+
+
+def check_text(text: str) -> None:
+    """Raise ValueError unless it is what `text_of_credential` makes."""
+    found = _TEXT.fullmatch(text)
+    if found is None or not MIN_ITERATIONS <= int(found[1]) <= MAX_ITERATIONS:
+        raise ValueError("a SCRAM credential should be `salt=..,stored_key=..,server_key=..,iterations=N`")
 
 
 def credentials_of(configs: Mapping[str, str]) -> Iterable[tuple[int, int]]:

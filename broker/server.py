@@ -22,6 +22,7 @@ from pathlib import Path
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.aftercare import Aftercare
+from penstock.broker.backups import Backups
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.cleaner import LogCleaner
 from penstock.broker.context import Context, Endpoint
@@ -29,12 +30,13 @@ from penstock.broker.coordinators import Coordinators
 from penstock.broker.disks import Disks
 from penstock.broker.dispatch import Dispatch
 from penstock.broker.faults import Faults
-from penstock.broker.folder import STORE
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind
 from penstock.broker.logdirs import LogDirs
+from penstock.broker.metadata import Way, open_store
 from penstock.broker.store.base import NodeExistsError, Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
+from penstock.broker.store.values import INT_MAX, Fields, whole_number
 from penstock.broker.topics import Topics
 from penstock.errors import KafkaError
 from penstock.pyx.border import DataPlane
@@ -61,7 +63,9 @@ class Server:
         data: Path,
         listeners: Sequence[Listener],
         faults: Faults | None = None,
+        way: Way = Way.REFUSE,
     ) -> None:
+        self._way = way  # what to do when the metadata store is damaged or missing
         self._faults = faults  # asked of a broker inside a test's process; None in a service
         self.config = config
         self.node_id: int = config["broker.id"]
@@ -117,7 +121,7 @@ class Server:
         data_plane = self._data_plane = self._bind()
         self._undo.append(lambda: self._stop_data_plane(data_plane))
         self._limits = Limits(data_plane, self.config)
-        store = await EmbeddedStore.open(dirs.first.path / STORE)
+        store = await open_store(dirs, self._way)
         self._undo.append(store.close)
         threads = self.config["num.recovery.threads.per.data.dir"] * len(dirs.online)
         executor, opening = ThreadPoolExecutor(threads, "logs"), ThreadPoolExecutor(threads, "opening")
@@ -144,6 +148,7 @@ class Server:
             dirs=dirs,
         )
         await context.load()
+        await self._keep_store(store, dirs)
         aftercare = Aftercare(self._logs)
         self._undo.append(aftercare.stop)
         disks = Disks(dirs, self._logs, topics, aftercare, self.failed.set)
@@ -192,10 +197,27 @@ class Server:
             raise
         return data_plane
 
+    async def _keep_store(self, store: EmbeddedStore, dirs: LogDirs) -> None:
+        """The store is read and right: say in every folder that there is one, and keep backups of it."""
+        for log_dir in dirs.online:
+            assert log_dir.folder is not None
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, log_dir.folder.mark_store)
+            except OSError as error:
+                _log.warning("log_dir=%s can't be told that there is a metadata store: %s", log_dir.path, error)
+        backups = Backups(store, [log_dir.path for log_dir in dirs.online[:2]])
+        backups.start()
+        self._undo.append(backups.stop)
+
     async def _load_altered(self, store: Store) -> None:
         for path, default in ((paths.default_broker_config(), True), (paths.broker_config(self.node_id), False)):
-            if await store.exists(path) is not None:
-                self.config.alter(json.loads((await store.get(path))[0])["config"], default=default)
+            if await store.exists(path) is None:
+                continue
+            node = Fields.read(path, (await store.get(path))[0])
+            try:
+                self.config.alter(node.texts("config"), default=default)
+            except KafkaError as error:
+                raise node.wrong(error.what) from None
 
     async def _stop_serving(self, data_plane: DataPlane) -> None:
         # The loop goes on answering while the network threads finish what they serve.
@@ -275,7 +297,7 @@ async def _register(store: Store, node_id: int, listeners: Sequence[Listener]) -
     if await store.exists(paths.CONTROLLER_EPOCH) is None:
         await store.create(paths.CONTROLLER_EPOCH, b"0")
     # The epoch is a plain number in the source documents, not JSON.
-    epoch = int((await store.get(paths.CONTROLLER_EPOCH))[0]) + 1
+    epoch = whole_number(paths.CONTROLLER_EPOCH, (await store.get(paths.CONTROLLER_EPOCH))[0], 0, INT_MAX - 1) + 1
     await store.set(paths.CONTROLLER_EPOCH, str(epoch).encode())
     return epoch
 

@@ -101,6 +101,7 @@ _BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
     ("segment.ms", LONG, "log.roll.ms", "Age of a segment."),
     ("unclean.leader.election.enable", BOOL, "unclean.leader.election.enable", "Let a stale copy lead (clusters)."),
 )
+CONFIRMED = "penstock.configs.confirmed"
 # Topic config, type, parser, default, help.
 _OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
     ("follower.replication.throttled.replicas", LIST, parse_throttled_replicas, [], "Kept only."),
@@ -109,6 +110,10 @@ _OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
     ("local.retention.ms", LONG, parse_int(-2, LONG_MAX), -2, "Kept only: there is no tiered storage."),
     ("remote.log.copy.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),
     ("remote.log.delete.on.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),
+    (
+        CONFIRMED, BOOL, parse_bool, True,
+        "`false`: nobody has said yet that these are the topic's configs; retention and compaction rest.",
+    ),
     ("remote.storage.enable", BOOL, parse_no_tiered_storage, False, "Only `false`: there is no tiered storage."),
 )
 
@@ -212,6 +217,13 @@ def topic_value(config: Mapping[str, Any], configs: Mapping[str, str], name: str
     return entry.default if entry.broker_name is None else broker_value(config, entry.broker_name)
 
 
+def rests(configs: Mapping[str, str]) -> bool:
+    """Whether retention and compaction rest, since the topic was found in a folder without its configs, or they may be
+    older than its records: what is deleted by wrong configs doesn't come back.
+    """
+    return CONFIRMED in configs and not parse_bool(configs[CONFIRMED].strip())
+
+
 def dynamic_properties() -> Iterable[str]:
     """The broker properties behind topic configs, which may all be altered while the broker runs."""
     return [entry.broker_name for entry in TOPIC_CONFIGS.values() if entry.broker_name is not None]
@@ -236,6 +248,7 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
     def value(name: str) -> Any:
         return topic_value(config, configs, name)
 
+    deletes = "delete" in value("cleanup.policy") and not rests(configs)
     segment_ms = value("segment.ms")
     if "compact" in value("cleanup.policy"):
         # What is written can't be compacted: it must be sealed in time (KIP-354).
@@ -258,7 +271,7 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
         "log_append_time": int(value("message.timestamp.type") == "LogAppendTime"),
         "producer_id_expiration_ms": config["producer.id.expiration.ms"],
         "verify_transactions": int(config["transaction.partition.verification.enable"]),
-        "cleanup_delete": int("delete" in value("cleanup.policy")),
+        "cleanup_delete": int(deletes),
         "cleanup_compact": int("compact" in value("cleanup.policy")),
         "validate_records": VALIDATE_RECORDS.index(value("penstock.validate.records")),
         **_compression(value),

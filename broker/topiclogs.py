@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock import log
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import sync_folder
-from penstock.broker.logdirs import Key, LogDir, LogDirs, set_aside
+from penstock.broker.logdirs import Key, LogDir, LogDirs, set_aside, topic_id_in
 from penstock.broker.moving import Copying, Move, Moving
 from penstock.broker.opening import Job, Opening, each, lead
 from penstock.broker.topic import PartitionState, Topic
@@ -209,7 +209,7 @@ class TopicLogs:
             key = (topic.name, state.index)
             log_dir = self._dirs.drop(key)
             try:
-                self._delete_log(key, log_dir)
+                self._delete_log(key, topic.topic_id, log_dir)
             except OSError as error:
                 _log.error("the log of topic=%s partition=%d can't be removed: %s", *key, error)
             if log_dir is not None and not log_dir.offline:
@@ -221,11 +221,16 @@ class TopicLogs:
             except OSError as error:
                 _log.error("checkpoints can't be written: %s", error)
 
-    def _delete_log(self, key: Key, log_dir: LogDir | None) -> None:
+    def _delete_log(self, key: Key, topic_id: bytes, log_dir: LogDir | None) -> None:
         try:
             self._logs.delete(*key)
         except KafkaError as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-        if log_dir is not None and not log_dir.offline and log_dir.holds(key).exists():
-            shutil.rmtree(log_dir.holds(key))  # It wasn't open.
+        if log_dir is None or log_dir.offline or not log_dir.holds(key).exists():
+            return
+        # It wasn't open, and may be a later topic's of this name, when an older store was restored.
+        if (topic_id_in(log_dir.holds(key)) or topic_id) == topic_id:
+            shutil.rmtree(log_dir.holds(key))
+        else:
+            _log.warning("the folder %s belongs to another topic of this name; it is left alone", log_dir.holds(key))

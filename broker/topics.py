@@ -22,13 +22,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from penstock import log
-from penstock.broker.adoption import adopted, strangers
+from penstock.broker.adoption import adopted, last_epochs, strangers
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import new_uuid, uuid_bytes, uuid_text
 from penstock.broker.logdirs import LogDirs
-from penstock.broker.store.base import Create, Delete, NoNodeError, Operation, Set, Store, StoreError, paths
+from penstock.broker.producerids import skip_ids
+from penstock.broker.store.base import (
+    BadValueError,
+    Create,
+    Delete,
+    NoNodeError,
+    Operation,
+    Set,
+    Store,
+    StoreError,
+    paths,
+)
+from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import INTERNAL, PartitionState, Topic, check_name, internal_settings
-from penstock.broker.topicconfig import check_topic_configs
+from penstock.broker.topicconfig import CONFIRMED, check_topic_configs, rests
 from penstock.broker.topiclogs import TopicLogs
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
@@ -69,7 +81,7 @@ class Topics:
         self._changes = asyncio.Lock()
         self.logs = TopicLogs(node_id, config, dirs, logs, executor, opening, self._changes)
         self.controller_epoch = 0
-        self._marked_topics: list[Topic] = []  # whose deletion the start has to finish
+        self._former: dict[str, Topic] = {}  # topics that are gone but for their nodes in the store
         self._deleted_s: dict[str, float] = {}  # when topics were deleted, monotonic; the latest only
         # Grows whenever a topic is created, gets partitions or is deleted.
         self.version = 0
@@ -154,6 +166,7 @@ class Topics:
         topic = Topic(name, new_uuid(), [self._new_partition(i) for i in range(partitions)], dict(configs))
         operations = self._topic_nodes(topic)
         async with _stored(name):
+            await self._forget_former(name)
             await self._store.multi(operations)
         failpoint(CREATED)
         try:
@@ -161,8 +174,9 @@ class Topics:
         except (OSError, ValueError, KafkaError) as error:
             _log.error("topic=%s can't be created: %s", name, error)
             await self.logs.delete(topic)
+            self._former[name] = topic
             async with _stored(name):
-                await self._remove(topic)
+                await self._forget_former(name)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
         self._by_name[name] = self._by_id[topic.topic_id] = topic
         self.version += 1
@@ -215,9 +229,13 @@ class Topics:
             check_topic_configs(configs)
             async with _stored(name):
                 await self._store.set(paths.topic_config(name), _config_json(configs))
-            topic.configs = dict(configs)
+            rested, topic.configs = rests(topic.configs), dict(configs)
             self.logs.reconfigure(topic)
             self.changed.set()
+            if rests(configs):
+                _log.warning("topic=%s was altered; its retention and compaction rest until %s is true", name, CONFIRMED)
+            elif rested:
+                _log.info("the configs of topic=%s are confirmed; retention and compaction go on", name)
 
     def broker_configs_changed(self) -> None:
         """Tell every log its settings anew, because the broker's defaults were altered."""
@@ -244,9 +262,10 @@ class Topics:
             self.version += 1
             await self.logs.delete(topic)
             failpoint(EMPTIED)
+            self._former[name] = topic
             forget(name)
             async with _stored(name):
-                await self._remove(topic)
+                await self._forget_former(name)
             _log.info("deleted topic=%s id=%s", name, uuid_text(topic.topic_id))
 
     async def _mark_deleted(self, name: str) -> None:
@@ -257,8 +276,18 @@ class Topics:
         """Names whose deletion has begun; makes the node if it isn't there."""
         if await self._store.exists(paths.DELETE_TOPICS) is None:
             await self._store.create(paths.DELETE_TOPICS, _json(version=1, topics=[]), parents=True)
-        marked: list[str] = json.loads((await self._store.get(paths.DELETE_TOPICS))[0])["topics"]
+        node = Fields.read(paths.DELETE_TOPICS, (await self._store.get(paths.DELETE_TOPICS))[0])
+        marked = node.several("topics")
+        if not all(isinstance(name, str) for name in marked):
+            raise node.wrong("`topics` should hold names")
         return marked
+
+    async def _forget_former(self, name: str) -> None:
+        """Remove the nodes of a topic that is gone, in case the store has refused that until now. A new topic of its name
+        must not find them: neither its configs nor its mark are the new one's."""
+        if name in self._former:
+            await self._remove(self._former[name])
+            del self._former[name]
 
     async def _remove(self, topic: Topic) -> None:
         """Take a topic's nodes and its mark out of the store; its logs are gone already."""
@@ -280,15 +309,17 @@ class Topics:
         topics = await self._read_topics()
         await self.logs.settle(topics)
         marked = set(await self._marked())
-        self._marked_topics = [topic for topic in topics if topic.name in marked]
-        for topic in self._marked_topics:
+        self._former = {topic.name: topic for topic in topics if topic.name in marked}
+        for topic in self._former.values():
             await self.logs.delete(topic)
         await self.logs.remove_deleted()
         topics = [topic for topic in topics if topic.name not in marked]
         known = {(topic.name, state.index) for topic in topics for state in topic.partitions}
         for path in strangers(self._dirs, known):
             _log.warning("the folder %s belongs to no topic; it is left alone", path)
-        await self._raise_epochs(topics)
+        self._tell_missing(topics)
+        await self._raise_epochs(topics, await self._after_restoring(topics))
+        self._tell_resting(topics)
         for topic in topics:
             self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
             self.logs.announce(topic)
@@ -296,11 +327,56 @@ class Topics:
 
     async def finish_deletions(self, forget: Callable[[str], None]) -> None:
         """The rest of the deletions that a crash cut short, once the coordinators are there. Raises StoreError."""
-        for topic in self._marked_topics:
-            forget(topic.name)
-            await self._remove(topic)
-            _log.info("finished the deletion of topic=%s", topic.name)
-        self._marked_topics.clear()
+        for name in tuple(self._former):
+            forget(name)
+            await self._forget_former(name)
+            _log.info("finished the deletion of topic=%s", name)
+
+    def _tell_missing(self, topics: Sequence[Topic]) -> None:
+        """Say which partitions begin anew, empty: their records were in a folder that is gone."""
+        if len(self._dirs.online) < len(list(self._dirs)):
+            return  # They may lie in a folder that can't be seen, and are offline then.
+        for topic in topics:
+            gone = [state.index for state in topic.partitions if self._dirs.of((topic.name, state.index)) is None]
+            if gone:
+                _log.warning(
+                    "topic=%s: no log folder holds %d of its %d partitions (%s): they begin anew, empty",
+                    topic.name, len(gone), len(topic.partitions), _some(map(str, gone)),
+                )  # fmt: skip
+
+    def _tell_resting(self, topics: Sequence[Topic]) -> None:
+        names = [topic.name for topic in topics if rests(topic.configs)]
+        if names:
+            _log.warning(
+                "retention and compaction rest in %d topics whose configs nobody has confirmed, and disks may fill: %s. "
+                "Look at their configs, put them right, then `penstock topics confirm NAME...` (or --all)",
+                len(names), _some(names),
+            )  # fmt: skip
+
+    async def _after_restoring(self, topics: Sequence[Topic]) -> list[Operation]:
+        """What is to be stored when the store was restored from a backup that may lack changes.
+
+        Leader epochs go on where the logs are, producer ids far behind those that may have been given; configs may have
+        been altered since, so that retention and compaction rest.
+        """
+        if await self._store.exists(paths.RESTORED) is None:
+            return []
+        lost = (await self._store.get(paths.RESTORED))[0].decode("ascii", "replace")
+        _log.warning(
+            "the metadata store was restored from a backup that lacks changes (%s): topics that were deleted since are back, "
+            "those that were created since are left in their folders, configs may be older than the records", lost,
+        )  # fmt: skip
+        operations: list[Operation] = [Delete(paths.RESTORED), await skip_ids(self._store, self._node_id)]
+        loop = asyncio.get_running_loop()
+        for topic in topics:
+            keys = [(topic.name, state.index) for state in topic.partitions]
+            epochs = await loop.run_in_executor(self._executor, last_epochs, self._dirs, keys)
+            for state, epoch in zip(topic.partitions, epochs, strict=True):
+                state.leader_epoch = max(state.leader_epoch, epoch)
+            if topic.name not in INTERNAL:
+                topic.configs[CONFIRMED] = "false"
+                operations.append(Set(paths.topic_config(topic.name), _config_json(topic.configs)))
+        return operations
 
     def folder_failed(self, path: str) -> None:
         """Take the partitions of a log folder out of the picture; their logs answer KAFKA_STORAGE_ERROR already."""
@@ -308,8 +384,8 @@ class Topics:
             self.logs.folder_failed(topic, path)
         self.version += 1
 
-    async def _raise_epochs(self, topics: Sequence[Topic]) -> None:
-        operations: list[Operation] = []
+    async def _raise_epochs(self, topics: Sequence[Topic], operations: list[Operation]) -> None:
+        """Store the new epochs, and what else is to be stored with them."""
         for topic in topics:
             for state in topic.partitions:
                 state.leader, state.isr = self._node_id, [self._node_id]
@@ -326,14 +402,20 @@ class Topics:
             return await self._adopt()
         configs = await self._store.tree(paths.TOPIC_CONFIGS) if nodes else {}
         names = sorted(name for name in nodes if "/" not in name)
-        return [_read_topic(name, nodes, configs) for name in names]
+        topics = [_read_topic(name, nodes, configs) for name in names]
+        by_id: dict[bytes, str] = {}
+        for topic in topics:
+            other = by_id.setdefault(topic.topic_id, topic.name)
+            if other != topic.name:
+                raise BadValueError(paths.topic(topic.name), f"its topic id is that of `{other}`, too")
+        return topics
 
     async def _adopt(self) -> list[Topic]:
         found = await asyncio.get_running_loop().run_in_executor(self._executor, adopted, self._dirs)
         operations: list[Operation] = [Create(paths.TOPICS, parents=True)]
         topics = []
         for name, (topic_id, epochs) in found.items():
-            configs = internal_settings(self._config, name)[1] if name in INTERNAL else {}
+            configs = internal_settings(self._config, name)[1] if name in INTERNAL else {CONFIRMED: "false"}
             topic = Topic(name, topic_id, [self._new_partition(index) for index in range(len(epochs))], configs)
             for state, epoch in zip(topic.partitions, epochs, strict=True):
                 state.leader_epoch = epoch
@@ -388,14 +470,40 @@ def _json(**fields: object) -> bytes:
 
 
 def _read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, bytes]) -> Topic:
-    """A topic from the nodes below `/brokers/topics` and `/config/topics`, by path relative to these."""
-    node = json.loads(nodes[name])
+    """A topic from the nodes below `/brokers/topics` and `/config/topics`, by path relative to these.
+
+    Raises BadValueError.
+    """
+    node = Fields.read(paths.topic(name), nodes[name])
+    partitions = node.table("partitions")
+    if not partitions or set(partitions) != {str(index) for index in range(len(partitions))}:
+        raise node.wrong("`partitions` should have the numbers from 0 on as keys, without a gap")
     states = []
-    for index in range(len(node["partitions"])):
-        state = json.loads(nodes[f"{name}/partitions/{index}/state"])
-        replicas = node["partitions"][str(index)]
-        states.append(PartitionState(index, state["leader"], state["leader_epoch"], replicas, state["isr"]))
-    return Topic(name, uuid_bytes(node["topic_id"]), states, json.loads(configs[name])["config"])
+    for index in range(len(partitions)):
+        replicas = node.brokers("partitions", partitions[str(index)])
+        state = Fields.read(paths.partition_state(name, index), nodes.get(f"{name}/partitions/{index}/state"))
+        leader, epoch = state.number("leader", -1, INT_MAX), state.number("leader_epoch", 0, INT_MAX - 1)
+        states.append(PartitionState(index, leader, epoch, replicas, state.brokers("isr")))
+    own = Fields.read(paths.topic_config(name), configs.get(name))
+    texts = own.texts("config")
+    try:
+        check_name(name)
+        topic_id = uuid_bytes(node.text("topic_id"))
+        if not any(topic_id) or uuid_text(topic_id) != node.text("topic_id"):
+            raise node.wrong("`topic_id` should be an id as Kafka writes it")
+    except (ValueError, KafkaError) as error:
+        raise node.wrong(str(error)) from None
+    try:
+        check_topic_configs(texts)
+    except KafkaError as error:
+        raise own.wrong(error.what) from None
+    return Topic(name, topic_id, states, texts)
+
+
+def _some(words: Iterable[str], most: int = 20) -> str:
+    """A list for the log, cut where it gets long."""
+    every = list(words)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 @asynccontextmanager

@@ -42,6 +42,25 @@ class NotEmptyError(StoreError):
     """The node has children and can't be deleted."""
 
 
+class BadValueError(StoreError):
+    """A node holds what no broker can have written; the file itself is sound."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(
+            path,
+            f"what the metadata store holds there can't be: {why}. Put the value right, or move the store's file away and "
+            "start with `--restore-metadata`, which takes its backup",
+        )
+
+
+class DamagedStoreError(StoreError):
+    """The store's file is not what was written to it."""
+
+
+class StoreDiskError(StoreError):
+    """The disk below the store's file refuses to read or to write it."""
+
+
 @dataclass(frozen=True)
 class Stat:
     """What a store knows about a node besides its bytes."""
@@ -178,6 +197,7 @@ class paths:
     GROUP_CONFIGS = "/config/groups"
     ACLS = "/kafka-acl"
     PREFIXED_ACLS = "/kafka-acl-extended/prefixed"
+    RESTORED = "/penstock/restored"
     DEFAULT_ENTITY = "<default>"
 
     @staticmethod

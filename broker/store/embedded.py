@@ -1,11 +1,13 @@
 """The store of a single node: a tree of nodes in one SQLite file.
 
-    node(path, parent, data, version, session, sequence, created_ms, modified_ms)
-    counter('changes')
+    node(path, parent, data, version, session, sequence, created_ms, modified_ms, crc)
+    counter('changes', 'digest')
 
 Each change is one SQLite transaction (write-ahead log, synchronous FULL), so what was answered survives a
 power cut, and `multi` is all or nothing. All SQLite work is done by one thread of its own, in order; so reads
 see what was written before them, and the asyncio loop never waits for a disk.
+
+SQLite doesn't check what it reads: `sound.py` says what does. A file without checksums, of an earlier version, gets them.
 
 There is one session: the process. Ephemeral nodes of earlier sessions are removed when the file is opened;
 the data folder's lock makes sure that the process behind them is gone.
@@ -18,14 +20,17 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from penstock import log
 from penstock.broker.store.base import (
     ANY_VERSION,
     BadVersionError,
     Check,
     Create,
+    DamagedStoreError,
     Delete,
     Event,
     NodeExistsError,
@@ -36,28 +41,67 @@ from penstock.broker.store.base import (
     Stat,
     StoreError,
     Watch,
+    paths,
 )
+from penstock.broker.store.sound import LastChange, check, checksum, failures
 
 T = TypeVar("T")
-Changes = list[tuple[str, Event]]
+WAL_VERSION, PLAIN_VERSION = b"\2\2", b"\1\1"
+"""Bytes 18 and 19 of a file: whether it has a write-ahead log beside it."""
 
-TABLE = """
-CREATE TABLE IF NOT EXISTS node (
-    path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,
-    version INTEGER NOT NULL, session INTEGER NOT NULL, sequence INTEGER NOT NULL,
-    created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS node_parent ON node (parent);
-CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-INSERT OR IGNORE INTO counter VALUES ('changes', 0);
-"""
+_log = log.get("broker.store")
+
+
+class Changes:
+    """What one call of `multi` did: events for watches, and by how much the sum of the checksums moved."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Event]] = []
+        self.digest = 0
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A node as it stands in the table."""
+
+    parent: str
+    data: bytes
+    version: int
+    session: int
+    sequence: int
+    created_ms: int
+    modified_ms: int
+    crc: int
+
+    @property
+    def stat(self) -> Stat:
+        return Stat(self.version, self.session, self.created_ms, self.modified_ms)
+
+
+TABLES = (
+    """
+    CREATE TABLE IF NOT EXISTS node (
+        path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,
+        version INTEGER NOT NULL, session INTEGER NOT NULL, sequence INTEGER NOT NULL,
+        created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, crc INTEGER NOT NULL DEFAULT 0
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX IF NOT EXISTS node_parent ON node (parent)",
+    "CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT OR IGNORE INTO counter VALUES ('changes', 0)",
+)
 
 
 class EmbeddedStore:
     """A `Store` in one file. Make it with `await EmbeddedStore.open(path)`, on the loop that will use it."""
 
-    def __init__(self, database: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
+        self._path = path
         self._database = database
+        self._last_change = LastChange(path)
+        self._last_change_fails = False
+        self.changed = asyncio.Event()
+        """Set after each change, for whoever keeps a backup; who waits for it clears it."""
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._session = 0
@@ -66,18 +110,22 @@ class EmbeddedStore:
         self._child_watches: dict[str, list[Watch]] = {}
 
     @classmethod
-    async def open(cls, path: Path) -> EmbeddedStore:
-        """Open or create the file. Raises StoreError when it isn't one of ours or can't be read."""
+    async def open(cls, path: Path, *, restored: bool = False) -> EmbeddedStore:
+        """Open or create the file, which is checked before anything is written to it.
+
+        restored: it is a backup that was put there, and may have seen fewer changes than were made.
+        Raises DamagedStoreError, StoreDiskError, and StoreError when something else is in the way.
+        """
         thread = ThreadPoolExecutor(1, "store")
         loop = asyncio.get_running_loop()
         try:
-            database = await loop.run_in_executor(thread, _open_database, path)
-        except sqlite3.Error as error:
+            database = await loop.run_in_executor(thread, _open_database, path, restored)
+        except BaseException:
             thread.shutdown()
-            raise StoreError(str(path), str(error)) from None
-        store = cls(database, thread)
+            raise
+        store = cls(path, database, thread)
         try:
-            await store._run(str(path), store._begin_session)
+            await store._run(str(path), lambda: store._begin_session(restored))
         except StoreError:
             await loop.run_in_executor(thread, database.close)
             thread.shutdown()
@@ -102,11 +150,9 @@ class EmbeddedStore:
         """A node's bytes and stat; see `Store.get`."""
 
         def work() -> tuple[bytes, Stat]:
-            found = self._find(path)
-            if found is None:
-                raise NoNodeError(path)
+            found = self._expect(path, ANY_VERSION)
             _keep(self._node_watches, path, watch)
-            return found
+            return found.data, found.stat
 
         return await self._run(path, work)
 
@@ -116,7 +162,7 @@ class EmbeddedStore:
         def work() -> Stat | None:
             found = self._find(path)
             _keep(self._node_watches, path, watch)
-            return found[1] if found else None
+            return found.stat if found else None
 
         return await self._run(path, work)
 
@@ -162,16 +208,18 @@ class EmbeddedStore:
         where = operations[0].path if operations else "/"
 
         def work() -> list[str | int | None]:
-            changes: Changes = []
+            changes = Changes()
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 results = [self._apply(operation, changes) for operation in operations]
-                self._database.execute("UPDATE counter SET value = value + 1 WHERE name = 'changes'")
+                self._count(1, changes.digest)
+                number = self._number()
                 self._database.execute("COMMIT")
             except BaseException:
                 if self._database.in_transaction:
                     self._database.execute("ROLLBACK")
                 raise
+            self._note(number)
             self._fire(changes)
             return results
 
@@ -180,9 +228,16 @@ class EmbeddedStore:
     async def changes(self) -> int:
         """How many changes there ever were; see `Store.changes`."""
 
-        def work() -> int:
-            row = self._database.execute("SELECT value FROM counter WHERE name = 'changes'").fetchone()
-            return int(row[0])
+        return await self._run("/", self._number)
+
+    async def image(self) -> bytes:
+        """The whole store as the bytes of a file of its own, as it is at one moment; for a backup."""
+
+        def work() -> bytes:
+            image = bytearray(self._database.serialize())
+            if image[18:20] == WAL_VERSION:
+                image[18:20] = PLAIN_VERSION  # What the write-ahead log had is in it.
+            return bytes(image)
 
         return await self._run("/", work)
 
@@ -191,8 +246,9 @@ class EmbeddedStore:
 
         def work() -> None:
             try:
-                self._database.execute("DELETE FROM node WHERE session = ?", (self._session,))
+                self._end_sessions("session = ?", self._session)
             finally:
+                self._last_change.close()
                 self._database.close()
 
         try:
@@ -203,51 +259,100 @@ class EmbeddedStore:
     # Everything below runs on the SQLite thread.
 
     async def _run(self, path: str, work: Callable[[], T]) -> T:
-        try:
-            return await self._loop.run_in_executor(self._thread, work)
-        except sqlite3.Error as error:
-            raise StoreError(path, f"the metadata store failed: {error}") from error
+        def explained() -> T:
+            with failures(self._path, path):
+                return work()
 
-    def _begin_session(self) -> None:
-        self._database.execute("DELETE FROM node WHERE session != 0")
+        return await self._loop.run_in_executor(self._thread, explained)
+
+    def _begin_session(self, restored: bool) -> None:
+        self._end_sessions("session != ?", 0)
         # Sessions of one file never share a number, even when the clock was set back.
         row = self._database.execute("PRAGMA user_version").fetchone()
         self._session = row[0] + 1
         self._database.execute(f"PRAGMA user_version = {self._session}")
+        if restored:
+            self._catch_up()
 
-    def _find(self, path: str) -> tuple[bytes, Stat] | None:
+    def _catch_up(self) -> None:
+        """Take down how many changes a restored file has lost, and count on from the last that was made."""
+        have, made = self._number(), self._last_change.read()
+        if made == have:
+            return
+        lost = b"unknown" if made is None else str(max(made - have, 0)).encode()
+        changes = Changes()
+        self._database.execute("BEGIN IMMEDIATE")
+        self._apply(Create(paths.RESTORED, lost, parents=True), changes)
+        self._count(max(0, (made or 0) - have) + 1, changes.digest)
+        self._database.execute("COMMIT")
+        self._note(self._number())
+
+    def _end_sessions(self, which: str, session: int) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+        gone = self._database.execute(f"SELECT ifnull(sum(crc + sequence), 0) FROM node WHERE {which}", (session,)).fetchone()
+        self._database.execute(f"DELETE FROM node WHERE {which}", (session,))
+        self._count(0, -gone[0])
+        self._database.execute("COMMIT")
+
+    def _number(self) -> int:
+        row = self._database.execute("SELECT value FROM counter WHERE name = 'changes'").fetchone()
+        return int(row[0])
+
+    def _count(self, changes: int, digest: int) -> None:
+        self._database.execute(
+            "UPDATE counter SET value = value + CASE name WHEN 'changes' THEN ? ELSE ? END", (changes, digest)
+        )
+
+    def _note(self, number: int) -> None:
+        """Say beside the file which change was the last. Without that a start can't tell that the file has lost some."""
+        try:
+            self._last_change.write(number)
+            self._last_change_fails = False
+        except OSError as error:
+            if not self._last_change_fails:
+                _log.warning("the number of the last change can't be written beside %s: %s", self._path, error)
+            self._last_change_fails = True
+        self._loop.call_soon_threadsafe(self.changed.set)
+
+    def _find(self, path: str) -> _Row | None:
         row = self._database.execute(
-            "SELECT data, version, session, created_ms, modified_ms FROM node WHERE path = ?", (path,)
+            "SELECT parent, data, version, session, sequence, created_ms, modified_ms, crc FROM node WHERE path = ?", (path,)
         ).fetchone()
-        return (bytes(row[0]), Stat(*row[1:])) if row else None
+        if row is None:
+            return None
+        found = _Row(*row)
+        if checksum(path, found.parent, found.data, *row[2:4], *row[5:7]) != found.crc:
+            raise DamagedStoreError(str(self._path), f"it is damaged: the checksum of the node `{path}` is wrong")
+        return found
 
     def _apply(self, operation: Operation, changes: Changes) -> str | int | None:
         match operation:
             case Create():
                 return self._create(operation, changes)
             case Set(path, data, version):
-                found = self._expect(path, version)
+                found, now_ms = self._expect(path, version), _now_ms()
+                crc = checksum(path, found.parent, data, found.version + 1, found.session, found.created_ms, now_ms)
                 self._database.execute(
-                    "UPDATE node SET data = ?, version = version + 1, modified_ms = ? WHERE path = ?",
-                    (data, _now_ms(), path),
+                    "UPDATE node SET data = ?, version = version + 1, modified_ms = ?, crc = ? WHERE path = ?",
+                    (data, now_ms, crc, path),
                 )
-                changes.append((path, Event.CHANGED))
+                changes.digest += crc - found.crc
+                changes.events.append((path, Event.CHANGED))
                 return found.version + 1
             case Delete(path, version, recursive):
-                self._expect(path, version)
-                self._delete(path, recursive, changes)
+                self._delete(path, self._expect(path, version), recursive, changes)
                 return None
             case Check(path, version):
                 self._expect(path, version)
                 return None
 
-    def _expect(self, path: str, version: int) -> Stat:
+    def _expect(self, path: str, version: int) -> _Row:
         found = self._find(path)
         if found is None:
             raise NoNodeError(path)
-        if version not in (ANY_VERSION, found[1].version):
-            raise BadVersionError(path, f"has version {found[1].version}, not {version}")
-        return found[1]
+        if version not in (ANY_VERSION, found.version):
+            raise BadVersionError(path, f"has version {found.version}, not {version}")
+        return found
 
     def _create(self, operation: Create, changes: Changes) -> str:
         path, parent = operation.path, _parent(operation.path)
@@ -256,48 +361,72 @@ class EmbeddedStore:
             if not operation.parents:
                 raise NoNodeError(parent)
             self._create(Create(parent, parents=True), changes)
-        elif found[1].ephemeral_session:
+        elif found.session:
             raise StoreError(parent, "is ephemeral and can't have children")
         if operation.sequence:
-            row = self._database.execute("SELECT sequence FROM node WHERE path = ?", (parent,)).fetchone()
-            path = f"{path}{row[0]:010d}"
+            path = f"{path}{0 if found is None else found.sequence:010d}"
         now_ms = _now_ms()
         session = self._session if operation.ephemeral else 0
+        crc = checksum(path, parent, operation.data, 0, session, now_ms, now_ms)
         try:
             self._database.execute(
-                "INSERT INTO node VALUES (?, ?, ?, 0, ?, 0, ?, ?)",
-                (path, parent, operation.data, session, now_ms, now_ms),
+                "INSERT INTO node VALUES (?, ?, ?, 0, ?, 0, ?, ?, ?)",
+                (path, parent, operation.data, session, now_ms, now_ms, crc),
             )
         except sqlite3.IntegrityError:
             raise NodeExistsError(path) from None
         self._database.execute("UPDATE node SET sequence = sequence + 1 WHERE path = ?", (parent,))
-        changes += [(path, Event.CREATED), (parent, Event.CHILDREN)]
+        changes.digest += crc + 1
+        changes.events += [(path, Event.CREATED), (parent, Event.CHILDREN)]
         return path
 
-    def _delete(self, path: str, recursive: bool, changes: Changes) -> None:
+    def _delete(self, path: str, found: _Row, recursive: bool, changes: Changes) -> None:
         children = self._database.execute("SELECT path FROM node WHERE parent = ?", (path,)).fetchall()
         if children and not recursive:
             raise NotEmptyError(path)
         for (child,) in children:
-            self._delete(child, True, changes)
+            self._delete(child, self._expect(child, ANY_VERSION), True, changes)
         self._database.execute("DELETE FROM node WHERE path = ?", (path,))
-        changes += [(path, Event.DELETED), (_parent(path), Event.CHILDREN)]
+        changes.digest -= found.crc + found.sequence
+        changes.events += [(path, Event.DELETED), (_parent(path), Event.CHILDREN)]
 
     def _fire(self, changes: Changes) -> None:
-        for path, event in changes:
+        for path, event in changes.events:
             watches = self._child_watches if event is Event.CHILDREN else self._node_watches
             for watch in watches.pop(path, ()):
                 self._loop.call_soon_threadsafe(watch, path, event)
 
 
-def _open_database(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = FULL")
-    database.executescript(TABLE)
-    now_ms = _now_ms()
-    database.execute("INSERT OR IGNORE INTO node VALUES ('/', '', x'', 0, 0, 0, ?, ?)", (now_ms, now_ms))
+def _open_database(path: Path, restored: bool) -> sqlite3.Connection:
+    """In the store's thread. Raises StoreErrors."""
+    if path.exists() and path.stat().st_size:
+        check(path, changes=0 if restored else LastChange(path).read() or 0)
+    with failures(path):
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            _make_tables(database)
+        except BaseException:
+            database.close()
+            raise
     return database
+
+
+def _make_tables(database: sqlite3.Connection) -> None:
+    """Give a new file its tables and the root node, and a file of an earlier version its checksums: all at once."""
+    database.execute("BEGIN IMMEDIATE")
+    for statement in TABLES:
+        database.execute(statement)
+    if all(row[1] != "crc" for row in database.execute("PRAGMA table_info(node)")):
+        database.execute("ALTER TABLE node ADD COLUMN crc INTEGER NOT NULL DEFAULT 0")
+    if database.execute("SELECT 1 FROM counter WHERE name = 'digest'").fetchone() is None:
+        now_ms = _now_ms()
+        database.execute("INSERT OR IGNORE INTO node VALUES ('/', '', x'', 0, 0, 0, ?, ?, 0)", (now_ms, now_ms))
+        database.create_function("checksum", 7, checksum, deterministic=True)
+        database.execute("UPDATE node SET crc = checksum(path, parent, data, version, session, created_ms, modified_ms)")
+        database.execute("INSERT INTO counter SELECT 'digest', sum(crc + sequence) FROM node")
+    database.execute("COMMIT")
 
 
 def _keep(watches: dict[str, list[Watch]], path: str, watch: Watch | None) -> None:

@@ -19,10 +19,12 @@ from penstock.pipeline.commands.common import (
     topic_counts,
 )
 
+CONFIRMED = "penstock.configs.confirmed"
+
 
 @click.group("topics")
 def command() -> None:
-    """Topics of any Kafka cluster: list, describe, create, delete, grow, trim, offsets.
+    """Topics of any Kafka cluster: list, describe, create, delete, grow, confirm, trim, offsets.
 
     Example: penstock topics list --bootstrap localhost:9092
     """
@@ -169,6 +171,35 @@ def grow_topic(asked: Asked, name: str, partitions: int) -> None:
     """
     asked.ask(lambda admin: admin.create_partitions({name: partitions}))
     asked.say(f"{name} has {partitions} partitions", topic=name, partitions=partitions)
+
+
+@command.command("confirm")
+@click.argument("names", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All topics that wait for it.")
+@cluster
+def confirm_topics(asked: Asked, names: Sequence[str], every: bool) -> None:
+    """Confirm the configs of topics that a Penstock broker found in its folders without them: look at them first, with
+    `penstock topics describe`. Until then retention and compaction rest there (`penstock.configs.confirmed=false`).
+
+    Example: penstock topics confirm flights orders
+    """
+    if every == bool(names):
+        raise click.UsageError("name the topics, or give --all")
+
+    async def work(admin: Admin) -> list[str]:
+        if names:
+            await topic_counts(admin, names)
+        found = list(names) or sorted((await admin.metadata(None, refresh=True)).topics)
+        waiting = []
+        for name in found:
+            entries = await admin.config_entries(TOPIC_RESOURCE, name)
+            if any(entry.name == CONFIRMED and entry.value == "false" for entry in entries):
+                await admin.alter_configs(TOPIC_RESOURCE, name, {CONFIRMED: None})
+                waiting.append(name)
+        return waiting
+
+    done = asked.ask(work)
+    asked.say(f"confirmed {', '.join(done)}" if done else "none of them waited for it", confirmed=done)
 
 
 @command.command("offsets")

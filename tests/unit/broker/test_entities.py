@@ -1,6 +1,8 @@
 """Configs of users, client ids, addresses and groups: what is kept, what goes, and what other brokers would read."""
 
 import asyncio
+import secrets
+import tempfile
 import base64
 import hashlib
 from pathlib import Path
@@ -27,6 +29,8 @@ CHANGES = st.dictionaries(
     ENTITIES, st.dictionaries(st.sampled_from(["x", "y"]), st.none() | st.sampled_from(["1", "2"]), max_size=2), max_size=4
 )
 
+FOLDER = tempfile.TemporaryDirectory()
+
 
 @settings(max_examples=25, deadline=None, database=None, derandomize=True)
 @given(st.lists(CHANGES, max_size=6))
@@ -34,7 +38,7 @@ def test_what_is_altered_is_what_is_loaded(rounds: list[dict[Entity, dict[str, s
     model: dict[Entity, dict[str, str]] = {}
 
     async def run() -> None:
-        store = await EmbeddedStore.open(Path(":memory:"))
+        store = await EmbeddedStore.open(Path(FOLDER.name, secrets.token_hex(8)))
         entities = Entities(store)
         await entities.load()
         for changes in rounds:
@@ -53,7 +57,7 @@ def test_what_is_altered_is_what_is_loaded(rounds: list[dict[Entity, dict[str, s
 
 def test_nothing_is_left_of_a_user_without_configs() -> None:
     async def run() -> None:
-        store = await EmbeddedStore.open(Path(":memory:"))
+        store = await EmbeddedStore.open(Path(FOLDER.name, secrets.token_hex(8)))
         entities = Entities(store)
         user, pair = Entity(user="u"), Entity(user="u", client_id="c")
         await entities.alter({user: {"x": "1"}, pair: {"x": "1"}})
@@ -133,7 +137,7 @@ def test_which_entities_a_filter_means(
     components: list[tuple[str, int, str | None]], strict: bool, meant: set[Entity]
 ) -> None:
     async def run() -> set[Entity]:
-        store = await EmbeddedStore.open(Path(":memory:"))
+        store = await EmbeddedStore.open(Path(FOLDER.name, secrets.token_hex(8)))
         entities = Entities(store)
         await entities.alter({one: {"producer_byte_rate": "1"} for one in (A, A_C, D, C, LOCAL)})
         await entities.alter({Entity(user="scram"): {"SCRAM-SHA-256": "iterations=4096"}})
