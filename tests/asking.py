@@ -12,6 +12,7 @@ from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
+    ListOffsetsRequest,
     MetadataRequest,
     MetadataResponse,
     ProduceRequest,
@@ -62,3 +63,21 @@ def produce(broker: BrokerProcess, topic: str, count: int, timestamp_ms: int = 0
             if error:
                 return error
     return 0
+
+
+def list_offset(broker: BrokerProcess, topic: str, timestamp: int) -> int:
+    partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    asked = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[partition])
+    with WireConnection(broker.bootstrap) as wire:
+        answer = wire.ask(ListOffsetsRequest(replica_id=-1, topics=[asked]), 7).topics[0].partitions[0]
+    assert answer.error_code == 0
+    offset: int = answer.offset
+    return offset
+
+
+def end_offset(broker: BrokerProcess, topic: str) -> int:
+    return list_offset(broker, topic, -1)
+
+
+def start_offset(broker: BrokerProcess, topic: str) -> int:
+    return list_offset(broker, topic, -2)

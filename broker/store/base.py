@@ -48,8 +48,8 @@ class BadValueError(StoreError):
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
             path,
-            f"what the metadata store holds there can't be: {why}. Put the value right, or move the store's file away and "
-            "start with `--restore-metadata`, which takes its backup",
+            f"what the metadata store holds there can't be: {why}. To take the store's backup, move `metadata.db` away and "
+            "start once with `--restore-metadata`",
         )
 
 

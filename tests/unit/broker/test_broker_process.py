@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from asking import create, metadata, names, produce, refused
+from asking import create, end_offset, metadata, names, produce, refused, start_offset
 from harness import BrokerProcess, WireConnection
+from metadata_store import put_node
 from patience import until
 
 from penstock.broker.folder import CLEAN_SHUTDOWN, uuid_text
@@ -32,24 +33,6 @@ from penstock.pyx.wire.messages import (
 
 Make = Callable[..., BrokerProcess]
 TOPIC, BROKER = 2, 4
-
-
-def list_offset(broker: BrokerProcess, topic: str, timestamp: int) -> int:
-    partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-    asked = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[partition])
-    with WireConnection(broker.bootstrap) as wire:
-        answer = wire.ask(ListOffsetsRequest(replica_id=-1, topics=[asked]), 7).topics[0].partitions[0]
-    assert answer.error_code == 0
-    offset: int = answer.offset
-    return offset
-
-
-def end_offset(broker: BrokerProcess, topic: str) -> int:
-    return list_offset(broker, topic, -1)
-
-
-def start_offset(broker: BrokerProcess, topic: str) -> int:
-    return list_offset(broker, topic, -2)
 
 
 def nodes(data: Path) -> dict[str, str]:
@@ -136,9 +119,7 @@ def test_a_deletion_that_a_crash_cut_short_is_finished(broker: BrokerProcess) ->
     create(broker, "gone", "kept")
     broker.kill()
     # As a crash leaves it after the mark was written and before anything was removed.
-    with sqlite3.connect(broker.data / "metadata.db") as database:
-        mark = json.dumps({"version": 1, "topics": ["gone"]}).encode()
-        database.execute("UPDATE node SET data = ? WHERE path = '/admin/delete_topics'", (mark,))
+    put_node(broker.data, "/admin/delete_topics", json.dumps({"version": 1, "topics": ["gone"]}).encode())
     broker.start()
     assert names(broker) == {"kept"}
     assert not (broker.data / "gone-0").exists() and (broker.data / "kept-0").exists()

@@ -1,10 +1,10 @@
 """Configs of users, client ids, addresses and groups: what is kept, what goes, and what other brokers would read."""
 
 import asyncio
-import secrets
-import tempfile
 import base64
 import hashlib
+import secrets
+import tempfile
 from pathlib import Path
 
 import pytest

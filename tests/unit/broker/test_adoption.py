@@ -1,0 +1,177 @@
+"""Topics that lie in the folders of a broker without a metadata store: adopted, kept whole, and never without words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from asking import refused, start_offset
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+)
+from harness import BrokerProcess, output
+from metadata_store import lose_store
+from patience import until
+
+from penstock.broker.folder import META
+
+WAIT_S = 60.0
+OLD_MS = 30 * 24 * 3_600_000
+CONFIRMED = "penstock.configs.confirmed"
+PROPERTIES: dict[str, object] = {
+    "log.retention.check.interval.ms": 100,
+    "log.initial.task.delay.ms": 0,
+    "log.cleaner.backoff.ms": 100,
+    "log.cleaner.min.cleanable.ratio": 0,
+    "log.segment.bytes": 1 << 20,
+    "penstock.ballast.bytes": 0,
+}
+
+
+def admin(broker: BrokerProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def create(broker: BrokerProcess, name: str, **configs: str) -> None:
+    given = {key.replace("_", "."): value for key, value in configs.items()}
+    client = admin(broker)
+    client.create_topics([NewTopic(name, 1, config=given)])[name].result(WAIT_S)
+
+
+def write(broker: BrokerProcess, topic: str, count: int = 400, keys: int = 1) -> None:
+    """Records of a month ago, of few keys."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    old_ms = int(time.time() * 1000) - OLD_MS
+    for i in range(count):
+        producer.produce(topic, b"v%d" % i, b"k%d" % (i % keys), timestamp=old_ms)
+    assert producer.flush(WAIT_S) == 0
+
+
+def own_configs(broker: BrokerProcess, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    client = admin(broker)
+    entries = client.describe_configs([resource])[resource].result(WAIT_S)
+    source = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {name: entry.value for name, entry in entries.items() if entry.source == source}
+
+
+def alter(broker: BrokerProcess, topic: str, **changes: str | None) -> None:
+    """Set configs, None = take away, by a plain IncrementalAlterConfigs."""
+    entries = [
+        ConfigEntry(
+            key.replace("_", "."),
+            value or "",
+            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+        )
+        for key, value in changes.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    client = admin(broker)
+    client.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+
+def until_retention_has_looked(broker: BrokerProcess, name: str) -> None:
+    """Until a topic whose configs let its old records go has lost them."""
+    create(broker, name)
+    write(broker, name)
+    until(lambda: start_offset(broker, name) == 400, "retention", broker.log_text)
+
+
+def penstock(broker: BrokerProcess, *words: str) -> str:
+    return output([*broker.command()[:3], *words, "--bootstrap", broker.bootstrap])
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Iterable[BrokerProcess]:
+    """The stopped broker of a topic that keeps everything, without its store and all that tells of it."""
+    broker = BrokerProcess(tmp_path / "data", PROPERTIES).start()
+    create(broker, "kept", retention_ms="-1")
+    write(broker, "kept", keys=400)
+    assert broker.stop() == 0
+    lose_store(broker.data, backups=True, mark=True)
+    yield broker
+    broker.close()
+
+
+def test_retention_rests_until_an_adopted_topics_configs_are_confirmed(left: BrokerProcess) -> None:
+    left.start()
+    assert own_configs(left, "kept") == {CONFIRMED: "false"}
+    assert CONFIRMED in penstock(left, "topics", "describe", "kept")
+    warned = [line for line in left.log_text().splitlines() if "WARNING" in line and "kept" in line]
+    assert len(warned) == 1 and "penstock topics confirm" in warned[0]
+    until_retention_has_looked(left, "new")
+    assert start_offset(left, "kept") == 0
+    # It rests after a restart too, and after configs are set one by one: the next one may be what saves the records.
+    left.restart()
+    alter(left, "kept", segment_bytes="2000000")
+    until_retention_has_looked(left, "newer")
+    assert start_offset(left, "kept") == 0
+    assert "confirmed kept" in penstock(left, "topics", "confirm", "--all")
+    assert own_configs(left, "kept") == {"segment.bytes": "2000000"}
+    until(lambda: start_offset(left, "kept") == 400, "retention, once the configs are confirmed", left.log_text)
+    assert "none of them waited" in penstock(left, "topics", "confirm", "kept")
+
+
+def test_compaction_rests_until_an_adopted_topics_configs_are_confirmed(left: BrokerProcess) -> None:
+    left.start()
+    alter(left, "kept", cleanup_policy="compact", segment_ms="100", retention_ms="-1")
+    create(left, "compacted", cleanup_policy="compact", segment_ms="100")
+
+    def compact(topic: str) -> bool:
+        write(left, topic, 10)
+        return f"compacted topic={topic} " in left.log_text()
+
+    until(lambda: compact("compacted"), "a compaction", left.log_text)
+    write(left, "kept", 10)
+    assert "compacted topic=kept " not in left.log_text()
+    alter(left, "kept", **{CONFIRMED.replace(".", "_"): "true"})
+    until(lambda: compact("kept"), "a compaction, once the configs are confirmed", left.log_text)
+
+
+def test_all_configs_at_once_confirm_them(left: BrokerProcess) -> None:
+    """AlterConfigs says what all of a topic's configs are, so nothing is left that nobody has confirmed."""
+    left.start()
+    resource = ConfigResource(ResourceType.TOPIC, "kept", set_config={"retention.ms": "-1"})
+    client = admin(left)
+    client.alter_configs([resource])[resource].result(WAIT_S)
+    assert own_configs(left, "kept") == {"retention.ms": "-1"}
+    assert "the configs of topic=kept are confirmed" in left.log_text()
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_store_that_was_there_once_is_missed(tmp_path: Path, emptied: bool) -> None:
+    broker = BrokerProcess(tmp_path / "data", PROPERTIES).start()
+    create(broker, "kept", retention_ms="-1")
+    assert broker.stop() == 0
+    meta = (broker.data / META).read_text()
+    assert "penstock.metadata.store=metadata.db" in meta.splitlines()
+    lose_store(broker.data, backups=True)
+    if emptied:
+        (broker.data / "metadata.db").touch()
+    for _ in range(2):
+        said = refused(*broker.command()[4:])
+        assert said.returncode == 1 and said.stderr.count("\n") == 1 and "Traceback" not in said.stderr
+        assert f"is {'empty' if emptied else 'missing'}, but this broker had one" in said.stderr
+        assert "--adopt-topics" in said.stderr
+    broker.arguments.append("--adopt-topics")
+    try:
+        broker.start()
+        assert own_configs(broker, "kept") == {CONFIRMED: "false"}
+        assert broker.stop() == 0
+        # Left in a service's command line, the option must not do it again.
+        said = refused(*broker.command()[4:])
+        assert said.returncode == 1 and "start without `--adopt-topics`" in said.stderr
+        broker.arguments.clear()
+        broker.start()
+        assert (broker.data / META).read_text() == meta
+    finally:
+        broker.close()
