@@ -1,0 +1,285 @@
+"""A metadata store whose bytes, values or disk are bad: the broker starts with everything as it was, or says one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+from pathlib import Path
+
+import faultio
+import pytest
+from asking import refused
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from harness import BrokerProcess, WireConnection
+from metadata_store import FILE, put_node
+
+from penstock.broker.store.base import DamagedStoreError
+from penstock.broker.store.embedded import EmbeddedStore
+from penstock.pyx.wire.messages import AlterClientQuotasRequest, InitProducerIdRequest
+
+WAIT_S = 60.0
+PAGE = 4096
+PROPERTIES: dict[str, object] = {"penstock.ballast.bytes": 0, "transaction.state.log.num.partitions": 1}
+
+
+def fill(broker: BrokerProcess) -> None:
+    """Something of each kind that a store keeps."""
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    made = client.create_topics([NewTopic(f"topic-{i}", 3, config={"retention.ms": str(i + 1)}) for i in range(30)])
+    for future in made.values():
+        future.result(WAIT_S)
+    rule = AclBinding(
+        ResourceType.TOPIC, "topic-1", ResourcePatternType.LITERAL, "User:a", "*", AclOperation.READ, AclPermissionType.ALLOW
+    )
+    client.create_acls([rule])[rule].result(WAIT_S)
+    credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    asked = UserScramCredentialUpsertion("alice", credential, b"pencil", b"salt")
+    client.alter_user_scram_credentials([asked])["alice"].result(WAIT_S)
+    quota = AlterClientQuotasRequest.EntryData(
+        entity=[AlterClientQuotasRequest.EntityData(entity_type="client-id", entity_name="c")],
+        ops=[AlterClientQuotasRequest.OpData(key="producer_byte_rate", value=1000.0)],
+    )
+    with WireConnection(broker.bootstrap) as wire:
+        wire.ask(AlterClientQuotasRequest(entries=[quota]), 1)
+        wire.ask(InitProducerIdRequest(transactional_id=None), 4)
+
+
+def alter(broker: BrokerProcess, kind: ResourceType, name: str, key: str, value: str) -> None:
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(kind, name, incremental_configs=[entry])
+    client.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a killed broker: a part of its store is in the file, the latest part in the write-ahead log."""
+    broker = BrokerProcess(tmp_path_factory.mktemp("killed") / "data", PROPERTIES).start()
+    fill(broker)
+    broker.restart()
+    for i in range(0, 30, 3):
+        alter(broker, ResourceType.TOPIC, f"topic-{i}", "retention.ms", "-1")
+    alter(broker, ResourceType.BROKER, "1", "log.cleaner.threads", "2")
+    broker.kill()
+    broker.close()
+    assert (broker.data / f"{FILE}-wal").stat().st_size > 10 * PAGE
+    assert (broker.data / FILE).stat().st_size > 10 * PAGE
+    return broker.data
+
+
+@pytest.fixture(scope="module")
+def stopped(killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, stopped cleanly: all of its store is in one file."""
+    data = tmp_path_factory.mktemp("stopped") / "data"
+    shutil.copytree(killed, data)
+    broker = BrokerProcess(data, PROPERTIES).start()
+    assert broker.stop() == 0
+    return data
+
+
+def damage(rng: random.Random, data: Path) -> str:
+    """Do one bad thing to one of the store's files; what it was."""
+    names = [name for name in (FILE, f"{FILE}-wal", f"{FILE}.changes") if (data / name).exists()]
+    file = data / rng.choices(names, [10, 10, 1][: len(names)])[0]
+    content = bytearray(file.read_bytes())
+    kind = rng.choice(["bit"] * 6 + ["zeros", "noise", "cut", "cut", "gone"])
+    at = rng.randrange(len(content))
+    page = at // PAGE * PAGE
+    end = min(page + PAGE, len(content))
+    if kind == "bit":
+        content[at] ^= 1 << rng.randrange(8)
+    elif kind == "zeros":
+        content[page:end] = bytes(end - page)
+    elif kind == "noise":
+        content[page:end] = rng.randbytes(end - page)
+    else:
+        del content[at:]
+    if kind == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    return f"{kind} at {at} of {file.name}"
+
+
+def contents(data: Path) -> dict[str, bytes]:
+    """All that lasts in a store."""
+
+    async def work() -> dict[str, bytes]:
+        store = await EmbeddedStore.open(data / FILE)
+        try:
+            return await store.tree("/")
+        finally:
+            await store.close()
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("state", ["killed", "stopped"])
+def test_a_damaged_store_is_whole_or_refused(
+    request: pytest.FixtureRequest, tmp_path: Path, state: str, seed: int
+) -> None:
+    """Many damages of a store alone, each opened as a start does."""
+    folder: Path = request.getfixturevalue(state)
+    print(f"seed {seed}")
+    rng = random.Random(f"{state} {seed}")
+    whole: dict[str, bytes] | None = None
+    refusals = 0
+    for number in range(60):
+        data = tmp_path / str(number)
+        data.mkdir()
+        for name in (FILE, f"{FILE}-wal", f"{FILE}.changes"):
+            if (folder / name).exists():
+                shutil.copy(folder / name, data / name)
+        if whole is None:
+            whole = contents(data)
+            assert json.loads(whole["config/topics/topic-3"])["config"] == {"retention.ms": "-1"}
+            continue
+        what = damage(rng, data)
+        if not (data / FILE).exists() or (data / FILE).stat().st_size == 0:
+            continue  # Seen by the broker: it knows that it had a store.
+        files = {file.name: file.read_bytes() for file in data.iterdir()}
+        try:
+            found = contents(data)
+        except DamagedStoreError as error:
+            assert str(data / FILE) in str(error) and "\n" not in str(error), what
+            after = {name: (data / name).read_bytes() for name in files}
+            assert after == files, f"{what}: what is damaged was written to"
+            refusals += 1
+        else:
+            assert found == whole, what
+    assert refusals > 10
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("state", ["killed", "stopped"])
+def test_a_broker_with_a_damaged_store_serves_all_of_it_or_says_one_sentence(
+    request: pytest.FixtureRequest, tmp_path: Path, state: str, seed: int
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(request.getfixturevalue(state), data)
+    print(f"seed {seed}")
+    what = damage(random.Random(f"broker {state} {seed}"), data)
+    broker = BrokerProcess(data, PROPERTIES)
+    try:
+        broker.start()
+    except AssertionError:
+        pass
+    else:
+        assert_whole(broker)
+        assert broker.stop() == 0
+        return
+    finally:
+        broker.close()
+    said = broker.log_text()
+    assert "Traceback" not in said, what
+    complaints = [line for line in said.splitlines() if line.startswith("penstock: ")]
+    assert len(complaints) == 1 and str(data / FILE) in complaints[0], what
+    assert "--restore-metadata" in complaints[0] and f"{FILE}.backup" in complaints[0], what
+    broker = BrokerProcess(data, PROPERTIES, arguments=["--restore-metadata"])
+    try:
+        broker.start()
+        assert_whole(broker)
+        assert list(data.glob(f"{FILE}.aside-*")) or "missing" in complaints[0], "the damaged file is kept"
+    finally:
+        broker.close()
+
+
+def assert_whole(broker: BrokerProcess) -> None:
+    """All topics with their configs; those may rest after a backup that is not the latest."""
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    assert {name for name in client.list_topics(timeout=WAIT_S).topics if name.startswith("topic-")} == {
+        f"topic-{i}" for i in range(30)
+    }
+    resources = [ConfigResource(ResourceType.TOPIC, f"topic-{i}") for i in range(30)]
+    described = client.describe_configs(resources)
+    for i, resource in enumerate(resources):
+        configs = described[resource].result(WAIT_S)
+        rests = configs["penstock.configs.confirmed"].value == "false"
+        assert rests or configs["retention.ms"].value == ("-1" if i % 3 == 0 else str(i + 1))
+
+
+def test_a_disk_that_gives_no_bytes_is_not_called_a_damaged_file(stopped: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(stopped, data)
+    control = tmp_path / "control"
+    control.write_text(f"read 5 {FILE}\n")
+    environment = {"LD_PRELOAD": str(faultio.build(tmp_path)), "FAULT_CTL": str(control)}
+    broker = BrokerProcess(data, PROPERTIES, environment=environment)
+    with pytest.raises(AssertionError, match="exit code 1"):
+        broker.start()
+    said = [line for line in broker.log_text().splitlines() if line.startswith("penstock: ")]
+    assert len(said) == 1 and "Input/output error" in said[0] and "malformed" not in broker.log_text()
+    assert f"the disk gives no bytes of `{data / FILE}`" in said[0] and "Traceback" not in broker.log_text()
+    control.write_text("")
+    broker.start()
+    assert_whole(broker)
+    assert broker.stop() == 0
+
+
+STATE = {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1]}
+TOPIC = {"version": 3, "topic_id": "AAAAAAAAAAAAAAAAAAAAAg", "partitions": {"0": [1]}}
+
+
+def entity(**texts: str) -> dict[str, object]:
+    return {"version": 1, "config": texts}
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/brokers/topics/topic-1/partitions/0/state", {**STATE, "isr": None}),
+        ("/brokers/topics/topic-1/partitions/0/state", {key: value for key, value in STATE.items() if key != "isr"}),
+        ("/brokers/topics/topic-1/partitions/0/state", {**STATE, "leader_epoch": -1}),
+        ("/brokers/topics/topic-1/partitions/0/state", None),
+        ("/brokers/topics/topic-1", {**TOPIC, "topic_id": "short"}),
+        ("/brokers/topics/topic-1", {**TOPIC, "topic_id": 7}),
+        ("/brokers/topics/topic-1", {**TOPIC, "partitions": {"0": [1], "2": [1]}}),
+        ("/brokers/topics/topic-1", {**TOPIC, "partitions": {"0": "one"}}),
+        ("/brokers/topics/topic-1", []),
+        ("/brokers/topics/what is this", TOPIC),
+        ("/config/topics/topic-1", entity(**{"retention.ms": "soon"})),
+        ("/config/topics/topic-1", entity(**{"retention.msec": "1"})),
+        ("/config/topics/topic-1", None),
+        ("/config/brokers/1", entity(**{"log.cleaner.threads": "many"})),
+        ("/admin/delete_topics", {"version": 1, "topics": 3}),
+        ("/controller_epoch", b"-1"),
+        ("/feature", {"version": 2, "features": {"group.version": "new"}}),
+        ("/latest_producer_id_block", {"version": 1, "block_end": "-5"}),
+        ("/latest_producer_id_block", b"{"),
+        ("/kafka-acl/Topic/topic-1", {"version": 1, "acls": [{"principal": "User:a", "operation": "Fly"}]}),
+        ("/kafka-acl/Topic/topic-1", {"version": 1, "acls": {}}),
+        ("/config/clients/c", entity(producer_byte_rate="fast")),
+        ("/config/clients/c", {"version": 1, "config": {"producer_byte_rate": 5}}),
+        ("/config/clients/c", entity(consumer_bite_rate="1")),
+        ("/config/users/alice", entity(**{"SCRAM-SHA-256": "salt=,iterations=no"})),
+        ("/config/groups/g", entity(**{"consumer.session.timeout.ms": "long"})),
+    ],
+)
+def test_a_value_that_cannot_be_is_one_sentence(stopped: Path, tmp_path: Path, path: str, content: object) -> None:
+    """The file is sound; what stands in it isn't what a broker writes."""
+    data = tmp_path / "data"
+    shutil.copytree(stopped, data)
+    raw = content if content is None or isinstance(content, bytes) else json.dumps(content).encode()
+    put_node(data, path, raw)
+    said = refused("--listen", "127.0.0.1:0", "--data", str(data), "--set", "penstock.ballast.bytes=0")
+    assert said.returncode == 1 and said.stdout == ""
+    complaints = [line for line in said.stderr.splitlines() if line.startswith("penstock: ")]
+    assert len(complaints) == 1 and path in complaints[0] and "Traceback" not in said.stderr
+    assert "start once with `--restore-metadata`" in complaints[0]
