@@ -54,6 +54,7 @@ MODULES: dict[str, list[str]] = {
     "fetchread": [],
     "fetchanswer": [],
     "admission": [],
+    "closures": [],
     "control": [],
     "waiting": [],
     "input": [],

@@ -280,6 +280,13 @@ SCHEMA = Schema(
             300_000,
             "Time in which a client has to take something of an answer.",
         ),
+        Property(
+            "penstock.request.memory.patience.ms",
+            _POSITIVE,
+            5_000,
+            "While memory for requests is short, a client that holds some and for so long brings less than would fill it"
+            " in a minute is closed.",
+        ),
         Property("connections.max.idle.ms", _POSITIVE, 600_000, "Idle time after which a client is closed."),
         Property("socket.request.max.bytes", parse_int(1, INT_MAX), 100 * MIB, "Largest request, bytes."),
         Property(

@@ -38,6 +38,7 @@ from penstock.broker.store.base import NodeExistsError, Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.values import INT_MAX, Fields, whole_number
 from penstock.broker.topics import Topics
+from penstock.broker.watch import Watch
 from penstock.errors import KafkaError
 from penstock.pyx.border import DataPlane
 from penstock.pyx.logs import Logs
@@ -169,6 +170,9 @@ class Server:
         loop.add_reader(data_plane.request_fd, lambda: take(data_plane.take_requests()))
         self._undo.append(lambda: self._stop_serving(data_plane))
         data_plane.start()
+        watch = Watch(data_plane)
+        watch.start()
+        self._undo.append(watch.stop)
         self._opening = tasks.start(topics.logs.open_rest(), "opening")
         await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
         return self._listeners[0].bind
@@ -187,6 +191,7 @@ class Server:
             fetch_sessions_bytes=config["penstock.fetch.session.cache.bytes"],
             frame_ms=config["penstock.request.arrival.timeout.ms"],
             take_ms=config["penstock.answer.taking.timeout.ms"],
+            memory_patience_ms=config["penstock.request.memory.patience.ms"],
         )
         try:
             self._listeners = bind(data_plane, self._listeners, config)

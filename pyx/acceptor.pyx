@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.admission cimport admission_enter, admission_leave, admission_wait_ms
+from penstock.pyx.closures cimport CLOSED_ADDRESS_LIMIT, closures_note
 from penstock.pyx.connection cimport connection_open
 from penstock.pyx.mailbox cimport mail_post
 from penstock.pyx.plane cimport ACCEPTS_MAX, MAIL_SOCKET, Mail, PEER_BYTES, Reactor
@@ -101,6 +102,7 @@ cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
                 hand_over(r, fd, listener, peer)
             else:
                 r.counters.closed_address_limit += 1
+                closures_note(&r.plane.closed, CLOSED_ADDRESS_LIMIT, peer, 0)
                 close(fd)
         elif errno == EAGAIN:
             return

@@ -23,6 +23,13 @@ class Request(NamedTuple):
     listener: str  # as given to `listen`
     handed_over: bool = False  # a produce for `serve_produce`: a transaction coordinator has to be asked before (KIP-890)
 
+class Closed(NamedTuple):
+    """A connection that was closed for what its peer did, or didn't."""
+
+    reason: str  # closed_memory_short, closed_slow_request, closed_slow_reader or closed_address_limit, as in `counters`
+    peer: str
+    held_bytes: int  # of memory, for a request that hadn't come whole
+
 class Unasked(NamedTuple):
     """A partition of a produce request whose first batch would begin a transaction there."""
 
@@ -43,7 +50,8 @@ class DataPlane:
     max.incremental.fetch.session.cache.slots); one that wasn't used for fetch_session_eviction_ms gives way to any other;
     fetch_sessions_bytes bounds what all of them hold. frame_ms: a request that has begun to come has to be whole within it
     (and a second more for each 64 KiB), else its connection is closed; take_ms: so is one whose peer takes nothing of its
-    answers for so long.
+    answers for so long. memory_patience_ms: while a connection waits for memory for a request, one that holds some and for
+    so long brought less than would fill it in a minute is closed, the largest first.
 
     Raises ValueError for a number out of range, OSError when descriptors are short.
     """
@@ -63,6 +71,7 @@ class DataPlane:
         fetch_sessions_bytes: int = 64 << 20,
         frame_ms: int = 60_000,
         take_ms: int = 300_000,
+        memory_patience_ms: int = 5_000,
     ) -> None: ...
     @property
     def request_fd(self) -> int:
@@ -149,11 +158,14 @@ class DataPlane:
 
         Now: connections, queued_bytes, input_bytes, fetch_sessions, fetch_session_partitions, fetch_session_bytes. Ever:
         connections_accepted, connections_closed, closed_malformed, closed_idle, closed_slow_request, closed_slow_reader,
-        closed_address_limit, accepts_delayed, fetch_session_evictions, requests, requests_produce, requests_fetch,
-        requests_control, answers_late, bytes_in, bytes_out, produce_batches, produce_bytes, produce_errors, fetch_bytes,
+        closed_memory_short, closed_address_limit, accepts_delayed, fetch_session_evictions, requests, requests_produce,
+        requests_fetch, requests_control, answers_late, bytes_in, bytes_out, produce_batches, produce_bytes, produce_errors, fetch_bytes,
         fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked (those that sessions remember aren't),
         cold_ranges, stalls.
         """
+
+    def closures(self) -> list[Closed]:
+        """Take what is known of connections that were closed for what their peers did; of many at once the first 256."""
 
     def stop(self) -> None:
         """Take nothing new, answer waiting fetches, give waiting control requests 2 s, close everything, join the threads.

@@ -11,6 +11,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from penstock.pyx.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
+from penstock.pyx.closures cimport CLOSURES_KEPT, Closure, closures_take
 from penstock.pyx.control cimport queue_close
 from penstock.pyx.endian cimport get_i16, get_i32
 from penstock.pyx.frame cimport (
@@ -99,6 +100,18 @@ cdef bint _begin(bytes frame, RequestHead* head, Reader* body) noexcept:
     return not body.bad and head.api_key == PRODUCE_KEY
 
 
+class Closed(NamedTuple):
+    """A connection that was closed for what its peer did; see border.pyi."""
+
+    reason: str
+    peer: str
+    held_bytes: int
+
+
+# By closures.pxd's Reason: the counters' names.
+REASONS = ("closed_memory_short", "closed_slow_request", "closed_slow_reader", "closed_address_limit")
+
+
 class Request(NamedTuple):
     """A request that the control plane has to answer; see border.pyi."""
 
@@ -128,7 +141,8 @@ cdef class DataPlane:
     def __cinit__(self, *, int network_threads, int node_id, int max_request_bytes, int64_t max_idle_ms,
                   int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None,
                   int fetch_sessions=1000, int64_t fetch_session_eviction_ms=120_000,
-                  int64_t fetch_sessions_bytes=64 << 20, int64_t frame_ms=60_000, int64_t take_ms=300_000):
+                  int64_t fetch_sessions_bytes=64 << 20, int64_t frame_ms=60_000, int64_t take_ms=300_000,
+                  int64_t memory_patience_ms=5_000):
         memset(&self.plane, 0, sizeof(Plane))
         self._logs = logs
         self.plane.logs = logs.set
@@ -141,13 +155,14 @@ cdef class DataPlane:
         self._reader_threads = []
         if not 1 <= network_threads <= REACTORS_MAX:
             raise ValueError(f"network_threads is {network_threads}, not 1 to {REACTORS_MAX}")
-        if max_request_bytes <= 0 or max_idle_ms <= 0 or fetch_max_bytes <= 0 or frame_ms <= 0 or take_ms <= 0:
+        if min(max_request_bytes, max_idle_ms, fetch_max_bytes, frame_ms, take_ms, memory_patience_ms) <= 0:
             raise ValueError("a size or time that must be above 0 is not")
         self.plane.request_bytes_max = max_request_bytes
         self.plane.answer_bytes_max = fetch_max_bytes
         self.plane.idle_ms_max = max_idle_ms
         self.plane.frame_ms_max = frame_ms
         self.plane.take_ms_max = take_ms
+        self.plane.input_patience_ms = memory_patience_ms
         self.plane.input_bytes_max = max(queued_bytes_max, <int64_t>INPUT_BYTES_LEAST)
         self.plane.queue.bytes_max = self.plane.input_bytes_max
         self.plane.readers = reader_new(on_read)
@@ -438,6 +453,14 @@ cdef class DataPlane:
         counted["fetch_session_evictions"] = self.plane.sessions.evictions
         counted["input_bytes"] = atomic_load64(&self.plane.input_bytes)
         return counted
+
+    def closures(self) -> list:
+        cdef Closure taken[CLOSURES_KEPT]
+        cdef int32_t i, n = closures_take(&self.plane.closed, taken)
+        return [
+            Closed(REASONS[taken[i].reason], (<bytes>taken[i].peer).decode("ascii"), taken[i].held_bytes)
+            for i in range(n)
+        ]
 
     def stop(self) -> None:
         with self._stopping:

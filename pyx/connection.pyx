@@ -24,6 +24,8 @@ from penstock.pyx.plane cimport (
     Reactor,
     SERVE_CLOSE,
     SERVE_STALLED,
+    STALL_INPUT,
+    STALL_QUEUE,
     Served,
     Slot,
     TURN_BYTES,
@@ -105,6 +107,9 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     c.active_ms = r.now_ms
     c.took_ms = r.now_ms
     c.frame_ms = 0
+    c.kept_up_ms = 0
+    c.brought = 0
+    c.served_bytes = 0
     c.writable = True
     memcpy(c.peer, peer, PEER_BYTES)
     r.counters.connections += 1
@@ -183,7 +188,7 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
             if taken == TAKEN_ERROR:
                 return False
             if taken == TAKEN_STALLED:
-                input_stall(r, c)
+                input_stall(r, c, STALL_INPUT)
             bytes_taken += got
             continue
         if frames == TURN_FRAMES or bytes_taken >= TURN_BYTES:
@@ -191,13 +196,14 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
             return True
         served = request_serve(r, c, size, TURN_FRAMES - frames, &span)
         if served == SERVE_STALLED:
-            input_stall(r, c)
+            input_stall(r, c, STALL_QUEUE)
             return True
         frames += span.frames
         r.counters.requests += span.frames
         c.active_ms = r.now_ms
         c.frame_ms = 0
         c.start += span.bytes
+        c.served_bytes += span.bytes
         c.largest = max(c.largest, span.largest)
         if served == SERVE_CLOSE:
             r.counters.closed_malformed += 1

@@ -16,6 +16,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from penstock.pyx.admission cimport LISTENERS_MAX, Admission, Security
+from penstock.pyx.closures cimport Closures
 from penstock.pyx.fetch cimport FetchJob
 from penstock.pyx.fetchanswer cimport Pieces
 from penstock.pyx.frame cimport Writer
@@ -41,6 +42,7 @@ cdef enum:
     INPUT_TOGETHER = 8                # frames that a connection reads ahead, if they aren't too large
     INPUT_TOGETHER_BYTES = 1048576
     INPUT_FREE_BYTES = 131072         # what each connection may hold without asking for broker memory
+    INPUT_TURNOVER_MS = 60000         # while that is short, whoever holds some has to bring as much in this time
     OUTPUT_BYTES_MAX = 1048576        # more than this unsent: no request is read, no answer is built
     OUTPUT_KEPT_BYTES = 16384         # an empty output larger than this is freed
     TURN_FRAMES = 64                  # what one connection may do before the others have their turn
@@ -64,6 +66,12 @@ cdef enum SlotState:
     SLOT_FETCH = 2                    # `fetch` is to be tried when all before it are answered
     SLOT_CLOSE = 3                    # nothing after it is answered: the connection ends here
 
+# What a connection that isn't read waits for.
+cdef enum Stall:
+    STALL_NONE = 0
+    STALL_QUEUE = 1                   # room in the control queue
+    STALL_INPUT = 2                   # broker memory for what it would receive
+
 cdef struct Slot:
     SlotState state
     int32_t request_bytes             # of a request that the control plane has
@@ -85,7 +93,7 @@ cdef struct Connection:
     bint ended                        # end of file was read
     bint refusing                     # no request is read any more: a SLOT_CLOSE is in the ring, or was reached
     bint closing                      # closed when the output is empty
-    bint stalled                      # waits for the control queue or for broker memory
+    Stall stalled
     bint cold                         # a reader thread has the next range
     bint lent                         # and the socket, to send it; nobody else sends then
     void* cold_in                     # segment where a range was last cold
@@ -95,6 +103,10 @@ cdef struct Connection:
     int64_t active_ms                 # last whole request, or answer bytes taken by the peer
     int64_t frame_ms                  # since when a frame is here in part, while more of it would be read; 0: none is
     int64_t took_ms                   # when the peer last took bytes, or had nothing to take
+    int64_t brought                   # bytes received, ever
+    int64_t served_bytes              # of them, those of whole requests
+    int64_t kept_up_ms                # when it was last seen to bring enough for the memory that it holds,
+    int64_t kept_up_bytes             # and `brought` then
     uint8_t* input                    # own buffer, or the reactor's scratch while `borrowed`
     bint borrowed
     size_t start
@@ -160,6 +172,7 @@ cdef struct Counters:
     int64_t closed_idle
     int64_t closed_slow_request       # a frame that took too long to come
     int64_t closed_slow_reader        # answers that weren't taken
+    int64_t closed_memory_short       # held memory for requests that others needed, and brought too little
     int64_t closed_address_limit      # at once, as their address has too many
     int64_t accepts_delayed           # times when nothing was accepted because of a limit
     int64_t requests
@@ -189,6 +202,8 @@ cdef struct Reactor:
     int32_t running                   # atomic
     int32_t wake                      # atomic: the mailbox or `moved` has something, or `stopping` changed
     int32_t unstall                   # atomic: there is room again in the control queue, or memory for input
+    int32_t starved                   # atomic: some of its connections wait for memory for input
+    int32_t relieve                   # atomic: somebody does, of any reactor: look who holds it
     int32_t stopping                  # atomic
     pthread_mutex_t lock              # of the mailbox
     Mail* mail_first
@@ -239,6 +254,9 @@ cdef struct Plane:
     int64_t take_ms_max               # for a peer to take any of its answer
     int64_t input_bytes_max
     int64_t input_bytes               # atomic: held by connections beyond INPUT_FREE_BYTES each
+    int32_t starved                   # atomic: reactors where somebody waits for more of them
+    int64_t input_patience_ms         # for who brings too little for the memory that it holds, while that is short
+    Closures closed
     ControlQueue queue
     ReaderPool* readers
     Admission* admission

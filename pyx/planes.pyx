@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, uint32_t, uint64_t, uint8_t
 
 from penstock.pyx.admission cimport LISTENERS_MAX
+from penstock.pyx.closures cimport closures_open
 from penstock.pyx.control cimport queue_clear, queue_open, queue_take
 from penstock.pyx.mailbox cimport on_partition_moved, reactor_give_back, reactor_take, reactor_wake
 from penstock.pyx.partition cimport set_wake_hook
@@ -41,6 +42,8 @@ cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
     r.plane = plane
     r.stopping = 0
     r.unstall = 0
+    r.starved = 0
+    r.relieve = 0
     r.wake = 0
     r.draining = False
     r.accept_ms = 0
@@ -62,6 +65,7 @@ cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
 
 cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil:
     cdef int32_t i
+    closures_open(&plane.closed)
     if not queue_open(&plane.queue):
         return False
     for i in range(reactor_count):

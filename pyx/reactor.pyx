@@ -6,11 +6,24 @@ on the ready list; `connection_run` is the one place where a connection does any
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.acceptor cimport accept_all
+from penstock.pyx.closures cimport (
+    CLOSED_MEMORY_SHORT,
+    CLOSED_SLOW_READER,
+    CLOSED_SLOW_REQUEST,
+    Reason,
+    closures_note,
+)
 from penstock.pyx.connection cimport connection_close, connection_open, connection_rest, connection_run
 from penstock.pyx.endian cimport get_u32
 from penstock.pyx.fetch cimport FetchJob
 from penstock.pyx.frame cimport SIZE_BYTES, Writer, writer_free
-from penstock.pyx.input cimport input_unstall
+from penstock.pyx.input cimport (
+    input_free,
+    input_lags,
+    input_may_go_on,
+    input_unstall,
+    input_watch,
+)
 from penstock.pyx.mailbox cimport reactor_enter, wake_others
 from penstock.pyx.output cimport output_was_read
 from penstock.pyx.partition cimport Partition, partition_release
@@ -21,6 +34,7 @@ from penstock.pyx.plane cimport (
     EVENT_LISTENER,
     EVENT_WAKE,
     FRAME_BYTES_A_SECOND,
+    INPUT_FREE_BYTES,
     MAIL_CLOSE,
     MAIL_READ,
     MAIL_RESUME,
@@ -32,6 +46,7 @@ from penstock.pyx.plane cimport (
     SLOT_CLOSE,
     SLOT_CONTROL,
     SLOT_DONE,
+    STALL_NONE,
     SWEEP_MS_MAX,
     Slot,
     connection_ready,
@@ -45,7 +60,9 @@ from penstock.pyx.posix cimport (
     EPOLLIN,
     EPOLLOUT,
     EPOLLRDHUP,
+    atomic_add32,
     atomic_load32,
+    atomic_load64,
     atomic_store32,
     atomic_swap32,
     block_signals,
@@ -69,6 +86,8 @@ cdef enum:
     KEEP_BUFFERS_MS = 5000            # an idle connection's empty buffers are kept this long
     DRAIN_LOOK_MS = 10
     MOVED_KEPT = 4096                 # room for so many moved partitions is kept
+    SMALLEST_BIT = 17                 # of INPUT_FREE_BYTES
+    LARGEST_BIT = 31                  # of the largest buffer that a frame can need
     TIME_SLICE_NS = 1000000           # less than others have: so it may go before who runs when it wakes
 
 
@@ -210,11 +229,54 @@ cdef void on_deadlines(Reactor* r) noexcept nogil:
 
 
 cdef void on_unstall(Reactor* r) noexcept nogil:
+    """Those who wait for the control queue or for memory, and would get it, have a turn."""
+    cdef Connection* c
     cdef uint32_t i
+    cdef bint starved = False
     for i in range(r.places_used):
-        if r.connections[i].stalled:
-            input_unstall(r, r.connections[i])
-            connection_ready(r, r.connections[i])
+        c = r.connections[i]
+        if c.stalled == STALL_NONE:
+            continue
+        if input_may_go_on(r, c):
+            input_unstall(r, c)
+            connection_ready(r, c)
+        else:
+            starved = True
+    if not starved and atomic_swap32(&r.starved, 0):
+        atomic_add32(&r.plane.starved, -1)
+
+
+cdef void close_for(Reactor* r, Connection* c, Reason why, int64_t* counter) noexcept nogil:
+    """Closes a connection for what its peer did, or didn't."""
+    counter[0] += 1
+    closures_note(&r.plane.closed, why, c.peer, <int64_t>c.capacity)
+    connection_close(r, c)
+
+
+cdef void relieve(Reactor* r) noexcept nogil:
+    """Memory for requests is short: buffers that hold nothing are given back, and who holds much and brings little is
+    closed, the largest first (by powers of two), until enough is free.
+    """
+    cdef int64_t eased = r.plane.input_bytes_max // 4
+    cdef bint lags = False
+    cdef Connection* c
+    cdef uint32_t i
+    cdef int bit
+    for i in range(r.places_used):
+        c = r.connections[i]
+        if c.fd >= 0 and c.capacity > INPUT_FREE_BYTES and c.start == c.end and not c.on_ready:
+            input_free(r, c)
+        lags = lags or (c.fd >= 0 and input_lags(r, c))
+    c = r.over_budget
+    if c != NULL and input_lags(r, c):
+        close_for(r, c, CLOSED_MEMORY_SHORT, &r.counters.closed_memory_short)
+    for bit in range(LARGEST_BIT, SMALLEST_BIT - 1, -1):
+        for i in range(r.places_used if lags else 0):
+            if atomic_load64(&r.plane.input_bytes) <= eased:
+                return
+            c = r.connections[i]
+            if c.fd >= 0 and c.capacity >> bit and input_lags(r, c):
+                close_for(r, c, CLOSED_MEMORY_SHORT, &r.counters.closed_memory_short)
 
 
 cdef bint is_idle(Reactor* r, Connection* c) noexcept nogil:
@@ -238,20 +300,21 @@ cdef void sweep(Reactor* r) noexcept nogil:
         c = r.connections[i]
         if c.fd < 0:
             continue
+        input_watch(r, c)
         if is_idle(r, c):
             r.counters.closed_idle += 1
             connection_close(r, c)
         elif c.frame_ms and not c.on_ready and r.now_ms - c.frame_ms > frame_ms_allowed(r, c):
-            r.counters.closed_slow_request += 1
-            connection_close(r, c)
+            close_for(r, c, CLOSED_SLOW_REQUEST, &r.counters.closed_slow_request)
         elif output_left(c) == 0 and c.pieces.first == c.pieces.n:
             c.took_ms = r.now_ms
             if r.now_ms - c.active_ms > KEEP_BUFFERS_MS:
                 connection_rest(r, c)
         elif not c.lent and r.now_ms - c.took_ms > r.plane.take_ms_max:
-            r.counters.closed_slow_reader += 1
-            connection_close(r, c)
-    if r.stalled_count:
+            close_for(r, c, CLOSED_SLOW_READER, &r.counters.closed_slow_reader)
+    if atomic_load32(&r.plane.starved):
+        relieve(r)
+    if r.stalled_count or atomic_load32(&r.starved):
         on_unstall(r)
     if r == r.plane.reactors[0]:
         sessions_rest(r.plane.sessions, r.now_ms)
@@ -288,6 +351,7 @@ cdef bint drained(Reactor* r) noexcept nogil:
 
 cdef int64_t sweep_every_ms(Reactor* r) noexcept nogil:
     cdef int64_t shortest = min(r.plane.idle_ms_max, min(r.plane.frame_ms_max, r.plane.take_ms_max))
+    shortest = min(shortest, r.plane.input_patience_ms)
     return min(max(shortest // 4, <int64_t>10), <int64_t>SWEEP_MS_MAX)
 
 
@@ -327,6 +391,8 @@ cdef void on_wake(Reactor* r) noexcept nogil:
     take_mail(r)
     if r.moved_n or r.moved_all:                      # read without the lock: who adds to it wakes afterwards
         on_moved(r)
+    if atomic_swap32(&r.relieve, 0):
+        relieve(r)
     if atomic_swap32(&r.unstall, 0):
         on_unstall(r)
 
