@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock import log
-from penstock.broker.acls import Acls
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.entities import Entities, Entity
 from penstock.broker.features import Features
@@ -110,11 +109,10 @@ class Context:
     # Held from reading a resource's configs until they are replaced, so that two alterations both count.
     config_changes: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Read by `load`.
-    acls: Acls = field(init=False)
     entities: Entities = field(init=False)
 
     def __post_init__(self) -> None:
-        self.acls, self.entities = Acls(self.store), Entities(self.store)
+        self.entities = Entities(self.store)
 
     async def load(self) -> None:
         """Read what the store keeps beside topics; says so when there is something that isn't enforced yet.
@@ -123,18 +121,17 @@ class Context:
         """
         await self.features.load(self.store)
         await check_ids(self.store)
-        await self.acls.load()
         await self.entities.load()
         for entity, configs in self.entities:
             for key, text in configs.items():
                 _check_stored(entity, key, text)
         credentials = sum(len(list(credentials_of(configs))) for _, configs in self.entities)
         quotas = sum(len(quotas_of(configs)) for _, configs in self.entities)
-        if len(self.acls) or quotas or credentials:
+        if quotas or credentials:
             _log.warning(
-                "not enforced yet: %d ACLs, %d client quotas, %d SCRAM credentials are stored, but any client may do "
+                "not enforced yet: %d client quotas, %d SCRAM credentials are stored, but any client may do "
                 "everything that the listeners let it reach",
-                len(self.acls), quotas, credentials,
+                quotas, credentials,
             )  # fmt: skip
 
     def advertised_for(self, listener: str) -> Endpoint:

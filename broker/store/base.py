@@ -195,8 +195,6 @@ class paths:
     CLIENT_CONFIGS = "/config/clients"
     IP_CONFIGS = "/config/ips"
     GROUP_CONFIGS = "/config/groups"
-    ACLS = "/kafka-acl"
-    PREFIXED_ACLS = "/kafka-acl-extended/prefixed"
     RESTORED = "/penstock/restored"
     DEFAULT_ENTITY = "<default>"
 
@@ -224,12 +222,6 @@ class paths:
     def broker_config(node_id: int) -> str:
         """Configs of a broker that were altered at run time."""
         return f"/config/brokers/{node_id}"
-
-    @staticmethod
-    def acls(resource_type: str, name: str, *, prefixed: bool) -> str:
-        """The ACLs of one resource (literal name, or every name that begins so)."""
-        root = paths.PREFIXED_ACLS if prefixed else paths.ACLS
-        return f"{root}/{resource_type}/{quoted(name)}"
 
     @staticmethod
     def default_broker_config() -> str:

@@ -11,12 +11,10 @@ import pytest
 from harness import WireConnection
 
 from penstock.broker import Broker, turns
-from penstock.broker.acls import ANY, AclFilter, Acls
 from penstock.broker.api import describe_configs
 from penstock.broker.brokerconfig import load
 from penstock.broker.context import Call
 from penstock.broker.resources import BROKER
-from penstock.broker.store.embedded import EmbeddedStore
 from penstock.pyx.wire import messages
 
 MANY = 40
@@ -68,22 +66,3 @@ def test_what_is_named_often_is_told_once(connection: WireConnection) -> None:
     producers = messages.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0] * MANY)
     (answer,) = connection.ask(messages.DescribeProducersRequest(topics=[producers] * 2), 0).topics
     assert len(answer.partitions) == 1
-
-
-def test_rules_are_looked_for_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_S", 0.0)
-    wanted = AclFilter(ANY, None, ANY, None, None, ANY, ANY)
-
-    async def run() -> None:
-        store = await EmbeddedStore.open(tmp_path / "store.db")
-        acls = Acls(store)
-        removing = asyncio.create_task(acls.remove([wanted] * MANY))
-        others = 0
-        while not removing.done():
-            others += 1
-            await asyncio.sleep(0)
-        assert len(await removing) == MANY
-        assert others >= MANY
-        await store.close()
-
-    asyncio.run(run())
