@@ -79,6 +79,13 @@ test-quick: ext
 package: build/stamp-venv
 	$(BIN)/python tests/package/run.py
 
+# Random admin work under kill -9, judged by a model of all that was acknowledged: `make faults KILLS=20 SEED=7`.
+KILLS ?= 200
+SEED ?=
+.PHONY: faults
+faults: ext
+	PYTHONPATH=tests:tests/faults $(BIN)/python tests/faults/admin_run.py --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
 SECONDS ?= 10
 RUNS ?= -1

@@ -1,0 +1,257 @@
+"""Random admin work on a real broker that is killed again and again, and a model that knows all it acknowledged.
+
+    make faults KILLS=200 SEED=7
+
+A round: the broker starts, transactions and repeats of the last round are ended, `admin_look` looks at everything and
+`admin_world` judges it; then the workers of `admin_work` begin, and at a random moment the broker gets SIGKILL (or now
+and then SIGTERM, or SIGKILL after a look at rest). The seed fixes what each worker decides and when the broker dies,
+not what meets what in the broker: the same seed may find an anomaly one time and not another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from admin_look import Wire, look
+from admin_work import STEADY, Lifecycle, workers
+from admin_world import Anomaly, Topic, World
+from harness import BrokerProcess
+
+from penstock.errors import KafkaError
+
+FOLDERS = 3
+STORY_LINES = 60
+WORK_S = (0.3, 3.5)
+"""How long the broker lives under load, from and to."""
+PROPERTIES: dict[str, object] = {
+    "log.retention.ms": -1,
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 2,
+    "transaction.state.log.num.partitions": 2,
+    "log.retention.check.interval.ms": 300,
+    "log.initial.task.delay.ms": 0,
+    "log.cleaner.backoff.ms": 200,
+    "log.segment.delete.delay.ms": 300,
+}
+# What differs from start to start: how old checkpoints are, and how much there is to recover.
+DRAWN: dict[str, tuple[object, ...]] = {
+    "log.flush.offset.checkpoint.interval.ms": (200, 1000, 60_000),
+    "log.flush.interval.messages": (1, 1000, 9_223_372_036_854_775_807),
+    "num.recovery.threads.per.data.dir": (1, 2),
+}
+ERROR_LINE = re.compile(r"(ERROR|CRITICAL)\s+(.*)")
+VARYING = re.compile(r"[0-9a-f]{32}|/\S*/|\d+")
+
+
+@dataclass
+class Summary:
+    """What a run has come to."""
+
+    seed: int
+    kills: int = 0
+    stops: int = 0
+    anomalies: list[Anomaly] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)  # lines of the broker's log, without what varies
+    seconds: float = 0.0
+    stories: dict[bytes, list[str]] = field(default_factory=dict)  # what was done to topics with an anomaly
+
+    def report(self) -> str:
+        """The anomalies, and what was done last to each topic that has one."""
+        lines = [f"seed {self.seed}"]
+        for anomaly in self.anomalies:
+            lines.append(f"{anomaly.kind}: {anomaly.what}")
+            lines += [f"    {line}" for line in self.stories.get(anomaly.topic_id, [])[-STORY_LINES:]]
+        return "\n".join(lines)
+
+    def table(self) -> str:
+        """For people."""
+        found = Counter(anomaly.kind for anomaly in self.anomalies)
+        rows = [
+            ("seed", self.seed),
+            ("SIGKILL, SIGTERM", f"{self.kills}, {self.stops}"),
+            ("seconds", round(self.seconds)),
+            *sorted(self.counts.items()),
+            *((f"broker's log: {text}", count) for text, count in sorted(self.errors.items())),
+            *((kind, found[kind]) for kind in ("missing", "hidden", "offline", "extra")),
+            *sorted((kind, n) for kind, n in found.items() if kind not in ("missing", "hidden", "offline", "extra")),
+        ]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+class AdminRun:
+    """One run in a folder of its own; `run` plays it."""
+
+    def __init__(self, folder: Path, seed: int, *, stop_at_first: bool = False, verbose: bool = False) -> None:
+        self.dirs = [folder / f"disk{number}" for number in range(FOLDERS)]
+        others = ",".join(str(path) for path in self.dirs[1:])
+        self.broker = BrokerProcess(self.dirs[0], {**PROPERTIES, "log.dirs": others})
+        self.world = World()
+        self.workers = workers(self.world, self.dirs)
+        self.summary = Summary(seed)
+        self.seed = seed
+        self._stop_at_first = stop_at_first
+        self._verbose = verbose
+        self._logged = 0
+
+    async def run(self, kills: int) -> Summary:
+        """Rounds until so many kills; a last start and look after them."""
+        began = time.monotonic()
+        round_ = 0
+        try:
+            while await self._start(round_) and self.summary.kills < kills:
+                if self._stop_at_first and self.summary.anomalies:
+                    break
+                await self._work(round_)
+                self._say(round_)
+                round_ += 1
+        finally:
+            self.broker.close()
+            self.summary.counts = self.world.counts
+            self.summary.seconds = time.monotonic() - began
+        return self.summary
+
+    async def _start(self, round_: int) -> bool:
+        """Start the broker and look at it; False when it can't be started."""
+        dice = random.Random(f"{self.seed}/{round_}/properties")
+        self.broker.properties |= {name: dice.choice(values) for name, values in DRAWN.items()}
+        try:
+            self.broker.start()
+        except AssertionError as error:
+            self._add([Anomaly("no_start", str(error)[-2000:])])
+            return False
+        try:
+            await asyncio.gather(*(worker.begin(self.broker.port) for worker in self.workers))
+        except (KafkaError, AssertionError) as error:
+            self._add([Anomaly("no_answer", f"after a start: {error!r}")])
+        await self._look()
+        return True
+
+    async def _look(self) -> None:
+        wire = await Wire.open(self.broker.port)
+        try:
+            groups = [worker.group for worker in self.workers if hasattr(worker, "group")]
+            seen = await look(wire, self.world, self.dirs, groups)
+        except KafkaError as error:
+            self._add([Anomaly("no_answer", f"while looking: {error!r}")])
+        else:
+            self._add(self.world.judge(seen))
+            await self._repair()
+        finally:
+            wire.close()
+        self._read_log()
+
+    async def _repair(self) -> None:
+        """Delete topics with an anomaly, so that the run can go on to find others."""
+        lifecycle = next(worker for worker in self.workers if isinstance(worker, Lifecycle))
+        for topic in [topic for topic in self.world.topics.values() if topic.spoiled]:
+            await lifecycle.delete(topic)
+        for name in STEADY:
+            if name not in self.world.topics:
+                await lifecycle.create(name, (0.0, 0.9, 0.9, 0.9))
+
+    async def _work(self, round_: int) -> None:
+        """Let all work, and end the broker meanwhile."""
+        dice = random.Random(f"{self.seed}/{round_}/end")
+        work_s, how = dice.uniform(*WORK_S), dice.choices(("kill", "rest", "stop"), (70, 15, 15))[0]
+        ended = asyncio.Event()
+        tasks = [asyncio.create_task(worker.work(self.seed, round_, ended)) for worker in self.workers]
+        await asyncio.wait(tasks, timeout=work_s, return_when=asyncio.FIRST_EXCEPTION)
+        if not self.broker.running:
+            self._add([Anomaly("crashed", f"the broker ended by itself:\n{self.broker.log_text()[-2000:]}")])
+        if how == "rest":
+            ended.set()
+            await self._gather(tasks)
+            await self._look()
+        for worker in self.workers:
+            worker.ending = True
+        if how == "stop":
+            self.summary.stops += 1
+            code = await asyncio.to_thread(self.broker.stop)
+            if code:
+                self._add([Anomaly("unclean_stop", f"exit code {code}")])
+        else:
+            self.summary.kills += 1
+            self.broker.kill()
+        await self._gather(tasks)
+        for worker in self.workers:
+            worker.wire.close()
+
+    async def _gather(self, tasks: list[asyncio.Task[None]]) -> None:
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, (KafkaError, AssertionError)):
+                self._add([Anomaly("no_answer", repr(result))])
+            elif isinstance(result, BaseException):
+                raise result
+
+    def _read_log(self) -> None:
+        """Count what the broker complains of; an exception that it didn't expect is an anomaly."""
+        text = self.broker.log_text()
+        new, self._logged = text[self._logged :], len(text)
+        for found in ERROR_LINE.finditer(new):
+            self.summary.errors[VARYING.sub("#", found[2])[:110]] += 1
+        if "Traceback" in new:
+            self._add([Anomaly("trace", new[new.index("Traceback") :][:2000])])
+
+    def _add(self, anomalies: list[Anomaly]) -> None:
+        for anomaly in anomalies:
+            self.summary.anomalies.append(anomaly)
+            topic = self._topic(anomaly.topic_id)
+            if topic is not None:
+                self.summary.stories[anomaly.topic_id] = list(topic.told)
+            kills = f"seed {self.seed}, after {self.summary.kills} kills and {self.summary.stops} stops"
+            print(f"ANOMALY {anomaly.kind}: {anomaly.what} ({kills})", flush=True)
+            if topic is not None and self._verbose:
+                print("\n".join(f"    {line}" for line in topic.told[-STORY_LINES:]), flush=True)
+
+    def _topic(self, topic_id: bytes) -> Topic | None:
+        known = (topic for topic in self.world.topics.values() if topic.topic_id == topic_id)
+        return next(known, self.world.deleted.get(topic_id))
+
+    def _say(self, round_: int) -> None:
+        acknowledged = self.world.counts["acknowledged records"]
+        print(
+            f"round {round_}: {self.summary.kills} kills, {self.summary.stops} stops, {acknowledged} records acknowledged, "
+            f"{len(self.summary.anomalies)} anomalies",
+            flush=True,
+        )
+
+
+def play(folder: Path, seed: int, kills: int, *, stop_at_first: bool = False, verbose: bool = False) -> Summary:
+    """A whole run."""
+    return asyncio.run(AdminRun(folder, seed, stop_at_first=stop_at_first, verbose=verbose).run(kills))
+
+
+def main() -> int:
+    """The command behind `make faults`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=None, help="a random one unless given")
+    parser.add_argument("--first", action="store_true", help="end at the first anomaly")
+    parser.add_argument("--keep", action="store_true", help="leave the folder of the run")
+    given = parser.parse_args()
+    seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 31)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-faults-"))
+    print(f"seed {seed}, folder {folder}", flush=True)
+    summary = play(folder, seed, given.kills, stop_at_first=given.first, verbose=True)
+    print(summary.table())
+    if given.keep or summary.anomalies:
+        print(f"the broker's folders and its log are in {folder}")
+    else:
+        shutil.rmtree(folder)
+    return 1 if summary.anomalies else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

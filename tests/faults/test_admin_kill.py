@@ -1,0 +1,32 @@
+"""Random admin work under kill -9, for a short while: nothing acknowledged is missing, hidden, offline or comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from admin_run import play
+from admin_work import CHANGING, steps
+
+KILLS = 3
+SEEDS = (1, 20130101)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_broker_keeps_its_word_through_kills(tmp_path: Path, seed: int) -> None:
+    print("seed", seed)
+    summary = play(tmp_path, seed, KILLS)
+    print(summary.table())
+    assert summary.anomalies == [], summary.report()
+    done = ("CreateTopics", "DeleteTopics", "AlterReplicaLogDirs", "DeleteRecords", "IncrementalAlterConfigs", "EndTxn")
+    assert [name for name in done if not summary.counts[f"asked {name}"]] == []
+    assert summary.counts["acknowledged records"] > 1000 and summary.counts["records read"] > 1000
+
+
+def test_a_seed_decides_the_same_again() -> None:
+    drawn = []
+    for _ in range(2):
+        of_one = steps(7, 3, "mover", CHANGING, 0.05)
+        drawn.append([next(of_one) for _ in range(100)])
+    other = steps(8, 3, "mover", CHANGING, 0.05)
+    assert drawn[0] == drawn[1] != [next(other) for _ in range(100)]
