@@ -19,8 +19,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from admin_look import Wire, look
 from admin_work import STEADY, Lifecycle, workers
@@ -93,12 +95,14 @@ class Summary:
 class AdminRun:
     """One run in a folder of its own; `run` plays it."""
 
-    def __init__(self, folder: Path, seed: int, *, stop_at_first: bool = False, verbose: bool = False) -> None:
+    def __init__(
+        self, folder: Path, seed: int, *, without: Collection[str] = (), stop_at_first: bool = False, verbose: bool = False
+    ) -> None:
         self.dirs = [folder / f"disk{number}" for number in range(FOLDERS)]
         others = ",".join(str(path) for path in self.dirs[1:])
         self.broker = BrokerProcess(self.dirs[0], {**PROPERTIES, "log.dirs": others})
         self.world = World()
-        self.workers = workers(self.world, self.dirs)
+        self.workers = [worker for worker in workers(self.world, self.dirs) if worker.name not in without]
         self.summary = Summary(seed)
         self.seed = seed
         self._stop_at_first = stop_at_first
@@ -228,9 +232,9 @@ class AdminRun:
         )
 
 
-def play(folder: Path, seed: int, kills: int, *, stop_at_first: bool = False, verbose: bool = False) -> Summary:
-    """A whole run."""
-    return asyncio.run(AdminRun(folder, seed, stop_at_first=stop_at_first, verbose=verbose).run(kills))
+def play(folder: Path, seed: int, kills: int, **given: Any) -> Summary:
+    """A whole run; `given` as `AdminRun` has it."""
+    return asyncio.run(AdminRun(folder, seed, **given).run(kills))
 
 
 def main() -> int:
@@ -238,13 +242,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None, help="a random one unless given")
+    parser.add_argument("--without", default="", help="workers to leave out, as `mover,trimmer`")
     parser.add_argument("--first", action="store_true", help="end at the first anomaly")
     parser.add_argument("--keep", action="store_true", help="leave the folder of the run")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 31)
     folder = Path(tempfile.mkdtemp(prefix="penstock-faults-"))
     print(f"seed {seed}, folder {folder}", flush=True)
-    summary = play(folder, seed, given.kills, stop_at_first=given.first, verbose=True)
+    without = given.without.split(",")
+    summary = play(folder, seed, given.kills, without=without, stop_at_first=given.first, verbose=True)
     print(summary.table())
     if given.keep or summary.anomalies:
         print(f"the broker's folders and its log are in {folder}")
