@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from admin_world import Seen, SeenPartition, SeenTopic, World
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from history import decode
 
 from penstock.errors import ErrorCode, KafkaError
@@ -64,8 +65,8 @@ async def look(wire: Wire, world: World, dirs: Sequence[Path], groups: Iterable[
     for name, topic in seen.topics.items():
         own = world.topics.get(name)
         if own is None or not own.spoiled:
-            for index, partition in enumerate(topic.partitions):
-                await _read(wire, topic.topic_id, index, partition)
+            for index in range(len(topic.partitions)):
+                await _read(wire, name, topic, index)
     seen.groups = await _committed(wire, groups)
     lately = list(world.deleted)[-DELETED_LATELY:]
     asked = [m.MetadataRequest.MetadataRequestTopic(topic_id=one, name=None) for one in lately]
@@ -137,8 +138,10 @@ async def _ends(wire: Wire, name: str, partitions: list[SeenPartition]) -> bool:
     return at_rest
 
 
-async def _read(wire: Wire, topic_id: bytes, index: int, partition: SeenPartition) -> None:
-    """Read a partition from its start to its end, as one of committed records does, and as one of all."""
+async def _read(wire: Wire, name: str, topic: SeenTopic, index: int) -> None:
+    """Read a partition from its start to its end: all records, and which of them a reader of committed ones is shown."""
+    partitions = topic.partitions
+    partition = partitions[index]
     if partition.error:
         return
     offset = partition.log_start
@@ -151,13 +154,15 @@ async def _read(wire: Wire, topic_id: bytes, index: int, partition: SeenPartitio
             min_bytes=0,
             max_bytes=FETCH_BYTES,
             isolation_level=0 if waiting else 1,
-            topics=[kind.FetchTopic(topic_id=topic_id, partitions=[wanted])],
+            topics=[kind.FetchTopic(topic_id=topic.topic_id, partitions=[wanted])],
         )
         answer = (await wire.ask(request, 13)).responses[0].partitions[0]
-        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and answer.log_start_offset > offset:
-            partition.log_start = offset = answer.log_start_offset  # Retention was quicker.
-            partition.records, partition.committed = [], set()
-            continue
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await _ends(wire, name, partitions)
+            if partition.log_start > offset:  # Retention was quicker.
+                offset = partition.log_start
+                partition.records, partition.committed = [], set()
+                continue
         if answer.error_code:
             partition.error = f"Fetch at {offset} says {_name(answer.error_code)}"
             return
@@ -203,6 +208,24 @@ async def _committed(wire: Wire, groups: Iterable[str]) -> dict[tuple[str, str, 
             for one in topic.partitions:
                 if one.committed_offset >= 0:
                     found[group, topic.name, one.partition_index] = (one.committed_offset, one.metadata)
+    return found
+
+
+def consumed(bootstrap: str, topic: str, ends: Sequence[int]) -> set[tuple[int, int, str]]:
+    """(partition, offset, value) of all that librdkafka hands to a reader of committed records, up to the ends. Slow."""
+    settings = {"isolation.level": "read_committed", "enable.auto.commit": False, "log_level": 0}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "admin-run-reader", **settings})
+    found: set[tuple[int, int, str]] = set()
+    deadline = time.monotonic() + REST_S
+    for partition, end in enumerate(ends):
+        where = TopicPartition(topic, partition, OFFSET_BEGINNING)
+        consumer.assign([where])
+        # The position also passes control and aborted records, which are never shown.
+        while end > 0 and consumer.position([where])[0].offset < end and time.monotonic() < deadline:
+            for message in consumer.consume(1000, 0.1):
+                if message.error() is None:
+                    found.add((partition, message.offset(), decode(message.value())))
+    consumer.close()
     return found
 
 

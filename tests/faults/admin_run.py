@@ -24,16 +24,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from admin_look import Wire, look
+from admin_look import Wire, consumed, look
 from admin_work import STEADY, Lifecycle, workers
-from admin_world import Anomaly, Topic, World
+from admin_world import Anomaly, Seen, Topic, World
 from harness import BrokerProcess
 
 from penstock.errors import KafkaError
 
 FOLDERS = 3
 STORY_LINES = 60
-WORK_S = (0.3, 3.5)
+WORK_S = 0.3, 3.5
 """How long the broker lives under load, from and to."""
 PROPERTIES: dict[str, object] = {
     "log.retention.ms": -1,
@@ -96,7 +96,14 @@ class AdminRun:
     """One run in a folder of its own; `run` plays it."""
 
     def __init__(
-        self, folder: Path, seed: int, *, without: Collection[str] = (), stop_at_first: bool = False, verbose: bool = False
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        work_s: tuple[float, float] = WORK_S,
+        without: Collection[str] = (),
+        stop_at_first: bool = False,
+        verbose: bool = False,
     ) -> None:
         self.dirs = [folder / f"disk{number}" for number in range(FOLDERS)]
         others = ",".join(str(path) for path in self.dirs[1:])
@@ -107,15 +114,18 @@ class AdminRun:
         self.seed = seed
         self._stop_at_first = stop_at_first
         self._verbose = verbose
+        self._work_s = work_s
         self._logged = 0
+        self._seen = Seen(0)
 
     async def run(self, kills: int) -> Summary:
         """Rounds until so many kills; a last start and look after them."""
         began = time.monotonic()
         round_ = 0
         try:
-            while await self._start(round_) and self.summary.kills < kills:
-                if self._stop_at_first and self.summary.anomalies:
+            while await self._start(round_):
+                if self.summary.kills >= kills or (self._stop_at_first and self.summary.anomalies):
+                    await self._consume()
                     break
                 await self._work(round_)
                 self._say(round_)
@@ -142,15 +152,33 @@ class AdminRun:
         await self._look()
         return True
 
+    async def _consume(self) -> None:
+        """Another client's reader of committed records is shown the same, of a topic that nothing is removed from now."""
+        topic = self._seen.topics.get(STEADY[0])
+        if topic is None or self.world.live(STEADY[0]) is None:
+            return
+        ours = {
+            (index, offset, value)
+            for index, one in enumerate(topic.partitions)
+            for offset, _, value in one.records
+            if offset in one.committed
+        }
+        ends = [one.end for one in topic.partitions]
+        theirs = await asyncio.to_thread(consumed, self.broker.bootstrap, STEADY[0], ends)
+        self.world.counts["records read by librdkafka"] += len(theirs)
+        if ours != theirs:
+            what = f"{STEADY[0]}: librdkafka reads {sorted(theirs - ours)[:3]} more, {sorted(ours - theirs)[:3]} not"
+            self._add([Anomaly("readers_differ", what, topic.topic_id)])
+
     async def _look(self) -> None:
         wire = await Wire.open(self.broker.port)
         try:
             groups = [worker.group for worker in self.workers if hasattr(worker, "group")]
-            seen = await look(wire, self.world, self.dirs, groups)
+            self._seen = await look(wire, self.world, self.dirs, groups)
         except KafkaError as error:
             self._add([Anomaly("no_answer", f"while looking: {error!r}")])
         else:
-            self._add(self.world.judge(seen))
+            self._add(self.world.judge(self._seen))
             await self._repair()
         finally:
             wire.close()
@@ -168,7 +196,7 @@ class AdminRun:
     async def _work(self, round_: int) -> None:
         """Let all work, and end the broker meanwhile."""
         dice = random.Random(f"{self.seed}/{round_}/end")
-        work_s, how = dice.uniform(*WORK_S), dice.choices(("kill", "rest", "stop"), (70, 15, 15))[0]
+        work_s, how = dice.uniform(*self._work_s), dice.choices(("kill", "rest", "stop"), (70, 15, 15))[0]
         ended = asyncio.Event()
         tasks = [asyncio.create_task(worker.work(self.seed, round_, ended)) for worker in self.workers]
         await asyncio.wait(tasks, timeout=work_s, return_when=asyncio.FIRST_EXCEPTION)

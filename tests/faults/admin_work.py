@@ -648,6 +648,7 @@ class Confluent(Worker):
                     "bootstrap.servers": f"127.0.0.1:{port}",
                     "enable.idempotence": True,
                     "linger.ms": 2,
+                    "batch.size": 4000,  # below the smallest segment.bytes
                     "message.timeout.ms": 600_000,
                     "reconnect.backoff.ms": 20,
                     "reconnect.backoff.max.ms": 100,

@@ -21,8 +21,8 @@ Outcomes: OK = it happened; FAIL = it certainly did not; INFO = nobody knows. An
   committed, or was refused; group_stale: it was committed for a deleted topic of the same name;
 - leftover: a folder of a partition that there isn't, or of a move that has ended.
 
-The driver adds what it is told at once: storage_error, sequence_refused, no_answer, crashed, no_start, unclean_stop,
-and trace (an exception in the broker's log).
+The driver adds: storage_error, sequence_refused (no disk fails and nothing is out of order here), no_answer, crashed,
+no_start, unclean_stop, trace (an exception in the broker's log), readers_differ (librdkafka is shown something else).
 
 Lawful: a record before an acknowledged (or unknown) DeleteRecords; one that retention can have removed, which is as old
 as `retention.ms` was at any time since; one with a newer record of its key in a topic that ever was compacted; offsets
@@ -328,6 +328,7 @@ class World:
         """An offset is about to be committed."""
         commit = Commit(next(self._numbers), topic.topic_id, offset, transaction=whole)
         self.commits[key].append(commit)
+        self.tell(topic, f"{key[0]} commits {offset} of {key[2]} as {commit.number}")
         if whole is not None:
             whole.commits.append(commit)
         return commit
@@ -460,8 +461,9 @@ class World:
             if shown is not None and shown.doubtful:
                 self.commits[key] = [shown]
                 return
-            kind = "group_extra" if shown is None and metadata.startswith(topic_id.hex() or "none") else "group_stale"
-            yield Anomaly(kind, f"{where}: {offset} ({metadata}) is not of {topic_id.hex() or 'any topic'}", topic_id)
+            of = bytes.fromhex(metadata.partition("/")[0])
+            what = f"{where}: {offset} ({metadata}) is not of {topic_id.hex() or 'any topic'}"
+            yield Anomaly("group_extra" if of == topic_id else "group_stale", what, of)
             return
         if shown.number < certain:
             yield Anomaly("group_back", f"{where}: commit {shown.number} shows after {certain}", topic_id)

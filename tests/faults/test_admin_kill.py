@@ -8,14 +8,14 @@ import pytest
 from admin_run import play
 from admin_work import CHANGING, steps
 
-KILLS = 3
+KILLS = 4
 SEEDS = (1, 20130101)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_broker_keeps_its_word_through_kills(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
-    summary = play(tmp_path, seed, KILLS)
+    summary = play(tmp_path, seed, KILLS, work_s=(0.3, 2.0))
     print(summary.table())
     assert summary.anomalies == [], summary.report()
     done = ("CreateTopics", "DeleteTopics", "AlterReplicaLogDirs", "DeleteRecords", "IncrementalAlterConfigs", "EndTxn")
