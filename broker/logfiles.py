@@ -48,7 +48,7 @@ def read_file(path: Path, *, with_records: bool = False) -> Iterator[Row]:
         yield from _producers(path, SNAPSHOT)
     elif path.suffix == ".sequences":
         yield from _producers(path, SEQUENCE)
-    elif path.name.endswith("checkpoint") or path.suffix in (".properties", ".metadata"):
+    elif path.name.endswith(("checkpoint", "checkpoints")) or path.suffix in (".properties", ".metadata"):
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             yield {"line": number, "text": line}
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
@@ -107,3 +108,49 @@ def test_offsets_committed_to_a_topic_are_not_those_of_a_later_one(make_broker: 
     (committed,) = consumer.committed([TopicPartition("w", 0)], WAIT_S)
     consumer.close()
     assert committed.offset == OFFSET_INVALID
+
+
+def test_a_disk_that_comes_back_says_nothing_of_a_topic_made_meanwhile(make_broker: Make, tmp_path: Path) -> None:
+    """The topic is deleted while its log folder is away; the next of its name gets its place in that folder."""
+    second, away = tmp_path / "second", tmp_path / "away"
+    broker = make_broker(**{"log.dirs": str(second)})
+    create(broker.bootstrap, "other")
+    create(broker.bootstrap, "w")
+    assert (second / "w-0").is_dir()
+    write(broker.bootstrap, "w", [f"old {i}" for i in range(50)])
+    delete_before(broker.bootstrap, "w", 45)
+    broker.stop()
+    second.rename(away)
+    second.write_text("not a folder")
+    broker.start()
+    delete(broker.bootstrap, "w")
+    broker.kill()
+    second.unlink()
+    away.rename(second)
+    broker.start()
+    create(broker.bootstrap, "w")
+    values = [f"new {i}" for i in range(20)]
+    write(broker.bootstrap, "w", values)
+    assert (second / "w-0").is_dir() and list(second.glob("w-0.*-stray"))
+    broker.kill()
+    broker.start()
+    assert offsets(broker.bootstrap, "w") == (0, 20), broker.log_text()
+    assert read(broker.bootstrap, "w") == values
+
+
+def test_deleted_records_stay_deleted_when_a_kill_comes_between_the_files(make_broker: Make) -> None:
+    broker = make_broker()
+    create(broker.bootstrap, "w")
+    write(broker.bootstrap, "w", [f"old {i}" for i in range(50)])
+    broker.stop()
+    broker.environment["PENSTOCK_FAILPOINTS"] = "checkpoints.written=kill"
+    broker.start()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_records([TopicPartition("w", 0, 45)])
+    until(lambda: not broker.running, "the kill", broker.log_text)
+    del admin
+    broker.close()
+    del broker.environment["PENSTOCK_FAILPOINTS"]
+    broker.start()
+    assert offsets(broker.bootstrap, "w") == (45, 50)
+    assert "WARNING" not in broker.log_text()
