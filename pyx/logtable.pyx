@@ -249,8 +249,8 @@ cdef class LogTable(LogSetOwner):
                 led.folder.checkpoints.drop(key)
                 if known.topic_id is not None and max(known.log_start, known.recovery_point) > 0:
                     _log.warning(
-                        "topic=%s partition=%d: its log had records up to offset %d or more, and `%s` is gone: it begins anew",
-                        topic, partition, max(known.log_start, known.recovery_point), path,
+                        "topic=%s partition=%d: its log had records up to offset %d or more, and `%s` is gone: "
+                        "it begins anew", topic, partition, max(known.log_start, known.recovery_point), path,
                     )
                 known = led.folder.checkpoints.of(key, topic_id)
             p = led.p
@@ -292,13 +292,13 @@ cdef class LogTable(LogSetOwner):
         if known.topic_id is not None:
             if log_start > report.end_found:
                 _log.warning(
-                    "topic=%s partition=%d: its log ends at offset %d, before its log start %d: all of it was deleted by "
-                    "request, and it goes on at %d", topic, partition, report.end_found, log_start, log_start,
+                    "topic=%s partition=%d: its log ends at offset %d, before its log start %d: all of it was deleted "
+                    "by request, and it goes on at %d", topic, partition, report.end_found, log_start, log_start,
                 )
         elif log_start > p.log.log_end:
             _log.warning(
-                "topic=%s partition=%d: the log start %d of an unchecked file lies beyond its log end %d and isn't applied",
-                topic, partition, log_start, p.log.log_end,
+                "topic=%s partition=%d: the log start %d of an unchecked file lies beyond its log end %d and isn't "
+                "applied", topic, partition, log_start, p.log.log_end,
             )
         elif log_start > p.log.log_start:
             with nogil:

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from harness import BrokerProcess
 from patience import until
-from test_name_again import create, delete_before, offsets, read, write
+from test_name_again import WAIT_S, create, delete_before, write
 
 from penstock.broker import Broker
 
 OURS = "penstock-checkpoints"
 STARTS = "log-start-offset-checkpoint"
 FILES = [OURS, STARTS, "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint"]
+TOPICS = ("t", "plain")
 SEED = 20131122
 PROPERTIES: dict[str, object] = {
     "log.retention.ms": -1,
@@ -49,7 +51,16 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 def state(bootstrap: str) -> State:
-    return {topic: (offsets(bootstrap, topic), sorted(set(read(bootstrap, topic)))) for topic in ("t", "plain")}
+    """Where the logs begin and end, and all that a consumer sees of them."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
+    ends = {topic: consumer.get_watermark_offsets(TopicPartition(topic, 0), WAIT_S) for topic in TOPICS}
+    consumer.assign([TopicPartition(topic, 0, first) for topic, (first, _) in ends.items()])
+    values: dict[str, list[str]] = {topic: [] for topic in TOPICS}
+    while sum(map(len, values.values())) < sum(end - first for first, end in ends.values()):
+        (message,) = consumer.consume(1, WAIT_S)
+        values[message.topic()].append(message.value().decode())
+    consumer.close()
+    return {topic: (ends[topic], sorted(values[topic])) for topic in TOPICS}
 
 
 @pytest.fixture(scope="module")
