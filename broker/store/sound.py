@@ -95,13 +95,17 @@ def _explained(path: Path, where: str, error: sqlite3.Error) -> StoreError:
     name = getattr(error, "sqlite_errorname", None) or "SQLITE_ERROR"
     refused = _disk_refuses(path)
     if refused is not None:
-        what = os.strerror(refused.errno or errno.EIO)
-        return StoreDiskError(where, f"the disk gives no bytes of `{path}` ({what}); the file itself may well be sound")
+        return StoreDiskError(where, _gives_nothing(path, refused))
     if name.startswith(("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_READONLY")):
         return StoreDiskError(where, f"the disk of `{path}` refuses it: {error} ({name})")
     if name.startswith("SQLITE_BUSY"):
         return StoreError(where, f"another program has locked the metadata store `{path}`")
     return DamagedStoreError(str(path), f"it is damaged: {error}")
+
+
+def _gives_nothing(path: Path, error: OSError) -> str:
+    what = os.strerror(error.errno or errno.EIO)
+    return f"the disk gives no bytes of `{path}` ({what}); the file may well be sound: see to the disk first"
 
 
 def _disk_refuses(path: Path) -> OSError | None:
@@ -130,11 +134,13 @@ class LastChange:
         self._fd = -1
 
     def read(self) -> int | None:
-        """The number; None: the file isn't there, or says nothing. Raises OSError."""
+        """The number; None: the file isn't there, or says nothing. Raises StoreDiskError."""
         try:
             line = self._path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StoreDiskError(str(self._path), _gives_nothing(self._path, error)) from error
         number, _, crc = line.decode("ascii", "replace").strip().partition(" ")
         right = number.isdigit() and crc == f"{zlib.crc32(number.encode()):08x}"
         return int(number) if right else None

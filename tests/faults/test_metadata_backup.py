@@ -1,0 +1,303 @@
+"""Backups of the metadata store: taken, kept, and put back, with what an older one doesn't know."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from asking import end_offset, names, produce, refused
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+)
+from harness import BrokerProcess, WireConnection
+from metadata_store import FILE, lose_store, put_node
+from patience import until
+
+from penstock import failpoints
+from penstock.broker import backups, metadata
+from penstock.broker.store.sound import check
+from penstock.pyx.wire.messages import InitProducerIdRequest
+
+WAIT_S = 60.0
+PROPERTIES: dict[str, object] = {
+    "penstock.ballast.bytes": 0,
+    "transaction.state.log.num.partitions": 1,
+    "log.retention.check.interval.ms": 100,
+    "log.initial.task.delay.ms": 0,
+}
+NEWEST, OLDER = f"{FILE}.backup", f"{FILE}.backup.1"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    made = BrokerProcess(tmp_path / "data", PROPERTIES).start()
+    yield made
+    made.close()
+
+
+def create(broker: BrokerProcess, *topics: str, **configs: str) -> None:
+    given = {key.replace("_", "."): value for key, value in configs.items()}
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in client.create_topics([NewTopic(topic, 1, config=given) for topic in topics]).values():
+        future.result(WAIT_S)
+
+
+def delete(broker: BrokerProcess, topic: str) -> None:
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    client.delete_topics([topic])[topic].result(WAIT_S)
+
+
+def alter(broker: BrokerProcess, topic: str, key: str, value: str) -> None:
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+
+def own_configs(broker: BrokerProcess, topic: str) -> dict[str, str]:
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    entries = client.describe_configs([resource])[resource].result(WAIT_S)
+    source = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {name: entry.value for name, entry in entries.items() if entry.source == source}
+
+
+def producer_id(broker: BrokerProcess) -> int:
+    with WireConnection(broker.bootstrap) as wire:
+        given: int = wire.ask(InitProducerIdRequest(transactional_id=None), 4).producer_id
+    return given
+
+
+def changes_of(data: Path) -> int:
+    return int((data / f"{FILE}.changes").read_text().split()[0])
+
+
+def until_backed_up(broker: BrokerProcess, folder: Path | None = None) -> None:
+    """Until the newest backup has all that was changed."""
+    newest = (folder or broker.data) / NEWEST
+
+    def latest() -> bool:
+        return newest.exists() and check(newest) == changes_of(broker.data)
+
+    until(latest, "a backup", broker.log_text)
+
+
+def break_store(broker: BrokerProcess) -> None:
+    """A page of zeros in the middle of what the broker has left, which no write-ahead log puts right."""
+    (broker.data / f"{FILE}-wal").unlink(missing_ok=True)
+    with (broker.data / FILE).open("r+b") as file:
+        file.seek(4096)
+        file.write(bytes(4096))
+
+
+def refusal(broker: BrokerProcess) -> str:
+    said = refused(*broker.command()[4:])
+    complaints = [line for line in said.stderr.splitlines() if line.startswith("penstock: ")]
+    assert said.returncode == 1 and len(complaints) == 1 and "Traceback" not in said.stderr, said.stderr
+    return complaints[0]
+
+
+def restore(broker: BrokerProcess) -> None:
+    broker.arguments = ["--restore-metadata"]
+    broker.start()
+    broker.arguments = []
+
+
+def test_the_backup_of_the_last_state_brings_all_of_it_back(broker: BrokerProcess) -> None:
+    create(broker, "kept", retention_ms="12345678")
+    assert produce(broker, "kept", 10) == 0
+    assert broker.stop() == 0
+    break_store(broker)
+    said = refusal(broker)
+    assert "it is damaged" in said and str(broker.data / NEWEST) in said and "it lacks nothing" in said
+    damaged = (broker.data / FILE).read_bytes()
+    restore(broker)
+    assert own_configs(broker, "kept") == {"retention.ms": "12345678"}
+    assert end_offset(broker, "kept") == 10
+    assert any(file.read_bytes() == damaged for file in broker.data.glob(f"{FILE}.aside-*")), "it is set aside"
+    broker.restart()
+    assert own_configs(broker, "kept") == {"retention.ms": "12345678"}
+
+
+def test_two_generations_lie_in_two_folders(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    broker = BrokerProcess(tmp_path / "data", {**PROPERTIES, "log.dirs": str(other)}).start()
+    try:
+        create(broker, "first")
+        until_backed_up(broker, other)
+        create(broker, "second")
+        until_backed_up(broker, other)
+        assert broker.stop() == 0
+        for folder in (broker.data, other):
+            assert check(folder / NEWEST) == changes_of(broker.data) > check(folder / OLDER) > 0
+        # The first folder is lost but for its identity, the second has enough of a store.
+        lose_store(broker.data, backups=True)
+        (other / NEWEST).write_bytes(b"rotten" * 1000)
+        assert str(other / OLDER) in refusal(broker)
+        restore(broker)
+        assert "first" in names(broker)
+    finally:
+        broker.close()
+
+
+def test_a_backup_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", PROPERTIES)
+    broker.data.mkdir()
+    obstacle = broker.data / f"{NEWEST}.tmp"
+    obstacle.mkdir()
+    try:
+        broker.start()
+        create(broker, "t")
+        until(lambda: "can't be written" in broker.log_text(), "a warning", broker.log_text)
+        obstacle.rmdir()
+        create(broker, "u")
+        until_backed_up(broker)
+        assert broker.log_text().count("can't be written") == 1 and "ERROR" not in broker.log_text()
+        assert broker.stop() == 0
+    finally:
+        broker.close()
+
+
+def test_an_older_backup_deletes_nothing_and_repeats_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Since it was taken a topic was created, one deleted, one made anew, one altered, and producer ids were given."""
+    create(broker, "altered", "deleted", "anew", retention_ms="60000")
+    for topic in ("altered", "deleted", "anew"):
+        assert produce(broker, topic, 1) == 0
+    until_backed_up(broker)
+    shutil.copy(broker.data / NEWEST, tmp_path / "old")
+    alter(broker, "altered", "retention.ms", "-1")
+    create(broker, "created")
+    delete(broker, "deleted")
+    delete(broker, "anew")
+    create(broker, "anew")
+    month_ago_ms = int((time.time() - 30 * 24 * 3600) * 1000)
+    for topic in ("altered", "created", "anew"):
+        assert produce(broker, topic, 5, month_ago_ms) == 0
+    given = producer_id(broker)
+    for _ in range(3):  # Each start raises the epochs of leaders.
+        broker.restart()
+    assert broker.stop() == 0
+    epoch_before = (broker.data / "altered-0" / "leader-epoch-checkpoint").read_text()
+    for name in (NEWEST, OLDER):
+        shutil.copy(tmp_path / "old", broker.data / name)
+    break_store(broker)
+    lacked = changes_of(broker.data) - check(tmp_path / "old")
+    assert f"it lacks the last {lacked} changes" in refusal(broker)
+    restore(broker)
+    said = broker.log_text()
+    # What was created since is left where it is.
+    assert names(broker) >= {"altered", "deleted", "anew"} and "created" not in names(broker)
+    assert f"the folder {broker.data / 'created-0'} belongs to no topic; it is left alone" in said
+    assert list((broker.data / "created-0").glob("*.log"))
+    # What was deleted since comes back empty, with words.
+    assert "topic=deleted: no log folder holds 1 of its 1 partitions" in said
+    # The records of the new topic of an old name are not taken for the old one's.
+    assert "topic=anew partition=0 can't be opened" in said and "belongs to a topic with the id" in said
+    assert sum(file.stat().st_size for file in (broker.data / "anew-0").glob("*.log")) > 0
+    # Configs may be older than the records: nothing is deleted by them.
+    assert own_configs(broker, "altered") == {"retention.ms": "60000", "penstock.configs.confirmed": "false"}
+    create(broker, "short", retention_ms="60000")
+    assert produce(broker, "short", 5, month_ago_ms) == 0
+
+    def gone() -> bool:
+        return "deleted 1 segments" in broker.log_text() and "topic=short" in broker.log_text().split("deleted 1 seg")[-1]
+
+    until(gone, "retention", broker.log_text)
+    assert end_offset(broker, "altered") == 6
+    assert "topic=altered" not in "".join(line for line in broker.log_text().splitlines() if "deleted 1 seg" in line)
+    # Neither a producer id nor a leader epoch is given twice.
+    assert producer_id(broker) > given + (1 << 39)
+    assert produce(broker, "altered", 1) == 0
+    epochs = (broker.data / "altered-0" / "leader-epoch-checkpoint").read_text().split()
+    assert epochs[:2] == ["0", str(int(epoch_before.split()[1]) + 1)] and int(epochs[-2]) > int(epoch_before.split()[-2])
+    broker.restart()
+    assert own_configs(broker, "altered")["penstock.configs.confirmed"] == "false"
+
+
+def test_a_deletion_that_an_older_store_knows_of_spares_a_later_topic(broker: BrokerProcess) -> None:
+    create(broker, "t")
+    broker.kill()
+    put_node(broker.data, "/admin/delete_topics", b'{"version":1,"topics":["t"]}')
+    metadata_file = broker.data / "t-0" / "partition.metadata"
+    metadata_file.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
+    broker.start()
+    assert "t" not in names(broker) and metadata_file.exists()
+    assert "belongs to another topic of this name; it is left alone" in broker.log_text()
+
+
+DECLARED = [*failpoints.declared("metadata."), *failpoints.declared("backups.")]
+
+
+def test_there_are_failpoints() -> None:
+    assert {metadata.COPIED, metadata.SET_ASIDE, metadata.RESTORED, backups.WRITTEN, backups.MOVED} == set(DECLARED)
+
+
+@pytest.mark.parametrize("point", DECLARED)
+def test_a_kill_at_each_step_leaves_a_store_or_a_backup(broker: BrokerProcess, point: str) -> None:
+    create(broker, "kept", retention_ms="12345678")
+    until_backed_up(broker)
+    assert broker.stop() == 0
+    if point.startswith("metadata."):
+        break_store(broker)
+        broker.arguments = ["--restore-metadata"]
+    broker.environment["PENSTOCK_FAILPOINTS"] = f"{point}=kill"
+    try:
+        broker.start()
+    except AssertionError:
+        pass
+    else:
+        until(lambda: not broker.running, "the kill", broker.log_text)
+    broker.close()
+    broker.environment.clear()
+    broker.arguments = []
+    if point.startswith("metadata.") and point != metadata.RESTORED:
+        assert "--restore-metadata" in refusal(broker)
+        restore(broker)
+    else:
+        broker.start()
+    assert own_configs(broker, "kept")["retention.ms"] == "12345678"
+    assert backups.found([broker.data])
+
+
+def test_a_store_of_an_earlier_version_gets_checksums(broker: BrokerProcess) -> None:
+    create(broker, "kept", retention_ms="12345678")
+    assert broker.stop() == 0
+    lose = [file for file in broker.data.iterdir() if file.name.startswith(f"{FILE}.")]
+    for file in lose:
+        file.unlink()
+    with sqlite3.connect(broker.data / FILE) as database:
+        database.execute("ALTER TABLE node DROP COLUMN crc")
+        database.execute("DELETE FROM counter WHERE name = 'digest'")
+    broker.start()
+    assert own_configs(broker, "kept") == {"retention.ms": "12345678"}
+    assert broker.stop() == 0
+    with sqlite3.connect(broker.data / FILE) as database:
+        database.execute("UPDATE node SET data = x'00' WHERE path = '/config/topics/kept'")
+    assert "the checksum of the node `/config/topics/kept` is wrong" in refusal(broker)
+
+
+def test_a_topic_made_anew_has_its_own_configs_only(broker: BrokerProcess) -> None:
+    """Created, altered, deleted and made anew, with kills in between: no node of an earlier topic holds for a later one."""
+    for number in range(4):
+        configs = {"retention_ms": str(1000 + number)} if number % 2 else {}
+        create(broker, "t", **configs)
+        assert own_configs(broker, "t") == {key.replace("_", "."): value for key, value in configs.items()}
+        alter(broker, "t", "segment.ms", "77777")
+        broker.kill()
+        broker.start()
+        assert own_configs(broker, "t")["segment.ms"] == "77777"
+        delete(broker, "t")
+        if number == 2:
+            broker.kill()
+            broker.start()
+    assert "t" not in names(broker)
