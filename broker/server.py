@@ -122,6 +122,8 @@ class Server:
         data_plane = self._data_plane = self._bind()
         self._undo.append(lambda: self._stop_data_plane(data_plane))
         self._limits = Limits(data_plane, self.config)
+        # Until logs are opened, a start that is refused leaves the folders as clean as they were.
+        self._clean = all(log_dir.was_clean for log_dir in dirs.online)
         store = await open_store(dirs, self._way)
         self._undo.append(store.close)
         threads = self.config["num.recovery.threads.per.data.dir"] * len(dirs.online)
@@ -134,6 +136,7 @@ class Server:
         await self._load_altered(store)
         topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor, opening)
         self._undo.append(lambda: self._stop_opening(topics))
+        self._clean = False
         await topics.load(controller_epoch)
         coordinators = Coordinators()
         context = Context(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import faultio
 import pytest
 from asking import end_offset, names, produce, refused
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -25,6 +29,7 @@ from patience import until
 
 from penstock import failpoints
 from penstock.broker import backups, metadata
+from penstock.broker.folder import CLEAN_SHUTDOWN
 from penstock.broker.store.sound import check
 from penstock.pyx.wire.messages import InitProducerIdRequest
 
@@ -119,6 +124,7 @@ def test_the_backup_of_the_last_state_brings_all_of_it_back(broker: BrokerProces
     assert broker.stop() == 0
     break_store(broker)
     said = refusal(broker)
+    assert (broker.data / CLEAN_SHUTDOWN).exists(), "what is refused leaves the folder as clean as it was"
     assert "it is damaged" in said and str(broker.data / NEWEST) in said and "it lacks nothing" in said
     damaged = (broker.data / FILE).read_bytes()
     restore(broker)
@@ -301,3 +307,30 @@ def test_a_topic_made_anew_has_its_own_configs_only(broker: BrokerProcess) -> No
             broker.kill()
             broker.start()
     assert "t" not in names(broker)
+
+
+def test_a_deletion_that_the_store_refuses_to_end_is_not_in_the_way_of_a_new_topic(tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    control.touch()
+    environment = {
+        "LD_PRELOAD": str(faultio.build(tmp_path)),
+        "FAULT_CTL": str(control),
+        "PENSTOCK_FAILPOINTS": "topics.emptied=delay:3000",
+    }
+    broker = BrokerProcess(tmp_path / "data", PROPERTIES, environment=environment).start()
+    try:
+        create(broker, "t", retention_ms="12345678")
+        with ThreadPoolExecutor(1) as thread:
+            deleting = thread.submit(delete, broker, "t")
+            until(lambda: not (broker.data / "t-0").exists(), "the log's end", broker.log_text)
+            control.write_text(f"write {errno.ENOSPC} {FILE}\n")
+            with pytest.raises(KafkaException, match=r"KAFKA_STORAGE_ERROR|Disk error"):
+                deleting.result(WAIT_S)
+        control.write_text("")
+        create(broker, "t")
+        assert own_configs(broker, "t") == {}
+        broker.kill()
+        broker.start()
+        assert own_configs(broker, "t") == {}
+    finally:
+        broker.close()
