@@ -59,6 +59,9 @@ def command(
     standard error.
 
     Example: penstock broker --listen 127.0.0.1:9092 --data /var/lib/penstock
+
+    Example, after it has said that its metadata store is damaged:
+    penstock broker --data /var/lib/penstock --restore-metadata
     """
     config = load(config_path, overrides)
     folder = _data_folder(config, data)

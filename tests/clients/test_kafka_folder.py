@@ -90,3 +90,11 @@ def test_a_clean_kafka_folder_opens(tmp_path: Path, version: str) -> None:
         broker.stop()
     assert sorted(path.name for path in (data / "__cluster_metadata-0").iterdir()) == metadata_log
     assert (data / "plain-0" / "partition.metadata").read_text().split() == identity
+    # What we write into it is not in Kafka's way, and stays.
+    assert "penstock.metadata.store=metadata.db" in (data / "meta.properties").read_text().splitlines()
+    kafka.start()
+    try:
+        assert read(kafka.bootstrap, "plain", 3) == before["plain"]
+    finally:
+        kafka.stop()
+    assert "penstock.metadata.store=metadata.db" in (data / "meta.properties").read_text().splitlines()
