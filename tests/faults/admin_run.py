@@ -186,12 +186,14 @@ class AdminRun:
 
     async def _repair(self) -> None:
         """Delete topics with an anomaly, so that the run can go on to find others."""
-        lifecycle = next(worker for worker in self.workers if isinstance(worker, Lifecycle))
+        lifecycle = Lifecycle("repair", self.world, self.dirs, ())
+        await lifecycle.begin(self.broker.port)
         for topic in [topic for topic in self.world.topics.values() if topic.spoiled]:
             await lifecycle.delete(topic)
         for name in STEADY:
             if name not in self.world.topics:
                 await lifecycle.create(name, (0.0, 0.9, 0.9, 0.9))
+        lifecycle.wire.close()
 
     async def _work(self, round_: int) -> None:
         """Let all work, and end the broker meanwhile."""

@@ -113,7 +113,12 @@ class Worker:
         for step in steps(seed, round_, self.name, self.names, self.pause_s):
             if ended.is_set() or self.wire.connection.closed:
                 return
-            await self.step(step)
+            try:
+                await self.step(step)
+            except KafkaError:
+                if not self.ending:
+                    raise
+                return
             await asyncio.sleep(step.pause_s)
 
     async def step(self, step: Step) -> None:
@@ -212,8 +217,47 @@ class Lifecycle(Worker):
         self.world.tell(topic, f"{key}={value}: {outcome.value}")
 
 
-class Mover(Worker):
-    """Moves partitions between log folders, often again before a move has ended."""
+class PatientMover(Worker):
+    """Moves a partition and waits until that has ended, before it moves another."""
+
+    async def step(self, step: Step) -> None:
+        topic = self.world.live(step.name)
+        if topic is None:
+            return
+        index = int(step.numbers[0] * len(topic.partitions))
+        log_dir = self.dirs[int(step.numbers[1] * len(self.dirs))]
+        code = await self.move(topic, [index], log_dir)
+        kind = m.DescribeLogDirsRequest
+        asked = kind(topics=[kind.DescribableLogDirTopic(topic=topic.name, partitions=[index])])
+        deadline = time.monotonic() + PATIENCE_S
+        while code == E.NONE:
+            answer = await self.ask(asked, 4)
+            if answer is None:
+                return
+            places = [one for there in answer.results for named in there.topics for one in named.partitions]
+            if not any(one.is_future_key for one in places):
+                return
+            if time.monotonic() > deadline:
+                self.world.report("hanging", f"the move of {topic.name}-{index} doesn't end", topic)
+                return
+            await asyncio.sleep(0.01)
+
+    async def move(self, topic: Topic, indexes: list[int], log_dir: Path) -> int | None:
+        """Begin to move partitions; the highest code, None when nobody knows."""
+        kind = m.AlterReplicaLogDirsRequest
+        listed = kind.AlterReplicaLogDirTopic(name=topic.name, partitions=indexes)
+        answer = await self.ask(kind(dirs=[kind.AlterReplicaLogDir(path=str(log_dir), topics=[listed])]), 2)
+        if answer is None:
+            return None
+        codes = [one.error_code for one in answer.results[0].partitions]
+        for code in codes:
+            self.judge("AlterReplicaLogDirs", code, topic)
+        self.world.tell(topic, f"move {indexes} to {log_dir.name}: {[E(code).name for code in codes]}")
+        return max(codes)
+
+
+class Mover(PatientMover):
+    """Moves one partition or all of a topic, and often again before a move has ended."""
 
     pause_s = 0.04
 
@@ -222,20 +266,11 @@ class Mover(Worker):
         if topic is None:
             return
         which, where, *targets = step.numbers
-        index = int(where * len(topic.partitions))
-        moved = list(range(len(topic.partitions))) if which < 0.3 else [index]
+        indexes = list(range(len(topic.partitions)))
         for target in targets[: 1 + int(which * 3)]:
-            log_dir = self.dirs[int(target * len(self.dirs))]
-            kind = m.AlterReplicaLogDirsRequest
-            listed = kind.AlterReplicaLogDirTopic(name=topic.name, partitions=moved)
-            asked = kind(dirs=[kind.AlterReplicaLogDir(path=str(log_dir), topics=[listed])])
-            answer = await self.ask(asked, 2)
-            if answer is None:
+            moved = indexes if which < 0.3 else indexes[int(where * len(indexes)) :][:1]
+            if await self.move(topic, moved, self.dirs[int(target * len(self.dirs))]) is None:
                 return
-            codes = [one.error_code for one in answer.results[0].partitions]
-            for code in codes:
-                self.judge("AlterReplicaLogDirs", code, topic)
-            self.world.tell(topic, f"move {moved} to {log_dir.name}: {[E(code).name for code in codes]}")
 
 
 class Trimmer(Worker):
@@ -700,6 +735,7 @@ def workers(world: World, dirs: Sequence[Path]) -> list[Worker]:
     return [
         Lifecycle("life-0", world, dirs, ("steady-0", "turn-0", "turn-2", "turn-4")),
         Lifecycle("life-1", world, dirs, ("steady-1", "turn-1", "turn-3")),
+        PatientMover("patient-mover", world, dirs),
         Mover("mover", world, dirs),
         Trimmer("trimmer", world, dirs),
         Plain("plain", world, dirs),

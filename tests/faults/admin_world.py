@@ -229,6 +229,8 @@ class World:
         self.counts: Counter[str] = Counter()
         self.at_once: list[Anomaly] = []
         self._doubtful_starts: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._stale: set[tuple[GroupKey, str]] = set()  # reported; they show until something else is committed
+        self._left: set[str] = set()
         self._numbers = itertools.count(1)
         self._began_s = time.monotonic()
 
@@ -348,7 +350,8 @@ class World:
         for whole in self.transactions:
             found += _settle(whole, *views[whole])
         self.transactions = [whole for whole in self.transactions if whole.outcome is INFO and whole in views]
-        found += [Anomaly("leftover", what) for what in seen.leftovers]
+        found += [Anomaly("leftover", what) for what in seen.leftovers if what not in self._left]
+        self._left.update(seen.leftovers)
         self._doubtful_starts.clear()
         broken = {anomaly.topic_id for anomaly in found}
         for topic in self.topics.values():
@@ -430,7 +433,7 @@ class World:
                 yield "extra", f"{value} at {offset} was refused, or wasn't there before"
             elif record.key != key or record.offset not in (None, offset):
                 yield "changed", f"{value} at {offset} with key {key!r}; it was {record.key!r} at {record.offset}"
-            else:
+            elif seen.stable_end == seen.end:
                 yield from _judge_view(record, offset, seen, views)
         yield from _judge_missing(topic, partition, seen, found)
         _settle_partition(partition, seen, found)
@@ -463,7 +466,9 @@ class World:
                 return
             of = bytes.fromhex(metadata.partition("/")[0])
             what = f"{where}: {offset} ({metadata}) is not of {topic_id.hex() or 'any topic'}"
-            yield Anomaly("group_extra" if of == topic_id else "group_stale", what, of)
+            if (key, metadata) not in self._stale:
+                yield Anomaly("group_extra" if of == topic_id else "group_stale", what, of)
+            self._stale.add((key, metadata))
             return
         if shown.number < certain:
             yield Anomaly("group_back", f"{where}: commit {shown.number} shows after {certain}", topic_id)
