@@ -35,6 +35,9 @@ FOLDERS = 3
 STORY_LINES = 60
 WORK_S = 0.3, 3.5
 """How long the broker lives under load, from and to."""
+KILLED_STARTS = 0.2
+"""Part of the starts that are killed before they end, within START_S."""
+START_S = 0.6
 PROPERTIES: dict[str, object] = {
     "log.retention.ms": -1,
     "group.initial.rebalance.delay.ms": 0,
@@ -140,6 +143,11 @@ class AdminRun:
         """Start the broker and look at it; False when it can't be started."""
         dice = random.Random(f"{self.seed}/{round_}/properties")
         self.broker.properties |= {name: dice.choice(values) for name, values in DRAWN.items()}
+        if dice.random() < KILLED_STARTS and round_:
+            self.broker.launch()
+            await asyncio.sleep(dice.uniform(0, START_S))
+            self.broker.kill()
+            self.world.counts["kills in a start"] += 1
         try:
             self.broker.start()
         except AssertionError as error:

@@ -8,7 +8,7 @@ import pytest
 from admin_run import play
 from admin_work import CHANGING, steps
 
-KILLS = 4
+KILLS = 3
 SEEDS = (1, 20130101)
 
 
