@@ -95,7 +95,9 @@ async def _glance(wire: Wire, spoiled: set[str]) -> tuple[Seen, bool]:
         topic.configs = await _configs(wire, name)
     moving = await _places(wire, seen)
     for name, topic in seen.topics.items():
-        at_rest = (await _ends(wire, name, topic.partitions) or name in spoiled) and at_rest
+        served = await _ends(wire, name, topic.partitions)
+        placed = all(len(one.dirs) == 1 for one in topic.partitions)
+        at_rest = at_rest and (name in spoiled or (served and placed))
     return seen, at_rest and not moving
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import re
 import shutil
@@ -126,11 +127,11 @@ class AdminRun:
         began = time.monotonic()
         round_ = 0
         try:
-            while await self._start(round_):
+            while await self.start(round_):
                 if self.summary.kills >= kills or (self._stop_at_first and self.summary.anomalies):
                     await self._consume()
                     break
-                await self._work(round_)
+                await self.work(round_)
                 self._say(round_)
                 round_ += 1
         finally:
@@ -139,7 +140,7 @@ class AdminRun:
             self.summary.seconds = time.monotonic() - began
         return self.summary
 
-    async def _start(self, round_: int) -> bool:
+    async def start(self, round_: int) -> bool:
         """Start the broker and look at it; False when it can't be started."""
         dice = random.Random(f"{self.seed}/{round_}/properties")
         self.broker.properties |= {name: dice.choice(values) for name, values in DRAWN.items()}
@@ -203,7 +204,7 @@ class AdminRun:
                 await lifecycle.create(name, (0.0, 0.9, 0.9, 0.9))
         lifecycle.wire.close()
 
-    async def _work(self, round_: int) -> None:
+    async def work(self, round_: int) -> None:
         """Let all work, and end the broker meanwhile."""
         dice = random.Random(f"{self.seed}/{round_}/end")
         work_s, how = dice.uniform(*self._work_s), dice.choices(("kill", "rest", "stop"), (70, 15, 15))[0]
@@ -287,8 +288,10 @@ def main() -> int:
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 31)
     folder = Path(tempfile.mkdtemp(prefix="penstock-faults-"))
     print(f"seed {seed}, folder {folder}", flush=True)
-    without = given.without.split(",")
-    summary = play(folder, seed, given.kills, without=without, stop_at_first=given.first, verbose=True)
+    run = AdminRun(folder, seed, without=given.without.split(","), stop_at_first=given.first, verbose=True)
+    with contextlib.suppress(KeyboardInterrupt):  # Who has seen enough gets the table, too.
+        asyncio.run(run.run(given.kills))
+    summary = run.summary
     print(summary.table())
     if given.keep or summary.anomalies:
         print(f"the broker's folders and its log are in {folder}")
