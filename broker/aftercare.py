@@ -1,5 +1,5 @@
 """What appends leave to be done: segments that were rolled are flushed, and files that have room ahead for appends are cut
-once there are no more.
+once there are no more. And what fetches come upon: index files that may be wrong are held against the batches.
 
 No append waits for that. The data plane marks the log folder and writes an eventfd; `disks.py` hears it and tells us.
 """
@@ -29,9 +29,10 @@ class Aftercare:
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
-        self._threads = ThreadPoolExecutor(2, "aftercare")  # One for each work: a flush takes as long as its disk does.
+        self._threads = ThreadPoolExecutor(3, "aftercare")  # One for each work: a flush takes as long as its disk does.
         self._flushing: asyncio.Task[None] | None = None
         self._giving_back: asyncio.Task[None] | None = None
+        self._proving: asyncio.Task[None] | None = None
 
     def look(self) -> None:
         """Begin what is to be done and isn't under way."""
@@ -39,10 +40,12 @@ class Aftercare:
             self._flushing = tasks.start(self._flush(), "flush")
         if self._ahead() and _is_over(self._giving_back):
             self._giving_back = tasks.start(self._give_back(), "give back")
+        if self._doubted() and _is_over(self._proving):
+            self._proving = tasks.start(self._prove(), "prove")
 
     async def stop(self) -> None:
         """End; what is under way is waited for. Nobody may call `look` any more."""
-        running = [task for task in (self._flushing, self._giving_back) if task is not None]
+        running = [task for task in (self._flushing, self._giving_back, self._proving) if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -53,6 +56,9 @@ class Aftercare:
 
     def _ahead(self) -> bool:
         return any(state.ahead for state in self._logs.folder_states().values())
+
+    def _doubted(self) -> bool:
+        return any(state.doubted for state in self._logs.folder_states().values())
 
     async def _flush(self) -> None:
         """Flush sealed segments soon, as Kafka does: after kill -9 only the segments that are written are checked."""
@@ -80,6 +86,15 @@ class Aftercare:
         while self._ahead():
             await asyncio.sleep(IDLE_S)
             await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.give_back_idle)
+
+    async def _prove(self) -> None:
+        """Let fetches go on that came upon an index file that is wrong, or that nobody has held against its batches."""
+        while self._doubted():
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.prove_doubted)
+            except OSError as error:
+                _log.error("index files can't be held against their batches: %s", error)
+                return  # The next fetch, or the next housekeeping, tries again.
 
 
 def _is_over(task: asyncio.Task[None] | None) -> bool:

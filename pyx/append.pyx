@@ -10,6 +10,7 @@ from penstock.pyx.batch cimport (
 from penstock.pyx.endian cimport put_i64
 from penstock.pyx.epochs cimport epochs_assign
 from penstock.pyx.files cimport is_full, is_passing, wall_ms
+from penstock.pyx.index cimport INDEX_WRONG
 from penstock.pyx.ingest cimport (
     INGEST_CLIENT, INGEST_COORDINATOR, INGEST_REPLICA, Ingested, ingest, ingest_place,
 )
@@ -17,8 +18,8 @@ from penstock.pyx.logconfig cimport LogConfig
 from penstock.pyx.partition cimport wake_reactors
 from penstock.pyx.partitionlog cimport (
     CORRUPT_MESSAGE, FOLDER_RESERVED, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, fail_log, folder_ran_full, folder_tell, is_offline,
-    log_of, settle_stable, write_epochs,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline,
+    log_of, settle_stable, tell_doubt, write_epochs,
 )
 from penstock.pyx.posix cimport (
     EIO, atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
@@ -286,6 +287,10 @@ cdef int16_t _gather(
         if part.origin == ORIGIN_REPLICA:
             part.done.base_offset = taken.batches[0].base_offset
         result = segment_hold_indexes(p.log.segments.back())
+        if result == INDEX_WRONG:
+            doubt_segment(p, p.log.segments.back())
+            tell_doubt(p)
+            return NOT_LEADER_OR_FOLLOWER
         if result != 0:
             return _refused_by_disk(p, result, False, wake)
         roll_wanted = _roll_wanted(p, gathered, n, newest, end - 1, now_ms)

@@ -7,7 +7,7 @@ from penstock.pyx.index cimport IndexFile, index_write
 from penstock.pyx.pace cimport pace_take
 from penstock.pyx.posix cimport ENOMEM, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, errno, fsync, futimens, memcpy, open
 from penstock.pyx.segment cimport (
-    segment_index_batch, segment_new, segment_reset_indexes, segment_seal,
+    segment_index_batch, segment_new, segment_reset_indexes, segment_seal, segment_write_checks,
 )
 
 
@@ -76,4 +76,7 @@ cdef int cleaned_end(Cleaning* c, Cleaned* out, const timespec* times) noexcept 
     if result != CLEAN_DONE or not out.changed:
         return result
     segment_seal(out.segment)
-    return _settle_files(out.segment, times)
+    result = _settle_files(out.segment, times)
+    if result == 0:
+        segment_write_checks(out.segment, b".checks.cleaned")
+    return result

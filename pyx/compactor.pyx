@@ -19,7 +19,8 @@ from penstock.pyx.cleanindex cimport clean_index
 from penstock.pyx.cleaning cimport CLEAN_CANCELLED, CLEAN_DONE, CLEAN_FULL, CLEAN_ROTTEN, Cleaning, LastRecord
 from penstock.pyx.compact cimport clean_segments
 from penstock.pyx.endian cimport get_i64
-from penstock.pyx.files cimport dropped, made
+from penstock.pyx.files cimport dropped, made, wall_ms
+from penstock.pyx.index cimport INDEX_WRONG
 from penstock.pyx.logconfig cimport LogConfig
 from penstock.pyx.offsetmap cimport OffsetMap, offsetmap_begin, offsetmap_clear
 from penstock.pyx.pace cimport Pace
@@ -29,6 +30,7 @@ from penstock.pyx.posix cimport (
     EIO, atomic_load32, fstat, pthread_mutex_lock, pthread_mutex_unlock, stat,
 )
 from penstock.pyx.producerstate cimport OpenTxn, ProducerEntry, producers_remove
+from penstock.pyx.proof cimport prove_all
 from penstock.pyx.recovery cimport snapshot_stem
 from penstock.pyx.segment cimport (
     WALK_BATCH, LogWalk, Segment, segment_aborts, segment_hold_indexes, segment_newest_ms, segment_open,
@@ -325,8 +327,8 @@ cdef class _Found:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} can't be compacted now")
 
     cdef object fail(self, Cleaning* c, int result):
-        if result == CLEAN_CANCELLED:
-            self.gone()
+        if result == CLEAN_CANCELLED or result == INDEX_WRONG:
+            self.gone()                # the next pass proves it again
         if result == CLEAN_ROTTEN:
             what = batch_error_text(c.fault).decode() if c.fault != BATCH_BAD_OFFSET else "it is out of order"
             raise RottenLogError(f"{self.path()}: the batch at offset {c.fault_offset} can't be read: {what}")
@@ -412,9 +414,15 @@ cdef class Compactor:
         cdef size_t i, groups = 0, keys = 0, first = 0
         cdef bint serves
         with nogil:
+            # An aborted transaction that no index names would be compacted as if it had been committed.
+            pthread_mutex_lock(&p.upkeep)
+            result = 0 if p.stopped or is_offline(p) else prove_all(p, wall_ms())
+            pthread_mutex_unlock(&p.upkeep)
             serves = _picture(p, picture) and not atomic_load32(&p.cancelled)
         if not serves:
             found.gone()
+        if result != 0:
+            found.fail(c, result)
         with nogil:
             c.first_dirty = _first_dirty(picture, checkpoint)
             c.upper_bound = _upper_bound(picture, c.first_dirty, c.now_ms, min_lag_ms)

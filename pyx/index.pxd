@@ -12,10 +12,14 @@ wanted offset and walks the log from there.
 Crash story: an index is written to its file when its segment is flushed, so what is in the file after a crash may
 be old or torn. Recovery rebuilds the indexes of every segment from the recovery point on; those before it were
 flushed whole. The time index and the index of aborted transactions live the same way (timeindex.pxd, txnindex.pxd).
+
+A file is compared with what it should be each time it is read or mapped, if that is known (checks.pxd): INDEX_WRONG
+says that it is something else, and that the segment's batches have to be asked (proof.pxd).
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
+from penstock.pyx.crc cimport crc32c
 from penstock.pyx.endian cimport get_i32, put_i32
 from penstock.pyx.files cimport FILE_MODE, read_whole, write_at
 from penstock.pyx.posix cimport (
@@ -25,6 +29,12 @@ from penstock.pyx.posix cimport (
 
 cdef enum:
     INDEX_ENTRY = 8
+    INDEX_WRONG = 1 << 20              # where else an errno stands: the file isn't what it should be
+
+# The content of an index file.
+cdef struct IndexSum:
+    int64_t size
+    uint32_t crc
 
 # One of three states: `held` (in `bytes`), mapped (`map`), or neither (on disk only).
 cdef struct IndexFile:
@@ -33,6 +43,8 @@ cdef struct IndexFile:
     size_t written                     # how much of `bytes` is in the file
     uint8_t* map
     size_t mapped
+    bint known                         # what the file should be, while it isn't held: `sum`
+    IndexSum sum
 
 cdef inline void index_unmap(IndexFile* f) noexcept nogil:
     if f.map != NULL:
@@ -40,14 +52,21 @@ cdef inline void index_unmap(IndexFile* f) noexcept nogil:
     f.map = NULL
     f.mapped = 0
 
+cdef inline IndexSum index_sum(const uint8_t* entries, size_t n) noexcept nogil:
+    return IndexSum(<int64_t>n, crc32c(0, entries, n))
+
+cdef inline bint index_is_right(const IndexFile* f, const uint8_t* entries, size_t n) noexcept nogil:
+    return not f.known or (f.sum.size == <int64_t>n and f.sum.crc == crc32c(0, entries, n))
+
 # Forget the entries: the segment is new or is walked again.
 cdef inline void index_reset(IndexFile* f) noexcept nogil:
     index_unmap(f)
     f.bytes.clear()
     f.held = True
     f.written = 0
+    f.known = False
 
-# Read the file into memory so that entries can be added. 0 or errno; a missing file is an empty index.
+# Read the file into memory so that entries can be added. 0, INDEX_WRONG or errno; a missing file is an empty index.
 cdef inline int index_hold(IndexFile* f, const char* path) noexcept nogil:
     cdef int result
     if f.held:
@@ -58,11 +77,15 @@ cdef inline int index_hold(IndexFile* f, const char* path) noexcept nogil:
     index_unmap(f)
     if result == ENOENT:
         f.bytes.clear()
+    if not index_is_right(f, f.bytes.data(), f.bytes.size()):
+        f.bytes.clear()
+        return INDEX_WRONG
     f.held = True
     f.written = f.bytes.size()
     return 0
 
-# The entries, wherever they are; the pointer holds until the next call on `f`. 0 or errno.
+# The entries, wherever they are; the pointer holds until the next call on `f`. 0, INDEX_WRONG or
+# errno.
 cdef inline int index_view(IndexFile* f, const char* path, const uint8_t** entries, size_t* n) noexcept nogil:
     cdef int fd
     cdef stat info
@@ -76,19 +99,22 @@ cdef inline int index_view(IndexFile* f, const char* path, const uint8_t** entri
     if f.map == NULL:
         fd = open(path, O_RDONLY | O_CLOEXEC)
         if fd < 0:
-            return 0 if errno == ENOENT else errno
+            return errno if errno != ENOENT else (0 if index_is_right(f, NULL, 0) else <int>INDEX_WRONG)
         if fstat(fd, &info) != 0:
             close(fd)
             return errno
         if info.st_size == 0:
             close(fd)
-            return 0
+            return 0 if index_is_right(f, NULL, 0) else <int>INDEX_WRONG
         where = mmap(NULL, <size_t>info.st_size, PROT_READ, MAP_SHARED, fd, 0)
         close(fd)
         if where == MAP_FAILED:
             return errno
         f.map = <uint8_t*>where
         f.mapped = <size_t>info.st_size
+        if not index_is_right(f, f.map, f.mapped):
+            index_unmap(f)
+            return INDEX_WRONG
     entries[0] = f.map
     n[0] = f.mapped
     return 0
@@ -114,10 +140,12 @@ cdef inline int index_write(IndexFile* f, const char* path, bint optional, bint 
         f.written = f.bytes.size()
     return result
 
-# Give the memory back; the file has it all.
-cdef inline void index_release(IndexFile* f) noexcept nogil:
+# Give the memory back; the file has it all, and has to have the same when it is read again, if that is `proved`.
+cdef inline void index_release(IndexFile* f, bint proved) noexcept nogil:
     cdef vector[uint8_t] nothing
     if f.held and f.written == f.bytes.size():
+        f.sum = index_sum(f.bytes.data(), f.bytes.size())
+        f.known = proved
         f.bytes.swap(nothing)
         f.held = False
         f.written = 0
@@ -128,8 +156,11 @@ cdef inline void index_add(IndexFile* f, int32_t relative_offset, int32_t positi
     put_i32(f.bytes.data() + at, relative_offset)
     put_i32(f.bytes.data() + at + 4, position)
 
-# The position of the last entry that isn't above `offset`; 0 when there is none. `n` in bytes.
-cdef inline int64_t index_floor(const uint8_t* entries, size_t n, int64_t base_offset, int64_t offset) noexcept nogil:
+# The position of the last entry that isn't above `offset`, and which offset it names; 0 when there is none. `n` in
+# bytes.
+cdef inline int64_t index_floor(
+    const uint8_t* entries, size_t n, int64_t base_offset, int64_t offset, int64_t* named
+) noexcept nogil:
     cdef size_t low = 0, high = n // INDEX_ENTRY, middle
     while low < high:
         middle = (low + high) // 2
@@ -137,7 +168,10 @@ cdef inline int64_t index_floor(const uint8_t* entries, size_t n, int64_t base_o
             low = middle + 1
         else:
             high = middle
-    return 0 if low == 0 else <int64_t>get_i32(entries + (low - 1) * INDEX_ENTRY + 4)
+    if low == 0:
+        return 0
+    named[0] = base_offset + get_i32(entries + (low - 1) * INDEX_ENTRY)
+    return get_i32(entries + (low - 1) * INDEX_ENTRY + 4)
 
 # The offset of the first entry at or after `position`; -1 when there is none. Every record before `position` is
 # below it.

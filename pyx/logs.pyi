@@ -119,6 +119,10 @@ class Logs(LogTable):
         """Cut the files of logs that had no append since the last call to their batches: a log that grows fast has blocks
         and zeros behind them. Answers of how many logs."""
 
+    def prove_doubted(self) -> None:
+        """Walk the batches of segments whose index files may be wrong, if a fetch or an append waits for it: network
+        threads answer NOT_LEADER_OR_FOLLOWER until then. What was wrong is rebuilt, and logged. Slow. Raises OSError."""
+
     def settle_all(self) -> None:
         """Before all logs are stopped: write what is in memory, then sync their file systems once, which costs less than
         a sync of each file. Slow. A sync that fails takes its folder offline, and the stops say so.

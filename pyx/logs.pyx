@@ -13,18 +13,20 @@ from penstock.pyx.append cimport (
 )
 from penstock.pyx.batch cimport BatchHeader, batch_parse
 from penstock.pyx.files cimport is_full, is_passing, read_at, wall_ms
+from penstock.pyx.index cimport INDEX_WRONG
 from penstock.pyx.logtable cimport Folder, Led, LogTable, move_log_start, raise_os
 from penstock.pyx.partition cimport (
     ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets,
 )
 from penstock.pyx.partitionlog cimport (
-    PartitionLog, folder_fail, folder_ran_full, is_offline,
+    NOT_LEADER_OR_FOLLOWER, PartitionLog, doubt_segment, folder_fail, folder_ran_full, is_offline,
 )
 from penstock.pyx.posix cimport (
     EIO, EMFILE, ENFILE, ENOENT, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, atomic_store32, close, errno, free,
     malloc, memcpy, open, pthread_mutex_lock, pthread_mutex_unlock, syncfs,
 )
 from penstock.pyx.producerstate cimport ProducerEntry, producers_get
+from penstock.pyx.proof cimport prove_doubted
 from penstock.pyx.read cimport (
     SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read,
     read_release,
@@ -86,6 +88,22 @@ cdef class Logs(LogTable):
             epoch = partition_leader_epoch(led.partition)
         return epoch
 
+    # Prove what is doubted, if something is: whether that was so.
+    cdef bint _prove(self, Led led) except -1:
+        cdef PartitionLog* p = led.p
+        cdef int result = 0
+        if not atomic_load32(&p.doubted):
+            return False
+        with nogil:
+            pthread_mutex_lock(&p.upkeep)
+            if not p.stopped and not is_offline(p):
+                result = prove_doubted(p, wall_ms())
+            pthread_mutex_unlock(&p.upkeep)
+        self.say(led)
+        if result != 0:
+            raise_os(result, p.log.folder)
+        return not p.stopped and not is_offline(p)
+
     cdef object _append(self, str topic, int partition, bytes records, int origin, int leader_epoch):
         cdef Led led = self.find(topic, partition)
         cdef Append one
@@ -132,8 +150,11 @@ cdef class Logs(LogTable):
         cdef int16_t error
         cdef int64_t got = 0
         cdef size_t whole
-        with nogil:
-            error = partition_read(led.partition, offset, max_bytes, True, <int8_t>isolation, &result)
+        while True:
+            with nogil:
+                error = partition_read(led.partition, offset, max_bytes, True, <int8_t>isolation, &result)
+            if error != NOT_LEADER_OR_FOLLOWER or not self._prove(led):
+                break
         if error != 0:
             raise KafkaError(error, f"read of {topic}-{partition} at {offset}")
         if result.length == 0:
@@ -154,8 +175,12 @@ cdef class Logs(LogTable):
         cdef vector[AbortedTxn] found
         cdef int16_t error
         cdef size_t i
-        with nogil:
-            error = partition_aborted(led.partition, from_offset, to_offset, found)
+        while True:
+            found.clear()
+            with nogil:
+                error = partition_aborted(led.partition, from_offset, to_offset, found)
+            if error != NOT_LEADER_OR_FOLLOWER or not self._prove(led):
+                break
         if error != 0:
             raise KafkaError(error, f"aborted transactions of {topic}-{partition}")
         return [(found[i].producer_id, found[i].first_offset) for i in range(found.size())]
@@ -173,8 +198,11 @@ cdef class Logs(LogTable):
         cdef PartitionLog* p = led.p
         cdef int64_t offset = -1, timestamp = -1
         cdef int result
-        with nogil:
-            result = partition_find_time(led.partition, timestamp_ms, &offset, &timestamp)
+        while True:
+            with nogil:
+                result = partition_find_time(led.partition, timestamp_ms, &offset, &timestamp)
+            if result != -INDEX_WRONG or not self._prove(led):
+                break
         if result == WALK_END:
             return None
         if result != WALK_BATCH:
@@ -191,6 +219,13 @@ cdef class Logs(LogTable):
         cdef PartitionLog* p = led.p
         cdef int64_t newest = -1
         cdef size_t i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            for i in range(p.log.segments.size()):
+                if not p.log.segments[i].proved and not p.log.segments[i].unprovable:
+                    doubt_segment(p, p.log.segments[i])
+            pthread_mutex_unlock(&p.lock)
+        self._prove(led)
         with nogil:
             pthread_mutex_lock(&p.lock)
             for i in range(p.log.segments.size()):
@@ -342,6 +377,7 @@ cdef class Logs(LogTable):
             result = housekeep_log(p, now_ms, retain, &kept)
             pthread_mutex_unlock(&p.upkeep)
         self.note(led)
+        self.say(led)
         if result != 0:
             raise_os(result, p.log.folder)
         return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
@@ -378,6 +414,22 @@ cdef class Logs(LogTable):
             done += 1
             self._flush_from = first + i + 1     # each has its turn, however often another rolls
         return done
+
+    def prove_doubted(self):
+        """Prove segments that a network thread waits for; see logs.pyi."""
+        cdef Folder folder
+        with self.lock:
+            for folder in self.folders.values():
+                atomic_store32(&folder.shared.doubted, 0)
+            every = [led for led in self.led.values() if atomic_load32(&(<Led>led).p.doubted)]
+        failed = None
+        for led in every:
+            try:
+                self._prove(led)
+            except OSError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def give_back_idle(self):
         """Give back what files have ahead of logs that nobody appends to; see logs.pyi."""

@@ -32,6 +32,7 @@ cdef class LogTable(LogSetOwner):
     cdef dict announced                # (topic, partition) -> Led of those that aren't open
     cdef dict folders                  # path -> Folder
     cdef readonly int news_fd
+    cdef readonly object rebuilt_indexes       # segments whose index files were wrong
 
     # Raises KafkaError for what isn't led, or isn't open.
     cdef Led find(self, str topic, int partition)
@@ -42,6 +43,8 @@ cdef class LogTable(LogSetOwner):
     cdef object note(self, Led led)
     cdef object _put(self, Led led)
     cdef object _check_start(self, Led led, object known, RecoveryReport* report)
+    # Log what its files have turned out to be. With nothing to say it costs a lock.
+    cdef object say(self, Led led)
     cdef Led _take_out(self, str topic, int partition, Led place=*)
 
 

@@ -24,6 +24,7 @@ class FolderState(NamedTuple):
     room: int  # 0 = some, 1 = an append found none, 2 = kept for the broker itself
     rolled: bool  # a segment was sealed: `flush_rolled` has something to do
     ahead: bool  # files have more than their batches, for appends to come: `give_back_idle` will have something to do
+    doubted: bool = False  # a network thread came upon an index file that may be wrong: `prove_doubted` has something to do
 
 class LogTable(LogSetOwner):
     """What `Logs` stands on: logs are announced, led, stopped and deleted here."""
@@ -66,6 +67,10 @@ class LogTable(LogSetOwner):
 
     def folder_of(self, topic: str, partition: int) -> str:
         """The log folder that holds the partition."""
+
+    @property
+    def rebuilt_indexes(self) -> int:
+        """Segments whose index files were missing or wrong and were rebuilt from the batches; each was a line in the log."""
 
     @property
     def news_fd(self) -> int:

@@ -1,13 +1,16 @@
 """Which logs a broker leads, and where they lie; see logtable.pxd."""
 
 import base64
+import logging
 import os
+import re
 import threading
 from collections import namedtuple
 from pathlib import Path
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
+from libcpp.vector cimport vector
 from penstock.pyx.epochs cimport epochs_cut_start
 from penstock.pyx.files cimport made, wall_ms
 from penstock.pyx.logconfig cimport LogConfig, config_flushes, read_config
@@ -21,17 +24,18 @@ from penstock.pyx.partitionlog cimport (
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_store32, close, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from penstock.pyx.recovery cimport RecoveryReport
+from penstock.pyx.recovery cimport NOTE_EPOCHS, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, Note, RecoveryReport
 from penstock.pyx.upkeep cimport close_log, halt_log, open_log, raise_epoch
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.checkpoint import Checkpoints
 
-_log = log.get("logs")
-
 Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")
-FolderState = namedtuple("FolderState", "failed room rolled ahead")
+FolderState = namedtuple("FolderState", "failed room rolled ahead doubted", defaults=[False])
+
+_log = log.get("logs")
+_TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
 
 
 cdef class Folder:
@@ -92,7 +96,10 @@ def _prepare_folder(str folder, topic_id):
         os.mkdir(folder)
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
     known = None if fresh else _read_topic_id(folder)
-    if known and known != text:
+    if known is not None and not _TOPIC_ID.fullmatch(known):
+        _log.warning("`%s/partition.metadata` held no topic id and is written anew with %s", folder, text)
+        known = None
+    if known is not None and known != text:
         raise ValueError(f"`{folder}` belongs to a topic with the id {known}, not {text}")
     if known is None and any(topic_id):
         beside = f"{folder}/partition.metadata.tmp"
@@ -106,7 +113,7 @@ def _prepare_folder(str folder, topic_id):
 
 
 def _read_topic_id(str folder):
-    """The id in `partition.metadata` as text, which may be empty; None if there is no such file."""
+    """The id in `partition.metadata` as text, whatever that is; None if there is no such file."""
     try:
         fd = os.open(f"{folder}/partition.metadata", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -115,6 +122,29 @@ def _read_topic_id(str folder):
         return os.read(fd, 4096).decode("ascii", "replace").partition("topic_id: ")[2].strip()
     finally:
         os.close(fd)
+
+
+# What an operator should hear of a log, by the kind of note: the level, and the sentence.
+cdef dict _SENTENCES = {
+    NOTE_REBUILT: (
+        logging.WARNING,
+        "the index files of {stem}.log were missing or wrong: they are rebuilt from its batches",
+    ),
+    NOTE_UNREADABLE: (
+        logging.ERROR,
+        "the batch at byte {position} of {stem}.log can't be read: the segment isn't deleted by retention.ms, and its "
+        "index files are believed as they are",
+    ),
+    NOTE_SNAPSHOT: (
+        logging.WARNING,
+        "{stem}.snapshot (or .sequences) can't be read: what producers have sent is taken from an older one and "
+        "the batches",
+    ),
+    NOTE_EPOCHS: (
+        logging.WARNING,
+        "{folder}/leader-epoch-checkpoint was missing or wrong: it is written anew from the batches",
+    ),
+}
 
 
 def _remove_folder(folder):
@@ -132,6 +162,7 @@ cdef class LogTable(LogSetOwner):
         self.announced = {}
         self.opening = set()
         self.folders = {}
+        self.rebuilt_indexes = 0
         self.news_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __dealloc__(self):
@@ -190,6 +221,7 @@ cdef class LogTable(LogSetOwner):
                 states[path] = FolderState(
                     atomic_load32(&folder.shared.failed), atomic_load32(&folder.shared.room),
                     atomic_load32(&folder.shared.rolled) != 0, atomic_load32(&folder.shared.ahead) != 0,
+                    atomic_load32(&folder.shared.doubted) != 0,
                 )
         return states
 
@@ -277,6 +309,7 @@ cdef class LogTable(LogSetOwner):
             with self.lock:
                 self.opening.discard(key)
         self.note(led)
+        self.say(led)
         return Recovered(p.log.log_start, p.log.log_end, report.batches_checked, report.cut_bytes)
 
     cdef object _check_start(self, Led led, object known, RecoveryReport* report):
@@ -305,6 +338,23 @@ cdef class LogTable(LogSetOwner):
                 pthread_mutex_lock(&p.lock)
                 move_log_start(p, log_start)
                 pthread_mutex_unlock(&p.lock)
+
+    cdef object say(self, Led led):
+        cdef PartitionLog* p = led.p
+        cdef vector[Note] notes
+        cdef size_t i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            notes.swap(p.log.notes)
+            pthread_mutex_unlock(&p.lock)
+        folder = os.fsdecode(p.log.folder)
+        for i in range(notes.size()):
+            level, sentence = _SENTENCES[notes[i].kind]
+            stem = f"{folder}/{notes[i].offset:020d}"
+            _log.log(level, "%s", sentence.format(folder=folder, stem=stem, position=notes[i].position))
+            if notes[i].kind == NOTE_REBUILT:
+                with self.lock:
+                    self.rebuilt_indexes += 1
 
     cdef object note(self, Led led):
         with self.lock:
@@ -370,6 +420,7 @@ cdef class LogTable(LogSetOwner):
             halt_log(p)
             result = close_log(p, wall_ms())
             pthread_mutex_unlock(&p.upkeep)
+        self.say(led)
         if result != 0:
             raise_os(result, p.log.folder)
         self._put(led)

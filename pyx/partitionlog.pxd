@@ -18,7 +18,7 @@ from penstock.pyx.posix cimport (
 )
 from penstock.pyx.producerstate cimport producers_first_open
 from penstock.pyx.recovery cimport LogState
-from penstock.pyx.segment cimport DeletedFile
+from penstock.pyx.segment cimport DeletedFile, Segment
 
 cdef enum:
     TOPIC_ID_BYTES = 16
@@ -46,6 +46,7 @@ cdef struct LogFolder:
     int32_t room                       # atomic: FolderRoom
     int32_t rolled                     # atomic: a segment was sealed and isn't flushed yet
     int32_t ahead                      # atomic: a segment's file has more than its batches, for appends to come
+    int32_t doubted                    # atomic: a network thread waits for the proof of a segment
     int news                           # eventfd of the control plane, written when one of them is set; -1 = none
 
 cdef inline void folder_tell(LogFolder* folder) noexcept nogil:
@@ -96,6 +97,7 @@ cdef struct PartitionLog:
     bint changed                       # since it was opened
     int64_t flush_at_ms                # when a sealed segment is to be flushed; 0: none waits for it
     int32_t ahead                      # atomic: its active segment's file has more than its batches, or had
+    int32_t doubted                    # atomic: a segment is `doubted`
     int64_t ahead_end                  # the log end when give_back_idle last looked
     int64_t roll_jitter_ms             # taken off segment_ms for the segment that is written
     vector[DeletedFile] trash          # of deleted segments, until file_delete_delay_ms is over; `upkeep` covers it
@@ -134,6 +136,19 @@ cdef inline void settle_stable(PartitionLog* p) noexcept nogil:
     p.last_stable = producers_first_open(&p.log.producers, p.high_watermark)
     if p.last_stable < p.log.log_start:
         p.last_stable = p.log.log_start
+
+# Under the lock: a segment whose batches have to be asked before it can serve. Whoever can't do that answers
+# NOT_LEADER_OR_FOLLOWER, which clients try again.
+cdef inline void doubt_segment(PartitionLog* p, Segment* s) noexcept nogil:
+    s.proved = False
+    s.doubted = True
+    atomic_store32(&p.doubted, 1)
+
+# Of what a network thread came upon: the control plane has it proved.
+cdef inline void tell_doubt(PartitionLog* p) noexcept nogil:
+    if p.folder != NULL and atomic_load32(&p.folder.doubted) == 0:
+        atomic_store32(&p.folder.doubted, 1)
+        folder_tell(p.folder)
 
 # Whether the disk failed under it, or under another partition of its folder.
 cdef inline bint is_offline(const PartitionLog* p) noexcept nogil:

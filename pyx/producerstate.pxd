@@ -18,7 +18,8 @@ logs of the process together PRODUCERS_ALL_MAX, beyond which a log that gets ano
 PRODUCERS_SPARED makes room. It forgets the half that it hasn't heard of for longest, as if they had expired; never one
 with an open transaction.
 
-Crash story: a snapshot whose checksum is wrong doesn't count; recovery takes the one before it and walks on from there.
+Crash story: a snapshot whose checksum is wrong, or whose companion's is, doesn't count;
+recovery takes the one before it and walks on from there.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t

@@ -10,7 +10,7 @@ from penstock.pyx.batch cimport (
 from penstock.pyx.crc cimport crc32c
 from penstock.pyx.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
 from penstock.pyx.files cimport read_whole, replace_whole, sync_file
-from penstock.pyx.posix cimport atomic_add64, memmove, unlink
+from penstock.pyx.posix cimport atomic_add64, memmove, stat, stat_path, unlink
 
 cdef enum:
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
@@ -331,8 +331,10 @@ cdef inline void _get_batch(const uint8_t* p, BatchMark* mark) noexcept nogil:
     mark.timestamp_ms = get_i64(p + TIMESTAMP_AT)
 
 
-# Puts the older batches before the last one, where they belong to the same producer and epoch and lie before it.
-cdef void _read_older(ProducerStates* states, const string& stem) noexcept nogil:
+# Puts the older batches before the last one, where they belong to the same producer and epoch and lie before it. False:
+# the file is there and can't be read.
+cdef bint _read_older(ProducerStates* states, const string& stem) noexcept nogil:
+    cdef stat info
     cdef vector[uint8_t] bytes
     cdef int32_t count = 0, _i
     cdef BatchMark mark, last
@@ -342,7 +344,7 @@ cdef void _read_older(ProducerStates* states, const string& stem) noexcept nogil
     path.append(b".sequences")
     cdef const uint8_t* p = _read_table(path, SEQUENCES_ENTRY, bytes, &count)
     if p == NULL:
-        return
+        return stat_path(path.c_str(), &info) != 0
     for _i in range(count):
         found = states.entries.find(get_i64(p))
         if found != states.entries.end():
@@ -355,6 +357,7 @@ cdef void _read_older(ProducerStates* states, const string& stem) noexcept nogil
                     _add_batch(e, &mark)
                     _add_batch(e, &last)
         p += SEQUENCES_ENTRY
+    return True
 
 
 cdef bint producers_read(ProducerStates* states, const string& stem, int64_t now_ms) noexcept nogil:
@@ -380,7 +383,9 @@ cdef bint producers_read(ProducerStates* states, const string& stem, int64_t now
             _add_batch(&e, &mark)
         producers_put(states, &e, -1, -1)
         p += SNAPSHOT_ENTRY
-    _read_older(states, stem)
+    if not _read_older(states, stem):
+        producers_clear(states)
+        return False
     return True
 
 

@@ -6,10 +6,11 @@ from libcpp.vector cimport vector
 from penstock.pyx.batch cimport BatchHeader
 from penstock.pyx.endian cimport get_i64
 from penstock.pyx.files cimport is_passing
+from penstock.pyx.index cimport INDEX_WRONG
 from penstock.pyx.partition cimport ISOLATION_COMMITTED, wake_reactors
 from penstock.pyx.partitionlog cimport (
-    KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, PartitionLog, end_of, fail_log, is_offline,
-    log_of,
+    KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, PartitionLog, doubt_segment, end_of, fail_log,
+    is_offline, log_of, tell_doubt,
 )
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.recovery cimport LogState
@@ -82,6 +83,20 @@ cdef int _locate(
     return segment_find(reach.segment, offset, reach.limit, cached, header, position)
 
 
+# Without the lock: a segment whose index files turned out to be wrong.
+cdef void _doubt(PartitionLog* p, Segment* s) noexcept nogil:
+    pthread_mutex_lock(&p.lock)
+    if not s.unprovable:
+        doubt_segment(p, s)
+        tell_doubt(p)
+    pthread_mutex_unlock(&p.lock)
+
+
+# Under the lock: whether what is known of a segment can be believed, or is all that there will ever be.
+cdef inline bint _is_settled(const Segment* s) noexcept nogil:
+    return s.proved or s.unprovable
+
+
 # After a read that failed with -errno: a disk that gives EIO takes its whole folder offline, as in Kafka.
 cdef void _note_failure(PartitionLog* p, int result) noexcept nogil:
     cdef uint64_t wake
@@ -148,6 +163,10 @@ cdef int16_t _read(
             out.position = position
             out.length = min(reach.size - position, <int64_t>COLD_READ_BYTES)
             return READ_COLD
+        if result == -INDEX_WRONG:
+            _doubt(p, reach.segment)
+            segment_release(reach.segment)
+            return NOT_LEADER_OR_FOLLOWER
         segment_release(reach.segment)
         if result != WALK_END:
             _note_failure(p, result)
@@ -203,14 +222,28 @@ cdef int16_t partition_aborted(
             pthread_mutex_unlock(&p.lock)
             return OFFSET_OUT_OF_RANGE         # retention has been here since the read
         i = _segment_of(&p.log, at_offset)
-        while i + 1 < p.log.segments.size() and not p.log.segments[i].has_aborts:
+        while (
+            i + 1 < p.log.segments.size()
+            and _is_settled(p.log.segments[i])
+            and not p.log.segments[i].has_aborts
+            and p.log.segments[i].ended_before < to_offset
+        ):
             i += 1                             # most logs have none: no file is looked for
         s = p.log.segments[i]
-        last = i + 1 == p.log.segments.size()
+        if not _is_settled(s):
+            doubt_segment(p, s)
+            tell_doubt(p)
+            pthread_mutex_unlock(&p.lock)
+            return NOT_LEADER_OR_FOLLOWER
+        last = i + 1 == p.log.segments.size() or s.ended_before >= to_offset
         next_offset = 0 if last else p.log.segments[i + 1].base_offset
         segment_retain(s)
         pthread_mutex_unlock(&p.lock)
         result = segment_aborts(s, entries)
+        if result == INDEX_WRONG:
+            _doubt(p, s)
+            segment_release(s)
+            return NOT_LEADER_OR_FOLLOWER
         segment_release(s)
         if result != 0:
             _note_failure(p, -result)
@@ -243,7 +276,13 @@ cdef int partition_find_time(
         pthread_mutex_lock(&p.lock)
         log_start = p.log.log_start
         for i in range(p.log.segments.size()):
-            if p.log.segments[i].base_offset > from_base and p.log.segments[i].max_timestamp >= timestamp_ms:
+            if p.log.segments[i].base_offset <= from_base:
+                continue
+            if not _is_settled(p.log.segments[i]):
+                doubt_segment(p, p.log.segments[i])
+                pthread_mutex_unlock(&p.lock)
+                return -INDEX_WRONG
+            if p.log.segments[i].max_timestamp >= timestamp_ms:
                 s = p.log.segments[i]
                 size = s.size
                 from_base = s.base_offset
@@ -253,6 +292,8 @@ cdef int partition_find_time(
         if s == NULL:
             return WALK_END
         result = segment_find_time(s, timestamp_ms, log_start, size, &may_inflate, offset, timestamp)
+        if result == -INDEX_WRONG:
+            _doubt(p, s)
         segment_release(s)
         if result != WALK_END:
             return result

@@ -1,6 +1,8 @@
 """Opening a log folder: what is there, what of it can be believed, and what has to be walked again.
 
-After a clean stop everything is believed; only the end of the last segment is walked (headers), to find the log end.
+After a clean stop everything is believed that agrees with its checks (checks.pxd); only the end of the last segment is
+walked (headers), to find the log end. Index files that disagree, or that can't be right, are built again from the
+batches, and that is said. A segment without checks (Apache Kafka leaves none) isn't proved as yet: proof.pxd.
 After anything else, segments from the one that holds the recovery point on are walked whole: each batch's length,
 header, checksum and offset are checked, the file is cut at the first byte that isn't part of a right batch (an
 unwritten tail reads as zeros, garbage, half a batch, an offset that doesn't follow), later segments are removed, and
@@ -19,6 +21,18 @@ from penstock.pyx.epochs cimport EpochCache
 from penstock.pyx.producerstate cimport ProducerStates
 from penstock.pyx.segment cimport Segment
 
+# What an operator should hear.
+cdef enum NoteKind:
+    NOTE_REBUILT = 0                   # index files of the segment at `offset` were wrong
+    NOTE_UNREADABLE = 1                # a batch of it, at `position`, can't be read
+    NOTE_SNAPSHOT = 2                  # the producer snapshot at `offset` can't be read
+    NOTE_EPOCHS = 3                    # leader-epoch-checkpoint was wrong
+
+cdef struct Note:
+    int kind
+    int64_t offset
+    int64_t position
+
 # The content of a partition's folder.
 cdef struct LogState:
     string folder
@@ -30,6 +44,7 @@ cdef struct LogState:
     int64_t recovery_point             # all below it was flushed
     int64_t index_interval_bytes
     bint dense                         # nothing compacts it: there are no holes between its batches
+    vector[Note] notes
 
 cdef struct RecoveryReport:
     int64_t batches_checked
@@ -40,6 +55,16 @@ cdef struct RecoveryReport:
 # index_interval_bytes. 0 or errno. After an error the segments that were made are in the list, for the caller to
 # release.
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil
+
+cdef inline void note(LogState* log, int kind, int64_t offset, int64_t position) noexcept nogil:
+    log.notes.push_back(Note(kind, offset, position))
+
+# Walks the headers of the segment in `place` to `end` and fills its indexes anew; what it aborts follows from the
+# producer states at its start: of the newest snapshot, and of the batches of the segments in between. `good`: where right
+# batches end. 0 or errno.
+cdef int recover_indexes(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil
+# Goes on with that for what was appended since.
+cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil
 
 # A batch that is in the log (all its bytes, if it is a control batch) at `position` of the segment, into the
 # producer states; `index`: an aborted transaction also into the segment's index. Append and recovery use the same

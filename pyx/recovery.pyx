@@ -1,13 +1,14 @@
 """Opening a log folder: see recovery.pxd."""
 
 from libc.stdint cimport int32_t, uint8_t
-from libcpp.algorithm cimport sort
+from libcpp.algorithm cimport binary_search, sort
 from penstock.pyx.batch cimport (
     CHECK_STORED, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
 )
 from penstock.pyx.endian cimport get_i32
+from penstock.pyx.epochproof cimport epochs_agree, epochs_learn
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
-from penstock.pyx.index cimport INDEX_ENTRY, IndexFile, index_view
+from penstock.pyx.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_view
 from penstock.pyx.posix cimport (
     DIR, closedir, dirent, errno, ftruncate, opendir, readdir, stat, stat_path, strlen, strncmp, unlink,
 )
@@ -17,9 +18,9 @@ from penstock.pyx.producerstate cimport (
 )
 from penstock.pyx.room cimport room_is_zeros
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort, segment_index_batch,
-    segment_named_offset, segment_new, segment_open, segment_release, segment_reset_indexes, segment_seal, segment_stem,
-    walk_begin, walk_next,
+    CHECKS_AGREE, CHECKS_DISAGREE, WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort,
+    segment_index_batch, segment_named_offset, segment_new, segment_open, segment_read_checks, segment_release,
+    segment_reset_indexes, segment_seal, segment_stem, segment_view_indexes, walk_begin, walk_next,
 )
 from penstock.pyx.swap cimport swap_recover
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
@@ -46,43 +47,67 @@ cdef bint _ends_with(const char* name, const char* suffix) noexcept nogil:
     return n >= m and strncmp(name + n - m, suffix, m) == 0
 
 
-# Base offsets of segments and offsets of snapshots, sorted; removes what a crash has left half done. `swaps`: there are
-# files that compaction was putting in the place of others.
-cdef int _list_folder(
-    const string& folder, vector[int64_t]& bases, vector[int64_t]& snapshots, bint* swaps
-) noexcept nogil:
+# What a partition's folder holds, by the offsets that files are named after, sorted.
+cdef struct Listing:
+    vector[int64_t] bases
+    vector[int64_t] snapshots
+    vector[int64_t] checks
+    vector[string] leftovers           # what a crash has left half done, or retention for later
+    bint swaps                         # there are files that compaction was putting in the place of others
+
+
+# 0 or errno.
+cdef int _list_folder(const string& folder, Listing* out) noexcept nogil:
     cdef dirent* entry
-    cdef int64_t offset
     cdef string path
-    cdef vector[string] leftovers
-    cdef size_t i
     cdef DIR* listing = opendir(folder.c_str())
     if listing == NULL:
         return errno
+    out.bases.clear()
+    out.snapshots.clear()
+    out.checks.clear()
+    out.leftovers.clear()
+    out.swaps = False
     while True:
         entry = readdir(listing)
         if entry == NULL:
             break
-        offset = segment_named_offset(entry.d_name, b".log")
-        if offset >= 0:
-            bases.push_back(offset)
-        swaps[0] = swaps[0] or _ends_with(entry.d_name, b".swap")
-        offset = segment_named_offset(entry.d_name, b".snapshot")
-        if offset >= 0:
-            snapshots.push_back(offset)
+        _add_named(entry.d_name, b".log", out.bases)
+        _add_named(entry.d_name, b".snapshot", out.snapshots)
+        _add_named(entry.d_name, b".checks", out.checks)
+        out.swaps = out.swaps or _ends_with(entry.d_name, b".swap")
         if _ends_with(entry.d_name, b".deleted") or _ends_with(entry.d_name, b".cleaned") or _ends_with(
             entry.d_name, b".tmp"
         ):
             path = folder
             path.append(b"/")
             path.append(entry.d_name)
-            leftovers.push_back(path)
+            out.leftovers.push_back(path)
     closedir(listing)
-    for i in range(leftovers.size()):
-        unlink(leftovers[i].c_str())
-    sort(bases.begin(), bases.end())
-    sort(snapshots.begin(), snapshots.end())
+    sort(out.bases.begin(), out.bases.end())
+    sort(out.snapshots.begin(), out.snapshots.end())
     return 0
+
+
+cdef void _add_named(const char* name, const char* suffix, vector[int64_t]& out) noexcept nogil:
+    cdef int64_t offset = segment_named_offset(name, suffix)
+    if offset >= 0:
+        out.push_back(offset)
+
+
+# The same; and what means nothing any more goes. Checks are such if Kafka has removed their segment.
+cdef int _clear_folder(const string& folder, Listing* out) noexcept nogil:
+    cdef size_t i
+    cdef string path
+    cdef int result = _list_folder(folder, out)
+    for i in range(out.leftovers.size()):
+        unlink(out.leftovers[i].c_str())
+    for i in range(out.checks.size()):
+        if not binary_search(out.bases.begin(), out.bases.end(), out.checks[i]):
+            path = segment_stem(folder, out.checks[i])
+            path.append(b".checks")
+            unlink(path.c_str())
+    return result
 
 
 cdef void replay_batch(
@@ -122,7 +147,7 @@ cdef int _walk(
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
-    cdef int64_t expected = s.next_offset
+    cdef int64_t expected = s.base_offset if start == 0 else s.next_offset
     cdef int result
     cdef bint checks = (what & WALK_CHECKS) != 0
     cdef bint dense = checks and log.dense and not s.sealed
@@ -175,7 +200,8 @@ cdef bint _whole_index(
     return index_view(f, path.c_str(), entries, n) == 0 and n[0] % entry == 0
 
 
-cdef bint _believe_indexes(Segment* s) noexcept nogil:
+# Without checks: whether the index files look right.
+cdef bint _indexes_look_right(Segment* s) noexcept nogil:
     cdef const uint8_t* entries = NULL
     cdef size_t n = 0
     if not _whole_index(s, &s.txnindex, b".txnindex", TXNINDEX_ENTRY, False, &entries, &n):
@@ -193,7 +219,23 @@ cdef bint _believe_indexes(Segment* s) noexcept nogil:
         return False
     if n == 0:
         return True
-    return get_i32(entries + n - INDEX_ENTRY) >= 0 and 0 <= get_i32(entries + n - 4) < s.size
+    return get_i32(entries + n - INDEX_ENTRY) >= 0 and 0 < get_i32(entries + n - 4) < s.size
+
+
+# Whether the indexes of a segment that wasn't walked are what they should be. `whole`: their files are read for it;
+# else that is done when they are used.
+cdef bint _believe_indexes(LogState* log, Segment* s, bint whole) noexcept nogil:
+    cdef int found
+    if s.size == 0:
+        return False                   # there is nothing to walk, either
+    found = segment_read_checks(s)
+    if found == CHECKS_AGREE and (not whole or segment_view_indexes(s) != INDEX_WRONG):
+        return True
+    if found != CHECKS_AGREE and found != CHECKS_DISAGREE and _indexes_look_right(s):
+        return True
+    s.proved = False
+    note(log, NOTE_REBUILT, s.base_offset, 0)
+    return False
 
 
 # Finds the end of a segment that is believed, from its last index entry on. False: it isn't what its index says.
@@ -314,12 +356,14 @@ cdef int64_t _load_snapshot(LogState* log, vector[int64_t]& snapshots, int64_t m
             continue
         if producers_read(&log.producers, snapshot_stem(log.folder, snapshots[i]), now_ms):
             return snapshots[i]
+        note(log, NOTE_SNAPSHOT, snapshots[i], 0)
         producers_remove(snapshot_stem(log.folder, snapshots[i]))
+        snapshots.erase(snapshots.begin() + i)
     producers_clear(&log.producers)
     return 0
 
 
-cdef int _make_segments(LogState* log, vector[int64_t]& bases, int64_t now_ms) noexcept nogil:
+cdef int _make_segments(LogState* log, const vector[int64_t]& bases, int64_t now_ms) noexcept nogil:
     cdef size_t i
     cdef Segment* s
     cdef stat info
@@ -339,52 +383,71 @@ cdef int _make_segments(LogState* log, vector[int64_t]& bases, int64_t now_ms) n
 
 
 # Replays by headers what lies between the snapshot and the first segment that is walked whole.
-cdef int _replay_between(
-    LogState* log, int64_t from_offset, size_t count, int64_t now_ms, RecoveryReport* report
-) noexcept nogil:
+cdef int _replay_between(LogState* log, int64_t from_offset, size_t count, int64_t now_ms) noexcept nogil:
     cdef size_t i
     cdef Segment* s
-    cdef int64_t good, next_offset
+    cdef int64_t good
+    cdef RecoveryReport unused
     cdef int result
     for i in range(count):
         s = log.segments[i]
-        next_offset = s.next_offset
-        if next_offset <= from_offset:
+        if s.next_offset <= from_offset:
             continue
-        s.next_offset = s.base_offset
-        result = _walk(log, s, 0, s.size, from_offset, WALK_PRODUCERS, now_ms, &good, report)
-        s.next_offset = next_offset
+        result = _walk(log, s, 0, s.size, from_offset, WALK_PRODUCERS, now_ms, &good, &unused)
         if result != 0:
             return result
     return 0
 
 
-# Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
-# headers. Which transactions it aborted follows from the producer states at its start, so these come first.
-cdef int _believe(
-    LogState* log, vector[int64_t]& snapshots, size_t count, int64_t now_ms, RecoveryReport* report
+cdef int _recover_indexes(
+    LogState* log, vector[int64_t]& snapshots, size_t place, int64_t end, int64_t now_ms, int64_t* good
 ) noexcept nogil:
+    cdef int64_t from_offset = _load_snapshot(log, snapshots, log.segments[place].base_offset, now_ms)
+    cdef int result = _replay_between(log, from_offset, place, now_ms)
+    if result != 0:
+        return result
+    segment_reset_indexes(log.segments[place])
+    return recover_more(log, place, end, now_ms, good)
+
+
+cdef int recover_indexes(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil:
+    cdef Listing listing
+    cdef int result = _list_folder(log.folder, &listing)
+    log.segments[place].size = 0
+    return result if result != 0 else _recover_indexes(log, listing.snapshots, place, end, now_ms, good)
+
+
+cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil:
+    cdef RecoveryReport unused
+    cdef Segment* s = log.segments[place]
+    return _walk(log, s, s.size, end, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, good, &unused)
+
+
+# Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
+# headers.
+cdef int _believe(LogState* log, vector[int64_t]& snapshots, size_t count, int64_t now_ms) noexcept nogil:
     cdef size_t i
     cdef Segment* s
     cdef int64_t good = 0
-    cdef int64_t end, from_offset
+    cdef int64_t end
     cdef int result
     for i in range(count):
         s = log.segments[i]
-        if _believe_indexes(s):
+        if _believe_indexes(log, s, False):
             continue
-        from_offset = _load_snapshot(log, snapshots, s.base_offset, now_ms)
-        result = _replay_between(log, from_offset, i, now_ms, report)
-        if result != 0:
-            return result
         end = s.size
-        segment_reset_indexes(s)
-        result = _walk(log, s, 0, end, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, &good, report)
+        s.size = 0
+        result = _recover_indexes(log, snapshots, i, end, now_ms, &good)
         s.size = end
         s.next_offset = log.segments[i + 1].base_offset if i + 1 < log.segments.size() else s.next_offset
         if result != 0:
             return result
         segment_seal(s)
+        s.walked = True
+        if good != end:
+            s.proved = False
+            s.unprovable = True
+            note(log, NOTE_UNREADABLE, s.base_offset, good)
     return 0
 
 
@@ -465,51 +528,49 @@ cdef void _remove_strays(LogState* log, const vector[int64_t]& snapshots) noexce
 
 
 cdef void remove_stray_snapshots(LogState* log) noexcept nogil:
-    cdef vector[int64_t] bases, snapshots
-    cdef bint swaps = False
-    if _list_folder(log.folder, bases, snapshots, &swaps) == 0:
-        _remove_strays(log, snapshots)
+    cdef Listing listing
+    if _clear_folder(log.folder, &listing) == 0:
+        _remove_strays(log, listing.snapshots)
 
 
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil:
-    cdef vector[int64_t] bases, snapshots
-    cdef size_t first
+    cdef Listing listing
+    cdef size_t first, believed
     cdef int64_t from_offset, most
     cdef int result
-    cdef bint changed, swaps = False
+    cdef bint changed
     cdef string path = log.folder
     report.batches_checked = 0
     report.cut_bytes = 0
     path.append(b"/leader-epoch-checkpoint")
-    result = _list_folder(log.folder, bases, snapshots, &swaps)
-    if result == 0 and swaps:
+    result = _clear_folder(log.folder, &listing)
+    if result == 0 and listing.swaps:
         result = swap_recover(log.folder)
-        bases.clear()
-        snapshots.clear()
         if result == 0:
-            result = _list_folder(log.folder, bases, snapshots, &swaps)
+            result = _clear_folder(log.folder, &listing)
     if result == 0:
         result = epochs_read(&log.epochs, path.c_str())
     if result == 0:
-        result = _make_segments(log, bases, now_ms)
+        result = _make_segments(log, listing.bases, now_ms)
     if result != 0:
         return result
     first = _first_to_walk(log, clean)
     if clean and not log.segments.empty():
         # Believing ends where the last segment isn't what its own indexes say: that one is then walked all the same.
-        if not _believe_indexes(log.segments.back()) or not _find_end(log.segments.back()):
+        if not _believe_indexes(log, log.segments.back(), True) or not _find_end(log.segments.back()):
             first -= 1
-    result = _believe(
-        log, snapshots, first - 1 if first > 0 and first == log.segments.size() else first, now_ms, report
-    )
+    believed = first
+    if believed > 0 and believed == log.segments.size():
+        believed -= 1                  # it was looked at just now
+    result = _believe(log, listing.snapshots, believed, now_ms)
     if result != 0:
         return result
     if first < log.segments.size():
         most = log.segments[first].base_offset
     else:
         most = log.segments.back().next_offset if first > 0 else 0
-    from_offset = _load_snapshot(log, snapshots, most, now_ms)
-    result = _replay_between(log, from_offset, first, now_ms, report)
+    from_offset = _load_snapshot(log, listing.snapshots, most, now_ms)
+    result = _replay_between(log, from_offset, first, now_ms)
     if result == 0:
         result = _walk_rest(log, first, from_offset, now_ms, report)
     report.end_found = log.log_start if log.segments.empty() else log.segments.back().next_offset
@@ -519,8 +580,13 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
         return result
     changed = epochs_cut_end(&log.epochs, log.log_end)
     changed = epochs_cut_start(&log.epochs, log.log_start) or changed
+    if not epochs_agree(log):
+        epochs_learn(log)
+        epochs_cut_start(&log.epochs, log.log_start)
+        note(log, NOTE_EPOCHS, 0, 0)
+        changed = True
     if changed or report.batches_checked > 0:
         # Should there be no room, or this be cut short: the next recovery learns them from the batches again.
         epochs_write(&log.epochs, path.c_str(), False)
-    _remove_strays(log, snapshots)
+    _remove_strays(log, listing.snapshots)
     return 0

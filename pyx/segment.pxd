@@ -1,14 +1,19 @@
-"""A segment: a file of record batches named after its first offset, and its three indexes.
+"""A segment: a file of record batches named after its first offset, its three indexes, and what these should be.
 
     00000000000000001207.log         batches, wire bytes
     00000000000000001207.index       index.pxd
     00000000000000001207.timeindex   timeindex.pxd
     00000000000000001207.txnindex    txnindex.pxd; only if a transaction was aborted
+    00000000000000001207.checks      checks.pxd; once it is sealed and flushed, or the log was closed
 
 The last segment of a log is written, by one appender at a time (the partition's lock); the others are sealed.
 Readers hold a reference and never block an appender: bytes below the size that they saw under the partition's lock
 don't change. Files are opened at their first use and closed again when idle, so an idle partition holds no file
 descriptor.
+
+A segment is `proved` when its indexes, largest timestamp and `has_aborts` are known to follow from its batches: this
+process has seen them written or has walked them, or a `.checks` that is right says so. What isn't proved and matters is
+proved first (proof.pxd).
 
 Locks: the partition's lock, then the segment's. The segment's lock covers the indexes and the opening of files.
 """
@@ -49,6 +54,12 @@ cdef struct Segment:
     IndexFile timeindex
     IndexFile txnindex
     bint has_aborts                    # the txnindex has entries
+    bint proved                        # see above; set under the partition's lock
+    bint unprovable                    # a batch can't be read: what the files say is all there is
+    bint doubted                       # somebody waits for the proof; of the partition's lock, as the two above
+    bint walked                        # this process has proved it by its batches
+    bint checked                       # the .checks file says what the segment is now
+    int64_t ended_before               # transactions that began below it ended within the segment; -1: not known
     # Of consumers that came upon pages of it that weren't in memory; see output.pyx.
     BatchPlace expected                # where the fetch after the last one begins, if it was read past the page cache
     int64_t cold_reader                # atomic, as the next: the last one
@@ -106,8 +117,13 @@ cdef void segment_index_abort(
     Segment* s, int64_t producer_id, int64_t first_offset, int64_t last_offset, int64_t last_stable_offset
 ) noexcept nogil
 cdef void segment_reset_indexes(Segment* s) noexcept nogil
-# Reads the indexes into memory, so that they can grow. 0 or errno.
+# Reads the indexes into memory, so that they can grow. 0, INDEX_WRONG or errno.
 cdef int segment_hold_indexes(Segment* s) noexcept nogil
+cdef enum ChecksResult:
+    CHECKS_NONE = 0
+    CHECKS_AGREE = 1
+    CHECKS_DISAGREE = 2
+
 # Whether it has no room for an entry, once `more` were added.
 cdef bint segment_index_full(Segment* s, int64_t index_bytes, size_t more) noexcept nogil
 
@@ -117,6 +133,20 @@ cdef int64_t segment_newest_ms(const Segment* s) noexcept nogil
 # Nothing is appended any more: the time index gets its last entry.
 cdef void segment_seal(Segment* s) noexcept nogil
 cdef void segment_last_time(Segment* s) noexcept nogil
+# What there is in place of indexes that were wrong: those of `right`. Under the partition's lock.
+cdef void segment_take_indexes(Segment* s, Segment* right) noexcept nogil
+# Writes indexes that were taken so, not synced: the .checks tell what a crash makes of that. 0 or errno.
+cdef int segment_write_indexes(Segment* s) noexcept nogil
+# Writes the .checks of a proved segment whose files have all that it knows, not synced: it carries its own checksum.
+# What can't be written is missing, and the batches are asked again. `suffix`: .checks, or .checks.cleaned.
+cdef void segment_write_checks(Segment* s, const char* suffix) noexcept nogil
+# CHECKS_NONE: there are none, or they are of another size of the .log. CHECKS_AGREE: the segment is proved by them, if
+# its index files turn out to be what they say. CHECKS_DISAGREE: these have other sizes.
+cdef int segment_read_checks(Segment* s) noexcept nogil
+# Whether all index files are what they should be, as far as that is known: 0, INDEX_WRONG or errno.
+cdef int segment_view_indexes(Segment* s) noexcept nogil
+# Whether the batch that the time index's last entry names has the largest timestamp that it says.
+cdef bint segment_newest_is_there(Segment* s) noexcept nogil
 # Writes the indexes; log and indexes are then synced by whoever calls. 0 or errno.
 cdef int segment_settle(Segment* s) noexcept nogil
 # Writes the log's bytes out piece by piece and waits for each, so that the sync that follows has little to do: a sync
@@ -137,8 +167,8 @@ cdef void empty_trash(vector[DeletedFile]& trash, int64_t now_ms) noexcept nogil
 cdef int segment_delete(Segment* s) noexcept nogil
 
 # The first batch whose last offset is at or above `offset`, below `limit` bytes: WALK_BATCH, WALK_END (none),
-# WALK_GARBAGE, or -errno. With `cached` it doesn't wait for a disk to read the log: WALK_COLD, and `position` says
-# where.
+# WALK_GARBAGE, -INDEX_WRONG (prove the segment first), or -errno. With `cached` it doesn't wait for a disk to read the
+# log: WALK_COLD, and `position` says where.
 cdef int segment_find(
     Segment* s, int64_t offset, int64_t limit, bint cached, BatchHeader* header, int64_t* position
 ) noexcept nogil
@@ -148,12 +178,13 @@ cdef void segment_expect(Segment* s, const BatchPlace* next) noexcept nogil
 cdef bint segment_expected(Segment* s, int64_t offset, int64_t limit, BatchPlace* out) noexcept nogil
 # An offset that no record of the segment before `position` reaches, from the index; next_offset if it doesn't say.
 cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil
-# The first record whose timestamp is at or above the wanted one, at or after `from_offset`: WALK_*; or -errno.
+# The first record whose timestamp is at or above the wanted one, at or after `from_offset`: WALK_*; -INDEX_WRONG; or
+# -errno.
 # `may_inflate`: bytes that batches may be inflated to for it, counted down. A batch that would take more isn't opened:
 # its header says that it may have the record, so the answer is where it begins, and its largest timestamp.
 cdef int segment_find_time(
     Segment* s, int64_t timestamp_ms, int64_t from_offset, int64_t limit, size_t* may_inflate, int64_t* offset,
     int64_t* timestamp
 ) noexcept nogil
-# Copies the aborted transactions' entries. 0 or errno.
+# Copies the aborted transactions' entries. 0, INDEX_WRONG or errno.
 cdef int segment_aborts(Segment* s, vector[uint8_t]& out) noexcept nogil

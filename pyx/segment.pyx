@@ -4,12 +4,13 @@ from penstock.pyx.batch cimport (
     BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
     batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
 )
+from penstock.pyx.checks cimport Checks, checks_read, checks_write
 from penstock.pyx.files cimport (
     FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_pieces_at,
 )
 from penstock.pyx.index cimport (
-    INDEX_ENTRY, index_add, index_bound, index_floor, index_hold, index_release, index_reset, index_unmap, index_view,
-    index_write,
+    INDEX_ENTRY, INDEX_WRONG, IndexFile, IndexSum, index_add, index_bound, index_floor, index_hold, index_release,
+    index_reset, index_sum, index_unmap, index_view, index_write,
 )
 from penstock.pyx.messageset cimport message_at_time
 from penstock.pyx.pagecache cimport read_cached_at
@@ -20,7 +21,7 @@ from penstock.pyx.posix cimport (
     snprintf, stat, stat_path, strlen, strncmp, sync_file_range, unlink,
 )
 from penstock.pyx.room cimport room_give_back, room_reserve, room_wants_blocks, room_wants_zeros, room_write
-from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor
+from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor, timeindex_last
 from penstock.pyx.txnindex cimport txnindex_add
 
 cdef enum:
@@ -28,13 +29,16 @@ cdef enum:
     WRITE_OUT_BYTES = 4 << 20
     FIND_CHUNK = 8192                  # one read finds a batch when index.interval.bytes is the default 4096
     TIME_CHUNK = 65536
+    FILES = 5                          # of a segment
+    INDEXES_END = 4                    # the indexes are those before it, from 1 on
     INFLATED_MAX_BYTES = 64 << 20      # a batch that inflates to more isn't opened for its timestamps
 
-cdef const char* SUFFIXES[4]
+cdef const char* SUFFIXES[FILES]
 SUFFIXES[0] = b".log"
 SUFFIXES[1] = b".index"
 SUFFIXES[2] = b".timeindex"
 SUFFIXES[3] = b".txnindex"
+SUFFIXES[4] = b".checks"
 
 
 cdef string segment_stem(const string& folder, int64_t base_offset) noexcept nogil:
@@ -91,6 +95,7 @@ cdef Segment* segment_new(const string& folder, int64_t base_offset, int64_t now
     s.max_timestamp_offset = -1
     s.created_ms = now_ms
     s.tail.offset = -1
+    s.ended_before = -1
     return s
 
 
@@ -167,6 +172,7 @@ cdef void segment_index_batch(
     s.size = position + header.size
     s.unflushed = True
     s.touched = True
+    s.checked = False
     pthread_mutex_unlock(&s.lock)
 
 
@@ -191,6 +197,9 @@ cdef void segment_reset_indexes(Segment* s) noexcept nogil:
     s.first_timestamp = -1
     s.next_offset = s.base_offset
     s.unflushed = True
+    s.proved = True
+    s.unprovable = False
+    s.checked = False
     pthread_mutex_unlock(&s.lock)
 
 
@@ -231,6 +240,7 @@ cdef void segment_last_time(Segment* s) noexcept nogil:
         before = s.timeindex.bytes.size()
         timeindex_add(&s.timeindex, s.max_timestamp, <int32_t>(s.max_timestamp_offset - s.base_offset))
         s.unflushed = s.unflushed or s.timeindex.bytes.size() > before
+        s.checked = s.checked and s.timeindex.bytes.size() == before
     pthread_mutex_unlock(&s.lock)
 
 
@@ -245,6 +255,127 @@ cdef int _write_indexes(Segment* s) noexcept nogil:
         result = index_write(&s.timeindex, _path(s, b".timeindex").c_str(), False, False)
     if result == 0:
         result = index_write(&s.txnindex, _path(s, b".txnindex").c_str(), True, False)
+    return result
+
+
+# What the file of an index is, or will be once it is written. False: that isn't known.
+cdef inline bint _sum_of(const IndexFile* f, IndexSum* out) noexcept nogil:
+    out[0] = index_sum(f.bytes.data(), f.bytes.size()) if f.held else f.sum
+    return f.held or f.known
+
+
+# Under the segment's lock.
+cdef void _write_checks(Segment* s, const char* suffix) noexcept nogil:
+    cdef Checks checks
+    if not s.proved or s.checked:
+        return
+    checks.base_offset = s.base_offset
+    checks.size = s.size
+    checks.max_timestamp = s.max_timestamp
+    checks.max_timestamp_offset = s.max_timestamp_offset
+    if (
+        _sum_of(&s.index, &checks.sums[0])
+        and _sum_of(&s.timeindex, &checks.sums[1])
+        and _sum_of(&s.txnindex, &checks.sums[2])
+    ):
+        s.checked = checks_write(&checks, _path(s, suffix).c_str()) == 0
+
+
+cdef void segment_write_checks(Segment* s, const char* suffix) noexcept nogil:
+    pthread_mutex_lock(&s.lock)
+    _write_checks(s, suffix)
+    pthread_mutex_unlock(&s.lock)
+
+
+# Whether the file is as long as it should be; `optional`: one that should have nothing may be missing.
+cdef bint _has_size(Segment* s, const char* suffix, int64_t size, bint optional) noexcept nogil:
+    cdef stat info
+    if stat_path(_path(s, suffix).c_str(), &info) != 0:
+        return optional and size == 0
+    return info.st_size == size
+
+
+cdef inline void _should_be(IndexFile* f, const IndexSum* sum) noexcept nogil:
+    f.known = True
+    f.sum = sum[0]
+
+
+cdef int segment_read_checks(Segment* s) noexcept nogil:
+    cdef Checks checks
+    if not checks_read(&checks, _path(s, b".checks").c_str()):
+        return CHECKS_NONE
+    if checks.base_offset != s.base_offset or checks.size != s.size:
+        return CHECKS_NONE
+    if not (
+        _has_size(s, b".index", checks.sums[0].size, False)
+        and _has_size(s, b".timeindex", checks.sums[1].size, False)
+        and _has_size(s, b".txnindex", checks.sums[2].size, True)
+    ):
+        return CHECKS_DISAGREE
+    _should_be(&s.index, &checks.sums[0])
+    _should_be(&s.timeindex, &checks.sums[1])
+    _should_be(&s.txnindex, &checks.sums[2])
+    s.max_timestamp = checks.max_timestamp
+    s.max_timestamp_offset = checks.max_timestamp_offset
+    s.has_aborts = checks.sums[2].size > 0
+    s.proved = True
+    s.checked = True
+    return CHECKS_AGREE
+
+
+cdef int segment_view_indexes(Segment* s) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef size_t n
+    cdef int result
+    pthread_mutex_lock(&s.lock)
+    result = index_view(&s.index, _path(s, b".index").c_str(), &entries, &n)
+    if result == 0:
+        result = index_view(&s.timeindex, _path(s, b".timeindex").c_str(), &entries, &n)
+    if result == 0:
+        result = index_view(&s.txnindex, _path(s, b".txnindex").c_str(), &entries, &n)
+    pthread_mutex_unlock(&s.lock)
+    return result
+
+
+cdef bint segment_newest_is_there(Segment* s) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef size_t n
+    cdef int64_t timestamp, offset, position
+    cdef BatchHeader header
+    cdef bint told
+    pthread_mutex_lock(&s.lock)
+    told = (
+        index_view(&s.timeindex, _path(s, b".timeindex").c_str(), &entries, &n) == 0
+        and timeindex_last(entries, n, s.base_offset, &timestamp, &offset)
+    )
+    pthread_mutex_unlock(&s.lock)
+    if not told or segment_find(s, offset, s.size, False, &header, &position) != WALK_BATCH:
+        return False
+    return header.base_offset <= offset and header.max_timestamp == timestamp
+
+
+cdef void _take(IndexFile* to, IndexFile* source) noexcept nogil:
+    index_reset(to)
+    to.bytes.swap(source.bytes)
+
+
+cdef void segment_take_indexes(Segment* s, Segment* right) noexcept nogil:
+    pthread_mutex_lock(&s.lock)
+    _take(&s.index, &right.index)
+    _take(&s.timeindex, &right.timeindex)
+    _take(&s.txnindex, &right.txnindex)
+    s.has_aborts = right.has_aborts
+    s.bytes_since_index = right.bytes_since_index
+    s.unflushed = True
+    s.checked = False
+    pthread_mutex_unlock(&s.lock)
+
+
+cdef int segment_write_indexes(Segment* s) noexcept nogil:
+    cdef int result
+    pthread_mutex_lock(&s.lock)
+    result = _write_indexes(s)
+    pthread_mutex_unlock(&s.lock)
     return result
 
 
@@ -277,11 +408,13 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:
     # Cleared first: what an appender adds from here on is the next flush's.
     s.unflushed = False
     result = _write_indexes(s)
+    if result == 0 and s.sealed:
+        _write_checks(s, b".checks")
     pthread_mutex_unlock(&s.lock)
     if result == 0 and fdatasync(fd) != 0:
         result = errno
         fatal[0] = True
-    for i in range(1, 4):
+    for i in range(1, INDEXES_END):
         if result == 0:
             result = sync_file(_path(s, SUFFIXES[i]).c_str())
             fatal[0] = result != 0 and not is_shortage(result)
@@ -296,6 +429,8 @@ cdef int segment_settle(Segment* s) noexcept nogil:
     result = _write_indexes(s)
     if result == 0:
         result = room_give_back(&s.room, s.fd, s.size)
+    if result == 0:
+        _write_checks(s, b".checks")
     s.unflushed = result != 0
     pthread_mutex_unlock(&s.lock)
     return result
@@ -321,9 +456,9 @@ cdef void segment_rest(Segment* s) noexcept nogil:
         close(s.fd)
         s.fd = -1
     if not s.unflushed:
-        index_release(&s.index)
-        index_release(&s.timeindex)
-        index_release(&s.txnindex)
+        index_release(&s.index, s.proved)
+        index_release(&s.timeindex, s.proved)
+        index_release(&s.txnindex, s.proved)
     index_unmap(&s.index)
     index_unmap(&s.timeindex)
     index_unmap(&s.txnindex)
@@ -335,7 +470,7 @@ cdef int segment_retire(Segment* s, int64_t due_ms, vector[DeletedFile]& trash) 
     cdef string path
     cdef DeletedFile gone
     gone.due_ms = due_ms
-    for i in range(4):
+    for i in range(FILES):
         path = _path(s, SUFFIXES[i])
         gone.path = path
         gone.path.append(b".deleted")
@@ -431,8 +566,9 @@ cdef int segment_find(
 ) noexcept nogil:
     cdef const uint8_t* entries
     cdef size_t n
-    cdef int64_t start
+    cdef int64_t start, named = -1
     cdef int result
+    cdef bint first, wrong
     cdef LogWalk walk
     cdef const uint8_t* bytes
     cdef int fd = segment_open(s, False)
@@ -440,22 +576,30 @@ cdef int segment_find(
         return fd
     pthread_mutex_lock(&s.lock)
     result = _offset_entries(s, &entries, &n)
-    start = index_floor(entries, n, s.base_offset, offset) if result == 0 else 0
+    start = index_floor(entries, n, s.base_offset, offset, &named) if result == 0 else 0
     s.touched = True
     pthread_mutex_unlock(&s.lock)
     if result != 0:
         return -result
-    if start < 0 or start > limit:
-        start = 0                      # an index that lies costs time, never a wrong answer
+    if start > limit and s.proved:
+        start = 0                      # what lies past the limit was written since
     while True:
         walk_begin(&walk, fd, start, limit, FIND_CHUNK)
         walk.cached = cached
-        while True:
+        first = start != 0
+        wrong = start < 0 or start > limit
+        result = WALK_GARBAGE
+        while not wrong:
             result = walk_next(&walk, header, &bytes, False)
+            # An entry that leads to another batch than it names might lead past the wanted one.
+            wrong = first and result == WALK_BATCH and batch_last_offset(header) != named
+            first = False
             if result != WALK_BATCH or batch_last_offset(header) >= offset:
                 break
-        if result == WALK_GARBAGE and start > 0:
-            start = 0
+        if (wrong or result == WALK_GARBAGE) and start != 0:
+            if not s.proved and not s.unprovable:
+                return -INDEX_WRONG
+            start = 0                  # an index that lies costs time, never a wrong answer
             continue
         position[0] = walk.position - header.size if result == WALK_BATCH else walk.position
         return result
@@ -479,6 +623,8 @@ cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) no
     cdef const uint8_t* entries
     cdef size_t n
     cdef int64_t bound = -1
+    if not s.proved:
+        return next_offset             # an entry that lies would leave an aborted transaction out
     pthread_mutex_lock(&s.lock)
     if _offset_entries(s, &entries, &n) == 0:
         bound = index_bound(entries, n, s.base_offset, position)
@@ -540,21 +686,24 @@ cdef int segment_find_time(
     cdef const uint8_t* bytes
     cdef size_t n
     cdef int result
-    cdef int64_t start, position
+    cdef int64_t start, position, named_ms
     cdef BatchHeader header
     cdef LogWalk walk
     cdef vector[uint8_t] scratch
     pthread_mutex_lock(&s.lock)
     result = index_view(&s.timeindex, _path(s, b".timeindex").c_str(), &entries, &n)
-    start = timeindex_floor(entries, n, s.base_offset, timestamp_ms)
+    start = timeindex_floor(entries, n, s.base_offset, timestamp_ms, &named_ms)
     pthread_mutex_unlock(&s.lock)
     if result != 0:
         return -result
     if start < from_offset:
         start = from_offset
+        named_ms = -1
     result = segment_find(s, start, limit, False, &header, &position)
     if result != WALK_BATCH:
         return result
+    if named_ms >= 0 and header.max_timestamp != named_ms and not s.walked:
+        return -INDEX_WRONG
     walk_begin(&walk, s.fd, position, limit, TIME_CHUNK)
     while True:
         result = walk_next(&walk, &header, &bytes, False)

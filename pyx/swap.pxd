@@ -1,7 +1,7 @@
 """New files for a group of old segments, so that a crash at any moment leaves the old ones or the new one.
 
 The cleaned segment is written beside the old ones and synced:  <base>.log.cleaned, .index.cleaned, .timeindex.cleaned,
-.txnindex.cleaned (that one always, maybe empty). Then, one file after the other:
+.txnindex.cleaned (that one always, maybe empty), .checks.cleaned. Then, one file after the other:
 
     1. <base>.X.cleaned -> <base>.X.swap      the .log last; the folder is synced
     2. the other old segments' files are removed (indexes first)

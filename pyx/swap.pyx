@@ -10,15 +10,17 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.segment cimport WALK_BATCH, LogWalk, segment_named_offset, segment_stem, walk_begin, walk_next
 
 cdef enum:
-    LOG = 3                            # its place in SUFFIXES
+    FILES = 5                          # of a segment
+    LOG = FILES - 1                    # its place in SUFFIXES
     WALK_CHUNK = 1 << 16
 
 # In the order in which a segment's files are renamed and removed: the .log says that the others are there.
-cdef const char* SUFFIXES[4]
+cdef const char* SUFFIXES[FILES]
 SUFFIXES[0] = b".txnindex"
 SUFFIXES[1] = b".timeindex"
 SUFFIXES[2] = b".index"
-SUFFIXES[3] = b".log"
+SUFFIXES[3] = b".checks"
+SUFFIXES[LOG] = b".log"
 
 
 cdef string _name(const string& stem, const char* suffix, const char* state) noexcept nogil:
@@ -40,17 +42,18 @@ cdef void swap_steps(
     const string& folder, const string& stem, const vector[Segment*]& old, bint empty_txnindex, vector[FileStep]& out,
     size_t* committed
 ) noexcept nogil:
-    cdef size_t i, k
+    cdef size_t i
+    cdef int k
     cdef string nothing
-    for k in range(4):
+    for k in range(FILES):
         _add(out, STEP_RENAME, _name(stem, SUFFIXES[k], b".cleaned"), _name(stem, SUFFIXES[k], b".swap"))
     committed[0] = out.size()
     _add(out, STEP_SYNC, folder, nothing)
     for i in range(old.size()):
         if old[i].stem != stem:
-            for k in range(4):
+            for k in range(FILES):
                 _add(out, STEP_REMOVE, _name(old[i].stem, SUFFIXES[k], b""), nothing)
-    for k in range(4):
+    for k in range(FILES):
         _add(out, STEP_RENAME, _name(stem, SUFFIXES[k], b".swap"), _name(stem, SUFFIXES[k], b""))
     if empty_txnindex:
         _add(out, STEP_REMOVE, _name(stem, SUFFIXES[0], b""), nothing)
@@ -67,7 +70,7 @@ cdef int swap_step(const FileStep* step) noexcept nogil:
 
 cdef void swap_undo(const string& stem) noexcept nogil:
     cdef int k
-    for k in range(3, -1, -1):         # the .log first: without it the rest means nothing
+    for k in range(LOG, -1, -1):       # the .log first: without it the rest means nothing
         unlink(_name(stem, SUFFIXES[k], b".swap").c_str())
         unlink(_name(stem, SUFFIXES[k], b".cleaned").c_str())
 
@@ -84,7 +87,7 @@ cdef int _list(const string& folder, vector[int64_t]* swaps, vector[int64_t]& ba
         entry = readdir(listing)
         if entry == NULL:
             break
-        for k in range(4):
+        for k in range(FILES):
             name.assign(SUFFIXES[k])
             name.append(b".swap")
             if segment_named_offset(entry.d_name, name.c_str()) >= 0:
@@ -130,10 +133,10 @@ cdef int _finish(const string& folder, int64_t base, const vector[int64_t]& base
     for i in range(bases.size()):
         if base < bases[i] < next_offset:
             old = segment_stem(folder, bases[i])
-            for k in range(4):
+            for k in range(FILES):
                 if unlink(_name(old, SUFFIXES[k], b"").c_str()) != 0 and errno != ENOENT:
                     return errno
-    for k in range(4):
+    for k in range(FILES):
         # One that isn't there has its name already.
         if rename(_name(stem, SUFFIXES[k], b".swap").c_str(), _name(stem, SUFFIXES[k], b"").c_str()) != 0:
             if errno != ENOENT:
@@ -142,7 +145,7 @@ cdef int _finish(const string& folder, int64_t base, const vector[int64_t]& base
 
 
 cdef int swap_recover(const string& folder) noexcept nogil:
-    cdef vector[int64_t] swaps[4]
+    cdef vector[int64_t] swaps[FILES]
     cdef vector[int64_t] bases
     cdef size_t i
     cdef int k

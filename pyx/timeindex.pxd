@@ -26,10 +26,10 @@ cdef inline void timeindex_add(IndexFile* f, int64_t timestamp_ms, int32_t relat
     put_i64(f.bytes.data() + at, timestamp_ms)
     put_i32(f.bytes.data() + at + 8, relative_offset)
 
-# The offset of the last entry whose timestamp is below `timestamp_ms`, the segment's base offset when there is none: no
-# record before it has a timestamp >= timestamp_ms.
+# The offset of the last entry whose timestamp is below `timestamp_ms`, and that timestamp; the segment's base offset
+# and -1 when there is none. No record before it has a timestamp >= timestamp_ms.
 cdef inline int64_t timeindex_floor(
-    const uint8_t* entries, size_t n, int64_t base_offset, int64_t timestamp_ms
+    const uint8_t* entries, size_t n, int64_t base_offset, int64_t timestamp_ms, int64_t* named_ms
 ) noexcept nogil:
     cdef size_t low = 0, high = n // TIMEINDEX_ENTRY, middle
     while low < high:
@@ -38,6 +38,7 @@ cdef inline int64_t timeindex_floor(
             low = middle + 1
         else:
             high = middle
+    named_ms[0] = -1 if low == 0 else get_i64(entries + (low - 1) * TIMEINDEX_ENTRY)
     return base_offset + (0 if low == 0 else get_i32(entries + (low - 1) * TIMEINDEX_ENTRY + 8))
 
 # The last entry; False when there is none.

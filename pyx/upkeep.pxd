@@ -13,7 +13,7 @@ cdef struct Kept:
     bint rolled
     bint flushed
 
-# Under the lock: a new segment at the log end; after an error the old one goes on.
+# Under the lock: a new segment at the log end; after an error (INDEX_WRONG: it is doubted now) the old one goes on.
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil
 # Whether a segment that is to be flushed then isn't yet.
 cdef bint rests_until(int64_t due_ms, int64_t now_ms) noexcept nogil

@@ -5,20 +5,23 @@ from libcpp.vector cimport vector
 from penstock.pyx.crc cimport crc32c
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_start
 from penstock.pyx.files cimport is_full, is_passing, is_shortage, sync_folder, wall_ms
+from penstock.pyx.index cimport INDEX_WRONG
 from penstock.pyx.partition cimport Partition, wake_reactors
 from penstock.pyx.partitionlog cimport (
-    PartitionLog, fail_log, folder_ran_full, folder_tell, is_offline, settle_stable, take_all_waiting, write_epochs,
+    PartitionLog, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline, settle_stable, take_all_waiting,
+    write_epochs,
 )
 from penstock.pyx.posix cimport (
     EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, fstat, ftruncate, pthread_mutex_lock,
     pthread_mutex_unlock, stat,
 )
 from penstock.pyx.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
+from penstock.pyx.proof cimport prove_doubted, prove_expired
 from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
 from penstock.pyx.segment cimport (
     Segment, empty_trash, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes,
     segment_last_time, segment_new, segment_newest_ms, segment_open, segment_release, segment_reset_indexes,
-    segment_rest, segment_retain, segment_retire, segment_seal, segment_settle, segment_write_out,
+    segment_rest, segment_retain, segment_retire, segment_seal, segment_settle, segment_write_checks, segment_write_out,
 )
 
 
@@ -44,12 +47,14 @@ cdef int _emptied(int fd) noexcept nogil:
     return 0
 
 
-# Under the lock: a new segment at the log end. 0 or errno; after an error the old one goes on.
+# Under the lock: a new segment at the log end. 0, INDEX_WRONG or errno; after an error the old one goes on.
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     cdef Segment* active = p.log.segments.back()
     cdef Segment* s
     cdef int fd
     cdef int result = segment_hold_indexes(active)
+    if result == INDEX_WRONG:
+        doubt_segment(p, active)
     if result == 0:
         # At once, as a kill may come before the flush: recovery would drop all that follows a segment with a tail that
         # isn't batches.
@@ -80,6 +85,33 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     return 0
 
 
+cdef inline bint _too_old(PartitionLog* p, const Segment* s, int64_t now_ms) noexcept nogil:
+    return p.config.retention_ms >= 0 and now_ms - segment_newest_ms(s) > p.config.retention_ms
+
+
+# With `upkeep` held: what retention by time is about to delete is proved by its batches first. 0 or errno.
+cdef int _prove_too_old(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    cdef size_t count
+    cdef int result = 0
+    cdef bint proved = True
+    while proved and result == 0:
+        pthread_mutex_lock(&p.lock)
+        count = 0
+        while (
+            p.config.cleanup_delete
+            and count < p.log.segments.size()
+            and p.log.segments[count].size > 0
+            and not p.log.segments[count].unprovable
+            and _too_old(p, p.log.segments[count], now_ms)
+        ):
+            count += 1
+        proved = p.config.cleanup_delete and p.config.retention_ms >= 0
+        pthread_mutex_unlock(&p.lock)
+        if proved:
+            result = prove_expired(p, count, now_ms, &proved)
+    return result
+
+
 # Under the lock: whether retention lets a segment go. `excess`: bytes above retention_bytes, counted down.
 cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_ms, int64_t* excess) noexcept nogil:
     if next_base > p.high_watermark:
@@ -88,7 +120,7 @@ cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_m
         return True
     if not p.config.cleanup_delete:
         return False
-    if p.config.retention_ms >= 0 and now_ms - segment_newest_ms(s) > p.config.retention_ms:
+    if _too_old(p, s, now_ms) and s.proved:
         return True
     if p.config.retention_bytes >= 0 and excess[0] - s.size >= 0:
         excess[0] -= s.size
@@ -219,13 +251,21 @@ cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, int64_t now_m
 cdef int housekeep_log(PartitionLog* p, int64_t now_ms, bint retain, Kept* out) noexcept nogil:
     cdef vector[Segment*] gone
     cdef size_t i
-    cdef int result, error
-    cdef bint all
+    cdef int result, error, proven
+    cdef bint all, halted
     cdef Segment* s
     out.segments_deleted = 0
     out.bytes_deleted = 0
     out.rolled = False
     out.flushed = False
+    pthread_mutex_lock(&p.lock)
+    halted = p.stopped or is_offline(p)
+    pthread_mutex_unlock(&p.lock)
+    if halted:
+        return 0
+    proven = prove_doubted(p, now_ms)
+    if proven == 0 and retain:
+        proven = _prove_too_old(p, now_ms)
     pthread_mutex_lock(&p.lock)
     if p.stopped or is_offline(p):
         pthread_mutex_unlock(&p.lock)
@@ -256,7 +296,8 @@ cdef int housekeep_log(PartitionLog* p, int64_t now_ms, bint retain, Kept* out) 
     for i in range(p.log.segments.size()):
         segment_rest(p.log.segments[i])
     pthread_mutex_unlock(&p.lock)
-    return result
+    result = result if result != 0 else proven
+    return 0 if result == INDEX_WRONG else result      # its proof is the next round's
 
 
 cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil:
@@ -314,9 +355,16 @@ cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
     result = segment_give_back(p.log.segments.back())
     if result == 0:
         result = segment_hold_indexes(p.log.segments.back())
+    if result == INDEX_WRONG:
+        pthread_mutex_lock(&p.lock)
+        doubt_segment(p, p.log.segments.back())
+        pthread_mutex_unlock(&p.lock)
+        result = prove_doubted(p, now_ms)
     if result == 0:
         segment_last_time(p.log.segments.back())
         result = flush_log(p, True, now_ms, False)
+    if result == 0:
+        segment_write_checks(p.log.segments.back(), b".checks")
     if result == 0:
         # Not synced: a snapshot that a power cut tears is found out by its checksum, and batches are replayed instead.
         result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), False)

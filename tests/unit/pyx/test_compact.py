@@ -384,7 +384,7 @@ def test_segments_are_grouped_up_to_segment_bytes(tmp_path: Path) -> None:
     assert len(log.files(".log")) == 5
     assert len(log.kept()) == 12
     assert {path.name.partition(".")[2] for path in log.folder.iterdir()} <= {
-        "log", "index", "timeindex", "snapshot", "sequences", "metadata",
+        "log", "index", "timeindex", "checks", "snapshot", "sequences", "metadata",
     } | {"leader-epoch-checkpoint"} | {""}  # fmt: skip
 
 

@@ -1,0 +1,128 @@
+"""A broker whose partitions' side files were damaged while it was down, as its clients see it: fetches, searches by time,
+retention, and what it says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness import BrokerProcess
+from patience import until
+
+RECORDS = 200
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(
+        tmp_path / "data",
+        {"log.retention.check.interval.ms": 100, "log.initial.task.delay.ms": 0, "group.initial.rebalance.delay.ms": 0},
+    ).start()
+    yield process
+    process.close()
+
+
+def filled(broker: BrokerProcess, topic: str) -> int:
+    """Committed and aborted transactions by turns, in several segments, fresh records; answers the first timestamp."""
+    settings = {"segment.bytes": "3000", "index.interval.bytes": "200", "retention.ms": str(HOUR_MS)}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result()
+    first_ms = int(time.time() * 1000) - RECORDS
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "linger.ms": 0})
+    producer.init_transactions()
+    for number in range(RECORDS // 10):
+        producer.begin_transaction()
+        for i in range(10):
+            at = number * 10 + i
+            producer.produce(topic, b"%d" % at, timestamp=first_ms + at, partition=0)
+        producer.flush()
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    return first_ms
+
+
+def consume(broker: BrokerProcess, topic: str, isolation: str) -> list[int]:
+    reader = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "readers",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found: list[int] = []
+    while True:
+        message = reader.poll(30)
+        assert message is not None, "nothing came for 30 s:\n" + broker.log_text()
+        if message.error():
+            break
+        found.append(int(message.value() or b""))
+    reader.close()
+    return found
+
+
+def by_time(broker: BrokerProcess, topic: str, first_ms: int) -> list[int]:
+    """The offset of the first record at each time."""
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
+    found = []
+    for at in range(0, RECORDS, 7):
+        (answer,) = reader.offsets_for_times([TopicPartition(topic, 0, first_ms + at)], timeout=30)
+        assert answer.error is None
+        found.append(answer.offset)
+    reader.close()
+    return found
+
+
+DAMAGES: dict[str, Callable[[bytearray], bytes | None]] = {
+    "gone": lambda data: None,
+    "zeros": lambda data: bytes(len(data)),
+    "cleared": lambda data: bytes(byte & 0x0F for byte in data),
+    "one bit": lambda data: data[:-5] + bytes([data[-5] ^ 1]) + data[-4:],
+}
+
+
+@pytest.mark.parametrize("checks", [True, False], ids=["checks", "no checks"])
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
+def test_clients_see_what_the_batches_say(
+    broker: BrokerProcess, new_topic: Callable[[str], str], suffix: str, how: str, clean: bool, checks: bool
+) -> None:
+    topic = new_topic("hurt")
+    first_ms = filled(broker, topic)
+    folder = broker.data / f"{topic}-0"
+    timed = by_time(broker, topic, first_ms)
+    committed = [number for number in range(RECORDS) if number // 10 % 2 == 0]
+    flushed = broker.data / "recovery-point-offset-checkpoint"
+    until(lambda: flushed.exists() and f"{topic} 0 " in flushed.read_text(), "segments are flushed", broker.log_text)
+    if clean:
+        assert broker.stop() == 0
+    else:
+        broker.kill()
+    if not checks:
+        for path in folder.glob("*.checks"):
+            path.unlink()
+    damaged = sorted(folder.glob(f"*{suffix}"))
+    assert len(damaged) > 2
+    for path in damaged:
+        data = DAMAGES[how](bytearray(path.read_bytes()))
+        if data is None:
+            path.unlink()
+        elif path.stat().st_size > 4:
+            path.write_bytes(data)
+    broker.start()
+    assert consume(broker, topic, "read_committed") == committed
+    assert consume(broker, topic, "read_uncommitted") == list(range(RECORDS))
+    assert by_time(broker, topic, first_ms) == timed
+    assert min(int(path.stem) for path in folder.glob("*.log")) == 0, "retention has deleted fresh records"
+    if checks:  # Else an entry that nobody looks up may stay wrong.
+        assert "rebuilt from its batches" in broker.log_text()
