@@ -14,8 +14,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from pathlib import Path
 
 from penstock import log
@@ -27,7 +29,11 @@ Key = tuple[str, int]
 
 _log = log.get("broker.logdirs")
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
-FUTURE = "-future"
+FUTURE, DELETED, STRAY = "-future", "-delete", "-stray"
+"""Ends of the names of folders that are no partition: a copy that is being made, one to be removed, one of no topic."""
+_FUTURE = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{FUTURE}\Z")
+_BATCH_HEAD = struct.Struct(">qi4xb6xi")
+"""Base offset, length, magic and (of magic 2) last offset delta of a batch."""
 
 
 @dataclass
@@ -130,9 +136,9 @@ class LogDirs:
         for key, holders in self._doubled.items():
             kept = [one for one in holders if topic_id_in(one.holds(key)) == topic_ids.get(key)]
             if kept:
-                self._where[key] = kept[0]
+                self._where[key] = reduce(partial(_keep_one, key), kept)
                 for log_dir in holders:
-                    if log_dir is not kept[0]:
+                    if log_dir not in kept:
                         log_dir.partitions.discard(key)
                         set_aside(log_dir, key)
         self._doubled.clear()
@@ -187,6 +193,13 @@ class LogDirs:
             raise failure
 
 
+def beside(log_dir: LogDir, key: Key, ending: str) -> Path:
+    """Another path of a log folder for a partition's files, as Kafka names such: at most 255 bytes."""
+    name, index = key
+    suffix = f"-{index}.{os.urandom(16).hex()}{ending}"
+    return log_dir.path / (name[: 255 - len(suffix)] + suffix)
+
+
 def topic_id_in(folder: Path) -> bytes | None:
     """The id in a partition's `partition.metadata`; None if the file isn't there (a log of before Kafka 2.8) or has none."""
     try:
@@ -199,11 +212,9 @@ def topic_id_in(folder: Path) -> bytes | None:
 
 def set_aside(log_dir: LogDir, key: Key) -> None:
     """Rename a partition's folder that belongs to no topic any more, as Apache Kafka does with such. Raises OSError."""
-    name, index = key
-    suffix = f"-{index}.{os.urandom(16).hex()}-stray"
-    stray = log_dir.path / (name[: 255 - len(suffix)] + suffix)
+    stray = beside(log_dir, key, STRAY)
     log_dir.holds(key).rename(stray)
-    _log.warning("what a deleted topic=%s partition=%d has left is now %s", name, index, stray)
+    _log.warning("what a deleted topic=%s partition=%d has left is now %s", *key, stray)
 
 
 def _of_one_topic(first: Path, second: Path) -> bool:
@@ -213,19 +224,44 @@ def _of_one_topic(first: Path, second: Path) -> bool:
 
 
 def _keep_one(key: Key, first: LogDir, second: LogDir) -> LogDir:
-    """Of a partition that lies in two folders, as a move that was cut short leaves it: the one with more bytes stays (both
-    hold all that was acknowledged). The other is renamed, to be removed with the deleted ones. Raises FolderError."""
-    sizes = [sum(path.stat().st_size for path in where.holds(key).glob("*.log")) for where in (first, second)]
-    kept, dropped = (first, second) if sizes[0] > sizes[1] else (second, first)
-    name, index = key
-    suffix = f"-{index}.{os.urandom(16).hex()}-delete"
+    """Of a partition that lies in two folders, the one whose log ends later stays; the other is renamed, to be removed with
+    the deleted ones. Raises FolderError.
+
+    A copy takes the partition's name when it has all of a log that is closed, and is synced: both end at the same offset
+    then. Whichever of the two was opened since, only it has grown, so it is the one that ends later. Sizes say nothing of
+    that: old segments go, and a file may have room ahead. Where both end alike, both have all that was acknowledged; the
+    one with more bytes stays.
+    """
     try:
-        dropped.holds(key).rename(dropped.path / (name[: 255 - len(suffix)] + suffix))
+        places = [(_log_end(one.holds(key)), one) for one in (first, second)]
+        kept, dropped = (first, second) if places[0][0] > places[1][0] else (second, first)
+        dropped.holds(key).rename(beside(dropped, key, DELETED))
     except OSError as error:
-        raise FolderError(f"`{name}-{index}` lies in `{first.path}` and `{second.path}`: {error}") from None
+        raise FolderError(
+            f"`{key[0]}-{key[1]}` lies in `{first.path}` and `{second.path}`, and which of them is newer can't be settled: "
+            f"{error}; mend that disk, or move one of the two away"
+        ) from None
     dropped.partitions.discard(key)
-    _log.warning("topic=%s partition=%d lay in two log folders; %s keeps it", name, index, kept.path)
+    _log.warning("topic=%s partition=%d lay in two log folders; %s keeps it: it doesn't end earlier", *key, kept.path)
     return kept
+
+
+def _log_end(folder: Path) -> tuple[int, int]:
+    """The offset at which a partition's log ends, by the headers of its last segment's batches, and its bytes."""
+    segments = sorted(path for path in folder.glob("*.log") if path.stem.isdigit())
+    if not segments:
+        return 0, 0
+    end = int(segments[-1].stem)
+    with segments[-1].open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        at = 0
+        while len(head := os.pread(file.fileno(), _BATCH_HEAD.size, at)) == _BATCH_HEAD.size:
+            base, length, magic, delta = _BATCH_HEAD.unpack(head)
+            at += 12 + length
+            if length < _BATCH_HEAD.size - 12 or at > size or base < 0:
+                break  # Room ahead, or a batch that isn't whole.
+            end = max(end, base + (delta if magic >= 2 else 0) + 1)
+    return end, sum(path.stat().st_size for path in segments)
 
 
 def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast) -> LogDir:
@@ -235,8 +271,9 @@ def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast) ->
         _log.error("log_dir=%s is offline: %s", path, error)
         return LogDir(path, None, ballast, str(error))
     try:
-        for future in path.glob(f"*{FUTURE}"):
-            shutil.rmtree(future)  # A move that was cut short.
+        for entry in path.iterdir():
+            if _FUTURE.match(entry.name) and entry.is_dir():
+                shutil.rmtree(entry)  # A move that was cut short.
         held = {key for entry in path.iterdir() if (key := partition_of(entry.name)) and entry.is_dir()}
     except OSError as error:
         folder.close(clean=False)

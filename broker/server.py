@@ -6,9 +6,9 @@ coordinators' logs opened) -> coordinators (their logs loaded) -> deletions fini
 those with the least to recover first; each serves as soon as it is open, the others answer what clients try again. It
 says that it serves when all are open, or after OPEN_FIRST_S when recovery takes longer.
 
-Stop: network (no new requests, what is served is finished) -> handlers -> cleaner -> coordinators -> housekeeping ->
-disks -> aftercare -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) -> clean-shutdown mark ->
-lock.
+Stop: network (no new requests, what is served is finished) -> moves (given up) -> handlers -> cleaner -> coordinators ->
+housekeeping -> disks -> aftercare -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) ->
+clean-shutdown mark -> lock.
 """
 
 from __future__ import annotations
@@ -170,6 +170,7 @@ class Server:
         dispatch = Dispatch(context, data_plane)
         self._undo.append(dispatch.stop)
         take = dispatch.take if self._faults is None else self._faults.before(dispatch.take, data_plane)
+        self._undo.append(topics.logs.moving.stop)  # Before all else: a copy takes the disk from those who stop.
         loop.add_reader(data_plane.request_fd, lambda: take(data_plane.take_requests()))
         self._undo.append(lambda: self._stop_serving(data_plane))
         data_plane.start()

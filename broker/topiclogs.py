@@ -7,18 +7,18 @@ import contextlib
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from penstock import log
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import sync_folder
 from penstock.broker.logdirs import Key, LogDir, LogDirs, set_aside, topic_id_in
-from penstock.broker.moving import Copying, Move, Moving
+from penstock.broker.moving import CARRIED, CLOSED, OPENED, REMOVED, Copying, Move, Moving
 from penstock.broker.opening import Job, Opening, each, lead
 from penstock.broker.topic import PartitionState, Topic
 from penstock.broker.topicconfig import log_config
 from penstock.errors import ErrorCode, KafkaError
+from penstock.failpoints import failpoint
 from penstock.pyx.logs import Logs
 
 _log = log.get("broker.topiclogs")
@@ -40,13 +40,14 @@ class TopicLogs:
         opening: ThreadPoolExecutor,
         changes: asyncio.Lock,
     ) -> None:
+        self._node_id = node_id
         self._config = config
         self._dirs = dirs
         self._logs = logs
         self._executor = executor
         self._changes = changes
         self._opening = Opening(node_id, dirs, logs, opening)
-        self.moving = Moving()
+        self.moving = Moving(self)
         self._unopened: list[Job] = []
         self._missed: list[Topic] = []  # their settings changed while their logs weren't open
 
@@ -68,9 +69,8 @@ class TopicLogs:
         await self._open(self._unopened)
 
     async def stop(self) -> None:
-        """Begin no further log, give up moves: the broker stops."""
+        """Begin no further log: the broker stops."""
         self._opening.stop()
-        await self.moving.stop()
 
     @property
     def all_open(self) -> bool:
@@ -117,56 +117,86 @@ class TopicLogs:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{index}")
         if topic.partitions[index].leader < 0:
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{name}-{index} is not open yet")
-        if log_dir is target:
-            self.moving.end((name, index))
-        elif all(move.key != (name, index) for move in self.moving.to(target)):
-            self.moving.begin(
-                (name, index), log_dir, target, partial(self._sizes, name, index), partial(self._finish_move, topic)
-            )
+        self.moving.ask(topic, index, log_dir, target)
 
-    def _sizes(self, name: str, index: int) -> dict[str, int]:
-        return {Path(segment.path).name: segment.size_bytes for segment in self._logs.segments(name, index)}
+    def lies_in(self, key: Key) -> LogDir | None:
+        """The folder that holds a partition now."""
+        return self._dirs.of(key)
 
-    async def _finish_move(self, topic: Topic, move: Move, copying: Copying) -> None:
+    def batch_bytes(self, key: Key) -> dict[str, int]:
+        """Bytes of batches in each segment of an open log, by its file's name. Raises KafkaError."""
+        return {Path(segment.path).name: segment.size_bytes for segment in self._logs.segments(*key)}
+
+    async def swap(self, move: Move, copying: Copying) -> None:
+        """Close a partition, copy the rest, open it in the folder where it then lies, which is the old one if anything
+        fails. Raises what has failed."""
         async with self._changes:
-            log_dir = self._dirs.of(move.key)
-            if log_dir is None or move.ended:
+            log_dir, state = self._dirs.of(move.key), move.topic.partitions[move.index]
+            if log_dir is None or not self.moving.closes(move):
                 return
-            state = topic.partitions[move.key[1]]
+            for one in (log_dir, move.target):
+                if one.offline:
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{one.path} is offline: {one.error}")
             if state.leader < 0:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its disk has failed")
-            settings = log_config(self._config, topic.configs)
-            loop = asyncio.get_running_loop()
-            jobs = (Job(topic, state, log_dir, settings), Job(topic, state, move.target, settings))
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "it is offline")
+            move.log_bytes = self._logs.size_bytes(*move.key)
+            settings = log_config(self._config, move.topic.configs)
+            jobs = (Job(move.topic, state, log_dir, settings), Job(move.topic, state, move.target, settings))
             try:
-                await loop.run_in_executor(self._executor, self._swap, move, copying, *jobs)
+                await asyncio.get_running_loop().run_in_executor(self._executor, self._swap, move, copying, *jobs)
             finally:
-                if move.key not in self._logs.partitions():
-                    self._logs.announce(topic.name, topic.topic_id, state.index, True)
-                    state.leader, state.offline = -1, True
-                    _log.error("topic=%s partition=%d can't be opened after its move: it is offline", *move.key)
-            self._dirs.put(move.key, move.target)
+                self._settle(move, move.target if copying.moved else log_dir)
             _log.info("moved topic=%s partition=%d to %s", *move.key, move.target.path)
 
+    def _settle(self, move: Move, lies_in: LogDir) -> None:
+        """Take down what has become of a partition that was closed."""
+        state = move.topic.partitions[move.index]
+        self._dirs.put(move.key, lies_in)
+        if move.key not in self._logs.partitions():
+            self._logs.announce(move.topic.name, move.topic.topic_id, state.index, True)
+            state.leader, state.offline = -1, True
+            _log.error(
+                "topic=%s partition=%d can't be opened in %s after its move and is offline until the next start: "
+                "mend that disk and start the broker again", *move.key, lies_in.path,
+            )  # fmt: skip
+        elif lies_in.offline:  # It has failed meanwhile, when the partition lay in the other one.
+            state.leader, state.offline = -1, True
+        else:
+            # The other folder may have failed meanwhile, and the broker's settings may have been altered.
+            state.leader, state.offline = self._node_id, False
+            self._logs.reconfigure(*move.key, log_config(self._config, move.topic.configs))
+
     def _swap(self, move: Move, copying: Copying, here: Job, there: Job) -> None:
-        """Open a partition in its new place, or, if that fails, in its old one. Raises OSError."""
+        """Raises what has failed; the partition is open all the same, unless its disk refuses that too."""
         key, old, new = move.key, str(here.log_dir.path), str(there.log_dir.path)
-        gone: Path | None = None
+        clean = False
         try:
+            copying.doing = "closing its log"
             self._logs.stop(*key, announced=True)
+            clean = True
+            failpoint(CLOSED)
             copying.rest()
+            copying.doing = "writing checkpoints"
             self._logs.carry_checkpoints(*key, old, new)
-            gone = copying.swap()
-        except OSError:
-            if move.source.is_dir():
-                self._logs.drop_checkpoints(*key, new)
-                shutil.rmtree(there.log_dir.holds(key), ignore_errors=True)
-                lead(self._logs, here, clean=True)
-                raise
-        lead(self._logs, there, clean=True)
+            failpoint(CARRIED)
+            copying.swap()
+            copying.doing = "opening it in the new folder"
+            lead(self._logs, there, clean=True)
+        except Exception:
+            doing = copying.doing
+            try:
+                copying.back()
+            except Exception as error:  # noqa: BLE001 - the partition must be opened, wherever it lies
+                _log.error("topic=%s partition=%d: the move to %s can't be taken back: %s", *key, new, error)
+            copying.doing = doing
+            self._logs.drop_checkpoints(*key, old if copying.moved else new)
+            lead(self._logs, there if copying.moved else here, clean=clean)
+            raise
+        failpoint(OPENED)
+        copying.doing = "removing its old files"
         self._logs.drop_checkpoints(*key, old)
-        if gone is not None:
-            shutil.rmtree(gone, ignore_errors=True)  # What is left of it goes with the next start.
+        copying.clear()
+        failpoint(REMOVED)
 
     async def make(self, topic: Topic, states: Sequence[PartitionState]) -> None:
         """Make and open the logs of new partitions. One sync of each folder is enough for all their names: what was
@@ -196,7 +226,7 @@ class TopicLogs:
         """Remove a topic's logs; what lies on a broken disk stays there and is a stranger when the disk is back."""
         keys = [(topic.name, state.index) for state in topic.partitions]
         for key in keys:
-            self.moving.end(key)
+            self.moving.forget(key)
         await self._opening.give_up(keys)
         self._unopened = [job for job in self._unopened if job.key not in keys]
         self._missed = [one for one in self._missed if one is not topic]

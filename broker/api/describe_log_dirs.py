@@ -7,6 +7,8 @@ that it lacks, where Kafka counts records: it is 0 at the same moment.
 
 import asyncio
 import shutil
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from penstock.broker.context import Call, Context
 from penstock.broker.logdirs import LogDir
@@ -18,6 +20,7 @@ KEY, VERSIONS = 35, (1, 5)
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
+T = TypeVar("T")
 
 
 async def handle(context: Context, request: DescribeLogDirsRequest, call: Call) -> DescribeLogDirsResponse:
@@ -25,38 +28,58 @@ async def handle(context: Context, request: DescribeLogDirsRequest, call: Call) 
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    return DescribeLogDirsResponse(results=[await _describe(context, log_dir, wanted) for log_dir in context.dirs])
+    # The disks first, then all folders in one step of the loop: else a partition that moves meanwhile would be seen in two
+    # of them, or in none.
+    usages = [await _in_thread(_usage, log_dir) for log_dir in context.dirs]
+    moving = context.topics.logs.moving
+    copied = {id(move): await _in_thread(move.copied_bytes) for log_dir in context.dirs for move in moving.to(log_dir)}
+    results = []
+    for log_dir, usage in zip(context.dirs, usages, strict=True):
+        results.append(result := Result(log_dir=str(log_dir.path)))
+        if usage is None or log_dir.offline:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            continue
+        result.total_bytes, result.usable_bytes = usage
+        result.topics = _describe(context, log_dir, copied, wanted)
+    return DescribeLogDirsResponse(results=results)
 
 
-async def _describe(context: Context, log_dir: LogDir, wanted: set[tuple[str, int]] | None) -> Result:
-    result = Result(log_dir=str(log_dir.path))
-    if log_dir.offline:
-        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-        return result
+async def _in_thread(ask: Callable[..., T], *given: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(None, ask, *given)
+
+
+def _usage(log_dir: LogDir) -> tuple[int, int] | None:
+    """All bytes and free bytes of a folder's disk; None if it doesn't say."""
     try:
-        usage = await asyncio.get_running_loop().run_in_executor(None, shutil.disk_usage, log_dir.path)
+        usage = shutil.disk_usage(log_dir.path)
     except OSError:
-        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-        return result
-    result.total_bytes, result.usable_bytes = usage.total, usage.free
+        return None
+    return usage.total, usage.free
+
+
+def _describe(
+    context: Context, log_dir: LogDir, copied: Mapping[int, int], wanted: set[tuple[str, int]] | None
+) -> list[Topic]:
+    """The partitions that lie in a folder, and those on their way to it; `copied`: bytes, by id of a move."""
     by_topic: dict[str, list[Partition]] = {}
     for name, index in sorted(log_dir.partitions if wanted is None else log_dir.partitions & wanted):
-        try:
-            size_bytes = context.partitions.size_bytes(name, index)
-        except KafkaError:
-            continue  # It is being deleted, or not open yet.
-        by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
+        size_bytes = _size_bytes(context, name, index)
+        if size_bytes is not None:  # Else it is being deleted, or not open yet.
+            by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
     for move in context.topics.logs.moving.to(log_dir):
         if wanted is None or move.key in wanted:
-            copied_bytes = await asyncio.get_running_loop().run_in_executor(None, move.copied_bytes)
-            try:
-                lag_bytes = max(0, context.partitions.size_bytes(*move.key) - copied_bytes)
-            except KafkaError:
-                continue  # It changes places in this moment.
-            by_topic.setdefault(move.key[0], []).append(
-                Partition(
-                    partition_index=move.key[1], partition_size=copied_bytes, offset_lag=lag_bytes, is_future_key=True
-                )
+            name, index = move.key
+            copied_bytes = copied.get(id(move), 0)  # One that has only just begun has none.
+            lag_bytes = max(0, (_size_bytes(context, name, index) or 0) - copied_bytes)
+            by_topic.setdefault(name, []).append(
+                Partition(partition_index=index, partition_size=copied_bytes, offset_lag=lag_bytes, is_future_key=True)
             )
-    result.topics = [Topic(name=name, partitions=partitions) for name, partitions in by_topic.items()]
-    return result
+    return [Topic(name=name, partitions=partitions) for name, partitions in by_topic.items()]
+
+
+def _size_bytes(context: Context, name: str, index: int) -> int | None:
+    """Bytes of a log; also of one that is closed for a moment because its move is being finished. None = it isn't open."""
+    try:
+        return context.partitions.size_bytes(name, index)
+    except KafkaError:
+        return context.topics.logs.moving.closed_bytes((name, index))
