@@ -71,13 +71,14 @@ def alter(broker: BrokerProcess, kind: ResourceType, name: str, key: str, value:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a killed broker: a part of its store is in the file, the latest part in the write-ahead log."""
     broker = BrokerProcess(tmp_path_factory.mktemp("killed") / "data", PROPERTIES).start()
-    fill(broker)
-    broker.restart()
-    for i in range(0, 30, 3):
-        alter(broker, ResourceType.TOPIC, f"topic-{i}", "retention.ms", "-1")
-    alter(broker, ResourceType.BROKER, "1", "log.cleaner.threads", "2")
-    broker.kill()
-    broker.close()
+    try:
+        fill(broker)
+        broker.restart()
+        for i in range(0, 30, 3):
+            alter(broker, ResourceType.TOPIC, f"topic-{i}", "retention.ms", "-1")
+        alter(broker, ResourceType.BROKER, "1", "log.cleaner.threads", "2")
+    finally:
+        broker.close()
     assert (broker.data / f"{FILE}-wal").stat().st_size > 10 * PAGE
     assert (broker.data / FILE).stat().st_size > 10 * PAGE
     return broker.data
@@ -229,9 +230,11 @@ def test_a_disk_that_gives_no_bytes_is_not_called_a_damaged_file(stopped: Path, 
     assert len(said) == 1 and "Input/output error" in said[0] and "malformed" not in broker.log_text()
     assert f"the disk gives no bytes of `{data / FILE}" in said[0] and "Traceback" not in broker.log_text()
     control.write_text("")
-    broker.start()
-    assert_whole(broker)
-    assert broker.stop() == 0
+    try:
+        broker.start()
+        assert_whole(broker)
+    finally:
+        broker.close()
 
 
 STATE = {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1]}

@@ -94,12 +94,14 @@ def penstock(broker: BrokerProcess, *words: str) -> str:
 def left(tmp_path: Path) -> Iterable[BrokerProcess]:
     """The stopped broker of a topic that keeps everything, without its store and all that tells of it."""
     broker = BrokerProcess(tmp_path / "data", PROPERTIES).start()
-    create(broker, "kept", retention_ms="-1")
-    write(broker, "kept", keys=400)
-    assert broker.stop() == 0
-    lose_store(broker.data, backups=True, mark=True)
-    yield broker
-    broker.close()
+    try:
+        create(broker, "kept", retention_ms="-1")
+        write(broker, "kept", keys=400)
+        assert broker.stop() == 0
+        lose_store(broker.data, backups=True, mark=True)
+        yield broker
+    finally:
+        broker.close()
 
 
 def test_retention_rests_until_an_adopted_topics_configs_are_confirmed(left: BrokerProcess) -> None:
@@ -150,20 +152,20 @@ def test_all_configs_at_once_confirm_them(left: BrokerProcess) -> None:
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_store_that_was_there_once_is_missed(tmp_path: Path, emptied: bool) -> None:
     broker = BrokerProcess(tmp_path / "data", PROPERTIES).start()
-    create(broker, "kept", retention_ms="-1")
-    assert broker.stop() == 0
-    meta = (broker.data / META).read_text()
-    assert "penstock.metadata.store=metadata.db" in meta.splitlines()
-    lose_store(broker.data, backups=True)
-    if emptied:
-        (broker.data / "metadata.db").touch()
-    for _ in range(2):
-        said = refused(*broker.command()[4:])
-        assert said.returncode == 1 and said.stderr.count("\n") == 1 and "Traceback" not in said.stderr
-        assert f"is {'empty' if emptied else 'missing'}, but this broker had one" in said.stderr
-        assert "--adopt-topics" in said.stderr
-    broker.arguments.append("--adopt-topics")
     try:
+        create(broker, "kept", retention_ms="-1")
+        assert broker.stop() == 0
+        meta = (broker.data / META).read_text()
+        assert "penstock.metadata.store=metadata.db" in meta.splitlines()
+        lose_store(broker.data, backups=True)
+        if emptied:
+            (broker.data / "metadata.db").touch()
+        for _ in range(2):
+            said = refused(*broker.command()[4:])
+            assert said.returncode == 1 and said.stderr.count("\n") == 1 and "Traceback" not in said.stderr
+            assert f"is {'empty' if emptied else 'missing'}, but this broker had one" in said.stderr
+            assert "--adopt-topics" in said.stderr
+        broker.arguments.append("--adopt-topics")
         broker.start()
         assert own_configs(broker, "kept") == {CONFIRMED: "false"}
         assert broker.stop() == 0
