@@ -13,7 +13,7 @@ from pathlib import Path
 import faultio
 import pytest
 from asking import end_offset, names, produce, refused
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -57,9 +57,9 @@ def create(broker: BrokerProcess, *topics: str, **configs: str) -> None:
         future.result(WAIT_S)
 
 
-def delete(broker: BrokerProcess, topic: str) -> None:
+def delete(broker: BrokerProcess, topic: str, timeout_s: float = WAIT_S) -> None:
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
-    client.delete_topics([topic])[topic].result(WAIT_S)
+    client.delete_topics([topic], request_timeout=timeout_s)[topic].result(WAIT_S)
 
 
 def alter(broker: BrokerProcess, topic: str, key: str, value: str) -> None:
@@ -239,6 +239,30 @@ def test_a_deletion_that_an_older_store_knows_of_spares_a_later_topic(broker: Br
     broker.start()
     assert "t" not in names(broker) and metadata_file.exists()
     assert "belongs to another topic of this name; it is left alone" in broker.log_text()
+
+
+def test_committed_offsets_of_a_topic_whose_deletion_was_cut_short_are_gone(broker: BrokerProcess) -> None:
+    """A later topic of its name must not begin where a group was in the former one."""
+    create(broker, "t")
+    assert produce(broker, "t", 3) == 0
+    committed = TopicPartition("t", 0, 3)
+    group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    group.commit(offsets=[committed], asynchronous=False)
+    group.close()
+    assert broker.stop() == 0
+    broker.environment["PENSTOCK_FAILPOINTS"] = "topics.emptied=kill"
+    broker.start()
+    with pytest.raises(KafkaException), ThreadPoolExecutor(1) as thread:
+        deleting = thread.submit(delete, broker, "t", timeout_s=2)
+        until(lambda: not broker.running, "the kill", broker.log_text)
+        deleting.result(WAIT_S)
+    broker.close()
+    broker.environment.clear()
+    broker.start()
+    create(broker, "t")
+    group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    assert [place.offset for place in group.committed([TopicPartition("t", 0)], timeout=WAIT_S)] == [OFFSET_INVALID]
+    group.close()
 
 
 DECLARED = [*failpoints.declared("metadata."), *failpoints.declared("backups.")]
