@@ -140,8 +140,10 @@ class Worker:
         """Count an answer's code; a failed disk is none that a test has planted."""
         if code:
             self.world.counts[f"refused {what}: {E(code).name}"] += 1
-        if code in (E.KAFKA_STORAGE_ERROR, E.UNKNOWN_SERVER_ERROR) and not (topic is not None and topic.spoiled):
-            self.world.report("storage_error", f"{what} of {topic.name if topic else '?'} says {E(code).name}", topic)
+        told = topic is not None and topic.spoiled
+        if code in (E.KAFKA_STORAGE_ERROR, E.UNKNOWN_SERVER_ERROR) and not told:
+            kind = "offline" if code == E.KAFKA_STORAGE_ERROR else "server_error"
+            self.world.report(kind, f"{what} of {topic.name if topic else '?'} says {E(code).name}", topic)
         return outcome_of(code)
 
 
@@ -493,8 +495,8 @@ class Transactions(Idempotent):
             good = good and await self.add(self.batches(turned, whole))
         if good and step.numbers[2] < 0.5:
             good = await self.commit_offset(step, whole)
-        if good is None or self.wire.connection.closed:
-            return
+        if self.wire.connection.closed or not (whole.records or whole.commits):
+            return  # A client ends no transaction in which it has sent nothing.
         await asyncio.sleep(step.numbers[3] * 0.05)
         await self.end(whole, commit=bool(good) and step.numbers[4] < 0.7)
 

@@ -21,8 +21,9 @@ Outcomes: OK = it happened; FAIL = it certainly did not; INFO = nobody knows. An
   committed, or was refused; group_stale: it was committed for a deleted topic of the same name;
 - leftover: a folder of a partition that there isn't, or of a move that has ended.
 
-The driver adds: storage_error, sequence_refused (no disk fails and nothing is out of order here), no_answer, crashed,
-no_start, unclean_stop, trace (an exception in the broker's log), readers_differ (librdkafka is shown something else).
+The driver adds: offline for KAFKA_STORAGE_ERROR, since no disk fails here; server_error, sequence_refused, no_answer,
+crashed, no_start, unclean_stop, trace (an exception in the broker's log), readers_differ (librdkafka is shown something
+else).
 
 Lawful: a record before an acknowledged (or unknown) DeleteRecords; one that retention can have removed, which is as old
 as `retention.ms` was at any time since; one with a newer record of its key in a topic that ever was compacted; offsets

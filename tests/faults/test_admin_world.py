@@ -327,7 +327,7 @@ PLANTS: list[tuple[str, Callable[[Scene], object]]] = [
     ("group_stale", stale_offset),
     ("group_stale", lambda scene: scene.seen.groups.update({("g", "old", 0): scene.stale})),
     ("leftover", lambda scene: scene.seen.leftovers.append("old-0")),
-    ("storage_error", lambda scene: scene.world.report("storage_error", "a disk", scene.topic)),
+    ("offline", lambda scene: scene.world.report("offline", "a disk", scene.topic)),
 ]
 
 
