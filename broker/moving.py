@@ -31,7 +31,7 @@ from penstock.broker.topic import Topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 
-PIECE = declare("moving.piece", "a piece of a file is copied and synced")
+PIECE = declare("moving.piece", "a piece of a file is copied")
 COPIED = declare("moving.copied", "a partition's copy is made, its log is still open")
 CLOSED = declare("moving.closed", "the log that moves is closed, its copy lacks the rest")
 WHOLE = declare("moving.whole", "the copy is the log and synced, it hasn't the partition's name yet")
@@ -207,10 +207,11 @@ class Copying:
                     self._go_on()
                     copy.write(piece)
                     left -= len(piece)
-                    # Piece by piece: one sync of a large file would hold up a stop for as long as it takes.
-                    copy.flush()
-                    os.fdatasync(copy.fileno())
+                    if left > 0:  # One sync of all of a large file would hold up a stop for as long as it takes.
+                        copy.flush()
+                        os.fdatasync(copy.fileno())
                     failpoint(PIECE)
+                copy.flush()
                 copy.truncate()
                 os.fsync(copy.fileno())
         self._copied[entry.name] = seen
@@ -322,7 +323,7 @@ class Moving:
                 _log.error(
                     "topic=%s partition=%d: its move to %s failed while %s: %s; "
                     "it lies in %s: mend what is wrong there, then ask for the move again",
-                    *move.key, move.target.path, copying.doing, error,
+                    *move.key, move.target.path, copying.doing, _causes(error),
                     (move.target if copying.moved else move.source).path,
                 )  # fmt: skip
         finally:
@@ -333,6 +334,11 @@ class Moving:
                 if here is not None:
                     self._become(move.topic, move.index, here, state)
             await loop.run_in_executor(self._thread, copying.clear)
+
+
+def _causes(error: BaseException) -> str:
+    """What has failed, and what had failed before while that was tried."""
+    return str(error) if error.__context__ is None else f"{error} (after: {_causes(error.__context__)})"
 
 
 def _copy_ahead(copying: Copying, partitions: Partitions) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from errno import EIO
 from pathlib import Path
 
 from penstock import log
@@ -14,7 +15,7 @@ from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import sync_folder
 from penstock.broker.logdirs import Key, LogDir, LogDirs, set_aside, topic_id_in
 from penstock.broker.moving import CARRIED, CLOSED, OPENED, REMOVED, Copying, Move, Moving
-from penstock.broker.opening import Job, Opening, each, lead
+from penstock.broker.opening import PASSING, Job, Opening, each, lead
 from penstock.broker.topic import PartitionState, Topic
 from penstock.broker.topicconfig import log_config
 from penstock.errors import ErrorCode, KafkaError
@@ -189,8 +190,14 @@ class TopicLogs:
             except Exception as error:  # noqa: BLE001 - the partition must be opened, wherever it lies
                 _log.error("topic=%s partition=%d: the move to %s can't be taken back: %s", *key, new, error)
             copying.doing = doing
-            self._logs.drop_checkpoints(*key, old if copying.moved else new)
-            lead(self._logs, there if copying.moved else here, clean=clean)
+            place, other = (there, old) if copying.moved else (here, new)
+            self._logs.drop_checkpoints(*key, other)
+            try:
+                lead(self._logs, place, clean=clean)
+            except OSError as error:
+                if error.errno not in PASSING:
+                    self._logs.fail_folder(str(place.log_dir.path), error.errno or EIO)
+                raise
             raise
         failpoint(OPENED)
         copying.doing = "removing its old files"

@@ -19,7 +19,7 @@ from patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.frame import decode_response, encode_request
-from penstock.pyx.wire.messages import DescribeLogDirsRequest, ProduceResponse
+from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, ProduceResponse
 
 TOPIC = "spread"
 PARTITIONS = 4
@@ -133,6 +133,21 @@ def test_a_folder_that_fails_takes_only_its_partitions_along(disks: Disks, call:
     assert disks.values(broken)[0] == b"before"
     assert disks.produce(other, b"again") is None
     assert disks.values(other) == [b"before", b"again"]
+
+
+def test_a_move_to_a_disk_that_fails_leaves_the_partition_where_it_is(disks: Disks) -> None:
+    moved = disks.in_folder(0)[0]
+    assert disks.produce(moved, b"before") is None
+    disks.plant(f"sync {errno.EIO} {disks.folders[1]}/{TOPIC}-{moved}.")
+    own = AlterReplicaLogDirsRequest
+    asked = own.AlterReplicaLogDirTopic(name=TOPIC, partitions=[moved])
+    with WireConnection(disks.broker.bootstrap) as connection:
+        connection.ask(own(dirs=[own.AlterReplicaLogDir(path=str(disks.folders[1]), topics=[asked])]), 2)
+    disks.until(f"its move to {disks.folders[1]} failed while copying its files: [Errno {errno.EIO}]")
+    disks.until(f"it lies in {disks.folders[0]}: mend what is wrong")
+    assert disks.produce(moved, b"after") is None
+    assert disks.values(moved) == [b"before", b"after"]
+    until(lambda: not list(disks.folders[1].glob("*-future")), "the copy's removal")
 
 
 def test_reading_a_broken_file_takes_its_folder_offline(disks: Disks) -> None:

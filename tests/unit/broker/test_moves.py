@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from penstock.broker.logdirs import FUTURE, LogDir, LogDirs, beside
 from penstock.broker.movestate import MoveState, Phase
 from penstock.broker.moving import BACK, PIECE_BYTES, SWAPPED, Copying, GivenUpError, Move
 from penstock.broker.topic import Topic
-from penstock.failpoints import ENVIRONMENT, declared
+from penstock.failpoints import declared
 
 KEY = ("t", 0)
 STEPS = int(os.environ.get("PENSTOCK_MOVES_STEPS", "40"))
@@ -224,14 +225,13 @@ def spec(name: str, action: str) -> str:
 
 @pytest.mark.parametrize("name", declared("moving."))
 def test_killed_at_each_step_a_partition_lies_in_one_folder(make_folders: Callable[..., Folders], name: str) -> None:
-    folders = make_folders()
+    folders = make_folders(PENSTOCK_FAILPOINTS=spec(name, "kill"))
     folders.create("t", 1, segment_bytes=300_000)
     values = [b"%d " % number + LARGE for number in range(10)]
     for value in values:
         folders.put(KEY, value)
-    folders.broker.environment[ENVIRONMENT] = spec(name, "kill")
-    folders.broker.restart()
-    assert folders.ask(KEY, "b") == 0
+    with suppress(EOFError, ConnectionError):  # It may die before it answers.
+        assert folders.ask(KEY, "b") == 0
     until(lambda: not folders.broker.running, f"the kill at {name}", folders.broker.log_text)
     folders.broker.close()
     folders.broker.environment.clear()
@@ -239,7 +239,7 @@ def test_killed_at_each_step_a_partition_lies_in_one_folder(make_folders: Callab
     assert folders.leftovers() == []
     places = folders.settle()
     check_whole(folders, places, {KEY: values})
-    for to in ("c", "b", "a"):  # Nothing is left that stands in the way of another move.
+    for to in ("b", "a"):  # Nothing is left that stands in the way of another move.
         assert folders.ask(KEY, to) == 0
         assert folders.settle()[KEY] == to
         folders.put(KEY, values[0])
