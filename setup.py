@@ -25,6 +25,7 @@ MODULES: dict[str, list[str]] = {
     "ingest": [],
     "columns": [],
     "rewrite": [],
+    "descriptors": [],
     "room": [],
     "segment": [],
     "producerstate": [],

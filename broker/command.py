@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import click
 
 from penstock import failpoints, log
+from penstock.broker import descriptors
 from penstock.broker.brokerconfig import BrokerConfig, load
 from penstock.broker.context import Endpoint
 from penstock.broker.folder import FolderError
@@ -67,7 +67,7 @@ def command(
     folder = _data_folder(config, data)
     server = Server(config, folder, plan(config, listen, advertised), way=Way(way or Way.REFUSE))
     log.setup(log_level)
-    _allow_descriptors()
+    descriptors.raise_limit()
     _give_memory_back()
     failpoints.arm_from_environment()
     try:
@@ -75,13 +75,6 @@ def command(
     except (ServerError, FolderError, StoreError, KafkaError, OSError) as error:
         click.echo(f"penstock: {error}", err=True)
         sys.exit(1)
-
-
-def _allow_descriptors() -> None:
-    """A connection and a segment take a descriptor each: as many as the user is allowed, not only the usual 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _give_memory_back() -> None:

@@ -20,11 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock import log
-from penstock.broker import tasks
+from penstock.broker import descriptors, tasks
 from penstock.broker.aftercare import Aftercare
 from penstock.broker.backups import Backups
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.cleaner import LogCleaner
+from penstock.broker.config import INT_MAX
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordinators import Coordinators
 from penstock.broker.disks import Disks
@@ -41,6 +42,7 @@ from penstock.broker.topics import Topics
 from penstock.broker.watch import Watch
 from penstock.errors import KafkaError
 from penstock.pyx.border import DataPlane
+from penstock.pyx.descriptors import counters as process_counters
 from penstock.pyx.logs import Logs
 
 OPEN_FIRST_S = 5.0
@@ -97,8 +99,8 @@ class Server:
         await self._unwind()
 
     def counters(self) -> dict[str, int]:
-        """What the network threads count (`DataPlane.counters`); empty before the start."""
-        return {} if self._data_plane is None else self._data_plane.counters()
+        """What the network threads count (`DataPlane.counters`), and the process for descriptors; empty before the start."""
+        return {} if self._data_plane is None else {**self._data_plane.counters(), **process_counters()}
 
     async def _unwind(self) -> None:
         failure: BaseException | None = None
@@ -138,6 +140,11 @@ class Server:
         self._undo.append(lambda: self._stop_opening(topics))
         self._clean = False
         await topics.load(controller_epoch)
+        most = self.config["max.connections"]
+        try:
+            descriptors.say(topics.partition_count(), None if most == INT_MAX else most)
+        except descriptors.DescriptorsError as error:
+            raise ServerError(str(error)) from None
         coordinators = Coordinators()
         context = Context(
             node_id=self.node_id,

@@ -24,6 +24,7 @@ from contextlib import asynccontextmanager
 from penstock import log
 from penstock.broker.adoption import adopted, last_epochs, strangers
 from penstock.broker.brokerconfig import BrokerConfig
+from penstock.broker.descriptors import check_partitions
 from penstock.broker.folder import new_uuid, uuid_bytes, uuid_text
 from penstock.broker.logdirs import LogDirs
 from penstock.broker.producerids import skip_ids
@@ -136,7 +137,12 @@ class Topics:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {collision}"
             )
         self._check_count(partitions)
+        check_partitions(self.partition_count(), partitions)
         check_topic_configs(configs)
+
+    def partition_count(self) -> int:
+        """Of all topics."""
+        return sum(len(topic.partitions) for topic in self._by_name.values())
 
     def _check_count(self, partitions: int) -> None:
         most = self._config["max.partitions.per.topic"]
@@ -197,6 +203,7 @@ class Topics:
                     f"The topic {name} currently has {have} partition(s); {count} would not be an increase.",
                 )
             self._check_count(count)
+            check_partitions(self.partition_count(), count - have)
             if validate_only:
                 return
             added = [self._new_partition(index) for index in range(have, count)]

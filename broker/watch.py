@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from penstock import log
 from penstock.broker import tasks
+from penstock.pyx import descriptors
 from penstock.pyx.border import Closed, DataPlane
 
 LOOK_S = 1.0
@@ -34,6 +35,15 @@ SENTENCES = {
     "accepts_delayed": (
         "new connections had to wait %d times: there are as many as `max.connections` or their rate allows"
     ),
+    "accepts_without_descriptor": (
+        "new connections had to wait %d times: the process has too few file descriptors (`ulimit -n`)"
+    ),
+    "opens_without_descriptor": (
+        "%d files could not be opened: the process, or the system, has no file descriptor left (`ulimit -n`)"
+    ),
+    "log_files_closed_early": (
+        "%d files of logs were closed to have their descriptors for others: there are few (`ulimit -n`)"
+    ),
 }
 """Counter -> what is said of its growth."""
 
@@ -45,7 +55,8 @@ class Watch:
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
-        self._said: dict[str, int] = {}  # Of each counter, what was said of it.
+        # Of each counter, what was said of it. Descriptors are the process's, which may have been there before.
+        self._said: dict[str, int] = dict(descriptors.counters())
         self._said_s: dict[str, float] = {}
         self._addresses: dict[str, Counter[str]] = {name: Counter() for name in SENTENCES}
         self._held_bytes: Counter[str] = Counter()
@@ -70,7 +81,7 @@ class Watch:
 
     def _look(self, now_s: float) -> None:
         self._note(self._data_plane.closures())
-        counted = self._data_plane.counters()
+        counted = {**self._data_plane.counters(), **descriptors.counters()}
         for name in SENTENCES:
             if counted[name] > self._said.get(name, 0) and now_s - self._said_s.get(name, -SAY_AGAIN_S) >= SAY_AGAIN_S:
                 self._say(name, counted)
@@ -86,6 +97,8 @@ class Watch:
         self._said[name] = counted[name]
         if held_bytes := self._held_bytes.pop(name, 0):
             line += f"; they held {held_bytes} bytes"
+        if name == "opens_without_descriptor":
+            line += f"; the last one: {descriptors.last_refused()}"
         addresses = self._addresses[name]
         if addresses:
             named = ", ".join(f"{address} ({n})" for address, n in addresses.most_common(NAMED_MAX))

@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from penstock.pyx.admission cimport admission_enter, admission_leave, admission_wait_ms
 from penstock.pyx.closures cimport CLOSED_ADDRESS_LIMIT, closures_note
 from penstock.pyx.connection cimport connection_open
+from penstock.pyx.descriptors cimport connection_may_come, in_reserve
 from penstock.pyx.mailbox cimport mail_post
 from penstock.pyx.plane cimport ACCEPTS_MAX, MAIL_SOCKET, Mail, PEER_BYTES, Reactor
 from penstock.pyx.posix cimport (
@@ -79,6 +80,12 @@ cdef void accept_again(Reactor* r, int64_t wait_ms) noexcept nogil:
         r.accept_ms = r.now_ms + wait_ms
 
 
+cdef void short_of_descriptors(Reactor* r) noexcept nogil:
+    r.descriptors_short = True
+    r.counters.accepts_without_descriptor += 1
+    accept_again(r, ACCEPT_AGAIN_MS)
+
+
 cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
     cdef sockaddr_storage address
     cdef socklen_t n
@@ -88,6 +95,10 @@ cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
     cdef int fd
     if r.listeners[listener] < 0 or r.draining:
         return
+    if r.descriptors_short and not connection_may_come(r.listeners[listener]):
+        accept_again(r, ACCEPT_AGAIN_MS)
+        return
+    r.descriptors_short = False
     for _i in range(ACCEPTS_MAX):
         wait_ms = admission_wait_ms(r.plane.admission, listener, r.now_ms)
         if wait_ms:
@@ -97,6 +108,8 @@ cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
         n = sizeof(sockaddr_storage)
         fd = accept4(r.listeners[listener], <sockaddr*>&address, &n, SOCK_NONBLOCK | SOCK_CLOEXEC)
         if fd >= 0:
+            # The last one that is let in for now, unless files of logs can be closed.
+            r.descriptors_short = in_reserve(fd)
             describe_peer(&address, peer)
             if admission_enter(r.plane.admission, listener, peer):
                 hand_over(r, fd, listener, peer)
@@ -104,9 +117,12 @@ cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
                 r.counters.closed_address_limit += 1
                 closures_note(&r.plane.closed, CLOSED_ADDRESS_LIMIT, peer, 0)
                 close(fd)
+            if r.descriptors_short and not connection_may_come(r.listeners[listener]):
+                short_of_descriptors(r)
+                return
         elif errno == EAGAIN:
             return
         elif errno != EINTR and errno != ECONNABORTED and errno != EPROTO:
-            accept_again(r, ACCEPT_AGAIN_MS)          # no descriptors or no memory: some may be freed
+            short_of_descriptors(r)                   # or of memory: some may be freed
             return
     accept_again(r, 0)                                # more than one turn's worth

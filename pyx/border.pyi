@@ -158,10 +158,10 @@ class DataPlane:
 
         Now: connections, queued_bytes, input_bytes, fetch_sessions, fetch_session_partitions, fetch_session_bytes. Ever:
         connections_accepted, connections_closed, closed_malformed, closed_idle, closed_slow_request, closed_slow_reader,
-        closed_memory_short, closed_address_limit, accepts_delayed, fetch_session_evictions, requests, requests_produce,
-        requests_fetch, requests_control, answers_late, bytes_in, bytes_out, produce_batches, produce_bytes, produce_errors,
-        fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked (those that sessions remember
-        aren't), cold_ranges, stalls.
+        closed_memory_short, closed_address_limit, accepts_delayed, accepts_without_descriptor, fetch_session_evictions,
+        requests, requests_produce, requests_fetch, requests_control, answers_late, bytes_in, bytes_out, produce_batches,
+        produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked
+        (those that sessions remember aren't), cold_ranges, stalls.
         """
 
     def closures(self) -> list[Closed]:

@@ -2,10 +2,11 @@
 
 from penstock.pyx.cleaning cimport CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE
 from penstock.pyx.codec cimport bytes_grow
+from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.files cimport FILE_MODE, LOG_MAX_BYTES, write_at
 from penstock.pyx.index cimport IndexFile, index_write
 from penstock.pyx.pace cimport pace_take
-from penstock.pyx.posix cimport ENOMEM, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, errno, fsync, futimens, memcpy, open
+from penstock.pyx.posix cimport ENOMEM, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, errno, fsync, futimens, memcpy
 from penstock.pyx.segment cimport (
     segment_index_batch, segment_new, segment_reset_indexes, segment_seal, segment_write_checks,
 )
@@ -17,6 +18,7 @@ cdef int cleaned_begin(
     cdef Segment* s = segment_new(folder, group[0].base_offset, group.back().created_ms)
     cdef string path = s.stem
     cdef size_t i
+    cdef int fd
     out.segment = s
     out.position = 0
     out.spare = LOG_MAX_BYTES          # positions in an index are 32 bits
@@ -26,8 +28,11 @@ cdef int cleaned_begin(
     segment_reset_indexes(s)
     c.written.clear()
     path.append(b".log.cleaned")
-    s.fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, FILE_MODE)
-    return errno if s.fd < 0 else <int>CLEAN_DONE
+    fd = open_file(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, FILE_MODE)
+    if fd < 0:
+        return -fd
+    s.fd = fd
+    return CLEAN_DONE
 
 
 cdef int _flush(Cleaning* c, Cleaned* out) noexcept nogil:

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from penstock.pyx.batch cimport ATTRIBUTES_AT, CODEC_MASK, LENGTH_AT, LOG_OVERHEAD, MAGIC_AT
+from penstock.pyx.descriptors cimport is_last_file
 from penstock.pyx.endian cimport get_i16, get_i32
 from penstock.pyx.fetch cimport (
     FETCH_MAGIC_2_FROM,
@@ -121,6 +122,8 @@ cdef void take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Li
         limits.urgent = limits.urgent or r.read.next_offset < partition.known_end
     limits.total += r.read.length
     limits.left = max(limits.left - r.read.length, <int64_t>0)
+    if r.read.segment != NULL and is_last_file(r.read.fd):
+        limits.left = 0                               # an answer holds a file for each range: the next has the others
 
 
 cdef bint has_news(const FetchPartition* partition, const FetchRange* r) noexcept nogil:

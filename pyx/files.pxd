@@ -3,9 +3,10 @@
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.posix cimport (
     CLOCK_REALTIME, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, O_CLOEXEC, O_CREAT,
-    O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, clock_gettime, close, errno, fstat, fsync, iovec, open, pread, pwrite,
+    O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, clock_gettime, close, errno, fstat, fsync, iovec, pread, pwrite,
     pwritev, rename, stat, timespec, unlink,
 )
 
@@ -79,9 +80,9 @@ cdef inline int write_at(int fd, const void* source, size_t n, int64_t position)
 cdef inline int read_whole(const char* path, vector[uint8_t]& out) noexcept nogil:
     cdef stat info
     cdef int64_t got
-    cdef int fd = open(path, O_RDONLY | O_CLOEXEC)
+    cdef int fd = open_file(path, O_RDONLY | O_CLOEXEC, 0)
     if fd < 0:
-        return errno
+        return -fd
     if fstat(fd, &info) != 0:
         close(fd)
         return EIO
@@ -96,9 +97,9 @@ cdef inline int read_whole(const char* path, vector[uint8_t]& out) noexcept nogi
 # Makes names that were created, renamed or removed in the folder survive a power cut.
 cdef inline int sync_folder(const char* path) noexcept nogil:
     cdef int result = 0
-    cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    cdef int fd = open_file(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)
     if fd < 0:
-        return errno
+        return -fd
     if fsync(fd) != 0:
         result = errno
     close(fd)
@@ -110,9 +111,9 @@ cdef inline int replace_whole(const char* path, const uint8_t* data, size_t n, b
     cdef string temporary = string(path)
     cdef int fd, result
     temporary.append(b".tmp")
-    fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, FILE_MODE)
+    fd = open_file(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, FILE_MODE)
     if fd < 0:
-        return errno
+        return -fd
     result = write_at(fd, data, n, 0)
     if result == 0 and sync and fsync(fd) != 0:
         result = errno
@@ -139,9 +140,9 @@ cdef inline bint is_passing(int error) noexcept nogil:
 # Opens, fsyncs and closes; a file that isn't there is fine.
 cdef inline int sync_file(const char* path) noexcept nogil:
     cdef int result = 0
-    cdef int fd = open(path, O_RDONLY | O_CLOEXEC)
+    cdef int fd = open_file(path, O_RDONLY | O_CLOEXEC, 0)
     if fd < 0:
-        return 0 if errno == ENOENT else errno
+        return 0 if fd == -ENOENT else -fd
     if fsync(fd) != 0:
         result = errno
     close(fd)

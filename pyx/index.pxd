@@ -20,11 +20,12 @@ says that it is something else, and that the segment's batches have to be asked 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 from penstock.pyx.crc cimport crc32c
+from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.endian cimport get_i32, put_i32
 from penstock.pyx.files cimport FILE_MODE, read_whole, write_at
 from penstock.pyx.posix cimport (
     ENOENT, MAP_FAILED, MAP_SHARED, O_CLOEXEC, O_CREAT, O_RDONLY, O_WRONLY, PROT_READ, close, errno, fdatasync, fstat,
-    ftruncate, memcpy, mmap, munmap, open, stat, unlink,
+    ftruncate, memcpy, mmap, munmap, stat, unlink,
 )
 
 cdef enum:
@@ -97,9 +98,9 @@ cdef inline int index_view(IndexFile* f, const char* path, const uint8_t** entri
         n[0] = f.bytes.size()
         return 0
     if f.map == NULL:
-        fd = open(path, O_RDONLY | O_CLOEXEC)
+        fd = open_file(path, O_RDONLY | O_CLOEXEC, 0)
         if fd < 0:
-            return errno if errno != ENOENT else (0 if index_is_right(f, NULL, 0) else <int>INDEX_WRONG)
+            return -fd if fd != -ENOENT else (0 if index_is_right(f, NULL, 0) else <int>INDEX_WRONG)
         if fstat(fd, &info) != 0:
             close(fd)
             return errno
@@ -127,9 +128,9 @@ cdef inline int index_write(IndexFile* f, const char* path, bint optional, bint 
         return 0
     if optional and f.bytes.size() == 0:
         return 0 if unlink(path) == 0 or errno == ENOENT else errno
-    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, FILE_MODE)
+    fd = open_file(path, O_WRONLY | O_CREAT | O_CLOEXEC, FILE_MODE)
     if fd < 0:
-        return errno
+        return -fd
     result = write_at(fd, f.bytes.data() + f.written, f.bytes.size() - f.written, <int64_t>f.written)
     if result == 0 and ftruncate(fd, <int64_t>f.bytes.size()) != 0:
         result = errno

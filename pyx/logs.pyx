@@ -12,7 +12,8 @@ from penstock.pyx.append cimport (
     ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Append, partition_append,
 )
 from penstock.pyx.batch cimport BatchHeader, batch_parse
-from penstock.pyx.files cimport is_full, is_passing, read_at, wall_ms
+from penstock.pyx.descriptors cimport open_file
+from penstock.pyx.files cimport is_full, is_passing, is_shortage, read_at, wall_ms
 from penstock.pyx.index cimport INDEX_WRONG
 from penstock.pyx.logtable cimport Folder, Led, LogTable, move_log_start, raise_os
 from penstock.pyx.partition cimport (
@@ -22,8 +23,8 @@ from penstock.pyx.partitionlog cimport (
     NOT_LEADER_OR_FOLLOWER, PartitionLog, doubt_segment, folder_fail, folder_ran_full, is_offline,
 )
 from penstock.pyx.posix cimport (
-    EIO, EMFILE, ENFILE, ENOENT, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, atomic_store32, close, errno, free,
-    malloc, memcpy, open, pthread_mutex_lock, pthread_mutex_unlock, syncfs,
+    EIO, ENOENT, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, atomic_store32, close, errno, free,
+    malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock, syncfs,
 )
 from penstock.pyx.producerstate cimport ProducerEntry, producers_get
 from penstock.pyx.proof cimport prove_doubted
@@ -56,9 +57,9 @@ def room_end(int64_t batches_end):
 # 0 or errno, of anything that couldn't be written since the last time.
 cdef int _sync_file_system(const char* path) noexcept nogil:
     cdef int result = 0
-    cdef int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    cdef int fd = open_file(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)
     if fd < 0:
-        return 0 if errno == ENOENT or errno == EMFILE or errno == ENFILE else errno
+        return 0 if fd == -ENOENT or is_shortage(-fd) else -fd
     if syncfs(fd) != 0:
         result = errno
     close(fd)

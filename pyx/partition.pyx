@@ -1,10 +1,11 @@
 """Finding partitions, holding them, waiting for their ends; see partition.pxd."""
 
-from cython.operator cimport dereference as at
-from libc.stdint cimport uint32_t
+from cython.operator cimport dereference as at, postincrement as step
+from libc.stdint cimport int64_t, uint32_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from penstock.pyx.crc cimport crc32c
+from penstock.pyx.descriptors cimport set_close_files
 from penstock.pyx.epochs cimport epochs_end
 from penstock.pyx.files cimport dropped, made
 from penstock.pyx.logconfig cimport config_flushes
@@ -13,11 +14,11 @@ from penstock.pyx.partitionlog cimport (
 )
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t,
-    pthread_rwlock_unlock, pthread_rwlock_wrlock,
+    pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init,
+    pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock, pthread_rwlock_unlock, pthread_rwlock_wrlock,
 )
 from penstock.pyx.producerstate cimport producers_clear
-from penstock.pyx.segment cimport segment_release
+from penstock.pyx.segment cimport Segment, segment_close_file, segment_release
 
 # Keyed by a checksum of name (or id) and index; those that share one are told apart by comparing.
 cdef struct LogSet:
@@ -30,6 +31,97 @@ cdef struct LogSet:
 cdef WakeHook wake_hook = NULL
 
 
+# --- descriptors ---------------------------------------------------------------------------------------------------
+cdef enum:
+    CLOSED_PART = 8                    # of the open files, an eighth is closed at once
+    CLOSED_LEAST = 4
+
+cdef int64_t USED_LATELY = <int64_t>1 << 62        # added to the number of a file that was
+
+cdef extern from *:
+    """
+    #include <algorithm>
+    #include <vector>
+    static inline void ascend(std::vector<int64_t>& numbers) { std::sort(numbers.begin(), numbers.end()); }
+    """
+    void ascend(vector[int64_t]& numbers) noexcept nogil
+
+# Every set of the process, whose descriptors they share. Never freed: threads may outlive the interpreter.
+cdef struct Sets:
+    vector[LogSet*] all
+
+cdef Sets* sets = made[Sets]()
+cdef pthread_mutex_t sets_lock
+pthread_mutex_init(&sets_lock, NULL)
+
+
+cdef void forget_set(LogSet* gone) noexcept nogil:
+    cdef size_t i
+    pthread_mutex_lock(&sets_lock)
+    for i in range(sets.all.size()):
+        if sets.all[i] == gone:
+            sets.all.erase(sets.all.begin() + i)
+            break
+    pthread_mutex_unlock(&sets_lock)
+
+
+cdef inline int64_t age_of(const Segment* s) noexcept nogil:
+    return s.opened + (USED_LATELY if s.touched else 0)
+
+
+cdef int32_t look_at_files(LogSet* logs, int64_t until, vector[int64_t]* ages) noexcept nogil:
+    """With `ages`: adds the ages of files that may be closed. Without: closes those up to `until`, and of the others
+    nobody counts as used any more. Partitions that somebody works with are passed over. How many were closed.
+    """
+    cdef PartitionLog* p
+    cdef Segment* s
+    cdef size_t i, j
+    cdef int32_t closed = 0
+    if pthread_rwlock_tryrdlock(&logs.lock) != 0:
+        return 0
+    one = logs.by_name.begin()
+    while one != logs.by_name.end():
+        for i in range(at(one).second.size()):
+            p = at(one).second[i]
+            if pthread_mutex_trylock(&p.lock) != 0:
+                continue
+            for j in range(p.log.segments.size()):
+                s = p.log.segments[j]
+                if s.fd < 0 or atomic_load32(&s.refs) != 1:
+                    continue
+                if ages != NULL:
+                    ages.push_back(age_of(s))
+                elif age_of(s) > until:
+                    s.touched = False
+                else:
+                    closed += segment_close_file(s)
+            pthread_mutex_unlock(&p.lock)
+        step(one)
+    pthread_rwlock_unlock(&logs.lock)
+    return closed
+
+
+cdef int32_t close_files() noexcept nogil:
+    """Closes files of logs that weren't used lately, the oldest first; see descriptors.pxd."""
+    cdef vector[int64_t] ages
+    cdef size_t i, n
+    cdef int32_t closed = 0
+    if pthread_mutex_trylock(&sets_lock) != 0:
+        return 0
+    for i in range(sets.all.size()):
+        look_at_files(sets.all[i], 0, &ages)
+    if not ages.empty():
+        ascend(ages)
+        n = min(max(ages.size() // CLOSED_PART, <size_t>CLOSED_LEAST), ages.size())
+        for i in range(sets.all.size()):
+            closed += look_at_files(sets.all[i], ages[n - 1], NULL)
+    pthread_mutex_unlock(&sets_lock)
+    return closed
+
+
+set_close_files(close_files)
+
+
 # --- finding -------------------------------------------------------------------------------------------------------
 
 cdef class LogSetOwner:
@@ -38,8 +130,14 @@ cdef class LogSetOwner:
     def __cinit__(self):
         self.set = made[LogSet]()
         pthread_rwlock_init(&self.set.lock, NULL)
+        with nogil:
+            pthread_mutex_lock(&sets_lock)
+            sets.all.push_back(self.set)
+            pthread_mutex_unlock(&sets_lock)
 
     def __dealloc__(self):
+        with nogil:
+            forget_set(self.set)
         pthread_rwlock_destroy(&self.set.lock)
         dropped[LogSet](self.set)
 

@@ -175,6 +175,7 @@ cdef struct Counters:
     int64_t closed_memory_short       # held memory for requests that others needed, and brought too little
     int64_t closed_address_limit      # at once, as their address has too many
     int64_t accepts_delayed           # times when nothing was accepted because of a limit
+    int64_t accepts_without_descriptor  # times when it was because the process has too few descriptors
     int64_t requests
     int64_t requests_produce
     int64_t requests_fetch
@@ -216,6 +217,7 @@ cdef struct Reactor:
     uint64_t to_wake                  # reactors that have to hear of what moved once this turn's answers are sent
     bint draining
     int64_t accept_ms                 # when to accept again, as it failed or was too much for a turn; 0 = no need
+    bint descriptors_short            # when it last accepted
     int64_t drain_until_ms
     int64_t now_ms
     int64_t swept_ms

@@ -47,6 +47,7 @@ cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
     r.wake = 0
     r.draining = False
     r.accept_ms = 0
+    r.descriptors_short = False
     r.listener_count = 0
     r.next_reactor = 0
     memset(&r.counters, 0, sizeof(Counters))

@@ -18,6 +18,12 @@ cdef extern from "errno.h" nogil:
     int ENOTEMPTY, EACCES, EPERM
     int ENOSYS, EOPNOTSUPP, EFBIG, EXDEV, ETIMEDOUT, EBUSY, EPROTO, EOVERFLOW
 
+cdef extern from "sys/resource.h" nogil:
+    cdef struct rlimit:
+        unsigned long long rlim_cur
+    int RLIMIT_NOFILE
+    int getrlimit(int what, rlimit* out) noexcept
+
 cdef extern from "sys/vfs.h" nogil:
     cdef struct statfs:
         long f_type
@@ -39,6 +45,7 @@ cdef extern from "string.h" nogil:
     int memcmp(const void* a, const void* b, size_t n) noexcept
     void* memchr(const void* p, int byte, size_t n) noexcept
     size_t strlen(const char* s) noexcept
+    size_t strnlen(const char* s, size_t most) noexcept
     size_t strnlen(const char* s, size_t most) noexcept
     int strcmp(const char* a, const char* b) noexcept
     int strncmp(const char* a, const char* b, size_t n) noexcept
@@ -303,6 +310,7 @@ cdef extern from "pthread.h" nogil:
     int pthread_rwlock_init(pthread_rwlock_t* lock, void* attributes) noexcept
     int pthread_rwlock_destroy(pthread_rwlock_t* lock) noexcept
     int pthread_rwlock_rdlock(pthread_rwlock_t* lock) noexcept
+    int pthread_rwlock_tryrdlock(pthread_rwlock_t* lock) noexcept
     int pthread_rwlock_wrlock(pthread_rwlock_t* lock) noexcept
     int pthread_rwlock_unlock(pthread_rwlock_t* lock) noexcept
     int pthread_condattr_init(pthread_condattr_t* attributes) noexcept

@@ -37,6 +37,7 @@ cdef struct Segment:
     pthread_mutex_t lock
     string stem                        # the files' path without a suffix
     int fd                             # -1: not open
+    int64_t opened                     # a number that grows from file to file, of the last time
     bint touched                       # since the last look of housekeeping
     bint sealed
     bint unflushed                     # bytes or index entries that no flush has covered
@@ -159,6 +160,8 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil
 cdef int segment_flush_log(Segment* s, bint* fatal) noexcept nogil
 # Gives back memory and files of an idle segment. Under the partition's lock, and only if nobody else has a reference.
 cdef void segment_rest(Segment* s) noexcept nogil
+# Closes the .log file alone, as its descriptor is needed; under the same conditions. Waits for nobody. False: it stays.
+cdef bint segment_close_file(Segment* s) noexcept nogil
 # Renames the files to `.deleted`, to be removed at due_ms. Open ones live on until they are released. 0 or errno.
 cdef int segment_retire(Segment* s, int64_t due_ms, vector[DeletedFile]& trash) noexcept nogil
 # Removes what is due. A file that can't be removed is passed over: the next start removes it.

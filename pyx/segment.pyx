@@ -5,6 +5,7 @@ from penstock.pyx.batch cimport (
     batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
 )
 from penstock.pyx.checks cimport Checks, checks_read, checks_write
+from penstock.pyx.descriptors cimport open_file, spare_descriptors
 from penstock.pyx.files cimport (
     FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_pieces_at,
 )
@@ -16,8 +17,9 @@ from penstock.pyx.messageset cimport message_at_time
 from penstock.pyx.pagecache cimport read_cached_at
 from penstock.pyx.posix cimport (
     EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, O_CLOEXEC, O_CREAT, O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER,
-    SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32, atomic_load32, close, errno, fdatasync,
-    ftruncate, open, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, rename,
+    SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32, atomic_add64, atomic_load32, close, errno,
+    fdatasync, ftruncate, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_trylock,
+    pthread_mutex_unlock, rename,
     snprintf, stat, stat_path, strlen, strncmp, sync_file_range, unlink,
 )
 from penstock.pyx.room cimport room_give_back, room_reserve, room_wants_blocks, room_wants_zeros, room_write
@@ -33,6 +35,7 @@ cdef enum:
     INDEXES_END = 4                    # the indexes are those before it, from 1 on
     INFLATED_MAX_BYTES = 64 << 20      # a batch that inflates to more isn't opened for its timestamps
 
+cdef int64_t _opened = 0                # atomic: files of logs, ever
 cdef const char* SUFFIXES[FILES]
 SUFFIXES[0] = b".log"
 SUFFIXES[1] = b".index"
@@ -119,11 +122,14 @@ cdef int segment_open(Segment* s, bint create) noexcept nogil:
     cdef int fd
     pthread_mutex_lock(&s.lock)
     if s.fd < 0:
-        fd = open(_path(s, b".log").c_str(), O_RDWR | O_CLOEXEC | (O_CREAT if create else 0), FILE_MODE)
-        s.fd = fd if fd >= 0 else -errno
+        fd = open_file(_path(s, b".log").c_str(), O_RDWR | O_CLOEXEC | (O_CREAT if create else 0), FILE_MODE)
+        if fd < 0:
+            pthread_mutex_unlock(&s.lock)
+            return fd
+        s.fd = fd
+        s.opened = atomic_add64(&_opened, 1)
+        spare_descriptors(fd)
     fd = s.fd
-    if fd < 0:
-        s.fd = -1
     pthread_mutex_unlock(&s.lock)
     return fd
 
@@ -447,14 +453,29 @@ cdef int segment_flush_log(Segment* s, bint* fatal) noexcept nogil:
     return 0
 
 
+cdef inline bint _close_file(Segment* s) noexcept nogil:
+    if s.fd < 0 or room_give_back(&s.room, s.fd, s.size) != 0:
+        return False
+    close(s.fd)
+    s.fd = -1
+    return True
+
+
+cdef bint segment_close_file(Segment* s) noexcept nogil:
+    cdef bint closed
+    if atomic_load32(&s.refs) != 1 or pthread_mutex_trylock(&s.lock) != 0:
+        return False
+    closed = _close_file(s)
+    pthread_mutex_unlock(&s.lock)
+    return closed
+
+
 cdef void segment_rest(Segment* s) noexcept nogil:
     if s.touched or atomic_load32(&s.refs) != 1:
         s.touched = False
         return
     pthread_mutex_lock(&s.lock)
-    if s.fd >= 0 and room_give_back(&s.room, s.fd, s.size) == 0:
-        close(s.fd)
-        s.fd = -1
+    _close_file(s)
     if not s.unflushed:
         index_release(&s.index, s.proved)
         index_release(&s.timeindex, s.proved)

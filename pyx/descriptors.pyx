@@ -1,0 +1,139 @@
+"""File descriptors, which the whole process shares; see descriptors.pxd."""
+from libc.stdint cimport int32_t, int64_t
+
+from penstock.pyx.posix cimport (
+    EMFILE,
+    ENFILE,
+    RLIMIT_NOFILE,
+    atomic_add64,
+    atomic_load64,
+    atomic_store64,
+    close,
+    dup,
+    errno,
+    getrlimit,
+    memcpy,
+    open,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_t,
+    pthread_mutex_unlock,
+    rlimit,
+    strnlen,
+)
+
+cdef enum:
+    RESERVE_LEAST = 32
+    RESERVE_MOST = 256
+    TRIES = 4
+    LIMIT_MOST = 1 << 30
+    PATH_BYTES = 512
+
+cdef CloseFiles close_files = NULL
+cdef int64_t _closed = 0                              # atomic: files of logs, to have their descriptors
+cdef int64_t _files_until = LIMIT_MOST                # atomic: where the half of the reserve begins that logs don't get
+cdef int64_t _refused = 0                             # atomic: opens that found none
+cdef pthread_mutex_t _lock
+cdef char _last[PATH_BYTES]                           # what was to be opened last, under the lock
+pthread_mutex_init(&_lock, NULL)
+_last[0] = 0
+
+
+cdef int64_t reserve_of(int64_t most) noexcept nogil:
+    return min(max(most // 8, <int64_t>RESERVE_LEAST), <int64_t>RESERVE_MOST)
+
+
+cdef int64_t limit() noexcept nogil:
+    """Asked each time that something is opened: it may be changed while the process runs."""
+    cdef rlimit now
+    cdef int64_t most = LIMIT_MOST
+    if getrlimit(RLIMIT_NOFILE, &now) == 0 and now.rlim_cur < LIMIT_MOST:
+        most = <int64_t>now.rlim_cur
+    atomic_store64(&_files_until, most - reserve_of(most) // 2)
+    return most
+
+
+cdef bint is_last_file(int fd) noexcept nogil:
+    return fd >= atomic_load64(&_files_until)
+
+
+cdef void set_close_files(CloseFiles hook) noexcept nogil:
+    global close_files
+    close_files = hook
+
+
+cdef int32_t make_room() noexcept nogil:
+    cdef int32_t closed = 0
+    if close_files != NULL:
+        closed = close_files()
+        atomic_add64(&_closed, closed)
+    return closed
+
+
+cdef void note_refused(const char* path) noexcept nogil:
+    cdef size_t n = strnlen(path, PATH_BYTES - 1)
+    atomic_add64(&_refused, 1)
+    pthread_mutex_lock(&_lock)
+    memcpy(_last, path, n)
+    _last[n] = 0
+    pthread_mutex_unlock(&_lock)
+
+
+cdef int open_file(const char* path, int flags, int mode) noexcept nogil:
+    cdef int fd = -1
+    cdef int _i
+    for _i in range(TRIES):
+        fd = open(path, flags, mode)
+        if fd >= 0:
+            return fd
+        fd = -errno
+        if fd != -EMFILE and fd != -ENFILE:
+            return fd
+        if make_room() == 0:
+            break
+    note_refused(path)
+    return fd
+
+
+cdef void spare_descriptors(int fd) noexcept nogil:
+    limit()
+    if is_last_file(fd):
+        make_room()
+
+
+cdef bint in_reserve(int fd) noexcept nogil:
+    cdef int64_t most = limit()
+    return fd >= most - reserve_of(most)
+
+
+cdef bint is_room(int fd) noexcept nogil:
+    cdef int probe = dup(fd)
+    cdef bint room = probe >= 0 and not in_reserve(probe)
+    if probe >= 0:
+        close(probe)
+    return room
+
+
+cdef bint connection_may_come(int fd) noexcept nogil:
+    if is_room(fd):
+        return True
+    return make_room() > 0 and is_room(fd)
+
+
+def allowed() -> tuple:
+    """How many descriptors the process may have, and how many of them are kept in reserve; see descriptors.pyi."""
+    cdef int64_t most = limit()
+    return most, reserve_of(most)
+
+
+def counters() -> dict:
+    """What was done for want of descriptors; see descriptors.pyi."""
+    return {"log_files_closed_early": atomic_load64(&_closed), "opens_without_descriptor": atomic_load64(&_refused)}
+
+
+def last_refused() -> str:
+    """The file that couldn't be opened; see descriptors.pyi."""
+    pthread_mutex_lock(&_lock)
+    path = <bytes>_last
+    pthread_mutex_unlock(&_lock)
+    return path.decode(errors="replace")

@@ -1,0 +1,156 @@
+"""A broker with too few file descriptors: it says so, serves every partition and connection in turn, and loses nothing."""
+
+from __future__ import annotations
+
+import re
+import resource
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+from asking import create, produce
+from harness import BrokerProcess, WireConnection, topic_name
+from patience import until
+
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import CreatePartitionsRequest
+
+PARTITIONS = 200
+ROUNDS = 4
+FEW = 128
+
+
+class LimitedBroker(BrokerProcess):
+    """A broker whose process may have only so many descriptors."""
+
+    descriptors = FEW
+
+    def command(self) -> list[str]:
+        """The command line of the next start."""
+        return ["prlimit", f"--nofile={self.descriptors}:{self.descriptors}", "--", *super().command()]
+
+
+@contextmanager
+def limited(tmp_path: Path, descriptors: int = FEW) -> Iterator[LimitedBroker]:
+    broker = LimitedBroker(tmp_path / "data")
+    broker.descriptors = descriptors
+    broker.start()
+    try:
+        yield broker
+        assert "offline" not in broker.log_text()
+        assert broker.stop() == 0
+    finally:
+        broker.close()
+
+
+def said(broker: BrokerProcess, what: str) -> list[str]:
+    return re.findall(f"^.*{what}.*$", broker.log_text(), re.MULTILINE)
+
+
+def fill(broker: BrokerProcess, topic: str, name: str) -> set[bytes]:
+    """A record for each partition, through a stock producer; all of them are acknowledged."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+    failed: list[object] = []
+    sent = {f"{name} {partition}".encode() for partition in range(PARTITIONS)}
+    for partition in range(PARTITIONS):
+        value = f"{name} {partition}".encode()
+        producer.produce(
+            topic, value, partition=partition, on_delivery=lambda error, _: error is not None and failed.append(error)
+        )
+    assert producer.flush(60) == 0, broker.log_text()
+    assert failed == []
+    return sent
+
+
+def read_all(broker: BrokerProcess, topic: str, wanted: set[bytes]) -> None:
+    """A stock consumer gets what was acknowledged, each record once."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
+    consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
+    got: list[bytes] = []
+
+    def more() -> bool:
+        got.extend(bytes(one.value() or b"") for one in consumer.consume(1000, 0.1) if one.error() is None)
+        return len(got) >= len(wanted)
+
+    until(more, "all records", lambda: f"{len(got)} of {len(wanted)}\n{broker.log_text()}")
+    assert sorted(got) == sorted(wanted)
+    consumer.close()
+
+
+def test_more_partitions_than_descriptors_are_served(tmp_path: Path) -> None:
+    with limited(tmp_path) as broker:
+        topic = topic_name("many")
+        assert create(broker, topic, partitions=PARTITIONS).topics[0].error_code == 0
+        sent: set[bytes] = set()
+        for number in range(ROUNDS):
+            sent |= fill(broker, topic, f"round {number}")
+            read_all(broker, topic, sent)
+        assert len(said(broker, "open files: 128 allowed")) == 1
+        until(lambda: bool(said(broker, "files of logs were closed")), "the broker to say it")
+        assert len(said(broker, "files of logs were closed")) == 1  # Once a minute.
+        assert "could not be opened" not in broker.log_text()
+        broker.restart()
+        assert said(broker, r"file descriptors for \d+ logs and \d+ partitions")
+        read_all(broker, topic, sent)
+        sent |= fill(broker, topic, "after the start")
+        read_all(broker, topic, sent)
+
+
+def test_a_passing_lack_of_descriptors_costs_nothing(tmp_path: Path) -> None:
+    with limited(tmp_path, 512) as broker:
+        topic, other = topic_name("before"), topic_name("while")
+        assert create(broker, topic, other, partitions=PARTITIONS).topics[0].error_code == 0
+        sent = fill(broker, topic, "before")
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (16, 512))  # All of them are in use.
+        waiting = socket.create_connection(("127.0.0.1", broker.port))
+        until(lambda: bool(said(broker, "too few file descriptors")), "connections to be told of", broker.log_text)
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (512, 512))
+        waiting.close()
+        wire = WireConnection(broker.bootstrap)
+        assert produce(broker, other, 1) == 0
+        wire.close()
+        sent |= fill(broker, topic, "after")
+        read_all(broker, topic, sent)
+
+
+def test_connections_leave_descriptors_to_the_logs(tmp_path: Path) -> None:
+    with limited(tmp_path) as broker:
+        topic = topic_name("crowded")
+        assert create(broker, topic, partitions=PARTITIONS).topics[0].error_code == 0
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+        producer.produce(topic, b"first", partition=0)
+        assert producer.flush(60) == 0
+        crowd = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(200)]
+        until(lambda: bool(said(broker, "too few file descriptors")), "the broker to say it", broker.log_text)
+        for partition in range(PARTITIONS):
+            producer.produce(topic, b"%d" % partition, partition=partition)
+        assert producer.flush(60) == 0, broker.log_text()
+        for one in crowd:
+            one.close()
+        fill(broker, topic, "later")
+
+
+def test_more_partitions_than_descriptors_are_enough_for_are_refused(tmp_path: Path) -> None:
+    with limited(tmp_path) as broker:
+        topic, too_large = topic_name("small"), topic_name("large")
+        answer = create(broker, too_large, partitions=600).topics[0]
+        assert answer.error_code == ErrorCode.POLICY_VIOLATION
+        assert "128 open files" in (answer.error_message or "")
+        assert "ulimit -n" in (answer.error_message or "")
+        assert create(broker, topic, partitions=10).topics[0].error_code == 0
+        grown = CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=600, assignments=None)
+        with WireConnection(broker.bootstrap) as wire:
+            result = wire.ask(CreatePartitionsRequest(topics=[grown], timeout_ms=1000), 3).results[0]
+        assert (result.error_code, "128 open files" in result.error_message) == (ErrorCode.POLICY_VIOLATION, True)
+
+
+def test_a_limit_that_no_broker_can_work_with_is_refused_at_start(tmp_path: Path) -> None:
+    broker = LimitedBroker(tmp_path / "data")
+    broker.descriptors = 64
+    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "may have 64 open files" in done.stderr
+    assert "ulimit -n" in done.stderr
