@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
-from asking import create, produce
+import dataplane
+from asking import create
 from harness import BrokerProcess, WireConnection, topic_name
 from patience import until
 
 from penstock.errors import ErrorCode
-from penstock.pyx.wire.messages import CreatePartitionsRequest
+from penstock.pyx.wire.messages import CreatePartitionsRequest, MetadataRequest
 
 PARTITIONS = 200
 ROUNDS = 4
@@ -104,14 +105,16 @@ def test_a_passing_lack_of_descriptors_costs_nothing(tmp_path: Path) -> None:
         topic, other = topic_name("before"), topic_name("while")
         assert create(broker, topic, other, partitions=PARTITIONS).topics[0].error_code == 0
         sent = fill(broker, topic, "before")
-        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (16, 512))  # All of them are in use.
-        waiting = socket.create_connection(("127.0.0.1", broker.port))
-        until(lambda: bool(said(broker, "too few file descriptors")), "connections to be told of", broker.log_text)
-        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (512, 512))
-        waiting.close()
-        wire = WireConnection(broker.bootstrap)
-        assert produce(broker, other, 1) == 0
-        wire.close()
+        request = dataplane.produce(other, dataplane.batch([b"x"]), 9)
+        with WireConnection(broker.bootstrap) as wire:
+            wire.ask(MetadataRequest(topics=[]), 12)  # It is accepted.
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (16, 512))  # All of them are in use.
+            assert dataplane.produced(wire.ask(request, 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # Tried again.
+            until(lambda: bool(said(broker, "files could not be opened.*while.*log")), "it to be said", broker.log_text)
+            with socket.create_connection(("127.0.0.1", broker.port)):
+                until(lambda: bool(said(broker, "connections had to wait .* too few file descriptors")), "it to be said")
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (512, 512))
+            assert dataplane.produced(wire.ask(request, 9)).error_code == 0
         sent |= fill(broker, topic, "after")
         read_all(broker, topic, sent)
 
