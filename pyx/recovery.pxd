@@ -60,8 +60,8 @@ cdef inline void note(LogState* log, int kind, int64_t offset, int64_t position)
     log.notes.push_back(Note(kind, offset, position))
 
 # Walks the headers of the segment in `place` to `end` and fills its indexes anew; what it aborts follows from the
-# producer states at its start: of the newest snapshot, and of the batches of the segments in between. `good`: where right
-# batches end. 0 or errno.
+# producer states at its start: of the newest snapshot, and of the batches of the segments in between. `good`: where
+# right batches end. 0 or errno.
 cdef int recover_indexes(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil
 # Goes on with that for what was appended since.
 cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil

@@ -6,7 +6,6 @@ from penstock.pyx.batch cimport (
     CHECK_STORED, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
 )
 from penstock.pyx.endian cimport get_i32
-from penstock.pyx.epochproof cimport epochs_agree, epochs_learn
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
 from penstock.pyx.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_view
 from penstock.pyx.posix cimport (
@@ -580,11 +579,6 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
         return result
     changed = epochs_cut_end(&log.epochs, log.log_end)
     changed = epochs_cut_start(&log.epochs, log.log_start) or changed
-    if not epochs_agree(log):
-        epochs_learn(log)
-        epochs_cut_start(&log.epochs, log.log_start)
-        note(log, NOTE_EPOCHS, 0, 0)
-        changed = True
     if changed or report.batches_checked > 0:
         # Should there be no room, or this be cut short: the next recovery learns them from the batches again.
         epochs_write(&log.epochs, path.c_str(), False)

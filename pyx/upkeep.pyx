@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 from penstock.pyx.crc cimport crc32c
+from penstock.pyx.epochproof cimport epochs_agree, epochs_learn
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_start
 from penstock.pyx.files cimport is_full, is_passing, is_shortage, sync_folder, wall_ms
 from penstock.pyx.index cimport INDEX_WRONG
@@ -17,7 +18,7 @@ from penstock.pyx.posix cimport (
 )
 from penstock.pyx.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.proof cimport prove_doubted, prove_expired
-from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
+from penstock.pyx.recovery cimport NOTE_EPOCHS, RecoveryReport, note, recover, remove_stray_snapshots, snapshot_stem
 from penstock.pyx.segment cimport (
     Segment, empty_trash, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes,
     segment_last_time, segment_new, segment_newest_ms, segment_open, segment_release, segment_reset_indexes,
@@ -394,6 +395,11 @@ cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryRep
     cdef int result = recover(&p.log, clean, now_ms, report)
     if result != 0:
         return result
+    if not epochs_agree(&p.log):
+        epochs_learn(&p.log)
+        epochs_cut_start(&p.log.epochs, p.log.log_start)
+        note(&p.log, NOTE_EPOCHS, 0, 0)
+        write_epochs(p, False)         # should that fail, the next start learns them again
     p.high_watermark = p.log.log_end
     p.flushed_ms = now_ms
     p.log_end_flushed = p.log.recovery_point

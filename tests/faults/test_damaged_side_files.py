@@ -21,7 +21,11 @@ HOUR_MS = 3_600_000
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     process = BrokerProcess(
         tmp_path / "data",
-        {"log.retention.check.interval.ms": 100, "log.initial.task.delay.ms": 0, "group.initial.rebalance.delay.ms": 0},
+        {
+            "log.retention.check.interval.ms": 100,
+            "log.initial.task.delay.ms": 0,
+            "log.flush.offset.checkpoint.interval.ms": 200,
+        },
     ).start()
     yield process
     process.close()
@@ -29,7 +33,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def filled(broker: BrokerProcess, topic: str) -> int:
     """Committed and aborted transactions by turns, in several segments, fresh records; answers the first timestamp."""
-    settings = {"segment.bytes": "3000", "index.interval.bytes": "200", "retention.ms": str(HOUR_MS)}
+    settings = {"segment.bytes": "1200", "index.interval.bytes": "150", "retention.ms": str(HOUR_MS)}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result()
     first_ms = int(time.time() * 1000) - RECORDS
@@ -70,6 +74,12 @@ def consume(broker: BrokerProcess, topic: str, isolation: str) -> list[int]:
     return found
 
 
+def recovery_point(broker: BrokerProcess, topic: str) -> int:
+    path = broker.data / "recovery-point-offset-checkpoint"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return max((int(line.split()[2]) for line in lines if line.startswith(f"{topic} ")), default=0)
+
+
 def by_time(broker: BrokerProcess, topic: str, first_ms: int) -> list[int]:
     """The offset of the first record at each time."""
     reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
@@ -90,9 +100,10 @@ DAMAGES: dict[str, Callable[[bytearray], bytes | None]] = {
 }
 
 
-@pytest.mark.parametrize("checks", [True, False], ids=["checks", "no checks"])
-@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
-@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize(
+    ("how", "clean", "checks"),
+    [("gone", True, True), ("zeros", False, True), ("one bit", True, True), ("cleared", True, False)],
+)
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
 def test_clients_see_what_the_batches_say(
     broker: BrokerProcess, new_topic: Callable[[str], str], suffix: str, how: str, clean: bool, checks: bool
@@ -102,8 +113,7 @@ def test_clients_see_what_the_batches_say(
     folder = broker.data / f"{topic}-0"
     timed = by_time(broker, topic, first_ms)
     committed = [number for number in range(RECORDS) if number // 10 % 2 == 0]
-    flushed = broker.data / "recovery-point-offset-checkpoint"
-    until(lambda: flushed.exists() and f"{topic} 0 " in flushed.read_text(), "segments are flushed", broker.log_text)
+    until(lambda: recovery_point(broker, topic) > RECORDS // 2, "most segments are flushed", broker.log_text)
     if clean:
         assert broker.stop() == 0
     else:
