@@ -36,7 +36,6 @@ cdef enum:
 
     FETCH_MAGIC_1_FROM = 2            # versions from which a format may be sent
     FETCH_MAGIC_2_FROM = 4
-    FETCH_ZSTD_FROM = 10
 
 cdef enum FetchParse:
     FETCH_PARSED = 0

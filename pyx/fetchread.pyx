@@ -1,13 +1,12 @@
 """Whether there is enough to answer a fetch; see fetchread.pxd."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from penstock.pyx.batch cimport ATTRIBUTES_AT, CODEC_MASK, LENGTH_AT, LOG_OVERHEAD, MAGIC_AT
+from penstock.pyx.batch cimport LENGTH_AT, LOG_OVERHEAD
 from penstock.pyx.descriptors cimport is_last_file
-from penstock.pyx.endian cimport get_i16, get_i32
+from penstock.pyx.endian cimport get_i32
 from penstock.pyx.fetch cimport (
     FETCH_MAGIC_2_FROM,
     FETCH_MAX_BYTES_FROM,
-    FETCH_ZSTD_FROM,
     FetchRange,
     fetch_drop_ranges,
     range_release,
@@ -29,9 +28,7 @@ cdef enum:
     NOT_LEADER_OR_FOLLOWER = 6
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
 
-    CODEC_ZSTD = 4
     LOOKS_MAX = 4                     # of one try, while the ends keep moving
     COLD_TIMES_MAX = 3                # and once a partition
     RANGES_KEPT = 64                  # room for so many is kept while a job waits
@@ -59,24 +56,13 @@ cdef void check_epochs(const FetchPartition* partition, FetchRange* r) noexcept 
         r.diverging_end = end_offset
 
 
-cdef bint read_front(const ReadResult* read, uint8_t* to, int64_t n) noexcept nogil:
-    """Reads a range's first bytes. False: it has fewer, or they aren't in memory."""
-    return read.length >= n and read_cached_at(read.fd, to, <size_t>n, read.position) == n
-
-
 cdef bint begins_whole(const ReadResult* read) noexcept nogil:
     """Whether the first batch of a range is whole in it. Pages that aren't in memory say no."""
     cdef uint8_t header[LOG_OVERHEAD]
-    return read_front(read, header, LOG_OVERHEAD) and (
-        LOG_OVERHEAD + <int64_t>get_i32(header + LENGTH_AT) <= read.length
-    )
-
-
-cdef bint begins_with_zstd(const ReadResult* read) noexcept nogil:
-    """Whether the first batch is of zstd, as far as its pages are in memory."""
-    cdef uint8_t header[ATTRIBUTES_AT + 2]
-    return read_front(read, header, ATTRIBUTES_AT + 2) and (
-        header[MAGIC_AT] >= 2 and get_i16(header + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD
+    return (
+        read.length >= LOG_OVERHEAD
+        and read_cached_at(read.fd, header, LOG_OVERHEAD, read.position) == LOG_OVERHEAD
+        and LOG_OVERHEAD + <int64_t>get_i32(header + LENGTH_AT) <= read.length
     )
 
 
@@ -105,8 +91,6 @@ cdef void take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Li
     if r.error == READ_COLD:
         limits.cold = True
         return
-    if r.error == 0 and job.version < FETCH_ZSTD_FROM and begins_with_zstd(&r.read):
-        r.error = UNSUPPORTED_COMPRESSION_TYPE
     if r.error:
         if r.error == NOT_LEADER_OR_FOLLOWER:
             set_unresolve(partition)                  # stopped: the next look finds who has its name then

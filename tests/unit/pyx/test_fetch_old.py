@@ -1,4 +1,4 @@
-"""Fetch 0 to 3: clients of 0.8 to 0.11 get messages that they can read, whatever is stored; and zstd below version 10."""
+"""Fetch 0 to 3: clients of 0.8 to 0.11 get messages that they can read, whatever is stored; and zstd."""
 
 from __future__ import annotations
 
@@ -102,12 +102,16 @@ def test_zstd_is_refused_to_old_clients(peer: Peer, topic: str, version: int) ->
     assert then.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-@pytest.mark.parametrize(("version", "refused"), [(4, True), (9, True), (10, False)])
-def test_zstd_comes_with_version_10(peer: Peer, topic: str, version: int, refused: bool) -> None:
-    LOGS.append(topic, 0, batch([b"z" * 1000], codec=4))
+@pytest.mark.parametrize("version", [4, 9, 10])
+@pytest.mark.parametrize("wanted", [-1, 4])
+def test_zstd_is_sent_as_it_lies_from_version_4_on(peer: Peer, folder: Path, version: int, wanted: int) -> None:
+    """Clients of Fetch 4 to 9 that know the codec read it from Kafka 4, too, whatever the topic's `compression.type` says."""
+    topic = f"zstd-{version}-{wanted}"
+    lead(folder, topic, compression_codec=wanted)
+    LOGS.append_client(topic, 0, batch([b"z" * 1000], codec=4))
     one = fetched(peer.ask(fetch(topic, 0, version), version, FetchResponse))
-    assert (one.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) == refused
-    assert bool(one.records) != refused
+    assert (one.error_code, values(one)) == (0, [b"z" * 1000])
+    assert [raw.codec for raw in split(bytes(one.records))] == [4]
 
 
 def test_markers_do_not_hold_up_old_clients(peer: Peer, topic: str) -> None:
