@@ -238,8 +238,9 @@ SCHEMA = Schema(
         Property(
             "penstock.validate.records",
             parse_choice(*VALIDATE_RECORDS),
-            "headers",
-            "`none`: headers of batches, no checksums; `headers`: and checksums; `full`: and each record.",
+            "full",
+            "`full`: every record, as Kafka does; `headers`: headers and checksums of batches only, for producers that one "
+            "trusts: a batch that can't be read is taken, and stops its partition's consumers; `none`: and no checksums.",
         ),
         Property("min.insync.replicas", parse_int(1, INT_MAX), 1, "Copies that `acks=all` waits for."),
         Property("unclean.leader.election.enable", parse_bool, False, "Let a stale copy lead (clusters)."),

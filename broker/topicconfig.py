@@ -78,7 +78,13 @@ _BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
     ("compression.gzip.level", INT, "compression.gzip.level", "Level where it is gzip."),
     ("compression.lz4.level", INT, "compression.lz4.level", "Level where it is lz4."),
     ("compression.zstd.level", INT, "compression.zstd.level", "Level where it is zstd."),
-    ("penstock.validate.records", STR, "penstock.validate.records", "What is looked at before an append."),
+    (
+        "penstock.validate.records",
+        STR,
+        "penstock.validate.records",
+        "`full`: every record is looked at; `headers`: not the records, so that one that can't be read is taken, and stops "
+        "its partition's consumers; `none`: no checksums either.",
+    ),
     ("delete.retention.ms", LONG, "log.cleaner.delete.retention.ms", "How long compaction keeps tombstones."),
     ("file.delete.delay.ms", LONG, "log.segment.delete.delay.ms", "Time from a segment's end to that of its files."),
     ("flush.messages", LONG, "log.flush.interval.messages", "Records after which the log is flushed."),

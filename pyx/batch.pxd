@@ -84,7 +84,8 @@ cdef enum:
 # What batch_check looks for besides length, CRC, codec and what can never be true.
 cdef enum:
     CHECK_STORED = 0                            # recovery: holes, empty batches and magic 0 or 1 may be there
-    CHECK_DENSE = 1                             # count == last offset delta + 1, unlike what was compacted
+    # count == last offset delta + 1, unlike what was compacted, and no more records than the bytes can hold
+    CHECK_DENSE = 1
     CHECK_NO_CONTROL = 2
     CHECK_CLEAN = 4                             # magic 2, no unused bits or LogAppendTime, producer fits
     CHECK_CLIENT = CHECK_DENSE | CHECK_NO_CONTROL | CHECK_CLEAN
@@ -158,6 +159,7 @@ cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header,
 # One record inside of an inflated payload; pointers are into it. Lengths are -1 for null.
 cdef struct RecordView:
     int64_t timestamp_delta
+    int8_t attributes                           # mean nothing yet
     int32_t offset_delta
     int32_t key_length
     int32_t value_length
@@ -177,6 +179,17 @@ cdef inline int64_t record_create_time(const BatchHeader* header, const RecordVi
 # Reads the record at `p`; gives the place after it, or NULL when it is rotten: lengths are checked against
 # `end`, headers are walked, and the record must end where its length says.
 cdef const uint8_t* record_read(const uint8_t* p, const uint8_t* end, RecordView* out) noexcept nogil
+
+# What a walk over all records of a batch found: times as their producers gave them, and whether a key is missing.
+cdef struct RecordsSeen:
+    int64_t oldest_ms
+    int64_t newest_ms
+    bint keyless
+
+# Reads all records of an inflated payload, to its end. 0; BATCH_BAD_RECORDS for what not every client reads as the
+# same records: rotten ones, attributes over 127 (kafka-python takes them for a varint), offset deltas other than
+# 0, 1, 2, ...; BATCH_BAD_COUNT when bytes are left over. What it costs is paid for each record that is appended.
+cdef int records_walk(const BatchHeader* header, const uint8_t* p, size_t n, RecordsSeen* out) noexcept nogil
 
 cdef struct HeaderView:
     const uint8_t* key

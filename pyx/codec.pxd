@@ -1,5 +1,5 @@
 # Kafka's compression codecs, whole payloads at a time. Ids: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-from libc.stdint cimport uint8_t
+from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
 
 cdef enum:
@@ -24,6 +24,22 @@ cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n, vector
 # input claims without bytes to show for it.
 cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit,
                           vector[uint8_t]& out) noexcept nogil
+
+# The same, and whether every client's decoder reads it. What `common` denies is read by ours and not by all: several
+# frames (librdkafka reads the first gzip member only, and stumbles over a second of lz4 or snappy), lz4 blocks that
+# lean on the ones before (Java reads none), and a zstd window over the 128 MiB that decoders grant.
+cdef int codec_decompress_judged(int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
+                                 bint* common) noexcept nogil
+
+# The most bytes that n bytes of a codec can hold, whatever they are.
+cdef inline int64_t codec_holds_most(int codec, int64_t n) noexcept nogil:
+    if codec == CODEC_GZIP:
+        return n * 1040                         # deflate: 258 bytes for 2 bits
+    if codec == CODEC_SNAPPY:
+        return n * 32                           # 64 bytes for 3
+    if codec == CODEC_LZ4:
+        return n * 256                          # a byte of length for 255
+    return n * 32768 if codec == CODEC_ZSTD else n      # a block of 128 KiB for 4
 
 # Writes the checksum of the LZ4 frame's header at `p`: the right one, or with `historical` the one of KAFKA-3160,
 # which covers the frame's magic number too. False: no such header is there.

@@ -1,6 +1,6 @@
 """Gzip, snappy, lz4 and zstd in the framings that Kafka's clients write and read.
 
-- gzip: RFC 1952, members one after the other.
+- gzip: RFC 1952; members one after the other are read.
 - snappy: written in the framing of Java's SnappyOutputStream ("xerial"): 16 bytes of header, then chunks of a
   big-endian length and a raw snappy block of at most 32 KiB. Read in that framing or as one raw block.
 - lz4: the LZ4 frame format, blocks of 64 KiB, no content checksum (Java's reader asks for independent blocks).
@@ -71,6 +71,7 @@ cdef extern from "zstd.h" nogil:
                              int level) noexcept
     size_t ZSTD_decompressDCtx(ZSTD_DCtx* context, void* out, size_t room, const void* p, size_t n) noexcept
     unsigned long long ZSTD_getFrameContentSize(const void* p, size_t n) noexcept
+    size_t ZSTD_findFrameCompressedSize(const void* p, size_t n) noexcept
     unsigned int ZSTD_isError(size_t code) noexcept
     int ZSTD_maxCLevel() noexcept
     int ZSTD_minCLevel() noexcept
@@ -139,6 +140,12 @@ cdef enum:
     GZIP_LEVEL_MOST = 9
     LZ4_LEVEL_MOST = 12
     ZSTD_LEVEL = 3
+    LZ4_FORM_MASK = 0xe3                        # flags: version, independent blocks, dictionary, reserved
+    LZ4_FORM = 0x60                             # version 1, independent blocks
+    ZSTD_SINGLE_SEGMENT = 0x20                  # of the byte behind zstd's magic: no window is given
+    ZSTD_MAGIC_SIZE = 4
+    ZSTD_WINDOW_LOG_MOST = 27
+    ZSTD_WINDOW_LOG_LEAST = 10
     XERIAL_HEADER = 16
     XERIAL_MAGIC = 8
     XERIAL_BLOCK = 32 * 1024
@@ -149,6 +156,7 @@ cdef enum:
     PIECE_MOST = 1 << 30                        # zlib counts in 32 bits
 
 cdef const uint8_t* LZ4_MAGIC = <const uint8_t*>b"\x04\x22\x4d\x18"
+cdef const uint8_t* ZSTD_MAGIC = <const uint8_t*>b"\x28\xb5\x2f\xfd"
 cdef const uint8_t* XERIAL = <const uint8_t*>b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
 
@@ -175,20 +183,28 @@ cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n,
 
 cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit,
                           vector[uint8_t]& out) noexcept nogil:
+    cdef bint common
+    return codec_decompress_judged(codec, p, n, limit, out, &common)
+
+
+cdef int codec_decompress_judged(int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
+                                 bint* common) noexcept nogil:
     cdef size_t before = out.size()
     cdef int fault
+    common[0] = True
     if codec == CODEC_NONE:
         fault = copy_through(p, n, out) if n <= limit else CODEC_OVER_LIMIT
     elif codec == CODEC_GZIP:
-        fault = gzip_decompress(p, n, limit, out)
+        fault = gzip_decompress(p, n, limit, out, common)
     elif codec == CODEC_SNAPPY:
         if n >= XERIAL_HEADER and memcmp(p, XERIAL, XERIAL_MAGIC) == 0:
-            fault = xerial_decompress(p, n, limit, out)
+            fault = xerial_decompress(p, n, limit, out, common)
         else:
             fault = snappy_block(p, n, limit, out)
     elif codec == CODEC_LZ4:
-        fault = lz4_decompress(p, n, limit, out)
+        fault = lz4_decompress(p, n, limit, out, common)
     elif codec == CODEC_ZSTD:
+        common[0] = zstd_is_common(p, n)
         fault = zstd_decompress(p, n, limit, out)
     else:
         fault = CODEC_UNKNOWN
@@ -243,7 +259,8 @@ cdef int gzip_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& o
     return CODEC_OK if status == Z_STREAM_END else CODEC_ROTTEN
 
 
-cdef int gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
+cdef int gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
+                         bint* common) noexcept nogil:
     cdef z_stream stream
     cdef size_t before = out.size()
     cdef size_t made = 0
@@ -260,6 +277,7 @@ cdef int gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_
         fault = gzip_member(&stream, before, &made, limit, out)
         if fault != CODEC_OK or stream.avail_in == 0:
             break
+        common[0] = False
         inflateReset(&stream)
     inflateEnd(&stream)
     if fault == CODEC_OK:
@@ -323,7 +341,9 @@ cdef int xerial_compress(const uint8_t* p, size_t n, vector[uint8_t]& out) noexc
     return CODEC_OK
 
 
-cdef int xerial_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
+cdef int xerial_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
+                           bint* common) noexcept nogil:
+    cdef const uint8_t* begin = p
     cdef const uint8_t* end = p + n
     cdef size_t before = out.size()
     cdef size_t length
@@ -332,6 +352,7 @@ cdef int xerial_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint
         # Streams may follow one another, each with its header; a chunk's length never looks like one (it is
         # positive).
         if <size_t>(end - p) >= XERIAL_HEADER and memcmp(p, XERIAL, XERIAL_MAGIC) == 0:
+            common[0] = p == begin
             p += XERIAL_HEADER
             continue
         if end - p < 4:
@@ -394,18 +415,22 @@ cdef bint lz4_seal_header(uint8_t* p, size_t n, bint historical) noexcept nogil:
     return True
 
 
-cdef int lz4_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
+cdef int lz4_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
+                        bint* common) noexcept nogil:
     cdef LZ4F_dctx* context = NULL
     cdef int fault
     if LZ4F_isError(LZ4F_createDecompressionContext(&context, LZ4F_VERSION)):
         return CODEC_NO_MEMORY
-    fault = lz4_frames(context, p, n, limit, out)
+    common[0] = n > LZ4_MAGIC_SIZE and memcmp(p, LZ4_MAGIC, LZ4_MAGIC_SIZE) == 0 and (
+        p[LZ4_MAGIC_SIZE] & LZ4_FORM_MASK == LZ4_FORM
+    )
+    fault = lz4_frames(context, p, n, limit, out, common)
     LZ4F_freeDecompressionContext(context)
     return fault
 
 
-cdef int lz4_frames(LZ4F_dctx* context, const uint8_t* p, size_t n, size_t limit,
-                    vector[uint8_t]& out) noexcept nogil:
+cdef int lz4_frames(LZ4F_dctx* context, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
+                    bint* common) noexcept nogil:
     cdef size_t before = out.size()
     cdef size_t room = first_room(n, limit) + 1
     cdef size_t made = 0
@@ -430,9 +455,11 @@ cdef int lz4_frames(LZ4F_dctx* context, const uint8_t* p, size_t n, size_t limit
         made += gave
         if made > limit:
             return CODEC_OVER_LIMIT
-        if hint == 0 and n == 0:
-            bytes_resize(out, before + made)
-            return CODEC_OK
+        if hint == 0:
+            if n == 0:
+                bytes_resize(out, before + made)
+                return CODEC_OK
+            common[0] = False
         # Nothing eaten and nothing given with room to spare: it waits for bytes that won't come.
         if took == 0 and gave == 0:
             return CODEC_ROTTEN
@@ -452,6 +479,13 @@ cdef int zstd_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& o
         return CODEC_NO_MEMORY
     bytes_resize(out, before + room)
     return CODEC_OK
+
+
+cdef bint zstd_is_common(const uint8_t* p, size_t n) noexcept nogil:
+    # The magic is the frame's, not that of one to be skipped, and behind its end is nothing.
+    if n < 6 or memcmp(p, ZSTD_MAGIC, ZSTD_MAGIC_SIZE) != 0 or ZSTD_findFrameCompressedSize(p, n) != n:
+        return False
+    return p[4] & ZSTD_SINGLE_SEGMENT != 0 or (p[5] >> 3) + ZSTD_WINDOW_LOG_LEAST <= ZSTD_WINDOW_LOG_MOST
 
 
 cdef int zstd_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:

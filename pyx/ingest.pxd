@@ -1,9 +1,12 @@
 # What becomes of records between the wire and the log: judged, and only where it must be, rewritten.
 #
-# A batch of magic 2 stays as its producer made it, unread but for its checksum, unless
-#   - penstock.validate.records is `full`, the topic is compacted (no record may be without a key), or the largest
-#     timestamp is missing: it is opened;
-#   - compression.type names another codec: it is compressed anew.
+# A batch of magic 2 stays as its producer made it:
+#   - it is opened, and every record looked at: penstock.validate.records is `full` (the default), the topic is
+#     compacted (no record may be without a key), compression.type names another codec, or the largest timestamp is
+#     missing;
+#   - else its header and checksum are looked at.
+# One that was opened is compressed anew if compression.type names another codec, or if its payload is framed as Java
+# reads it, but not every client (several gzip members: librdkafka reads the first and drops the rest).
 # Message sets (magic 0 and 1) keep their magic. Messages that lie plain get offsets in place; a wrapper of magic 1
 # too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed anew, as its messages
 # get absolute offsets (as in Kafka 0.8 to 3.9).
@@ -17,9 +20,10 @@ cdef enum:
     INGEST_CLIENT = 0                           # judged wholly
     INGEST_COORDINATOR = 1                      # this broker's own: control batches allowed, magic 2 only
     INGEST_REPLICA = 2                          # judged by its leader: checksums and lengths only
-    # A batch that inflates to more, or to more than `may_inflate`, isn't opened: MESSAGE_TOO_LARGE (the Java producer
-    # then splits it).
+    # A batch that inflates to more than these bytes and as many for each of its own, or to more than `may_inflate`,
+    # is MESSAGE_TOO_LARGE. Only the Java producer fills batches by their compressed size, and splits what is refused.
     INGEST_INFLATED_MAX_BYTES = 64 << 20
+    INGEST_INFLATED_PER_BYTE = 16
     REFUSED_MOST = 16                           # records that an answer names; the others are refused all the same
 
 cdef enum ValidateRecords:

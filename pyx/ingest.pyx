@@ -3,14 +3,14 @@ from libc.stdint cimport INT32_MAX, int8_t
 from libc.string cimport memcpy
 
 from penstock.pyx.batch cimport (
-    BATCH_BAD_COUNT, BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS, BATCH_BAD_TIMESTAMP,
-    BATCH_BAD_TIMESTAMP_TYPE, BATCH_NO_KEY, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE,
-    CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, CODEC_MASK, INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2,
-    MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE, RECORDS_AT, RecordView, batch_check, batch_check_header, batch_error_code,
-    batch_is_control, batch_marker_type, batch_parse, batch_payload, batch_set_max_timestamp, batch_write_header,
-    record_create_time, record_read,
+    BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS, BATCH_BAD_TIMESTAMP, BATCH_BAD_TIMESTAMP_TYPE,
+    BATCH_NO_KEY, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CHECK_CLIENT, CHECK_DENSE,
+    CHECK_STORED, CODEC_MASK, INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE,
+    RECORDS_AT, RecordView, RecordsSeen, batch_check, batch_check_header, batch_error_code, batch_is_control,
+    batch_marker_type, batch_parse, batch_set_max_timestamp, batch_write_header, payload_fault, record_create_time,
+    record_read, records_walk,
 )
-from penstock.pyx.codec cimport bytes_grow, bytes_resize, codec_compress
+from penstock.pyx.codec cimport bytes_grow, bytes_resize, codec_compress, codec_decompress_judged
 from penstock.pyx.messageset cimport (
     Inner, MessageView, message_next, message_set_timestamp, messages_number, wrapper_open, wrapper_write,
 )
@@ -47,8 +47,9 @@ cdef int16_t error_of(int fault) noexcept nogil:
     return KAFKA_STORAGE_ERROR if fault == BATCH_NO_MEMORY else batch_error_code(fault)
 
 
-cdef inline size_t may_inflate(const Ingested* out) noexcept nogil:
-    return <size_t>min(max(out.may_inflate, <int64_t>0), <int64_t>INGEST_INFLATED_MAX_BYTES)
+cdef inline size_t may_inflate(const Ingested* out, const BatchHeader* header) noexcept nogil:
+    cdef int64_t most = INGEST_INFLATED_MAX_BYTES + header.size * INGEST_INFLATED_PER_BYTE
+    return <size_t>min(max(out.may_inflate, <int64_t>0), most)
 
 
 cdef inline void was_inflated(Ingested* out, const vector[uint8_t]& into, size_t limit, int fault) noexcept nogil:
@@ -92,59 +93,22 @@ cdef inline void look_at_record(const LogConfig* config, int32_t key_length, int
 cdef int look_at_records(const LogConfig* config, const BatchHeader* header, const uint8_t* p, size_t n, int64_t now_ms,
                          Ingested* out, int64_t* newest) noexcept nogil:
     cdef const uint8_t* end = p + n
+    cdef RecordsSeen seen
     cdef RecordView record
-    cdef int64_t timestamp
     cdef int32_t i
-    newest[0] = -1
+    cdef int fault = records_walk(header, p, n, &seen)
+    newest[0] = seen.newest_ms
+    if fault != BATCH_OK or (
+        (not config.cleanup_compact or not seen.keyless)
+        and timestamp_allowed(config, seen.oldest_ms, now_ms) and timestamp_allowed(config, seen.newest_ms, now_ms)
+        and seen.oldest_ms != -1
+    ):
+        return fault
+    # One of them may not be taken (-1, which always may, hides a record that is nearly as old): now they are named.
     for i in range(header.record_count):
         p = record_read(p, end, &record)
-        if p == NULL or record.offset_delta != i:
-            return BATCH_BAD_RECORDS
-        timestamp = record_create_time(header, &record)
-        newest[0] = max(newest[0], timestamp)
-        look_at_record(config, record.key_length, timestamp, i, now_ms, out)
-    if p != end:
-        return BATCH_BAD_COUNT
+        look_at_record(config, record.key_length, record_create_time(header, &record), i, now_ms, out)
     return out.refusal.fault
-
-
-cdef int compress_anew(const LogConfig* config, const uint8_t* p, BatchHeader* header, const uint8_t* data, size_t n,
-                       Ingested* out) noexcept nogil:
-    # The same batch in the topic's codec, behind what was rebuilt before.
-    cdef size_t before = out.rebuilt.size()
-    cdef size_t size
-    if not bytes_grow(out.rebuilt, before + RECORDS_AT):
-        return BATCH_NO_MEMORY
-    if codec_compress(config.compression_codec, config.compression_level, data, n, out.rebuilt):
-        return BATCH_NO_MEMORY
-    size = out.rebuilt.size() - before
-    if size > INT32_MAX or 0 < config.max_message_bytes < <int64_t>size:
-        return BATCH_TOO_LARGE
-    header.size = <int64_t>size
-    header.attributes = <int16_t>((header.attributes & ~<int>CODEC_MASK) | config.compression_codec)
-    batch_write_header(out.rebuilt.data() + before, header)
-    return BATCH_OK
-
-
-cdef int open_batch(const LogConfig* config, uint8_t* p, BatchHeader* header, int64_t now_ms, bint anew,
-                    Ingested* out) noexcept nogil:
-    cdef const uint8_t* data
-    cdef size_t n
-    cdef int64_t newest
-    cdef size_t limit = may_inflate(out) if header.attributes & CODEC_MASK else <size_t>INGEST_INFLATED_MAX_BYTES
-    cdef int fault = batch_payload(p, header, limit, scratch_of_thread()[0], &data, &n)
-    if header.attributes & CODEC_MASK:
-        was_inflated(out, scratch_of_thread()[0], limit, fault)
-    if fault == BATCH_OK:
-        fault = look_at_records(config, header, data, n, now_ms, out, &newest)
-    if fault == BATCH_OK and newest != header.max_timestamp:
-        # Old sarama and others leave it out: the log's time index needs the true one. Kafka mends it, too.
-        batch_set_max_timestamp(p, header.size, newest, False)
-        header.max_timestamp = newest
-    if fault == BATCH_OK and anew:
-        fault = compress_anew(config, p, header, data, n, out)
-    scratch_done(SCRATCH_KEPT_BYTES)
-    return fault
 
 
 cdef inline bint copy_behind(Ingested* out, const uint8_t* p, size_t n) noexcept nogil:
@@ -155,28 +119,86 @@ cdef inline bint copy_behind(Ingested* out, const uint8_t* p, size_t n) noexcept
     return True
 
 
+cdef int compress_anew(const LogConfig* config, const uint8_t* records, size_t done, BatchHeader* header, int codec,
+                       const uint8_t* data, size_t n, Ingested* out) noexcept nogil:
+    # The same batch in this codec, behind what was rebuilt or stayed as it was before.
+    cdef int level = config.compression_level if codec == config.compression_codec else -1
+    cdef size_t before, size
+    if out.rebuilt.empty() and done and not copy_behind(out, records, done):
+        return BATCH_NO_MEMORY
+    before = out.rebuilt.size()
+    if not bytes_grow(out.rebuilt, before + RECORDS_AT):
+        return BATCH_NO_MEMORY
+    if codec_compress(codec, level, data, n, out.rebuilt):
+        return BATCH_NO_MEMORY
+    size = out.rebuilt.size() - before
+    if size > INT32_MAX or 0 < config.max_message_bytes < <int64_t>size:
+        return BATCH_TOO_LARGE
+    header.size = <int64_t>size
+    header.attributes = <int16_t>((header.attributes & ~<int>CODEC_MASK) | codec)
+    batch_write_header(out.rebuilt.data() + before, header)
+    return BATCH_OK
+
+
+cdef inline int inflate_batch(const uint8_t* p, const BatchHeader* header, const uint8_t** data, size_t* n,
+                              bint* common, Ingested* out) noexcept nogil:
+    cdef int codec = header.attributes & CODEC_MASK
+    cdef vector[uint8_t]* scratch = scratch_of_thread()
+    cdef size_t limit = may_inflate(out, header)
+    cdef int fault
+    data[0] = p + RECORDS_AT
+    n[0] = <size_t>header.size - RECORDS_AT
+    common[0] = True
+    if codec == 0:
+        return BATCH_OK
+    scratch.clear()
+    fault = payload_fault(codec_decompress_judged(codec, data[0], n[0], limit, scratch[0], common))
+    was_inflated(out, scratch[0], limit, fault)
+    data[0] = scratch.data()
+    n[0] = scratch.size()
+    return fault
+
+
+cdef int open_batch(const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms,
+                    Ingested* out) noexcept nogil:
+    cdef uint8_t* p = records + done
+    cdef int codec = header.attributes & CODEC_MASK
+    cdef int wanted = config.compression_codec if config.compression_codec >= 0 else codec
+    cdef const uint8_t* data
+    cdef size_t n
+    cdef bint common
+    cdef int64_t newest
+    cdef int fault = inflate_batch(p, header, &data, &n, &common, out)
+    if fault == BATCH_OK:
+        fault = look_at_records(config, header, data, n, now_ms, out, &newest)
+    if fault == BATCH_OK and newest != header.max_timestamp:
+        # Old sarama and others leave it out: the log's time index needs the true one. Kafka mends it, too.
+        batch_set_max_timestamp(p, header.size, newest, False)
+        header.max_timestamp = newest
+    if fault == BATCH_OK:
+        if wanted != codec or not common:
+            fault = compress_anew(config, records, done, header, wanted, data, n, out)
+        elif not out.rebuilt.empty() and not copy_behind(out, p, <size_t>header.size):
+            fault = BATCH_NO_MEMORY
+    scratch_done(SCRATCH_KEPT_BYTES)
+    return fault
+
+
 cdef int take_batch(const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms,
                     Ingested* out) noexcept nogil:
     """A batch of a client that begins at `done`; once one was rebuilt, all are in `rebuilt`."""
     cdef int codec = header.attributes & CODEC_MASK
-    cdef size_t size = <size_t>header.size
-    cdef bint anew = config.compression_codec >= 0 and config.compression_codec != codec
-    # Some clients leave the largest timestamp out, which retention and searches by time go by.
-    cdef bint untimed = header.max_timestamp < header.base_timestamp
-    cdef bint late = not untimed and not (timestamp_allowed(config, header.base_timestamp, now_ms)
-                                          and timestamp_allowed(config, header.max_timestamp, now_ms))
-    cdef int fault
-    if late:
-        # Opened to name the records in the answer.
-        fault = open_batch(config, records + done, header, now_ms, False, out)
-        return fault if fault != BATCH_OK else BATCH_BAD_TIMESTAMP
-    if anew and out.rebuilt.empty() and done and not copy_behind(out, records, done):
-        return BATCH_NO_MEMORY
-    if anew or untimed or config.cleanup_compact or config.validate_records == VALIDATE_FULL:
-        fault = open_batch(config, records + done, header, now_ms, anew, out)
-        if fault != BATCH_OK:
-            return fault
-    if not anew and not out.rebuilt.empty() and not copy_behind(out, records + done, size):
+    # Some clients leave the largest timestamp out, which retention and searches by time go by. And what the header says
+    # of times too far off, the records have to say, whose numbers belong into the answer.
+    cdef bint timed = header.max_timestamp >= header.base_timestamp and (
+        timestamp_allowed(config, header.base_timestamp, now_ms)
+        and timestamp_allowed(config, header.max_timestamp, now_ms)
+    )
+    if config.validate_records == VALIDATE_FULL or config.cleanup_compact or not timed or (
+        config.compression_codec >= 0 and config.compression_codec != codec
+    ):
+        return open_batch(config, records, done, header, now_ms, out)
+    if not out.rebuilt.empty() and not copy_behind(out, records + done, <size_t>header.size):
         return BATCH_NO_MEMORY
     return BATCH_OK
 
@@ -314,7 +336,7 @@ cdef int wrap(const LogConfig* config, const BatchHeader* like, int codec, int32
 cdef int take_wrapper(const LogConfig* config, uint8_t* p, BatchHeader* header, int wanted, int64_t now_ms,
                       Ingested* out) noexcept nogil:
     cdef Inner found
-    cdef size_t limit = may_inflate(out)
+    cdef size_t limit = may_inflate(out, header)
     cdef int fault = wrapper_open(p, header, limit, True, out.inner, &found)
     was_inflated(out, out.inner, limit, fault)
     if fault == BATCH_OK:

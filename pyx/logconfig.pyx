@@ -23,7 +23,7 @@ DEFAULTS = {
     "cleanup_compact": 0,
     "preallocate": 0,
     "verify_transactions": 0,          # a log alone has no coordinator to ask
-    "validate_records": 1,
+    "validate_records": 2,             # what is in the log any client can read
     "compression_codec": -1,
     "compression_level": -1,
 }

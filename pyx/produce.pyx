@@ -43,7 +43,7 @@ from penstock.pyx.partition cimport (
     partition_release,
     partition_topic,
 )
-from penstock.pyx.ingest cimport INGEST_INFLATED_MAX_BYTES, Refusal
+from penstock.pyx.ingest cimport INGEST_INFLATED_MAX_BYTES, INGEST_INFLATED_PER_BYTE, Refusal
 from penstock.pyx.posix cimport calloc, free, realloc
 from penstock.pyx.producerequest cimport (
     PRODUCE_FLEXIBLE_FROM, PRODUCE_PARTITIONS_MAX, PRODUCE_TOPIC_BYTES_MIN, PRODUCE_TRANSACTIONS_FROM, ProduceTopic,
@@ -66,7 +66,6 @@ cdef enum:
 
     CODEC_ZSTD = 4
     ZSTD_FROM = 7                     # the first version of Produce whose clients may send zstd
-    INFLATED_PER_BYTE = 16            # of a request, beside what one batch may always be inflated to
     THROTTLE_FROM = 1
     APPEND_TIME_FROM = 2
     STORAGE_ERROR_FROM = 4            # older clients take KAFKA_STORAGE_ERROR for fatal; NOT_LEADER they try again
@@ -258,7 +257,7 @@ cdef ProduceResult produce_take(
     asked.correlation_id = head.correlation_id
     asked.first = g.n
     # A request of batches that are nearly nothing compressed would keep its network thread busy for minutes.
-    asked.may_inflate = INGEST_INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INFLATED_PER_BYTE
+    asked.may_inflate = INGEST_INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INGEST_INFLATED_PER_BYTE
     terms.version = head.api_version
     terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
     read_terms(r, terms)

@@ -25,13 +25,26 @@ cdef extern from *:
         }
         return NULL;
     }
+    static inline const uint8_t* varint_near(const uint8_t* p, int32_t* out) {
+        uint32_t raw = *p++;
+        if (raw >= 0x80) {
+            raw = (raw & 0x7f) | (uint32_t)*p++ << 7;
+            if (raw >= 0x4000) {
+                raw = (raw & 0x3fff) | (uint32_t)*p++ << 14;
+                if (raw >= 0x200000) return NULL;
+            }
+        }
+        *out = (int32_t)((raw >> 1) ^ (0u - (raw & 1)));
+        return p;
+    }
     static inline const uint8_t* uvarint_read(const uint8_t* p, const uint8_t* end, uint32_t* out) {
         uint64_t wide = 0;
+        const uint8_t* after;
         if (p != NULL && p < end && *p < 0x80) { *out = *p; return p + 1; }
-        p = uvarlong_read(p, end, &wide);
-        if (p == NULL || wide > UINT32_MAX) return NULL;
+        after = uvarlong_read(p, end, &wide);
+        if (after == NULL || after - p > 5 || wide > UINT32_MAX) return NULL;
         *out = (uint32_t)wide;
-        return p;
+        return after;
     }
     static inline const uint8_t* varint_read(const uint8_t* p, const uint8_t* end, int32_t* out) {
         uint32_t raw = 0;
@@ -65,6 +78,8 @@ cdef extern from *:
     const uint8_t* uvarint_read(const uint8_t* p, const uint8_t* end, uint32_t* out) noexcept nogil
     const uint8_t* varint_read(const uint8_t* p, const uint8_t* end, int32_t* out) noexcept nogil
     const uint8_t* varlong_read(const uint8_t* p, const uint8_t* end, int64_t* out) noexcept nogil
+    # For loops in which each nanosecond counts: 3 bytes must be there, whatever they are. NULL: it is longer.
+    const uint8_t* varint_near(const uint8_t* p, int32_t* out) noexcept nogil
     # These give back the place after what they wrote.
     uint8_t* uvarlong_write(uint8_t* p, uint64_t value) noexcept nogil
     uint8_t* varint_write(uint8_t* p, int32_t value) noexcept nogil

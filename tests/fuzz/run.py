@@ -35,7 +35,7 @@ def environment(work: Path) -> dict[str, str]:
         "LD_PRELOAD": str(runtime),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:handle_segv=1",
         "PYTHONMALLOC": "malloc",
-        "PYTHONPATH": str(FUZZ),
+        "PYTHONPATH": f"{FUZZ}{os.pathsep}{HERE.parent}",  # the instrumented build, and the tests' helpers
         "PENSTOCK_FUZZ_WORK": str(work),
     }
 

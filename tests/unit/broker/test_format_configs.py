@@ -43,7 +43,7 @@ def test_validate_records(number: int) -> None:
     word = ("none", "headers", "full")[number]
     assert log_config({**DEFAULTS, "penstock.validate.records": word}, {})["validate_records"] == number
     assert log_config(DEFAULTS, {"penstock.validate.records": word})["validate_records"] == number
-    assert log_config(DEFAULTS, {})["validate_records"] == 1
+    assert log_config(DEFAULTS, {})["validate_records"] == 2
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ REFUSED = {
         lambda: pack(1, unpack(sent(0, LZ4, 2), 0)[0]._replace(timestamp_ms=NOW_MS)),
         87,
     ),
-    "a bomb": (lambda: pack(1, Message(1, None, compress(GZIP, b"\0" * (65 << 20)), NOW_MS, GZIP)), 10),
+    "a bomb": (lambda: pack(1, Message(1, None, compress(GZIP, b"\0" * (66 << 20)), NOW_MS, GZIP)), 10),
     "too large": (lambda: pack(0, Message(0, None, b"x" * 200_000)), 10),
     "a producer's LogAppendTime": (lambda: pack(1, Message(0, None, b"x", NOW_MS, LOG_APPEND_TIME)), 32),
     "the far future": (lambda: pack(1, Message(0, None, b"x", 2**60)), 32),
