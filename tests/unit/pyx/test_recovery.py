@@ -204,6 +204,8 @@ def test_a_segment_that_ends_where_the_last_flush_did(tmp_path: Path) -> None:
 
 
 def test_counts_that_lie_cant_make_a_segment_that_recovery_cuts(tmp_path: Path) -> None:
+    """No client's count is believed so far, but a leader's batches are taken as they are."""
+
     def lying(count: int) -> bytes:
         raw = bytearray(batch(1, codec=1))
         struct.pack_into(">i", raw, 23, count - 1)
@@ -211,14 +213,21 @@ def test_counts_that_lie_cant_make_a_segment_that_recovery_cuts(tmp_path: Path) 
         struct.pack_into(">I", raw, 17, crc32c(bytes(raw[21:])))
         return bytes(raw)
 
+    def at(offset: int, raw: bytes) -> bytes:
+        return struct.pack(">q", offset) + raw[8:]
+
     log = Log(tmp_path / "a")
     most = (1 << 31) - 1
     log.append(batch(1))
-    with pytest.raises(KafkaError) as caught:
-        log.append(lying(most) + lying(most))
-    assert caught.value.code == ErrorCode.INVALID_RECORD
-    for records in (lying(most), batch(3), batch(3)):
-        log.append(records)
+    for append, records in (
+        (LOGS.append_client, lying(most)),
+        (LOGS.append_replica, at(1, lying(most)) + at(1 + most, lying(most))),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            append(log.topic, 0, records)
+        assert caught.value.code == ErrorCode.INVALID_RECORD
+    for records in (at(1, lying(most)), at(1 + most, batch(3)), at(4 + most, batch(3))):
+        LOGS.append_replica(log.topic, 0, records)
     before = log.state()
     log.kill(tmp_path / "b")
     assert log.state() == before
