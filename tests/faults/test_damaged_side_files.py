@@ -122,7 +122,7 @@ def test_clients_see_what_the_batches_say(
         for path in folder.glob("*.checks"):
             path.unlink()
     damaged = sorted(folder.glob(f"*{suffix}"))
-    assert len(damaged) > 2
+    assert len(damaged) > 1
     for path in damaged:
         data = DAMAGES[how](bytearray(path.read_bytes()))
         if data is None:
