@@ -21,8 +21,8 @@ from penstock.pyx.pace import Pace
 from penstock.pyx.rawbatch import marker
 
 TOPIC = "killed"
-# Three segments become one: four names to .swap, a sync, eight old files, four names, an empty .txnindex, a sync.
-STEPS_MOST = 4 + 1 + 8 + 4 + 1 + 1
+# Three segments become one: five names to .swap, a sync, ten old files, five names, an empty .txnindex, a sync.
+STEPS_MOST = 5 + 1 + 10 + 5 + 1 + 1
 
 
 def life(root: Path, aborts: bool) -> None:
@@ -110,12 +110,12 @@ def test_every_step_can_be_the_last(tmp_path: Path, kind: str) -> None:
 
 def test_a_failed_step_leaves_the_old_segments_or_takes_the_partition_offline(tmp_path: Path) -> None:
     """Each name that can't be given: before the .log has its .swap name all is as before; after it the disk is lost."""
-    for step in range(1, 5):
+    for step in range(1, 6):
         log = CompactedLog(tmp_path / str(step))
         log.put((b"a", b"1"))
         log.put((b"a", b"2"))
         log.roll()
-        suffix = ("txnindex", "timeindex", "index", "log")[step - 1]
+        suffix = ("txnindex", "timeindex", "index", "checks", "log")[step - 1]
         (log.folder / f"{0:020d}.{suffix}.swap").mkdir()  # a rename onto a folder is refused
         before = log.state()
         with pytest.raises(OSError, match="directory"):
