@@ -176,11 +176,13 @@ class Update:
 
 
 def may_assign(group: ConsumerGroup, now: Now) -> bool:
-    """Whether a target may be computed now: `consumer.assignment.interval.ms` after the last one."""
-    interval_ms = group.settings.assignment_interval_ms
-    if not group.target_timestamp_ms or not interval_ms:
-        return True
-    return now.wall_ms >= group.target_timestamp_ms + interval_ms
+    """Whether a target may be computed now: `consumer.assignment.interval.ms` after the last one.
+
+    When that was stands in the log, by the wall clock. A time in the future says that the clock was set back since, and
+    not when; the members don't wait until the clock is there again.
+    """
+    past_ms = now.wall_ms - group.target_timestamp_ms
+    return not 0 <= past_ms < group.settings.assignment_interval_ms
 
 
 def begin(group: ConsumerGroup, member_id: str, now: Now) -> Update:
