@@ -197,10 +197,13 @@ class GroupCoordinator(Coordinator[AnyGroup]):
 
     def marker_written(self, partition: int, producer_id: int, commit: bool) -> None:
         """A producer's marker is in that partition of `__consumer_offsets`."""
-        for name in self._open.pop((partition, producer_id), ()):
-            entry = self.entries.get(name)
-            if entry is not None:
-                self._feed(entry, Marker(producer_id, commit))
+        for name in self._names_in(partition, producer_id):
+            self._feed(self.entries[name], Marker(producer_id, commit))
+
+    def _names_in(self, partition: int, producer_id: int) -> list[str]:
+        """The groups of a partition that the producer's transaction, which ends now, has offsets of."""
+        names = self._open.pop((partition, producer_id), ())
+        return [name for name in names if name in self.entries and self.entries[name].partition == partition]
 
     def _load_batch(self, partition: int, raw: RawBatch) -> None:
         if raw.is_control:
@@ -210,8 +213,6 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         decode = statelog.decode_group_record if raw.is_transactional else self._decode
         for loaded in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
             self._load_record(partition, loaded, producer_id)
-            if producer_id >= 0:
-                self._open.setdefault((partition, producer_id), set()).add(loaded.id)
 
     def _decode(self, key: bytes, value: bytes | None, offset: int) -> statelog.Loaded | None:
         """Most of the log are commits, most of them superseded: of a plain one only the newest is decoded, at the end.
@@ -229,10 +230,12 @@ class GroupCoordinator(Coordinator[AnyGroup]):
     def _load_record(self, partition: int, loaded: statelog.Loaded, producer_id: int) -> None:
         name, record, offset = loaded
         assert isinstance(record, OffsetRecord | GroupRecord | ConsumerRecord)
-        entry = self.entries.get(name)
+        entry = self._entry_of_record(name, partition)
         if entry is None:
-            entry = self.entries[name] = Entry(name, self._new(name), partition)
+            return
         entry.machine = machine.load(entry.machine, record, offset, producer_id, self._environment)
+        if producer_id >= 0:
+            self._open.setdefault((partition, producer_id), set()).add(name)
 
     def _partition_begins(self, partition: int) -> None:
         self._newest = {}
@@ -248,7 +251,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         except BatchError as error:
             _log.error("topic=%s partition=%d: %s", self.topic, partition, error)
             return
-        for name in self._open.pop((partition, raw.producer_id), ()):
+        for name in self._names_in(partition, raw.producer_id):
             self.entries[name].machine.offsets.end_transaction(raw.producer_id, commit)
 
     def _loaded(self, entry: Entry[AnyGroup]) -> None:

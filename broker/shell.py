@@ -127,6 +127,7 @@ class Coordinator(ABC, Generic[M]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._partitions = 0  # of the internal topic; 0 until it exists
         self._lost: set[int] = set()  # those that could not be read: their disk has failed, or a record is rotten
+        self._strays = 0  # names that are kept in another partition than theirs by hash: the topic has grown
         self._skip_damaged: bool = context.config["penstock.coordinator.skip.damaged"]
         self._stopped = False
 
@@ -165,12 +166,21 @@ class Coordinator(ABC, Generic[M]):
             self._partitions = len(topic.partitions)
 
     def partition_of(self, name: str) -> int:
-        """The partition of the internal topic that a name belongs to; the topic has to exist."""
+        """The partition of the internal topic that a name is kept in; the topic has to exist.
+
+        What is stored stays where it is, also if the topic has grown since.
+        """
+        entry = self.entries.get(name)
+        return self._home(name) if entry is None else entry.partition
+
+    def _home(self, name: str) -> int:
+        """The partition that a name belongs to by its hash."""
         return statelog.java_hash_partition(name, self._partitions)
 
     def check_served(self, name: str) -> None:
         """Raise KafkaError COORDINATOR_NOT_AVAILABLE if the name's part of the log could not be read."""
-        if self._lost and self.partition_of(name) in self._lost:
+        lost = self._lost and self.partition_of(name) in self._lost
+        if lost or (self._lost and self._strays and name not in self.entries):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the log of {name} could not be read")
 
     def look_up(self, name: str) -> M | None:
@@ -264,7 +274,7 @@ class Coordinator(ABC, Generic[M]):
         for entry in self.entries.values():
             self._carry_out(entry, self._resign(entry.machine), deque())
         self.entries.clear()
-        self._partitions = 0
+        self._partitions = self._strays = 0
         self._lost.clear()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -306,12 +316,29 @@ class Coordinator(ABC, Generic[M]):
                 self._lost.add(partition)
                 self.entries = {name: entry for name, entry in self.entries.items() if entry.partition != partition}
             await asyncio.sleep(0)
+        self._strays = sum(entry.partition != self._home(name) for name, entry in self.entries.items())
+        if self._strays:
+            _log.warning(
+                "topic=%s has got more partitions since it was written: %d names stay in the partition that they belonged to",
+                self.topic, self._strays,
+            )  # fmt: skip
         for entry in list(self.entries.values()):
             self._loaded(entry)
             if self._disposable(entry.machine):
                 self.entries.pop(entry.name, None)
         if self.entries:
             _log.info("loaded %d machines from topic=%s", len(self.entries), self.topic)
+
+    def _entry_of_record(self, name: str, partition: int) -> Entry[M] | None:
+        """Whose machine a record of that partition is for, made if there is none; None: the record doesn't count.
+
+        A name's records lie in one partition, unless the topic has grown. Then those count that lie where the name's hash
+        says, or else those that are found first.
+        """
+        entry = self.entries.get(name)
+        if entry is None or (entry.partition != partition and self._home(name) == partition):
+            entry = self.entries[name] = Entry(name, self._new(name), partition)
+        return entry if entry.partition == partition else None
 
     @abstractmethod
     def _load_batch(self, partition: int, raw: RawBatch) -> None: ...

@@ -184,10 +184,9 @@ class TransactionCoordinator(Coordinator[Transaction]):
         decode = statelog.decode_transaction_record
         for name, record, _ in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
             assert isinstance(record, TransactionRecord)
-            entry = self.entries.get(name)
-            if entry is None:
-                entry = self.entries[name] = Entry(name, self._new(name), partition)
-            transaction_machine.load(entry.machine, record)
+            entry = self._entry_of_record(name, partition)
+            if entry is not None:
+                transaction_machine.load(entry.machine, record)
 
     def _loaded(self, entry: Entry[Transaction]) -> None:
         events: deque[object] = deque()

@@ -1,12 +1,16 @@
 """CreatePartitions: more partitions for a topic; they serve when it is answered. Versions 0-3.
 
 `count` is the new total. A manual assignment may only name this node. `timeout_ms` is not used.
+
+The coordinators' topics don't grow: a group or transactional id belongs to the partition that its name's hash gives by
+their number, so that with another number what is stored of it would be looked for where it isn't.
 """
 
 from collections import Counter
 
 from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
+from penstock.broker.topic import INTERNAL
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
 
@@ -24,12 +28,22 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
         try:
             if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            _check_name(topic.name)
             _check_assignments(context, topic)
             await context.topics.add_partitions(topic.name, topic.count, validate_only=request.validate_only)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         response.results.append(result)
     return response
+
+
+def _check_name(name: str) -> None:
+    if name in INTERNAL:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The number of partitions of {name} can't be changed: committed offsets and transactions are kept in the "
+            "partition that a name's hash gives by it, and would be lost.",
+        )
 
 
 def _check_assignments(context: Context, wanted: CreatePartitionsRequest.CreatePartitionsTopic) -> None:

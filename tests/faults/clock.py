@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -22,4 +21,4 @@ class Clock:
         """So many seconds ahead of the right time; negative: behind it."""
         beside = self._control.with_suffix(".new")
         beside.write_text(str(ahead_s))
-        os.replace(beside, self._control)
+        beside.replace(self._control)
