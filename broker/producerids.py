@@ -3,12 +3,17 @@
 `/latest_producer_id_block` holds the last block that any broker took, as JSON like Kafka's:
 `{"version":1,"broker":1,"block_start":"0","block_end":"999"}`. A block is written before its first id is
 given; what is left of it when the broker stops is not used again.
+
+The store alone isn't believed: it may be lost and made anew, or be yesterday's copy. A producer that got an id which
+another one had would have its first batches taken for repeats of the other's: acknowledged, and never written. So a
+block begins above every id that a log or a transactional id knows, and nobody gets an id before all logs are open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 
 from penstock import log
 from penstock.broker.store.base import (
@@ -28,16 +33,23 @@ BLOCK_SIZE = 1000
 _LAST = (1 << 63) - 1
 SKIPPED = 1 << 40
 """Ids that are left out after an older store was restored: more than any broker has given since."""
+BELIEVED = 1 << 62
+"""Ids in a log from here on don't count: a client has made them up, and there must be some left for the others."""
 
 _log = log.get("broker.producerids")
 
 
 class ProducerIds:
-    """Hands out producer ids."""
+    """Hands out producer ids.
 
-    def __init__(self, store: Store, node_id: int) -> None:
+    highest_known: the largest id below BELIEVED that is remembered anywhere but in the store, -1 if there is none; raises
+    KafkaError COORDINATOR_LOAD_IN_PROGRESS as long as nobody can know it.
+    """
+
+    def __init__(self, store: Store, node_id: int, highest_known: Callable[[], Awaitable[int]]) -> None:
         self._store = store
         self._node_id = node_id
+        self._highest_known = highest_known
         self._next = 0
         self._end = 0  # one past the last id of our block
         self._taking = asyncio.Lock()
@@ -59,8 +71,16 @@ class ProducerIds:
         return self._next - 1
 
     async def _take_block(self) -> int:
+        highest = await self._highest_known()
         while True:
             start, version = await _after_last(self._store)
+            if start <= highest:
+                _log.warning(
+                    "the metadata store would give producer id %d next, but ids up to %d are known from the logs: it was "
+                    "lost or is an old copy, or a client has made ids up",
+                    start, highest,
+                )  # fmt: skip
+                start = highest + BLOCK_SIZE  # Who had that id's block may have given the others of it, too.
             if start > _LAST - BLOCK_SIZE:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
             block = _block(self._node_id, start)

@@ -25,7 +25,6 @@ from penstock.broker.aftercare import Aftercare
 from penstock.broker.backups import Backups
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.cleaner import LogCleaner
-from penstock.broker.config import INT_MAX
 from penstock.broker.context import Context, Endpoint
 from penstock.broker.coordinators import Coordinators
 from penstock.broker.disks import Disks

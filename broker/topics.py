@@ -53,6 +53,9 @@ CREATED = declare("topics.created", "a new topic is in the store, its logs are n
 MARKED = declare("topics.marked", "a topic is marked as deleted, its logs are all there")
 EMPTIED = declare("topics.emptied", "a marked topic's logs are gone, its nodes are still in the store")
 
+EPOCH_BELIEVED = 1 << 30
+"""Leader epochs of a log from here on aren't taken over: nobody has started a broker so often, the file is damaged."""
+
 _log = log.get("broker.topics")
 
 
@@ -310,7 +313,8 @@ class Topics:
         """Read the store at start, remove deleted topics' logs, announce every partition; open the coordinators' logs.
 
         Each start is an election, so leader epochs grow by one: a client or a copy can tell what was written
-        before a crash from what came after it. Raises StoreError, OSError.
+        before a crash from what came after it. They go on where the logs are, should the store be an old copy. Raises
+        StoreError, OSError.
         """
         self.controller_epoch = controller_epoch
         topics = await self._read_topics()
@@ -325,6 +329,7 @@ class Topics:
         for path in strangers(self._dirs, known):
             _log.warning("the folder %s belongs to no topic; it is left alone", path)
         self._tell_missing(topics)
+        await self._keep_up(topics)
         await self._raise_epochs(topics, await self._after_restoring(topics))
         self._tell_resting(topics)
         for topic in topics:
@@ -363,8 +368,8 @@ class Topics:
     async def _after_restoring(self, topics: Sequence[Topic]) -> list[Operation]:
         """What is to be stored when the store was restored from a backup that may lack changes.
 
-        Leader epochs go on where the logs are, producer ids far behind those that may have been given; configs may have
-        been altered since, so that retention and compaction rest.
+        Producer ids go on far behind those that may have been given; configs may have been altered since, so that retention
+        and compaction rest.
         """
         if await self._store.exists(paths.RESTORED) is None:
             return []
@@ -374,12 +379,7 @@ class Topics:
             "those that were created since are left in their folders, configs may be older than the records", lost,
         )  # fmt: skip
         operations: list[Operation] = [Delete(paths.RESTORED), await skip_ids(self._store, self._node_id)]
-        loop = asyncio.get_running_loop()
         for topic in topics:
-            keys = [(topic.name, state.index) for state in topic.partitions]
-            epochs = await loop.run_in_executor(self._executor, last_epochs, self._dirs, keys)
-            for state, epoch in zip(topic.partitions, epochs, strict=True):
-                state.leader_epoch = max(state.leader_epoch, epoch)
             if topic.name not in INTERNAL:
                 topic.configs[CONFIRMED] = "false"
                 operations.append(Set(paths.topic_config(topic.name), _config_json(topic.configs)))
@@ -390,6 +390,23 @@ class Topics:
         for topic in self._by_name.values():
             self.logs.folder_failed(topic, path)
         self.version += 1
+
+    async def _keep_up(self, topics: Sequence[Topic]) -> None:
+        """Take over leader epochs of logs that the store doesn't know: an epoch must not be used twice."""
+        keys = [(topic.name, state.index) for topic in topics for state in topic.partitions]
+        loop = asyncio.get_running_loop()
+        epochs = await loop.run_in_executor(self._executor, last_epochs, self._dirs, keys)
+        behind = 0
+        for state, epoch in zip((state for topic in topics for state in topic.partitions), epochs, strict=True):
+            if state.leader_epoch < epoch < EPOCH_BELIEVED:
+                state.leader_epoch = epoch
+                behind += 1
+        if behind:
+            _log.warning(
+                "the metadata store is older than the logs: %d of %d partitions have had later leader epochs, which are taken "
+                "over; topics and configs may be out of date",
+                behind, len(keys),
+            )  # fmt: skip
 
     async def _raise_epochs(self, topics: Sequence[Topic], operations: list[Operation]) -> None:
         """Store the new epochs, and what else is to be stored with them."""

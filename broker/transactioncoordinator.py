@@ -17,7 +17,7 @@ from penstock.broker.context import Context
 from penstock.broker.features import TRANSACTION_VERSION
 from penstock.broker.groupcoordinator import GroupCoordinator
 from penstock.broker.machines import Now, TopicPartition
-from penstock.broker.producerids import ProducerIds
+from penstock.broker.producerids import BELIEVED, ProducerIds
 from penstock.broker.shell import Coordinator, Entry
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.broker.transactions import machine as transaction_machine
@@ -35,6 +35,9 @@ AFTER_MARKERS = declare("coordinator.after_markers", "all markers are appended, 
 # Markers that are written before the loop may do something else; a transaction of more partitions takes turns.
 MARKERS_AT_ONCE = 64
 
+# What a partition answers to a marker whose producer, or coordinator, is a newer one there.
+FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+
 _log = log.get("broker.coordinator")
 
 
@@ -48,7 +51,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         self._groups = group_coordinator
         config = context.config
         self._config = TransactionConfig(config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
-        self.producer_ids = ProducerIds(context.store, context.node_id)
+        self.producer_ids = ProducerIds(context.store, context.node_id, self._highest_producer_id)
 
     def _new(self, name: str) -> Transaction:
         return Transaction(name, self._config)
@@ -83,6 +86,17 @@ class TransactionCoordinator(Coordinator[Transaction]):
             event.fresh_producer_id = await self.producer_ids.next()
         result: ProducerResult = await self.ask(name, event)
         return result
+
+    async def _highest_producer_id(self) -> int:
+        """The largest producer id that a log or a transactional id knows, -1 without one. Raises KafkaError."""
+        loop = asyncio.get_running_loop()
+        highest: int = await loop.run_in_executor(None, self._context.partitions.highest_producer_id, BELIEVED)
+        for transaction in self.live():
+            facts = transaction.facts
+            assert facts is not None
+            ids = (facts.producer_id, facts.previous_producer_id, facts.next_producer_id)
+            highest = max(highest, *(one for one in ids if one < BELIEVED), -1)
+        return highest
 
     def add_now(self, name: str, event: AddPartitions) -> int:
         """Feed AddPartitions without waiting: an error code. Nothing can come in between it and the caller's append."""
@@ -131,17 +145,25 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def _write(self, entry: Entry[Transaction], action: WriteMarkers, partitions: Sequence[TopicPartition]) -> bool:
         epoch = self._context.topics.partition(self.topic, entry.partition).leader_epoch
-        errors = [
-            ErrorCode.NONE
-            if self._is_deleted(partition)
-            else self.write_marker(
+        all_written = True
+        for partition in partitions:
+            if self._is_deleted(partition):
+                continue
+            error = self.write_marker(
                 partition, action.producer_id, action.producer_epoch, action.commit, epoch, action.version
             )
-            for partition in partitions
-        ]
-        # A producer that was fenced there has none of this transaction open.
-        fenced = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-        return all(error == ErrorCode.NONE or error in fenced for error in errors)
+            # A producer that was fenced there has none of this transaction open; where it has one, it isn't decided.
+            written = error == ErrorCode.NONE or (error in FENCED and not self._has_open(partition, action.producer_id))
+            all_written = all_written and written
+        return all_written
+
+    def _has_open(self, partition: TopicPartition, producer_id: int) -> bool:
+        """Whether a producer has an open transaction in that partition, or nobody can know."""
+        try:
+            producers = self._context.partitions.producers(*partition)
+        except KafkaError:
+            return True
+        return any(one.producer_id == producer_id and one.txn_first_offset >= 0 for one in producers)
 
     def _is_deleted(self, partition: TopicPartition) -> bool:
         """Such a partition needs no marker; one whose log only isn't open yet does."""

@@ -104,6 +104,12 @@ class Logs(LogTable):
     def producers(self, topic: str, partition: int) -> list[Producer]:
         """State of every producer id that the log remembers."""
 
+    def highest_producer_id(self, below: int) -> int:
+        """The largest producer id below that one which a log remembers; -1 if there is none. Slow with many producers.
+
+        Raises KafkaError(COORDINATOR_LOAD_IN_PROGRESS) while a log that was announced isn't open, unless it is offline.
+        """
+
     def sequences(self, topic: str, partition: int, producer_id: int) -> list[tuple[int, int, int]]:
         """(first sequence, last sequence, first offset) of the up to five last batches of a producer, oldest first."""
 

@@ -315,6 +315,33 @@ cdef class Logs(LogTable):
             for i in range(entries.size())
         )
 
+    def highest_producer_id(self, int64_t below):
+        """The largest producer id that a log remembers; see logs.pyi."""
+        cdef Led led
+        cdef PartitionLog* p
+        cdef int64_t producer_id, highest = -1
+        cdef int closed = 0
+        with self.lock:
+            every = list(self.led.values())
+            for led in self.announced.values():
+                closed += not led.p.offline
+        if closed:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{closed} logs are not open yet, which know producer ids"
+            )
+        for led in every:
+            p = led.p
+            with nogil:
+                pthread_mutex_lock(&p.lock)
+                place = p.log.producers.entries.begin()
+                while place != p.log.producers.entries.end():
+                    producer_id = at(place).first
+                    if highest < producer_id < below:
+                        highest = producer_id
+                    step(place)
+                pthread_mutex_unlock(&p.lock)
+        return highest
+
     def sequences(self, str topic, int partition, int64_t producer_id):
         """(first sequence, last sequence, first offset) of the remembered batches; see logs.pyi."""
         cdef Led led = self.find(topic, partition)

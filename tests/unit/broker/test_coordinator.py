@@ -388,11 +388,14 @@ def test_a_part_of_the_log_that_cannot_be_read_is_not_coordinated(play: Play) ->
 
 
 def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    async def none_known() -> int:
+        return -1
+
     async def steps() -> None:
         given: list[int] = []
         for start in range(2):
             store = await EmbeddedStore.open(tmp_path / "store.db")
-            first, second = ProducerIds(store, 1), ProducerIds(store, 2)
+            first, second = ProducerIds(store, 1, none_known), ProducerIds(store, 2, none_known)
             for _ in range(BLOCK_SIZE // 2):
                 given += [await first.next(), await second.next()]
             given += await asyncio.gather(*[first.next() for _ in range(BLOCK_SIZE)])

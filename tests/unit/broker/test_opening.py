@@ -10,15 +10,24 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from harness import WireConnection
 
 from penstock.broker import Broker, opening, server
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import InitProducerIdRequest
 
 WAIT_S = 30.0
 SLOW, WAITING = "slow", "waiting"
 
 
 @pytest.fixture
-def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+def go_on() -> threading.Event:
+    """Set, it lets the slow logs be opened."""
+    return threading.Event()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go_on: threading.Event) -> Iterator[Broker]:
     """A broker whose logs of one topic take until the test ends to be opened, on all threads that open logs."""
     broker = Broker(tmp_path / "data", properties={"num.recovery.threads.per.data.dir": 2}).start()
     make(broker, SLOW, 2)
@@ -30,7 +39,6 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     assert producer.flush(WAIT_S) == 0
     broker.stop()
     (broker.data / ".kafka_cleanshutdown").unlink()  # as after a crash
-    go_on = threading.Event()
     lead = opening.lead
 
     def slowly(logs: Any, job: opening.Job, *rest: Any) -> None:
@@ -66,4 +74,15 @@ def test_a_topic_whose_logs_wait_to_be_opened_is_deleted_at_once(broker: Broker)
     make(broker, WAITING)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(WAITING, "new")
+    assert producer.flush(WAIT_S) == 0
+
+
+def test_nobody_gets_a_producer_id_that_a_log_may_know(broker: Broker, go_on: threading.Event) -> None:
+    """The logs know ids that a lost or an old metadata store does not."""
+    with WireConnection(broker.bootstrap) as wire:
+        answer = wire.ask(InitProducerIdRequest(transactional_id=None), 4)
+    assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    go_on.set()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    producer.produce(SLOW, "new")
     assert producer.flush(WAIT_S) == 0
