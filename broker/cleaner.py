@@ -172,7 +172,7 @@ class LogCleaner:
                 self._busy.discard(chosen.key)
 
     def _choose(self, candidates: list[Candidate]) -> Candidate | None:
-        now_ms, logs = self._context.now_ms(), self._context.partitions
+        now_ms, logs = self._context.age_now_ms(), self._context.partitions
         chosen, dirtiest = None, -1.0
         for candidate in candidates:
             if candidate.key in self._busy or (candidate.topic_id, candidate.index) in self._left_alone:
@@ -196,7 +196,7 @@ class LogCleaner:
                 topic,
                 index,
                 logs.first_dirty(topic, chosen.topic_id, index),
-                self._context.now_ms(),
+                self._context.age_now_ms(),
                 chosen.min_lag_ms,
                 chosen.delete_retention_ms,
             )

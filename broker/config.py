@@ -362,6 +362,13 @@ SCHEMA = Schema(
             True,
             "Ask the coordinator before a client of Produce up to 11 begins a transaction in a partition (KIP-890).",
         ),
+        Property(
+            "penstock.clock.settle.ms",
+            _LONG,
+            3_600_000,
+            "How long a wall clock that has jumped more than an hour ahead must run evenly until it is believed: until then "
+            "nothing is deleted because of its age.",
+        ),
         Property("producer.id.expiration.ms", _POSITIVE, DAY_MS, "Life of an idle producer's state."),
         Property(
             "transaction.abort.timed.out.transaction.cleanup.interval.ms",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock import log
 from penstock.broker.brokerconfig import BrokerConfig
+from penstock.broker.clock import AgeClock
 from penstock.broker.entities import Entities, Entity
 from penstock.broker.features import Features
 from penstock.broker.groupresource import parse_group_config
@@ -110,9 +111,11 @@ class Context:
     config_changes: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Read by `load`.
     entities: Entities = field(init=False)
+    _ages: AgeClock = field(init=False)
 
     def __post_init__(self) -> None:
         self.entities = Entities(self.store)
+        self._ages = AgeClock(self.now_ms, self.monotonic_ms, self.config)
 
     async def load(self) -> None:
         """Read what the store keeps beside topics; says so when there is something that isn't enforced yet.
@@ -141,6 +144,10 @@ class Context:
     def now_ms(self) -> int:
         """The wall clock in milliseconds since 1970: for timestamps only, never for timers."""
         return time.time_ns() // 1_000_000
+
+    def age_now_ms(self) -> int:
+        """The clock by which things are old enough to be deleted, in milliseconds since 1970: see `AgeClock`."""
+        return self._ages.now_ms()
 
     def monotonic_ms(self) -> int:
         """The clock for timers and sessions, in milliseconds."""

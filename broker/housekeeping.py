@@ -90,7 +90,7 @@ class Housekeeping:
         logs = self._context.partitions
         for name, index in work:
             try:
-                done = logs.housekeep(name, index, self._context.now_ms(), retain)
+                done = logs.housekeep(name, index, self._context.age_now_ms(), retain)
             except KafkaError:
                 continue  # It was deleted since the list was made.
             except OSError as error:

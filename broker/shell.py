@@ -209,8 +209,8 @@ class Coordinator(ABC, Generic[M]):
         self._feed(self._entry(name), event)
         return await answer
 
-    def _feed(self, entry: Entry[M], event: object) -> None:
-        now = self.now()
+    def _feed(self, entry: Entry[M], event: object, at: Now | None = None) -> None:
+        now = at or self.now()
         events: deque[object] = deque((event,))
         while events:
             entry.machine, actions = self._step(entry.machine, events.popleft(), now)
@@ -284,13 +284,14 @@ class Coordinator(ABC, Generic[M]):
         task.add_done_callback(self._tasks.discard)
 
     async def sweep_for_ever(self, every_ms: int, event: Callable[[], object]) -> None:
-        """Feed every machine that event every so often, in turns with the loop's other work."""
+        """Feed every machine that event every so often, in turns with the loop's other work. What it is for is to forget
+        what is old, so it comes by the clock of ages."""
         while True:
             await asyncio.sleep(every_ms / 1000)
             for count, entry in enumerate(list(self.entries.values()), 1):
                 if self.entries.get(entry.name) is entry:
                     try:
-                        self._feed(entry, event())
+                        self._feed(entry, event(), Now(self._context.monotonic_ms(), self._context.age_now_ms()))
                     except Exception:  # noqa: BLE001 - the others are looked at all the same
                         _log.exception("the sweep of %s has failed", entry.name)
                 if count % SWEEP_AT_ONCE == 0:

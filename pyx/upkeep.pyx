@@ -1,6 +1,6 @@
 """Keeping a log: roll, flush, retention, open and close; see upkeep.pxd."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 from penstock.pyx.crc cimport crc32c
 from penstock.pyx.epochproof cimport epochs_agree, epochs_learn
@@ -282,7 +282,10 @@ cdef int housekeep_log(PartitionLog* p, int64_t now_ms, bint retain, Kept* out) 
     if gone.size() > 0 and epochs_cut_start(&p.log.epochs, p.log.log_start):
         write_epochs(p, False)
     all = p.log.log_end > p.log_end_flushed and (
-        p.log.log_end - p.log_end_flushed >= p.config.flush_messages or now_ms - p.flushed_ms >= p.config.flush_ms
+        p.log.log_end - p.log_end_flushed >= p.config.flush_messages
+        or now_ms - p.flushed_ms >= p.config.flush_ms
+        # A flush in the future says that the clock was set back since, nobody knows when: the log is due.
+        or (now_ms < p.flushed_ms and p.config.flush_ms < INT64_MAX)
     )
     if is_full(result):
         folder_ran_full(p.folder)

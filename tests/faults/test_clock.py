@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import base64
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from asking import create
+import transaction_wire as tx
+from asking import create, produce
 from clock import Clock
-from harness import BrokerProcess, WireConnection
+from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from harness import BrokerProcess, WireConnection, topic_name
 from patience import until
 
 from penstock.errors import ErrorCode
+from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.checkpoint import read_checkpoint
 from penstock.pyx.wire.messages import ConsumerGroupHeartbeatRequest as Heartbeat
+from penstock.pyx.wire.messages import CreateTopicsRequest, DescribeProducersRequest, ListTransactionsRequest
 
 Make = Callable[..., BrokerProcess]
-HOUR_S = 3600
+HOUR_S, MONTH_S, WAIT_S = 3600, 31 * 24 * 3600, 30.0
 
 
 @pytest.fixture
@@ -75,3 +83,111 @@ def test_a_group_is_assigned_its_partitions_while_the_clock_is_behind(
         broker.restart()
     member = Member(broker, "t")
     until(lambda: member.has_all(4), "an assignment by the clock that is behind", broker.log_text)
+
+
+OFTEN = {
+    "log.initial.task.delay.ms": 100,
+    "log.retention.check.interval.ms": 100,
+    "offsets.retention.check.interval.ms": 100,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": 100,
+    "log.flush.offset.checkpoint.interval.ms": 100,
+    "log.retention.ms": 7 * 24 * HOUR_S * 1000,
+}
+
+
+class Kept:
+    """A record, a committed offset, a producer's state and a transactional id, each of which has a life of its own."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker = broker
+        create(broker, "t")
+        assert produce(broker, "t", 1) == 0
+        consumer = self._consumer()
+        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+        consumer.close()
+        with WireConnection(broker.bootstrap) as wire:
+            assert tx.init(wire, "a")[0] == ErrorCode.NONE
+            _, producer_id, _ = tx.init(wire, None)
+            builder = BatchBuilder()
+            assert builder.append(None, b"x", time.time_ns() // 1_000_000)
+            batch = builder.build(producer_id, 0, 0, False)
+            assert tx.produce(wire, None, 8, ("t", 0, batch)) == [0]
+
+    def _consumer(self) -> Consumer:
+        return Consumer({"bootstrap.servers": self._broker.bootstrap, "group.id": "old", "enable.auto.commit": False})
+
+    def left(self) -> tuple[int, int, int, int]:
+        """The log start, the committed offset (or none's), and how many producers and transactional ids there are."""
+        consumer = self._consumer()
+        partition = TopicPartition("t", 0)
+        (committed,) = consumer.committed([partition], WAIT_S)
+        log_start, _ = consumer.get_watermark_offsets(partition, WAIT_S)
+        consumer.close()
+        kind = DescribeProducersRequest.TopicRequest
+        with WireConnection(self._broker.bootstrap) as wire:
+            asked = DescribeProducersRequest(topics=[kind(name="t", partition_indexes=[0])])
+            producers = wire.ask(asked, 0).topics[0].partitions[0].active_producers
+            names = wire.ask(ListTransactionsRequest(), 0).transaction_states
+        return log_start, committed.offset, len(producers), len(names)
+
+
+def test_nothing_is_deleted_because_the_clock_jumps_ahead(make_broker: Make, clock: Clock) -> None:
+    """As long as the broker can't know whether the clock is right; what is too much is deleted all the same."""
+    broker = make_broker(environment=clock.environment, **OFTEN)
+    kept = Kept(broker)
+    before = kept.left()
+    clock.set_ahead(MONTH_S)
+    until(lambda: "has jumped ahead" in broker.log_text(), "the warning", broker.log_text)
+    delete_by_size(broker)
+    assert kept.left() == before
+    clock.set_ahead(0)
+    until(lambda: "is right again" in broker.log_text(), "the end of the warning", broker.log_text)
+    delete_by_size(broker)
+    assert kept.left() == before
+    assert broker.log_text().count("has jumped ahead") == 1
+
+
+def test_a_clock_that_stays_ahead_is_believed(make_broker: Make, clock: Clock) -> None:
+    broker = make_broker(environment=clock.environment, **OFTEN, **{"penstock.clock.settle.ms": 3000})
+    kept = Kept(broker)
+    clock.set_ahead(MONTH_S)
+    until(lambda: kept.left() == (2, OFFSET_INVALID, 0, 0), "the end of all that is old", broker.log_text)
+    assert "and is believed" in broker.log_text()
+
+
+def delete_by_size(broker: BrokerProcess) -> None:
+    """Retention by size deletes something, twice: whole rounds of housekeeping come by."""
+    topic = topic_name("by-size")
+    wanted = CreateTopicsRequest.CreatableTopic(
+        name=topic,
+        num_partitions=1,
+        replication_factor=1,
+        configs=[CreateTopicsRequest.CreatableTopicConfig(name="retention.bytes", value="0")],
+    )
+    with WireConnection(broker.bootstrap) as wire:
+        assert wire.ask(CreateTopicsRequest(topics=[wanted]), 5).topics[0].error_code == ErrorCode.NONE
+    line = re.compile(f"deleted 1 segments, .* topic={topic}")
+    for times in (1, 2):
+        assert produce(broker, topic, 1) == 0
+        until(lambda times=times: len(line.findall(broker.log_text())) == times, "retention by size", broker.log_text)
+
+
+def test_flush_ms_holds_while_the_clock_is_behind(make_broker: Make, clock: Clock) -> None:
+    broker = make_broker(environment=clock.environment, **{"log.flush.offset.checkpoint.interval.ms": 100})
+    create(broker, "t")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        "t",
+        incremental_configs=[ConfigEntry("flush.ms", "200", incremental_operation=AlterConfigOpType.SET)],
+    )
+    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+    def flushed() -> int:
+        return read_checkpoint(broker.data / "recovery-point-offset-checkpoint").get(("t", 0), 0)
+
+    assert produce(broker, "t", 10) == 0
+    until(lambda: flushed() >= 9, "a flush by the right clock", broker.log_text)
+    clock.set_ahead(-HOUR_S)
+    assert produce(broker, "t", 10) == 0
+    until(lambda: flushed() >= 19, "a flush by the clock that is behind", broker.log_text)

@@ -93,6 +93,7 @@ class World:
             node_id=1,
             store=await EmbeddedStore.open(self.folder / "store.db"),
             now_ms=lambda: time.time_ns() // 1_000_000,
+            age_now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
         )
         await self.coordinators.start(self.context)

@@ -1,0 +1,81 @@
+"""The clock by which things grow old: what is deleted because of its age doesn't come back.
+
+Records, committed offsets, transactional ids, producer ids and tombstones go when the wall clock says that they are old
+enough. A wall clock that is set a month ahead, be it for seconds (NTP, a restored VM, a typing error), would delete all of
+them at once. So their age is counted by a clock that follows the wall clock but doesn't jump ahead with it: after a jump
+it goes on as time really passes, until the wall clock is back, or has agreed with that passing for
+`penstock.clock.settle.ms` and is believed. Then a machine that was suspended for days deletes what is due, an hour later.
+
+A jump is seen only while the broker runs: at its start it can't tell a wrong clock from days of rest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock import log
+
+JUMP_MS = 3_600_000
+"""So far the wall clock may get ahead of the time that has passed since it was last looked at."""
+
+_log = log.get("broker.clock")
+
+
+class AgeClock:
+    """Milliseconds since 1970, for ages only. Any thread may ask; somebody has to now and then, for jumps to be seen."""
+
+    def __init__(
+        self, wall_ms: Callable[[], int], monotonic_ms: Callable[[], int], config: Mapping[str, Any]
+    ) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic_ms = monotonic_ms
+        self._config = config
+        self._lock = threading.Lock()
+        # How far the wall clock is ahead of the monotonic one: as it is believed, and as it is since a jump.
+        self._believed_ms = wall_ms() - monotonic_ms()
+        self._doubted_ms: int | None = None
+        self._doubted_since_ms = 0
+        self.jumps = 0
+        """How often the wall clock has jumped ahead."""
+
+    def now_ms(self) -> int:
+        """The time; that of the wall clock unless it has jumped ahead."""
+        with self._lock:
+            monotonic_ms, wall_ms = self._monotonic_ms(), self._wall_ms()
+            self._look(monotonic_ms, wall_ms - monotonic_ms)
+            return monotonic_ms + self._believed_ms
+
+    def _look(self, monotonic_ms: int, offset_ms: int) -> None:
+        if offset_ms - self._believed_ms <= JUMP_MS:
+            if self._doubted_ms is not None:
+                _log.warning("the wall clock is right again: what is old enough is deleted as ever")
+            self._believed_ms, self._doubted_ms = offset_ms, None
+        elif self._doubted_ms is None or abs(offset_ms - self._doubted_ms) > JUMP_MS:
+            self._doubted_ms, self._doubted_since_ms = offset_ms, monotonic_ms
+            self.jumps += 1
+            _log.warning(
+                "the wall clock has jumped ahead: it says %s, and by the time that has passed it should be %s (jump %d since "
+                "the start). Nothing is deleted because of its age until the clock is right again, or has run evenly for %d s",
+                _text(monotonic_ms + offset_ms), _text(monotonic_ms + self._believed_ms), self.jumps, self._settle_ms // 1000,
+            )  # fmt: skip
+        elif monotonic_ms - self._doubted_since_ms >= self._settle_ms:
+            _log.warning(
+                "the wall clock has run evenly for %d s since it jumped ahead, and is believed: %s",
+                self._settle_ms // 1000, _text(monotonic_ms + offset_ms),
+            )  # fmt: skip
+            self._believed_ms, self._doubted_ms = offset_ms, None
+
+    @property
+    def _settle_ms(self) -> int:
+        settle_ms: int = self._config["penstock.clock.settle.ms"]
+        return settle_ms
+
+
+def _text(time_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms since 1970"
