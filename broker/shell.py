@@ -235,13 +235,12 @@ class Coordinator(ABC, Generic[M]):
 
     def _append(self, entry: Entry[M], action: Append) -> Appended:
         failpoint(BEFORE_APPEND)
-        base_offset = -1
         try:
             pairs = [self._encode(entry.name, record) for record in action.records]
             now_ms = self._context.now_ms()
-            for batch in statelog.build_batches(pairs, now_ms, action.producer_id, action.producer_epoch):
-                appended = self._context.partitions.append(self.topic, entry.partition, batch)
-                base_offset = appended.base_offset if base_offset < 0 else base_offset
+            batches = statelog.build_batches(pairs, now_ms, action.producer_id, action.producer_epoch)
+            # All of them at once: either what was decided is in the log, or nothing of it is.
+            appended = self._context.partitions.append(self.topic, entry.partition, b"".join(batches))
         except KafkaError as error:
             _log.warning("append refused: %s topic=%s partition=%d", error, self.topic, entry.partition)
             return Appended(action.id, error.code)
@@ -254,7 +253,7 @@ class Coordinator(ABC, Generic[M]):
             _log.error("append failed: %s topic=%s partition=%d", error, self.topic, entry.partition)
             return Appended(action.id, ErrorCode.KAFKA_STORAGE_ERROR)
         failpoint(AFTER_APPEND)
-        return Appended(action.id, ErrorCode.NONE, base_offset)
+        return Appended(action.id, ErrorCode.NONE, appended.base_offset)
 
     def _tick(self, entry: Entry[M]) -> None:
         if self._stopped or self.entries.get(entry.name) is not entry:

@@ -388,6 +388,41 @@ def test_a_part_of_the_log_that_cannot_be_read_is_not_coordinated(play: Play) ->
     play(steps)
 
 
+def test_records_of_several_batches_are_in_the_log_all_or_none(play: Play) -> None:
+    class Filling:
+        """The logs, on a disk that takes one more append."""
+
+        left = 1
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(LOGS, name)
+
+        def append(self, topic: str, *rest: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+            return LOGS.append(topic, *rest)
+
+    def many(offset: int) -> Commit:
+        commits = {("t", index): Committed(offset, -1, "m" * 4000, -1) for index in range(600)}
+        return Commit(None, "", None, -1, commits)
+
+    def offsets(world: World) -> list[int]:
+        machine = world.groups.find("g")
+        assert machine is not None
+        return [value.offset for _, value in sorted(machine.offsets.committed.items())]
+
+    async def steps(world: World) -> None:
+        assert set((await world.groups.commit("g", many(5))).values()) == {0}
+        world.context.partitions = Filling()
+        await world.groups.commit("g", many(6))
+        told = offsets(world)
+        await world.start()
+        assert offsets(world) == told
+
+    play(steps)
+
+
 def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     async def none_known() -> int:
         return -1
