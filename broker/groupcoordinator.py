@@ -228,12 +228,12 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         return statelog.decode_group_record(key, value, offset)
 
     def _load_record(self, partition: int, loaded: statelog.Loaded, producer_id: int) -> None:
-        name, record, offset = loaded
+        name, record, offset, written_ms = loaded
         assert isinstance(record, OffsetRecord | GroupRecord | ConsumerRecord)
         entry = self._entry_of_record(name, partition)
         if entry is None:
             return
-        entry.machine = machine.load(entry.machine, record, offset, producer_id, self._environment)
+        entry.machine = machine.load(entry.machine, record, offset, producer_id, self._environment, written_ms)
         if producer_id >= 0:
             self._open.setdefault((partition, producer_id), set()).add(name)
 

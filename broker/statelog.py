@@ -166,11 +166,12 @@ def build_batches(
 
 # --- from bytes ---------------------------------------------------------------------------------------------
 class Loaded(NamedTuple):
-    """A record as it was read: whose it is, what it says, where it lies."""
+    """A record as it was read: whose it is, what it says, where it lies, when it was written."""
 
     id: str
     record: OffsetRecord | GroupRecord | ConsumerRecord | TransactionRecord
     offset: int
+    timestamp_ms: int = -1
 
 
 def decode_group_record(key: bytes, value: bytes | None, offset: int) -> Loaded | None:
@@ -348,4 +349,4 @@ def read_records(
             _damaged(skip_damaged, topic, partition, record.offset, error)
             continue
         if loaded is not None:
-            yield loaded
+            yield loaded._replace(timestamp_ms=record.timestamp_ms)

@@ -204,7 +204,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         if raw.is_control:
             return
         decode = statelog.decode_transaction_record
-        for name, record, _ in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
+        for name, record, _, _ in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
             assert isinstance(record, TransactionRecord)
             entry = self._entry_of_record(name, partition)
             if entry is not None:

@@ -365,8 +365,12 @@ def load(
     record_offset: int,
     producer_id: int,
     environment: Environment,
+    written_ms: int = 0,
 ) -> AnyGroup:
-    """Apply one record of the log, in the log's order: the group that comes after it, of either protocol."""
+    """Apply one record of the log, in the log's order: the group that comes after it, of either protocol.
+
+    written_ms: the record's timestamp.
+    """
     if isinstance(record, OffsetRecord):
         groupoffsets.load(group, record, record_offset, producer_id)
         return group
@@ -381,7 +385,7 @@ def load(
         if is_tombstone(record):
             return group
         group = ConsumerGroup(group.id, environment, offsets=group.offsets)
-    apply(group, record)
+    apply(group, record, written_ms)
     return classic_state.Group(group.id, group.config, offsets=group.offsets) if group.dead else group
 
 

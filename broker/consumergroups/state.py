@@ -192,6 +192,7 @@ class ConsumerGroup:
     id: str
     environment: Environment
     epoch: int = 0
+    epoch_ms: int = 0  # when it was raised, by the wall clock; of a group without members: when its last one left
     topics_hash: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
@@ -278,13 +279,14 @@ def topics_hash(names: Iterable[str], catalog: Catalog) -> int:
 
 
 # --- records change the state ---------------------------------------------------------------------------------
-def apply(group: ConsumerGroup, record: ConsumerRecord) -> None:
-    """Change the group as the record says."""
+def apply(group: ConsumerGroup, record: ConsumerRecord, written_ms: int) -> None:
+    """Change the group as the record says, which was written then by the wall clock."""
     if isinstance(record, EpochRecord):
         if record.value is None:
             _clear(group)
         else:
             group.epoch, group.topics_hash = record.value
+            group.epoch_ms = written_ms
     elif isinstance(record, MemberRecord):
         _apply_facts(group, record)
     elif isinstance(record, TargetEpochRecord):
@@ -307,7 +309,7 @@ def apply(group: ConsumerGroup, record: ConsumerRecord) -> None:
 
 def _clear(group: ConsumerGroup) -> None:
     group.dead = True
-    group.epoch = group.target_epoch = group.target_timestamp_ms = group.topics_hash = 0
+    group.epoch = group.epoch_ms = group.target_epoch = group.target_timestamp_ms = group.topics_hash = 0
     for table in (group.members, group.static_members, group.target, group.owners, group.patterns):
         table.clear()
 

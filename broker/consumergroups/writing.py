@@ -55,7 +55,7 @@ def written(group: ConsumerGroup, after: AfterWrite, error: int, now: Now, out: 
     group.busy = False
     if not error:
         for record in after.records:
-            apply(group, record)
+            apply(group, record, now.wall_ms)
     return after.then(error, now, out) or group
 
 

@@ -21,7 +21,13 @@ from penstock.errors import ErrorCode
 from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.checkpoint import read_checkpoint
 from penstock.pyx.wire.messages import ConsumerGroupHeartbeatRequest as Heartbeat
-from penstock.pyx.wire.messages import CreateTopicsRequest, DescribeProducersRequest, ListTransactionsRequest
+from penstock.pyx.wire.messages import (
+    CreateTopicsRequest,
+    DescribeProducersRequest,
+    ListTransactionsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 
 Make = Callable[..., BrokerProcess]
 HOUR_S, MONTH_S, WAIT_S = 3600, 31 * 24 * 3600, 30.0
@@ -191,3 +197,43 @@ def test_flush_ms_holds_while_the_clock_is_behind(make_broker: Make, clock: Cloc
     clock.set_ahead(-HOUR_S)
     assert produce(broker, "t", 10) == 0
     until(lambda: flushed() >= 19, "a flush by the clock that is behind", broker.log_text)
+
+
+def sweep(broker: BrokerProcess, group: str) -> None:
+    """The groups are looked at for what is old: an offset that may stay for a millisecond goes."""
+    part = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=[part])
+    with WireConnection(broker.bootstrap) as wire:
+        answer = wire.ask(OffsetCommitRequest(group_id=group, retention_time_ms=1, topics=[topic]), 2)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+        until(lambda: position(wire, group) == -1, "a sweep", broker.log_text)
+
+
+def position(wire: WireConnection, group: str) -> int:
+    """What a group has committed, -1 for nothing."""
+    topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+    answer = wire.ask(OffsetFetchRequest(group_id=group, topics=[topic]), 5)
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+def test_a_quiet_group_keeps_its_positions_when_its_last_member_leaves(make_broker: Make, clock: Clock) -> None:
+    """For as long as positions are kept, from then on."""
+    broker = make_broker(environment=clock.environment, **OFTEN, **{"penstock.clock.settle.ms": 0})
+    create(broker, "t")
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition("t", 0, 5)], asynchronous=False)
+    consumer.close()
+    member = Member(broker, "t")
+    until(lambda: member.has_all(1), "the assignment", broker.log_text)
+    clock.set_ahead(MONTH_S)
+    sweep(broker, "first")
+    member.leave()
+    sweep(broker, "second")
+    with WireConnection(broker.bootstrap) as wire:
+        assert position(wire, "g") == 5
+    broker.restart()
+    sweep(broker, "third")
+    with WireConnection(broker.bootstrap) as wire:
+        assert position(wire, "g") == 5
+        clock.set_ahead(2 * MONTH_S)
+        until(lambda: position(wire, "g") == -1, "the end of the retention", broker.log_text)
