@@ -405,6 +405,9 @@ def test_offsets_of_subscribed_topics_stay() -> None:
     assert set(bench.consumer.offsets.committed) == {("a", 0)}
     bench.beat("m1", -1)
     bench.feed(Expire())
+    assert set(bench.consumer.offsets.committed) == {("a", 0)}, "it counts from when the last member left"
+    bench.mono_ms += 2_000
+    bench.feed(Expire())
     assert bench.consumer.dead and machine.is_disposable(bench.consumer)
     assert classic_state.is_disposable(bench.reloaded())  # type: ignore[arg-type]
 

@@ -71,7 +71,7 @@ def test_group_records_come_back(record: OffsetRecord | GroupRecord) -> None:
     if isinstance(record, OffsetRecord) and record.value is not None and record.value.expire_timestamp_ms >= 0:
         record.value.leader_epoch = -1  # The format with an expiry has none.
     key, value = statelog.encode_group_record("g", record)
-    assert statelog.decode_group_record(key, value, 8) == ("g", record, 8)
+    assert statelog.decode_group_record(key, value, 8) == ("g", record, 8, -1)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_group_records_come_back(record: OffsetRecord | GroupRecord) -> None:
 def test_transaction_records_come_back(facts: Facts | None) -> None:
     record = TransactionRecord(facts)
     key, value = statelog.encode_transaction_record("x", record)
-    assert statelog.decode_transaction_record(key, value, 8) == ("x", record, 8)
+    assert statelog.decode_transaction_record(key, value, 8) == ("x", record, 8, -1)
 
 
 @given(st.binary(max_size=60), st.none() | st.binary(max_size=80))
