@@ -1,4 +1,4 @@
-"""Batches that are right by header and checksum and rotten inside, as a broker that doesn't inflate stores them."""
+"""Batches that are right by header and checksum and rotten inside, as a broker that believes headers stores them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import struct
 
 from dedupe_world import World
 
+from penstock.pipeline.admin import TOPIC_RESOURCE
 from penstock.pyx.crc import crc32c
 
 PAYLOAD_AT = 61
@@ -15,6 +16,7 @@ CRC_FROM = 21  # the checksum covers what follows it
 
 def rotten(world: World, partition: int = 0, count: int = 3, codec: int = 4) -> bytes:
     """A batch of `count` records whose compressed payload is broken, with the right checksum; not in the ledger."""
+    world.admin(lambda admin: admin.alter_configs(TOPIC_RESOURCE, world.topic, {"penstock.validate.records": "headers"}))
     world.rotten[partition] += count
     data = bytearray(world.batch(partition, [f"rotten-{i}" for i in range(count)], codec, note=False))
     for at in range(PAYLOAD_AT, len(data)):

@@ -536,12 +536,12 @@ def rotten(value: bytes) -> bytes:
 def test_a_rotten_batch_stops_its_partition_until_it_is_passed(
     shared_broker: BrokerProcess, new_topic: Callable[[str], str], as_columns: bool
 ) -> None:
-    """Apache Kafka opens every batch and refuses this one; a broker that checks headers stores it."""
+    """A broker opens every batch and refuses this one, unless it is to believe headers."""
     topic = new_topic("rotten")
 
     async def write() -> None:
         async with Admin(shared_broker.bootstrap) as client:
-            await client.create_topics({topic: 2})
+            await client.create_topics({topic: 2}, configs={"penstock.validate.records": "headers"})
             sender = Sender(client, idempotent=False)
             for p, batches in {0: ["good", "bad", "good", "good"], 1: ["good"]}.items():
                 for kind in batches:

@@ -12,15 +12,11 @@ import faultio
 import pytest
 from asking import refused
 from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
-    ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
@@ -44,10 +40,6 @@ def fill(broker: BrokerProcess) -> None:
     made = client.create_topics([NewTopic(f"topic-{i}", 3, config={"retention.ms": str(i + 1)}) for i in range(30)])
     for future in made.values():
         future.result(WAIT_S)
-    rule = AclBinding(
-        ResourceType.TOPIC, "topic-1", ResourcePatternType.LITERAL, "User:a", "*", AclOperation.READ, AclPermissionType.ALLOW
-    )
-    client.create_acls([rule])[rule].result(WAIT_S)
     credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     asked = UserScramCredentialUpsertion("alice", credential, b"pencil", b"salt")
     client.alter_user_scram_credentials([asked])["alice"].result(WAIT_S)
@@ -267,8 +259,6 @@ def entity(**texts: str) -> dict[str, object]:
         ("/feature", {"version": 2, "features": {"group.version": "new"}}),
         ("/latest_producer_id_block", {"version": 1, "block_end": "-5"}),
         ("/latest_producer_id_block", b"{"),
-        ("/kafka-acl/Topic/topic-1", {"version": 1, "acls": [{"principal": "User:a", "operation": "Fly"}]}),
-        ("/kafka-acl/Topic/topic-1", {"version": 1, "acls": {}}),
         ("/config/clients/c", entity(producer_byte_rate="fast")),
         ("/config/clients/c", {"version": 1, "config": {"producer_byte_rate": 5}}),
         ("/config/clients/c", entity(consumer_bite_rate="1")),

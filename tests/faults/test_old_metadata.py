@@ -35,15 +35,19 @@ class Yesterday:
             assert wire.ask(asked, 4).coordinators[0].error_code == ErrorCode.NONE
         assert broker.stop() == 0
         self._copy = folder / "yesterday"
-        shutil.copy(broker.data / STORE, self._copy)
+        self._copy.mkdir()
+        for file in broker.data.glob(f"{STORE}*"):
+            if ".backup" not in file.name:
+                shutil.copy(file, self._copy)
         broker.start()
 
     def come_back(self) -> None:
-        """The broker starts again with the old store."""
+        """The broker starts again with the old store, and with the number of changes that it had."""
         assert self.broker.stop() == 0
         for file in self.broker.data.glob(f"{STORE}-*"):
             file.unlink()
-        shutil.copy(self._copy, self.broker.data / STORE)
+        for file in self._copy.iterdir():
+            shutil.copy(file, self.broker.data)
         self.broker.start()
 
     def batches(self) -> list[tuple[int, int, int]]:

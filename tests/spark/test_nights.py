@@ -193,7 +193,8 @@ def rotten_batch(day: str, records: int) -> bytes:
 def test_batches_that_cannot_be_opened_are_rejected_and_the_night_goes_on(
     make_broker: Callable[..., BrokerProcess], tmp_path: Path, spark: Any
 ) -> None:
-    broker = make_broker(**{"log.retention.ms": -1})  # one that doesn't inflate, with events of 2013
+    # One that believes headers, with events of 2013.
+    broker = make_broker(**{"log.retention.ms": -1, "penstock.validate.records": "headers"})
     world = World(broker.bootstrap, tmp_path)
     rot, output = [rotten_batch("2013-01-01", 3), rotten_batch("2013-01-01", 5)], f"{world.topic}.deduped"
 

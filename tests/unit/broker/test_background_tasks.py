@@ -81,6 +81,7 @@ def kept_by(housekeep: Callable[[str, int, int, bool], Any], configs: dict[str, 
         config=intervals | {name.replace("_", "."): value for name, value in given.items()},
         partitions=SimpleNamespace(housekeep=housekeep),
         now_ms=lambda: 0,
+        age_now_ms=lambda: 0,
         monotonic_ms=lambda: int(time.monotonic() * 1000),
     )
 
