@@ -43,6 +43,10 @@ FREE_BYTES_KEPT = 8 << 20
     help="Once, when it is lost: begin a new one with the topics in the log folders. Their retention and compaction rest "
     "until `penstock topics confirm`.",
 )  # fmt: skip
+@click.option(
+    "--forget-log-dir", "forget", metavar="PATH", type=click.Path(path_type=Path),
+    help="Once, when a log folder is lost for good: its partitions that lie nowhere any more begin anew, empty.",
+)  # fmt: skip
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
 def command(
     listen: str | None,
@@ -51,6 +55,7 @@ def command(
     overrides: tuple[str, ...],
     advertised: str | None,
     way: str | None,
+    forget: Path | None,
     log_level: str,
 ) -> None:
     """Run a broker that any Kafka client can use.
@@ -62,10 +67,13 @@ def command(
 
     Example, after it has said that its metadata store is damaged:
     penstock broker --data /var/lib/penstock --restore-metadata
+
+    Example, when the disk of a log folder is lost and an empty one is mounted there instead:
+    penstock broker --config server.properties --forget-log-dir /mnt/disk2
     """
     config = load(config_path, overrides)
     folder = _data_folder(config, data)
-    server = Server(config, folder, plan(config, listen, advertised), way=Way(way or Way.REFUSE))
+    server = Server(config, folder, plan(config, listen, advertised), way=Way(way or Way.REFUSE), forget=forget)
     log.setup(log_level)
     descriptors.raise_limit()
     _give_memory_back()

@@ -1,9 +1,10 @@
 """The data folder: who owns it, which broker it belongs to, whether its last stop was clean.
 
 DIR/.lock                   held by flock for the life of the process; a second broker is refused
-DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id,
-                            directory.id); another broker's or cluster's is refused. Once there is a metadata store,
-                            `penstock.metadata.store=metadata.db` is added, which Kafka leaves unread
+DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id);
+                            another broker's or cluster's is refused. `directory.id` (KIP-858) is added where it lacks.
+                            Once there is a metadata store, `penstock.metadata.store=metadata.db` is added, which Kafka
+                            leaves unread
 DIR/.ballast                room that is given up when the disk is full (ballast.py)
 DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start
 DIR/metadata.db             the embedded store (in the first folder of `log.dirs` only)
@@ -20,6 +21,7 @@ import fcntl
 import json
 import os
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.config import ConfigError, parse_properties
@@ -28,6 +30,8 @@ LOCK = ".lock"
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 STORE = "metadata.db"
+DIRECTORY_ID = "directory.id"
+"""The key in meta.properties of the folder's own id: it tells this folder from whatever else is at its path one day."""
 HAS_STORE = "penstock.metadata.store"
 """The key in meta.properties that says: this broker has a metadata store. A start without one is then no first start."""
 
@@ -70,14 +74,24 @@ def sync_folder(path: Path) -> None:
         os.close(folder_fd)
 
 
+@dataclass(frozen=True)
+class Identity:
+    """What meta.properties says; `directory_id` is "" where it says none."""
+
+    cluster_id: str
+    directory_id: str
+    has_store: bool
+
+
 class DataFolder:
     """A data folder that this process owns from `open` to `close`."""
 
-    def __init__(self, path: Path, lock_fd: int, cluster_id: str, was_clean: bool, has_store: bool) -> None:
+    def __init__(self, path: Path, lock_fd: int, identity: Identity, was_clean: bool) -> None:
         self.path = path
-        self.cluster_id = cluster_id
+        self.cluster_id = identity.cluster_id
+        self.directory_id = identity.directory_id  # "" until `take_id`, of a folder that had none
         self.was_clean = was_clean
-        self.has_store = has_store  # whether its broker had a metadata store when it was here last
+        self.has_store = identity.has_store  # whether its broker had a metadata store when it was here last
         self._lock_fd = lock_fd
 
     @classmethod
@@ -93,7 +107,7 @@ class DataFolder:
             raise FolderUnusableError(f"the data folder `{path}` can't be used: {error.strerror}") from None
         try:
             _lock(path, lock_fd)
-            cluster_id, has_store = _meta(path, node_id, cluster_id)
+            identity = _meta(path, node_id, cluster_id)
             clean = path / CLEAN_SHUTDOWN
             was_clean = clean.exists()
             # From here on a crash must not look like a clean stop.
@@ -105,15 +119,27 @@ class DataFolder:
         except FolderError:
             os.close(lock_fd)
             raise
-        return cls(path, lock_fd, cluster_id, was_clean, has_store)
+        return cls(path, lock_fd, identity, was_clean)
+
+    def take_id(self) -> str:
+        """The folder's id, written to meta.properties if it had none. Raises OSError."""
+        if not self.directory_id:
+            made = uuid_text(new_uuid())
+            self._add(DIRECTORY_ID, made)
+            self.directory_id = made
+        return self.directory_id
 
     def mark_store(self) -> None:
         """Write down in meta.properties that there is a metadata store. Raises OSError."""
         if not self.has_store:
-            file = self.path / META
-            text = file.read_text(encoding="utf-8")
-            _write_synced(file, text + ("" if text.endswith("\n") else "\n") + f"{HAS_STORE}={STORE}\n")
+            self._add(HAS_STORE, STORE)
             self.has_store = True
+
+    def _add(self, key: str, value: str) -> None:
+        """Add a line to meta.properties."""
+        file = self.path / META
+        text = file.read_text(encoding="utf-8")
+        _write_synced(file, text + ("" if text.endswith("\n") else "\n") + f"{key}={value}\n")
 
     def close(self, *, clean: bool) -> None:
         """Let the folder go; `clean` = everything is flushed and checkpointed."""
@@ -135,13 +161,15 @@ def _lock(path: Path, lock_fd: int) -> None:
     os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def _meta(path: Path, node_id: int, expected: str | None) -> tuple[str, bool]:
-    """Read or write meta.properties; returns the cluster's id, and whether there was a metadata store."""
+def _meta(path: Path, node_id: int, expected: str | None) -> Identity:
+    """What meta.properties says; it is written where there is none."""
     file = path / META
     if not file.exists():
         cluster_id = expected or uuid_text(new_uuid())
-        _write_synced(file, f"version=0\nbroker.id={node_id}\ncluster.id={cluster_id}\n")
-        return cluster_id, False
+        directory_id = uuid_text(new_uuid())
+        text = f"version=0\nbroker.id={node_id}\ncluster.id={cluster_id}\n{DIRECTORY_ID}={directory_id}\n"
+        _write_synced(file, text)
+        return Identity(cluster_id, directory_id, has_store=False)
     try:
         meta = parse_properties(file.read_text(encoding="utf-8"), str(file))
         owner = int(meta["node.id"] if meta.get("version") == "1" else meta["broker.id"])
@@ -158,7 +186,7 @@ def _meta(path: Path, node_id: int, expected: str | None) -> tuple[str, bool]:
         raise FolderError(
             f"the data folder `{path}` belongs to cluster {cluster_id}, the other folders to {expected}"
         )
-    return cluster_id, HAS_STORE in meta
+    return Identity(cluster_id, meta.get(DIRECTORY_ID, ""), HAS_STORE in meta)
 
 
 def _write_synced(file: Path, text: str) -> None:

@@ -2,11 +2,22 @@
 
 The first folder is the broker's own: it holds the metadata store too, and without it the broker doesn't start. Any other
 that can't be used is offline until the next start: its partitions answer KAFKA_STORAGE_ERROR, the rest serve. A new
-partition goes to the folder with the fewest; one that exists is found where it lies. A partition that the store knows and
-no folder holds is made anew only while every folder can be seen: else it may lie in the one that can't.
+partition goes to the folder with the fewest.
+
+Each folder has an id (`directory.id`, KIP-858). The store knows the folders that there were, and for each partition the
+folder that it was made in or moved to. So nothing that was there is ever made anew, empty, by itself:
+
+- a folder that was there and is absent, empty or another one now (its disk isn't mounted) is offline, and so is one that
+  `log.dirs` doesn't name any more while partitions lie in it;
+- a partition that its folder doesn't hold, and no other one, is offline too;
+- `--forget-log-dir PATH` is the operator's word that what is missing of a folder is lost: it begins anew.
+
+Of two copies of a partition none is deleted. The one in the folder that the store names is served; the other is set aside
+under the name `<topic>-<partition>.<32 hex>-stray`. Only a copy that a move had not finished goes: its mark (`MOVING`) says
+of which folder's log it has every batch.
 
 A topic may be deleted while one of its folders is away. What comes back then is a stray: it is left where it is, and set
-aside under the name `<topic>-<partition>.<32 hex>-stray` when a topic of that name needs the place.
+aside too when a topic of that name needs the place.
 """
 
 from __future__ import annotations
@@ -15,14 +26,15 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.ballast import Ballast
-from penstock.broker.folder import DataFolder, FolderError, FolderUnusableError, uuid_bytes
+from penstock.broker.folder import META, DataFolder, FolderError, FolderUnusableError, sync_folder, uuid_bytes
 from penstock.errors import ErrorCode, KafkaError
 
 Key = tuple[str, int]
@@ -31,6 +43,10 @@ _log = log.get("broker.logdirs")
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
 FUTURE, DELETED, STRAY = "-future", "-delete", "-stray"
 """Ends of the names of folders that are no partition: a copy that is being made, one to be removed, one of no topic."""
+MOVING = ".moving"
+"""A file in a move's copy, from before it has the partition's name until the old folder has it no more. It holds the id of the
+folder that it is a copy of: the copy wasn't opened yet, so that all its batches are in that one."""
+NEW = "it is new"
 _FUTURE = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{FUTURE}\Z")
 _BATCH_HEAD = struct.Struct(">qi4xb6xi")
 """Base offset, length, magic and (of magic 2) last offset delta of a batch."""
@@ -45,6 +61,7 @@ class LogDir:
     ballast: Ballast
     error: str = ""  # why it is offline; empty = it works
     partitions: set[Key] = field(default_factory=set)
+    id: str = ""  # "" = not known: it has never been seen
 
     @property
     def offline(self) -> bool:
@@ -69,42 +86,116 @@ def partition_of(name: str) -> Key | None:
     return found[1], int(found[2])
 
 
-class LogDirs:
-    """All folders, in the order of `log.dirs`. Used on the loop, but for `open`."""
+class Placed(NamedTuple):
+    """What the store says of a partition: its topic's id, and the id of the folder that it lies in ("" = not known)."""
 
-    def __init__(self, dirs: Sequence[LogDir]) -> None:
+    topic_id: bytes
+    directory: str
+
+
+class LogDirs:
+    """All folders, in the order of `log.dirs`, then those that it should name. Used on the loop, but for what is slow.
+
+    `open`, then `admit` what the store knows of them, then `settle` the store's partitions.
+    """
+
+    def __init__(self, dirs: Sequence[LogDir], node_id: int) -> None:
         self._dirs = list(dirs)
+        self._node_id = node_id
         self._where: dict[Key, LogDir] = {}
-        self._doubled: dict[Key, list[LogDir]] = {}  # partitions of several topics, one of which was made after another
-        for log_dir in self._dirs:
-            for key in tuple(log_dir.partitions):
-                other = self._where.setdefault(key, log_dir)
-                if other is log_dir:
-                    continue
-                if key in self._doubled or not _of_one_topic(other.holds(key), log_dir.holds(key)):
-                    self._doubled.setdefault(key, [other]).append(log_dir)
-                else:
-                    self._where[key] = _keep_one(key, other, log_dir)
+        self._given_up: set[str] = set()
+        self.missing: dict[Key, str] = {}
+        """Partitions that no folder holds, and the id of the one that should."""
+        self.unmade: set[Key] = set()
+        """Partitions that have a place and are to be made there: they never were, or were given up."""
+        self._find()
 
     @classmethod
     def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0) -> LogDirs:
-        """Lock the folders and look what they hold. Raises FolderError: the first can't be used, or one is another's."""
+        """Lock the folders and look what they hold. Nothing is made in one that has no meta.properties, but for the first.
+        Slow. Raises FolderError: the first can't be used, or one is another's."""
         opened: list[LogDir] = []
         cluster_id: str | None = None
         try:
             for path in dict.fromkeys(path.absolute() for path in paths):
-                log_dir = _open(path, node_id, cluster_id, Ballast(path, ballast_bytes))
+                ballast = Ballast(path, ballast_bytes)
+                if opened and _is_new(path):
+                    opened.append(LogDir(path, None, ballast, NEW))
+                    continue
+                log_dir = _open(path, node_id, cluster_id, ballast)
                 if log_dir.folder is None and not opened:
                     raise FolderError(log_dir.error)
+                twin = next((one for one in opened if one.id and one.id == log_dir.id), None)
                 opened.append(log_dir)
+                if twin is not None:
+                    raise FolderError(
+                        f"`{twin.path}` and `{path}` have the same directory.id: one is a copy of the other. Take the copy "
+                        "out of `log.dirs`, or, if it is to be a folder of its own, its `directory.id` out of its meta.properties"
+                    )
                 if log_dir.folder is not None:
                     cluster_id = log_dir.folder.cluster_id
         except FolderError:
             for log_dir in opened:
-                if log_dir.folder is not None:
-                    log_dir.folder.close(clean=log_dir.was_clean)
+                _let_go(log_dir)
             raise
-        return cls(opened)
+        return cls(opened, node_id)
+
+    def admit(self, known: Mapping[str, str], holding: Mapping[str, int], forget: Path | None = None) -> dict[str, str]:
+        """Hold what is there against the folders that there were; the first start of all knows none. Answers those that
+        there are from now on. Slow. Raises FolderError, OSError.
+
+        known: path by id. holding: partitions that the store places in a folder, by its id. forget: a folder whose partitions
+        are given up if they aren't there.
+        """
+        missing = dict(known)
+        if forget is not None:
+            self._given_up = {one for one, path in known.items() if Path(path) == forget.absolute()}
+            if not self._given_up:
+                raise FolderError(
+                    f"this broker has no log folder `{forget}` to forget; it knows {', '.join(map(repr, known.values()))}"
+                )
+            missing = {one: path for one, path in known.items() if one not in self._given_up}
+        for log_dir in self._dirs:
+            missing.pop(log_dir.id, None)
+        for log_dir in self._dirs:
+            before = next((one for one, path in missing.items() if Path(path) == log_dir.path), "")
+            missing.pop(before, None)
+            # The store lies in the first one: it is the right one, whatever was there before.
+            self._admit_one(log_dir, before if log_dir is not self._dirs[0] else "", holding)
+        for one, path in missing.items():
+            if holding.get(one):
+                lost = LogDir(Path(path), None, Ballast(Path(path), 0), "it was there before and isn't in `log.dirs` now", id=one)
+                _tell_lost(lost, holding[one])
+                self._dirs.append(lost)
+            else:
+                _log.info("log_dir=%s isn't in `log.dirs` any more; no partition lay in it", path)
+        self._find()
+        return {log_dir.id: str(log_dir.path) for log_dir in self._dirs if log_dir.id}
+
+    def _admit_one(self, log_dir: LogDir, before: str, holding: Mapping[str, int]) -> None:
+        """Take a folder, unless another one (`before`) was there."""
+        held = holding.get(before, 0)
+        if before and log_dir.folder is not None and held:
+            _let_go(log_dir)
+            log_dir.folder, log_dir.partitions = None, set()
+            log_dir.error = f"it was there before and is another folder now (`directory.id` {log_dir.id or 'none'}, not {before})"
+        elif before and log_dir.error == NEW:
+            is_there = log_dir.path.is_dir()
+            log_dir.error = f"it was there before and is {'empty' if is_there else 'missing'} now: is its disk mounted?"
+        elif log_dir.error == NEW:
+            made = _open(log_dir.path, self._node_id, self.first.cluster_id, log_dir.ballast)
+            log_dir.folder, log_dir.error, log_dir.partitions, log_dir.id = made.folder, made.error, made.partitions, made.id
+        if log_dir.folder is not None:
+            log_dir.id = log_dir.folder.take_id()
+        elif before:
+            log_dir.id = before
+            _tell_lost(log_dir, held)
+
+    def _find(self) -> None:
+        """Where each partition is seen first. `settle` knows better."""
+        for log_dir in self._dirs:
+            for key in log_dir.partitions:
+                self._where.setdefault(key, log_dir)
 
     def __iter__(self) -> Iterator[LogDir]:
         return iter(self._dirs)
@@ -130,38 +221,83 @@ class LogDirs:
         """The folder that holds a partition; None: none that can be seen."""
         return self._where.get(key)
 
-    def settle(self, topic_ids: Mapping[Key, bytes]) -> None:
-        """Of partitions that lie in several folders, each with another topic's id, keep the one of the topic that there is
-        and set the others aside. Touches the disk. Raises OSError."""
-        for key, holders in self._doubled.items():
-            kept = [one for one in holders if topic_id_in(one.holds(key)) == topic_ids.get(key)]
-            if kept:
-                self._where[key] = reduce(partial(_keep_one, key), kept)
-                for log_dir in holders:
-                    if log_dir not in kept:
-                        log_dir.partitions.discard(key)
-                        set_aside(log_dir, key)
-        self._doubled.clear()
+    def settle(self, placed: Mapping[Key, Placed], unmade: Set[Key]) -> None:
+        """Find the store's partitions; `unmade`: those that a crash kept from being made. Slow. Raises OSError."""
+        by_id = {log_dir.id: log_dir for log_dir in self._dirs if log_dir.id}
+        for key, (topic_id, directory) in placed.items():
+            home = by_id.get(directory)
+            holders = [log_dir for log_dir in self.online if key in log_dir.partitions]
+            if home is not None and home.offline:
+                self._where[key] = home
+            elif home is not None and holders == [home]:
+                continue
+            elif (kept := self._choose(key, topic_id, home, holders)) is not None:
+                self._where[key] = kept
+            elif key in unmade or directory in self._given_up or (not directory and self._given_up):
+                self._where.pop(key, None)
+                self.place(key)
+                self.unmade.add(key)
+            elif not holders:
+                self.missing[key] = directory
+        self._tell_given_up(placed)
+
+    def _choose(self, key: Key, topic_id: bytes, home: LogDir | None, holders: Sequence[LogDir]) -> LogDir | None:
+        """Of the folders that hold a partition, the one that is served; the others set theirs aside. None: none holds it."""
+        ids = {log_dir.path: topic_id_in(log_dir.holds(key)) for log_dir in holders}
+        # A log of before Kafka 2.8 has no id. Where it isn't expected it may be anybody's.
+        copies = [one for one in holders if ids[one.path] == topic_id or (ids[one.path] is None and home in (None, one))]
+        if not copies:
+            return None
+        kept = home if home is not None and home in copies else _source(key, copies) or reduce(_later(key), copies)
+        for log_dir in holders:
+            if log_dir is kept:
+                unmark(log_dir.holds(key))
+                continue
+            log_dir.partitions.discard(key)
+            if log_dir in copies and _copied_from(log_dir, key) == kept.id:
+                log_dir.holds(key).rename(beside(log_dir, key, DELETED))
+                _log.info("topic=%s partition=%d: its move to %s was cut short; it lies in %s", *key, log_dir.path, kept.path)
+            elif log_dir in copies:
+                stray = beside(log_dir, key, STRAY)
+                log_dir.holds(key).rename(stray)
+                _log.warning(
+                    "topic=%s partition=%d lay in two log folders: %s serves it, the other copy is now %s; remove that when "
+                    "nothing in it is missed", *key, kept.path, stray,
+                )  # fmt: skip
+            else:
+                set_aside(log_dir, key)
+        return kept
+
+    def _tell_given_up(self, placed: Mapping[Key, Placed]) -> None:
+        if not self._given_up:
+            return
+        lost = sorted(key for key in self.unmade if placed[key].directory in self._given_up | {""})
+        moved = sorted(key for key, one in placed.items() if one.directory in self._given_up and key not in self.unmade)
+        back = [key for key in moved if (here := self._where.get(key)) is not None and here.id not in self._given_up]
+        if not lost and not back and self._given_up <= {log_dir.id for log_dir in self._dirs}:
+            raise FolderError("the log folder to forget is there and holds all its partitions: start without `--forget-log-dir`")
+        _log.warning("given up: %d partitions begin anew, empty (%s)", len(lost), some(lost))
+        if back:
+            _log.warning("%d partitions of that folder have a copy in another one, which serves (%s)", len(back), some(back))
 
     def found(self) -> set[Key]:
         """Every partition that lies in a folder that works."""
         return {key for key, log_dir in self._where.items() if not log_dir.offline}
 
-    def place(self, key: Key, *, new: bool) -> LogDir | None:
-        """The folder that holds the partition, or is to hold it; None while it may lie in one that is offline.
-
-        Raises KafkaError KAFKA_STORAGE_ERROR if no folder works.
-        """
+    def place(self, key: Key) -> LogDir:
+        """The folder that is to hold a new partition. Raises KafkaError KAFKA_STORAGE_ERROR if no folder works."""
         there = self._where.get(key)
-        if there is not None:
-            return None if there.offline else there
-        if not new and len(self.online) < len(self._dirs):
-            return None
+        if there is not None and not there.offline:
+            return there  # What lies there is a stranger, who will be set aside.
         if not self.online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no log folder works")
         chosen = min(self.online, key=lambda log_dir: len(log_dir.partitions))
         self.put(key, chosen)
         return chosen
+
+    def path_of(self, directory: str) -> Path | None:
+        """The path of the folder with that id."""
+        return next((log_dir.path for log_dir in self._dirs if log_dir.id == directory), None) if directory else None
 
     def put(self, key: Key, log_dir: LogDir) -> None:
         """Take down where a partition lies from now on."""
@@ -173,6 +309,8 @@ class LogDirs:
 
     def drop(self, key: Key) -> LogDir | None:
         """Forget a partition that was deleted; the folder that held it."""
+        self.unmade.discard(key)
+        self.missing.pop(key, None)
         log_dir = self._where.pop(key, None)
         if log_dir is not None:
             log_dir.partitions.discard(key)
@@ -217,33 +355,71 @@ def set_aside(log_dir: LogDir, key: Key) -> None:
     _log.warning("what a deleted topic=%s partition=%d has left is now %s", *key, stray)
 
 
-def _of_one_topic(first: Path, second: Path) -> bool:
-    """Whether two folders can be the same partition's: one without an id may be anybody's."""
-    ids = {topic_id_in(first), topic_id_in(second)} - {None}
-    return len(ids) < 2
+def unmark(copy: Path) -> None:
+    """A move's copy is the partition from now on, whatever happens. Raises OSError."""
+    if (copy / MOVING).exists():
+        (copy / MOVING).unlink()
+        sync_folder(copy)
 
 
-def _keep_one(key: Key, first: LogDir, second: LogDir) -> LogDir:
-    """Of a partition that lies in two folders, the one whose log ends later stays; the other is renamed, to be removed with
-    the deleted ones. Raises FolderError.
+def some(keys: Sequence[Key], most: int = 20) -> str:
+    """Partitions for the log, cut where the list gets long."""
+    named = ", ".join(f"{name}-{index}" for name, index in keys[:most])
+    return named + (f" and {len(keys) - most} more" if len(keys) > most else "")
 
-    A copy takes the partition's name when it has all of a log that is closed, and is synced: both end at the same offset
-    then. Whichever of the two was opened since, only it has grown, so it is the one that ends later. Sizes say nothing of
-    that: old segments go, and a file may have room ahead. Where both end alike, both have all that was acknowledged; the
-    one with more bytes stays.
-    """
+
+def _let_go(log_dir: LogDir) -> None:
+    """Unlock a folder that was only looked at."""
+    if log_dir.folder is not None:
+        log_dir.folder.close(clean=log_dir.was_clean)
+
+
+def _tell_lost(log_dir: LogDir, held: int) -> None:
+    _log.error(
+        "log_dir=%s is offline: %s. Its %d partitions answer KAFKA_STORAGE_ERROR. Bring the folder back and start again; if it "
+        "is lost, start once with `--forget-log-dir %s`: they begin anew, empty",
+        log_dir.path, log_dir.error, held, log_dir.path,
+    )  # fmt: skip
+
+
+def _copied_from(log_dir: LogDir, key: Key) -> str:
+    """The id of the folder that a move was copying this partition from when it was cut short; "" = it is no such copy."""
     try:
-        places = [(_log_end(one.holds(key)), one) for one in (first, second)]
-        kept, dropped = (first, second) if places[0][0] > places[1][0] else (second, first)
-        dropped.holds(key).rename(beside(dropped, key, DELETED))
-    except OSError as error:
-        raise FolderError(
-            f"`{key[0]}-{key[1]}` lies in `{first.path}` and `{second.path}`, and which of them is newer can't be settled: "
-            f"{error}; mend that disk, or move one of the two away"
-        ) from None
-    dropped.partitions.discard(key)
-    _log.warning("topic=%s partition=%d lay in two log folders; %s keeps it: it doesn't end earlier", *key, kept.path)
-    return kept
+        return (log_dir.holds(key) / MOVING).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _source(key: Key, copies: Sequence[LogDir]) -> LogDir | None:
+    """The folder that the other one's copy was made of, if a move was cut short."""
+    made_of = {_copied_from(log_dir, key) for log_dir in copies} - {""}
+    return next((log_dir for log_dir in copies if log_dir.id in made_of), None)
+
+
+def _later(key: Key) -> Callable[[LogDir, LogDir], LogDir]:
+    """Of two copies that nobody knows anything about, the one whose log ends later; of those alike, the one with more bytes.
+
+    Sizes alone say nothing: old segments go, and a file may have room ahead.
+    """
+
+    def later(first: LogDir, second: LogDir) -> LogDir:
+        try:
+            return first if _log_end(first.holds(key)) > _log_end(second.holds(key)) else second
+        except OSError as error:
+            raise FolderError(
+                f"`{key[0]}-{key[1]}` lies in `{first.path}` and `{second.path}`, and which of them is newer can't be "
+                f"settled: {error}; mend that disk, or move one of the two away"
+            ) from None
+
+    return later
+
+
+def _is_new(path: Path) -> bool:
+    """Whether a folder is absent or was never a broker's."""
+    try:
+        return not (path / META).exists()
+    except OSError:
+        return False  # Opening it will say why it can't be used.
 
 
 def _log_end(folder: Path) -> tuple[int, int]:
@@ -270,6 +446,7 @@ def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast) ->
     except FolderUnusableError as error:
         _log.error("log_dir=%s is offline: %s", path, error)
         return LogDir(path, None, ballast, str(error))
+    ballast.release()  # One that a kill has left: where the disk is full, the broker itself needs the room to start.
     try:
         for entry in path.iterdir():
             if _FUTURE.match(entry.name) and entry.is_dir():
@@ -279,4 +456,4 @@ def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast) ->
         folder.close(clean=False)
         _log.error("log_dir=%s is offline: %s", path, error)
         return LogDir(path, None, ballast, str(error))
-    return LogDir(path, folder, ballast, partitions=held)
+    return LogDir(path, folder, ballast, partitions=held, id=folder.directory_id)

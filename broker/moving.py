@@ -6,7 +6,8 @@ NOT_LEADER_OR_FOLLOWER, which they try again): the rest is copied, the copy take
 is renamed to `<topic>-<partition>.<32 hex>-delete` before the partition is opened in its new place. What goes wrong while
 it is closed is taken back: it is opened in the one folder that it lies in then.
 
-A crash between the two renames leaves both under the partition's name, with the same batches; `LogDirs` keeps one of them.
+A crash between the two renames leaves both under the partition's name. The copy has a mark until then (`MOVING`), by which
+the next start knows that the old folder has all its batches, and removes it.
 A move that a crash or a stop cuts short is forgotten, and its copy removed at the next start.
 """
 
@@ -25,7 +26,7 @@ from typing import Protocol
 from penstock import log
 from penstock.broker import movestate, tasks
 from penstock.broker.folder import sync_folder
-from penstock.broker.logdirs import DELETED, FUTURE, Key, LogDir, beside
+from penstock.broker.logdirs import DELETED, FUTURE, MOVING, Key, LogDir, beside, unmark
 from penstock.broker.movestate import MoveState, Phase
 from penstock.broker.topic import Topic
 from penstock.errors import ErrorCode, KafkaError
@@ -143,6 +144,8 @@ class Copying:
         """Let the copy take the partition's name, and rename the old folder away."""
         self.doing = "renaming its folders"
         key, target = self.move.key, self.move.target
+        (self.move.future / MOVING).write_text(self.move.source.id, encoding="ascii")
+        sync_folder(self.move.future)
         self.move.future.rename(target.holds(key))
         failpoint(NAMED)
         sync_folder(target.path)
@@ -152,6 +155,7 @@ class Copying:
         self._gone, self.moved = gone, True
         failpoint(UNNAMED)
         sync_folder(self.move.source.path)
+        unmark(target.holds(key))
         failpoint(SWAPPED)
 
     def back(self) -> None:
@@ -231,10 +235,13 @@ class Copying:
         self._growing, self._growing_fd = "", -1
 
 
+_LEFT = (".deleted", ".cleaned", ".swap", ".tmp")
+
+
 def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_file() and not entry.name.endswith((".deleted", ".cleaned", ".swap", ".tmp")):
+            if entry.is_file() and entry.name != MOVING and not entry.name.endswith(_LEFT):
                 yield entry
 
 

@@ -26,8 +26,8 @@ PROGRESS_S = 1.0
 CHUNK = 64
 """Logs that one job opens after another, if all are small: a job costs more than opening a log that was left clean."""
 CHUNK_BYTES = 1 << 20
-PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})
-"""Errors that say nothing about the disk, or that go by."""
+PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.ENOENT})
+"""Errors that say nothing about the disk, or that go by; a partition whose folder has gone is offline by itself."""
 
 _log = log.get("broker.opening")
 
@@ -63,13 +63,16 @@ class Opening:
         self._skipped: set[Key] = set()
 
     def announce(self, topic: Topic, settings: Mapping[str, int]) -> list[Job]:
-        """Make a topic's partitions known; answers what has to be opened. Partitions of broken disks are offline."""
+        """Make a topic's partitions known; answers what has to be opened. Those of broken disks, or that no folder holds,
+        are offline; those that are to be made aren't opened."""
         jobs = []
         for state in topic.partitions:
-            log_dir = self._dirs.place((topic.name, state.index), new=False) if self._dirs.online else None
-            state.leader, state.offline = -1, log_dir is None
-            self._logs.announce(topic.name, topic.topic_id, state.index, log_dir is None)
-            if log_dir is not None:
+            key = topic.name, state.index
+            log_dir = self._dirs.of(key)
+            offline = log_dir is None or log_dir.offline
+            state.leader, state.offline = -1, offline
+            self._logs.announce(topic.name, topic.topic_id, state.index, offline)
+            if log_dir is not None and not offline and key not in self._dirs.unmade:
                 jobs.append(Job(topic, state, log_dir, settings))
         return jobs
 
@@ -168,8 +171,10 @@ class _Progress:
             )  # fmt: skip
 
 
-def lead(logs: Logs, job: Job, progress: _Progress | None = None, *, clean: bool | None = None) -> None:
-    """Open (or make) one log. Slow. Raises OSError, ValueError. clean: it was just closed; None = as its folder was."""
+def lead(
+    logs: Logs, job: Job, progress: _Progress | None = None, *, clean: bool | None = None, new: bool = False
+) -> None:
+    """Open one log. Slow. Raises OSError, ValueError. clean: it was just closed; None = as its folder was. new: make it."""
     recovered = logs.lead(
         job.topic.name,
         job.topic.topic_id,
@@ -178,6 +183,7 @@ def lead(logs: Logs, job: Job, progress: _Progress | None = None, *, clean: bool
         str(job.log_dir.path),
         dict(job.settings),
         job.log_dir.was_clean if clean is None else clean,
+        new,
     )
     if recovered.cut_bytes:
         _log.warning(

@@ -1,8 +1,8 @@
 """One broker: what is started in which order, and stopped in the reverse.
 
 Start: log folders (lock, identity) -> listener bound (a port in use is found before any work) -> store ->
-broker registration and controller election -> topics (deleted ones' logs removed, every partition announced, the
-coordinators' logs opened) -> coordinators (their logs loaded) -> deletions finished -> network threads -> the other logs,
+broker registration and controller election -> topics (read; log folders held against those that there were; deleted ones'
+logs removed, every partition announced, the coordinators' logs opened) -> coordinators (their logs loaded) -> deletions finished -> network threads -> the other logs,
 those with the least to recover first; each serves as soon as it is open, the others answer what clients try again. It
 says that it serves when all are open, or after OPEN_FIRST_S when recovery takes longer.
 
@@ -66,7 +66,9 @@ class Server:
         listeners: Sequence[Listener],
         faults: Faults | None = None,
         way: Way = Way.REFUSE,
+        forget: Path | None = None,
     ) -> None:
+        self._forget = forget  # a log folder that is lost: its partitions begin anew
         self._way = way  # what to do when the metadata store is damaged or missing
         self._faults = faults  # asked of a broker inside a test's process; None in a service
         self.config = config
@@ -127,7 +129,7 @@ class Server:
         self._clean = all(log_dir.was_clean for log_dir in dirs.online)
         store = await open_store(dirs, self._way)
         self._undo.append(store.close)
-        threads = self.config["num.recovery.threads.per.data.dir"] * len(dirs.online)
+        threads = self.config["num.recovery.threads.per.data.dir"] * len(list(dirs))
         executor, opening = ThreadPoolExecutor(threads, "logs"), ThreadPoolExecutor(threads, "opening")
         self._undo.append(lambda: self._close_logs((executor, opening), dirs))
         self.config.settle("log.dirs", ",".join(str(log_dir.path) for log_dir in dirs))
@@ -137,8 +139,9 @@ class Server:
         await self._load_altered(store)
         topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor, opening)
         self._undo.append(lambda: self._stop_opening(topics))
+        await topics.read(controller_epoch, self._forget)
         self._clean = False
-        await topics.load(controller_epoch)
+        await topics.load()
         most = self.config["max.connections"]
         try:
             descriptors.say(topics.partition_count(), None if most == INT_MAX else most)

@@ -20,7 +20,8 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 class PartitionState:
     """A partition's leadership, as in the store's partition state node.
 
-    leader: -1 while its log isn't open. offline: its disk has failed (then it isn't open either).
+    leader: -1 while its log isn't open. offline: its disk has failed, or its log isn't found (then it isn't open either).
+    directory: the id of the log folder that it lies in; "" = not known, in a store of an earlier version.
     """
 
     index: int
@@ -29,6 +30,7 @@ class PartitionState:
     replicas: list[int]
     isr: list[int]
     offline: bool = False
+    directory: str = ""
 
     @property
     def told_leader(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from errno import EIO
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock import log
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import sync_folder
-from penstock.broker.logdirs import Key, LogDir, LogDirs, set_aside, topic_id_in
+from penstock.broker.logdirs import Key, LogDir, LogDirs, Placed, set_aside, topic_id_in
 from penstock.broker.moving import CARRIED, CLOSED, OPENED, REMOVED, Copying, Move, Moving
 from penstock.broker.opening import PASSING, Job, Opening, each, lead
 from penstock.broker.topic import PartitionState, Topic
@@ -40,6 +40,7 @@ class TopicLogs:
         executor: ThreadPoolExecutor,
         opening: ThreadPoolExecutor,
         changes: asyncio.Lock,
+        moved: Callable[[Topic, PartitionState], Awaitable[None]],
     ) -> None:
         self._node_id = node_id
         self._config = config
@@ -47,15 +48,37 @@ class TopicLogs:
         self._logs = logs
         self._executor = executor
         self._changes = changes
+        self._moved = moved  # told when a partition lies in another folder, `PartitionState.directory`
         self._opening = Opening(node_id, dirs, logs, opening)
         self.moving = Moving(self)
         self._unopened: list[Job] = []
         self._missed: list[Topic] = []  # their settings changed while their logs weren't open
 
-    async def settle(self, topics: Sequence[Topic]) -> None:
-        """Of logs that lie in several folders, keep those of these topics. Raises OSError."""
-        ids = {(topic.name, state.index): topic.topic_id for topic in topics for state in topic.partitions}
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._dirs.settle, ids)
+    async def settle(self, topics: Sequence[Topic], unmade: Set[Key]) -> None:
+        """Find these topics' logs, and say in each partition's state where it lies. unmade: those that a crash kept from being
+        made. Raises OSError, FolderError."""
+        states = {(topic.name, state.index): (topic, state) for topic in topics for state in topic.partitions}
+        placed = {key: Placed(topic.topic_id, state.directory) for key, (topic, state) in states.items()}
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._dirs.settle, placed, unmade)
+        for key, (_, state) in states.items():
+            log_dir = self._dirs.of(key)
+            if log_dir is not None and log_dir.id:
+                state.directory = log_dir.id
+
+    async def make_unmade(self, topic: Topic) -> None:
+        """Make the partitions of an announced topic that have a place and never had a log there, or have none any more."""
+        states = [state for state in topic.partitions if (topic.name, state.index) in self._dirs.unmade]
+        try:
+            await self.make(topic, states)
+        except (OSError, ValueError, KafkaError) as error:
+            _log.error("%d partitions of topic=%s can't be made and are offline: %s", len(states), topic.name, error)
+            for state in states:
+                state.offline = True
+            return
+        for state in states:
+            self._dirs.unmade.discard((topic.name, state.index))
+            if not state.offline:
+                state.leader = self._node_id
 
     def announce(self, topic: Topic) -> None:
         """Make a topic's partitions known; they are opened later."""
@@ -147,6 +170,9 @@ class TopicLogs:
                 await asyncio.get_running_loop().run_in_executor(self._executor, self._swap, move, copying, *jobs)
             finally:
                 self._settle(move, move.target if copying.moved else log_dir)
+                if copying.moved:
+                    state.directory = move.target.id
+                    await self._moved(move.topic, state)
             _log.info("moved topic=%s partition=%d to %s", *move.key, move.target.path)
 
     def _settle(self, move: Move, lies_in: LogDir) -> None:
@@ -205,15 +231,25 @@ class TopicLogs:
         copying.clear()
         failpoint(REMOVED)
 
+    def place(self, topic: Topic, states: Sequence[PartitionState]) -> None:
+        """Choose the log folders of new partitions. Raises KafkaError."""
+        for state in states:
+            state.directory = self._dirs.place((topic.name, state.index)).id
+
+    def displace(self, topic: Topic, states: Sequence[PartitionState]) -> None:
+        """Take that back: nothing was made."""
+        for state in states:
+            self._dirs.drop((topic.name, state.index))
+
     async def make(self, topic: Topic, states: Sequence[PartitionState]) -> None:
-        """Make and open the logs of new partitions. One sync of each folder is enough for all their names: what was
+        """Make and open the logs of new partitions, which have their places (`place`). One sync of each folder is enough for all their names: what was
         acknowledged survives kill -9 in any case. Raises OSError, ValueError, KafkaError."""
         settings = log_config(self._config, topic.configs)
         jobs = []
         for state in states:
-            log_dir = self._dirs.place((topic.name, state.index), new=True)
-            if log_dir is None:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic.name}-{state.index} lies on a broken disk")
+            log_dir = self._dirs.of((topic.name, state.index))
+            if log_dir is None or log_dir.offline:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log folder of {topic.name}-{state.index} is offline")
             jobs.append(Job(topic, state, log_dir, settings))
         await each(self._executor, self._make_one, jobs)
         loop = asyncio.get_running_loop()
@@ -227,7 +263,7 @@ class TopicLogs:
     def _make_one(self, job: Job) -> None:
         if job.log_dir.holds(job.key).exists():  # A deleted topic's, which its disk brought back.
             set_aside(job.log_dir, job.key)
-        lead(self._logs, job)
+        lead(self._logs, job, new=True)
 
     async def delete(self, topic: Topic) -> None:
         """Remove a topic's logs; what lies on a broken disk stays there and is a stranger when the disk is back."""

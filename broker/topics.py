@@ -2,13 +2,14 @@
 
 The order of the steps makes each change whole after a crash:
 
-- create: one store transaction writes assignment, partition states and configs; then the logs are led; then
-  the topic is seen. A crash in between leaves a topic without records, which the next start leads.
+- create: each partition gets its log folder; one store transaction writes assignment, partition states, configs and a mark
+  that its logs are to be made; then they are made and led; the mark goes; then the topic is seen. A crash in between leaves
+  the mark, and the next start makes them. Without it a log that isn't there is lost, and its partition offline.
 - delete: the name is put into `/admin/delete_topics`; the topic is no longer seen; the logs go, then what the coordinators
   keep under the name; one store transaction removes its nodes and the mark. The next start finishes what is marked.
 
 Nodes (source B): topic `{"version":3,"topic_id":"...","partitions":{"0":[1]},...}`, its partition states
-`{"version":1,"leader":1,"leader_epoch":0,"isr":[1],"controller_epoch":1}`, configs
+`{"version":1,"leader":1,"leader_epoch":0,"isr":[1],"controller_epoch":1,"directories":["..."]}`, configs
 `{"version":1,"config":{}}`, marks `{"version":1,"topics":["a"]}`.
 """
 
@@ -17,16 +18,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from penstock import log
 from penstock.broker.adoption import adopted, last_epochs, strangers
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.descriptors import check_partitions
 from penstock.broker.folder import new_uuid, uuid_bytes, uuid_text
-from penstock.broker.logdirs import LogDirs
+from penstock.broker.logdirs import Key, LogDirs, some
 from penstock.broker.producerids import skip_ids
 from penstock.broker.store.base import (
     BadValueError,
@@ -83,8 +86,11 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._changes = asyncio.Lock()
-        self.logs = TopicLogs(node_id, config, dirs, logs, executor, opening, self._changes)
+        self.logs = TopicLogs(node_id, config, dirs, logs, executor, opening, self._changes, self._moved)
         self.controller_epoch = 0
+        self._read: list[Topic] = []  # between `read` and `load`
+        self._log_dirs: dict[str, str] = {}  # path by id
+        self._making: dict[str, list[int]] = {}  # partitions whose logs are being made, as the store has it
         self._former: dict[str, Topic] = {}  # topics that are gone but for their nodes in the store
         self._deleted_s: dict[str, float] = {}  # when topics were deleted, monotonic; the latest only
         # Grows whenever a topic is created, gets partitions or is deleted.
@@ -173,10 +179,17 @@ class Topics:
     async def _create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         self.check_new(name, partitions, configs)
         topic = Topic(name, new_uuid(), [self._new_partition(i) for i in range(partitions)], dict(configs))
+        self.logs.place(topic, topic.partitions)
+        self._making[name] = list(range(partitions))
         operations = self._topic_nodes(topic)
-        async with _stored(name):
-            await self._forget_former(name)
-            await self._store.multi(operations)
+        try:
+            async with _stored(name):
+                await self._forget_former(name)
+                await self._store.multi([*operations, await self._making_node()])
+        except KafkaError:
+            del self._making[name]
+            self.logs.displace(topic, topic.partitions)
+            raise
         failpoint(CREATED)
         try:
             await self.logs.make(topic, topic.partitions)
@@ -187,6 +200,9 @@ class Topics:
             async with _stored(name):
                 await self._forget_former(name)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
+        finally:
+            del self._making[name]
+        await self._made(name)
         self._by_name[name] = self._by_id[topic.topic_id] = topic
         self.version += 1
         self.changed.set()
@@ -211,15 +227,24 @@ class Topics:
                 return
             added = [self._new_partition(index) for index in range(have, count)]
             grown = Topic(name, topic.topic_id, topic.partitions + added, topic.configs)
-            async with _stored(name):
-                await self._store.multi(
-                    [Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)]
-                )
+            self.logs.place(topic, added)
+            self._making[name] = list(range(have, count))
+            nodes: list[Operation] = [Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)]
+            try:
+                async with _stored(name):
+                    await self._store.multi([*nodes, await self._making_node()])
+            except KafkaError:
+                del self._making[name]
+                self.logs.displace(topic, added)
+                raise
             try:
                 await self.logs.make(topic, added)
             except (OSError, ValueError, KafkaError) as error:
                 await self._take_back(topic, added)
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
+            finally:
+                del self._making[name]
+            await self._made(name)
             topic.partitions.extend(added)
             self.version += 1
 
@@ -309,16 +334,29 @@ class Topics:
         ]
         await self._store.multi(operations)
 
-    async def load(self, controller_epoch: int) -> None:
-        """Read the store at start, remove deleted topics' logs, announce every partition; open the coordinators' logs.
+    async def read(self, controller_epoch: int, forget: Path | None = None) -> None:
+        """Read the store at start, and find where every partition lies. No log is touched. forget: a log folder whose
+        partitions are given up if they aren't there. Raises StoreError, FolderError, OSError."""
+        self.controller_epoch = controller_epoch
+        stored = await self._read_topics()
+        self._making = await self._stored_making()
+        holding = Counter(state.directory for topic in stored or () for state in topic.partitions)
+        known = await self._stored_log_dirs()
+        self._log_dirs = await asyncio.get_running_loop().run_in_executor(
+            self._executor, self._dirs.admit, known, holding, forget
+        )
+        self._read = await self._adopt() if stored is None else stored
+        unmade = {(name, index) for name, indices in self._making.items() for index in indices}
+        await self.logs.settle(self._read, unmade)
+
+    async def load(self) -> None:
+        """After `read`: remove deleted topics' logs, announce every partition; open the coordinators' logs.
 
         Each start is an election, so leader epochs grow by one: a client or a copy can tell what was written
         before a crash from what came after it. They go on where the logs are, should the store be an old copy. Raises
         StoreError, OSError.
         """
-        self.controller_epoch = controller_epoch
-        topics = await self._read_topics()
-        await self.logs.settle(topics)
+        topics, self._read = self._read, []
         marked = set(await self._marked())
         self._former = {topic.name: topic for topic in topics if topic.name in marked}
         for topic in self._former.values():
@@ -335,7 +373,63 @@ class Topics:
         for topic in topics:
             self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
             self.logs.announce(topic)
+        await self._make_unmade()
         await self.logs.open_internal()
+
+    async def _make_unmade(self) -> None:
+        """Make what has its place and no log; the mark that it is to be made stays until it is."""
+        if not self._dirs.unmade:
+            return
+        for name in sorted({name for name, _ in self._dirs.unmade}):
+            await self.logs.make_unmade(self._by_name[name])
+        self._set_making(self._dirs.unmade)
+        await self._store.multi([await self._making_node()])
+
+    def _set_making(self, keys: Iterable[Key]) -> None:
+        self._making = {}
+        for name, index in sorted(keys):
+            self._making.setdefault(name, []).append(index)
+
+    async def _making_node(self) -> Operation:
+        """The change of the store that says which logs are to be made."""
+        content = _json(version=1, topics=self._making)
+        there = await self._store.exists(paths.MAKING) is not None
+        return Set(paths.MAKING, content) if there else Create(paths.MAKING, content, parents=True)
+
+    async def _made(self, name: str) -> None:
+        """Take the mark back. If the store refuses that now, the next creation does it, or the next start finds the logs."""
+        try:
+            await self._store.multi([await self._making_node()])
+        except StoreError as error:
+            _log.warning("topic=%s: it can't be stored that its logs are made: %s", name, error)
+
+    async def _stored_making(self) -> dict[str, list[int]]:
+        if await self._store.exists(paths.MAKING) is None:
+            return {}
+        node = Fields.read(paths.MAKING, (await self._store.get(paths.MAKING))[0])
+        making = dict(node.table("topics"))
+        if not all(isinstance(one, list) and all(isinstance(index, int) for index in one) for one in making.values()):
+            raise node.wrong("`topics` should hold lists of partitions")
+        return making
+
+    async def _stored_log_dirs(self) -> dict[str, str]:
+        """The log folders that there were, path by id; none at the first start, and at that of an earlier version's store."""
+        path = paths.log_dirs(self._node_id)
+        if await self._store.exists(path) is None:
+            return {}
+        return Fields.read(path, (await self._store.get(path))[0]).texts("dirs")
+
+    async def _log_dirs_node(self) -> Operation:
+        path, content = paths.log_dirs(self._node_id), _json(version=1, dirs=self._log_dirs)
+        there = await self._store.exists(path) is not None
+        return Set(path, content) if there else Create(path, content, parents=True)
+
+    async def _moved(self, topic: Topic, state: PartitionState) -> None:
+        """A partition lies in another log folder. Until that is stored, a start finds it there by the topic's id."""
+        try:
+            await self._store.set(paths.partition_state(topic.name, state.index), self._state_json(state))
+        except StoreError as error:
+            _log.warning("topic=%s partition=%d: it can't be stored where it lies now: %s", topic.name, state.index, error)
 
     async def finish_deletions(self, forget: Callable[[str], None]) -> None:
         """The rest of the deletions that a crash cut short, once the coordinators are there. Raises StoreError."""
@@ -345,16 +439,20 @@ class Topics:
             _log.info("finished the deletion of topic=%s", name)
 
     def _tell_missing(self, topics: Sequence[Topic]) -> None:
-        """Say which partitions begin anew, empty: their records were in a folder that is gone."""
-        if len(self._dirs.online) < len(list(self._dirs)):
-            return  # They may lie in a folder that can't be seen, and are offline then.
-        for topic in topics:
-            gone = [state.index for state in topic.partitions if self._dirs.of((topic.name, state.index)) is None]
-            if gone:
-                _log.warning(
-                    "topic=%s: no log folder holds %d of its %d partitions (%s): they begin anew, empty",
-                    topic.name, len(gone), len(topic.partitions), _some(map(str, gone)),
-                )  # fmt: skip
+        """Say which partitions are offline because the folder that held them works and doesn't hold them any more."""
+        names = {topic.name for topic in topics}
+        by_folder: dict[str, list[Key]] = {}
+        for key, directory in sorted(self._dirs.missing.items()):
+            if key[0] in names:
+                by_folder.setdefault(directory, []).append(key)
+        for directory, keys in by_folder.items():
+            path = self._dirs.path_of(directory)
+            _log.error(
+                "%d partitions lay in %s, and no log folder holds them now: they are offline and answer KAFKA_STORAGE_ERROR "
+                "(%s). Bring their folders back and start again, or delete their topics; or start once with "
+                "`--forget-log-dir %s`: they begin anew, empty",
+                len(keys), path or "a folder that isn't known", some(keys), path or self._dirs.first.path,
+            )  # fmt: skip
 
     def _tell_resting(self, topics: Sequence[Topic]) -> None:
         names = [topic.name for topic in topics if rests(topic.configs)]
@@ -416,14 +514,16 @@ class Topics:
                 state.leader_epoch += 1
                 path = paths.partition_state(topic.name, state.index)
                 operations.append(Set(path, self._state_json(state)))
+        self._set_making(self._dirs.unmade)
+        operations += [await self._making_node(), await self._log_dirs_node()]
         await self._store.multi(operations)
 
-    async def _read_topics(self) -> list[Topic]:
-        """The topics in the store; in a store without any history those that lie in the folders."""
+    async def _read_topics(self) -> list[Topic] | None:
+        """The topics in the store; None: it has no history yet."""
         try:
             nodes = await self._store.tree(paths.TOPICS)
         except NoNodeError:
-            return await self._adopt()
+            return None
         configs = await self._store.tree(paths.TOPIC_CONFIGS) if nodes else {}
         names = sorted(name for name in nodes if "/" not in name)
         topics = [_read_topic(name, nodes, configs) for name in names]
@@ -435,6 +535,7 @@ class Topics:
         return topics
 
     async def _adopt(self) -> list[Topic]:
+        """The topics that lie in the folders. Partitions in between that no folder holds were another broker's, and are made."""
         found = await asyncio.get_running_loop().run_in_executor(self._executor, adopted, self._dirs)
         operations: list[Operation] = [Create(paths.TOPICS, parents=True)]
         topics = []
@@ -446,7 +547,10 @@ class Topics:
             operations += self._topic_nodes(topic)
             topics.append(topic)
             _log.info("found topic=%s id=%s partitions=%d", name, uuid_text(topic_id), len(epochs))
-        await self._store.multi(operations)
+        if len(self._dirs.online) == len(list(self._dirs)):
+            keys = ((topic.name, state.index) for topic in topics for state in topic.partitions)
+            self._set_making(key for key in keys if self._dirs.of(key) is None)
+        await self._store.multi([*operations, await self._making_node()])
         return topics
 
     def _new_partition(self, index: int) -> PartitionState:
@@ -472,6 +576,7 @@ class Topics:
             version=1,
             leader_epoch=state.leader_epoch,
             isr=state.isr,
+            directories=[state.directory],
         )
 
 
@@ -507,7 +612,8 @@ def _read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, byt
         replicas = node.brokers("partitions", partitions[str(index)])
         state = Fields.read(paths.partition_state(name, index), nodes.get(f"{name}/partitions/{index}/state"))
         leader, epoch = state.number("leader", -1, INT_MAX), state.number("leader_epoch", 0, INT_MAX - 1)
-        states.append(PartitionState(index, leader, epoch, replicas, state.brokers("isr")))
+        directory = state.text_of_one("directories")
+        states.append(PartitionState(index, leader, epoch, replicas, state.brokers("isr"), directory=directory))
     own = Fields.read(paths.topic_config(name), configs.get(name))
     texts = own.texts("config")
     try:

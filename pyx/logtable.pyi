@@ -38,12 +38,13 @@ class LogTable(LogSetOwner):
         folder: str,
         config: dict[str, int],
         clean: bool = False,
+        new: bool = True,
     ) -> Recovered:
-        """Open (or create) the log `<folder>/<topic>-<partition>` and take the lead. Slow.
+        """Open (or create, if it is `new`) the log `<folder>/<topic>-<partition>` and take the lead. Slow.
 
         `folder` is the log.dir. clean: the broker was stopped cleanly (its marker file was there), so the log isn't walked.
-        If the partition is led already, only the leader epoch is raised. Raises OSError when the folder can't be used,
-        ValueError for a name, id or config that is wrong.
+        If the partition is led already, only the leader epoch is raised. Raises OSError when the folder can't be used
+        (FileNotFoundError: it isn't there, and isn't new), ValueError for a name, id or config that is wrong.
         """
 
     def announce(self, topic: str, topic_id: bytes, partition: int, offline: bool = False) -> None:

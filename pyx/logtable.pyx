@@ -1,6 +1,7 @@
 """Which logs a broker leads, and where they lie; see logtable.pxd."""
 
 import base64
+import errno
 import logging
 import os
 import re
@@ -36,6 +37,7 @@ FolderState = namedtuple("FolderState", "failed room rolled ahead doubted", defa
 
 _log = log.get("logs")
 _TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
+_DELETED = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 
 
 cdef class Folder:
@@ -88,10 +90,12 @@ cdef bytes _topic_id(PartitionLog* p):
     return PyBytes_FromStringAndSize(<char*>p.topic_id, TOPIC_ID_BYTES)
 
 
-def _prepare_folder(str folder, topic_id):
-    """Make the partition's folder; its `partition.metadata` says the topic id, and another one is refused. Answers
-    whether the folder is new."""
+def _prepare_folder(str folder, topic_id, bint new):
+    """Make the partition's folder if it is to be new; its `partition.metadata` says the topic id, and another one is
+    refused. Answers whether the folder was made."""
     fresh = not os.path.isdir(folder)
+    if fresh and not new:
+        raise FileNotFoundError(errno.ENOENT, "the partition's folder is gone", folder)
     if fresh:
         os.mkdir(folder)
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
@@ -247,7 +251,8 @@ cdef class LogTable(LogSetOwner):
         return Recovered(p.log.log_start, p.log.log_end, 0, 0)
 
     def lead(
-        self, str topic, bytes topic_id, int partition, int leader_epoch, str folder, dict config, bint clean=False
+        self, str topic, bytes topic_id, int partition, int leader_epoch, str folder, dict config, bint clean=False,
+        bint new=True
     ):
         """Open (or create) a partition's log and take the lead; see logtable.pyi."""
         cdef Led led, before
@@ -274,7 +279,7 @@ cdef class LogTable(LogSetOwner):
             led = _new_led(key, topic_id)
             led.config = merged
             led.folder = self.folder(folder)   # which looks whether there are logs without checkpoints
-            fresh = _prepare_folder(path, topic_id)
+            fresh = _prepare_folder(path, topic_id, new)
             known = led.folder.checkpoints.of(key, topic_id)
             if fresh:
                 # A deleted topic's, if the broker died before they were written.
@@ -451,8 +456,7 @@ cdef class LogTable(LogSetOwner):
         """Remove folders that a delete had renamed when the broker died; see logtable.pyi."""
         removed = 0
         for path in Path(folder).glob("*-delete"):
-            name, _, mark = path.name.rpartition(".")
-            if name and len(mark) == 32 + len("-delete") and path.is_dir():
+            if _DELETED.fullmatch(path.name) and path.is_dir():
                 _remove_folder(path)
                 removed += 1
         return removed

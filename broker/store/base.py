@@ -196,12 +196,18 @@ class paths:
     IP_CONFIGS = "/config/ips"
     GROUP_CONFIGS = "/config/groups"
     RESTORED = "/penstock/restored"
+    MAKING = "/penstock/making"
     DEFAULT_ENTITY = "<default>"
 
     @staticmethod
     def broker(node_id: int) -> str:
         """A live broker's registration (ephemeral)."""
         return f"/brokers/ids/{node_id}"
+
+    @staticmethod
+    def log_dirs(node_id: int) -> str:
+        """The log folders that a broker has, by their ids."""
+        return f"/penstock/log_dirs/{node_id}"
 
     @staticmethod
     def topic(name: str) -> str:

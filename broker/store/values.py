@@ -72,6 +72,13 @@ class Fields:
             raise self.wrong(f"`{name}` should be a list")
         return value
 
+    def text_of_one(self, name: str) -> str:
+        """The text in a list of one; "" if there is no such list, in a node of an earlier version."""
+        found = self._content.get(name, [""])
+        if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], str):
+            raise self.wrong(f"`{name}` should be a list of one text")
+        return found[0]
+
     def brokers(self, name: str, value: Any = None) -> list[int]:
         """A list of broker ids, at least one; `value`: of a table inside, instead of the field."""
         found = self.several(name) if value is None else value
