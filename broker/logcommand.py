@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from penstock.broker.folder import META
 from penstock.broker.logfiles import read_file
 
-FILES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".sequences")
+FILES = (".log", ".index", ".timeindex", ".txnindex", ".checks", ".snapshot", ".sequences")
 
 
 @click.group("log")
@@ -37,12 +39,9 @@ def dump(paths: Sequence[Path], records: bool, as_json: bool) -> None:
     for path in _files(paths):
         if not as_json:
             click.echo(f"{path}:")
-        try:
-            for row in read_file(path, with_records=records):
-                damaged = damaged or "damage" in row
-                click.echo(json.dumps({"file": str(path), **row}, default=_plain) if as_json else _line(row))
-        except ValueError as error:
-            raise click.ClickException(str(error)) from None
+        for row in _rows(path, with_records=records):
+            damaged = damaged or "damage" in row
+            click.echo(json.dumps({"file": str(path), **row}, default=_plain) if as_json else _line(row))
     if damaged:
         raise SystemExit(1)
 
@@ -62,7 +61,7 @@ def verify(paths: Sequence[Path], as_json: bool) -> None:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for path in progress.track(files, description="checking"):
             result["bytes"] += path.stat().st_size
-            for row in read_file(path):
+            for row in _rows(path):
                 if "damage" in row:
                     result["damage"].append({"file": str(path), **row})
                 elif "magic" in row:
@@ -82,12 +81,33 @@ def verify(paths: Sequence[Path], as_json: bool) -> None:
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files meant: themselves, those of a partition's folder, or those of all partitions of a data folder."""
+    """The files meant: themselves, those of a partition's folder, or those of all partitions of a data folder.
+
+    Raises ClickException for a folder that can't be read, or has nothing of a broker's: it would pass for a sound one.
+    """
     for path in paths:
-        if path.is_dir():
-            yield from sorted(found for found in path.rglob("*") if found.suffix in FILES and found.is_file())
-        else:
+        if not path.is_dir():
             yield path
+            continue
+        found = [Path(folder, name) for folder, _, names in os.walk(path, onerror=_refuse) for name in names]
+        files = sorted(file for file in found if file.suffix in FILES)
+        if not files and not (path / META).exists():
+            raise click.ClickException(f"`{path}` has no file of a log: name a partition's folder, or a broker's data folder")
+        yield from files
+
+
+def _refuse(error: OSError) -> None:
+    raise click.ClickException(f"`{error.filename}` can't be read: {error.strerror}") from None
+
+
+def _rows(path: Path, *, with_records: bool = False) -> Iterator[dict[str, Any]]:
+    """The rows of a file. Raises ClickException for one of another kind, or that can't be read."""
+    try:
+        yield from read_file(path, with_records=with_records)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        _refuse(error)
 
 
 def _line(row: dict[str, Any]) -> str:

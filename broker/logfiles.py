@@ -1,7 +1,7 @@
 """The files of a log folder, read one by one for people: what `penstock log dump` shows. Nothing here writes.
 
 Every reader gives rows (dicts) in the order of the file; damage is a last row with `damage`, and never an exception.
-The formats are Kafka's: see segment.pxd, index.pxd, timeindex.pxd, txnindex.pxd, producerstate.pxd.
+The formats are Kafka's: see segment.pxd, index.pxd, timeindex.pxd, txnindex.pxd, producerstate.pxd; ours is checks.pxd.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ Row = dict[str, Any]
 CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 INDEX, TIMEINDEX, TXNINDEX = struct.Struct(">iI"), struct.Struct(">qi"), struct.Struct(">hqqqq")
 SNAPSHOT_HEAD, SNAPSHOT, SEQUENCE = struct.Struct(">hIi"), struct.Struct(">qhiqiqiq"), struct.Struct(">qhiqiq")
+CHECKS, SUM = struct.Struct(">hIqqqq"), struct.Struct(">qI")
+CHECKS_CRC_FROM = 6
+SUMMED = ("index", "timeindex", "txnindex")
 SNAPSHOT_FIELDS = (
     "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms",
     "coordinator_epoch", "txn_first_offset",
@@ -48,6 +51,8 @@ def read_file(path: Path, *, with_records: bool = False) -> Iterator[Row]:
         yield from _producers(path, SNAPSHOT)
     elif path.suffix == ".sequences":
         yield from _producers(path, SEQUENCE)
+    elif path.suffix == ".checks":
+        yield _checks(path)
     elif path.name.endswith(("checkpoint", "checkpoints")) or path.suffix in (".properties", ".metadata"):
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             yield {"line": number, "text": line}
@@ -156,6 +161,20 @@ def _entries(path: Path, entry: struct.Struct, names: tuple[str, ...]) -> Iterat
         previous = values
     if whole != len(data):
         yield {"position": whole, "damage": f"{len(data) - whole} bytes that are no entry"}
+
+
+def _checks(path: Path) -> Row:
+    data = path.read_bytes()
+    if len(data) != CHECKS.size + len(SUMMED) * SUM.size:
+        return {"position": 0, "damage": f"{len(data)} bytes are no checks of a segment"}
+    version, crc, base_offset, size, max_timestamp_ms, its_offset = CHECKS.unpack_from(data)
+    if crc != crc32c(data[CHECKS_CRC_FROM:]):
+        return {"position": 0, "damage": "the checksum is wrong"}
+    row = {"version": version, "base_offset": base_offset, "log_bytes": size, "max_timestamp_ms": max_timestamp_ms}
+    row["max_timestamp_offset"] = its_offset
+    for name, (n, checksum) in zip(SUMMED, SUM.iter_unpack(data[CHECKS.size :]), strict=True):
+        row |= {f"{name}_bytes": n, f"{name}_crc32c": f"{checksum:08x}"}
+    return row
 
 
 def _producers(path: Path, entry: struct.Struct) -> Iterator[Row]:

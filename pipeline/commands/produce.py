@@ -19,6 +19,8 @@ from penstock.pipeline.commands.common import Asked, cluster, pairs
 from penstock.pipeline.producer import Delivery, Producer
 
 UNDER_WAY_MAX = 10_000
+FIELDS = frozenset({"topic", "partition", "offset", "timestamp_ms", "key", "value", "headers"})
+"""Of a JSON line, as `penstock consume --json` prints it; topic and offset are its own there."""
 
 
 class _Record(NamedTuple):
@@ -124,6 +126,9 @@ def _parse(text: bytes, number: int) -> _Record:
     """A JSON line as a record. Raises ClickException that names the line."""
     try:
         fields: dict[str, Any] = json.loads(text)
+        unknown = sorted(fields.keys() - FIELDS)
+        if unknown:
+            raise ValueError(f"`{unknown[0]}` is no field; there are {', '.join(sorted(FIELDS))}")
         headers = tuple((str(name), _bytes(value)) for name, value in fields.get("headers") or ())
         timestamp_ms, partition = fields.get("timestamp_ms"), fields.get("partition")
         return _Record(

@@ -125,6 +125,7 @@ def test_lines_with_keys_and_tombstones(run):
     assert [(record["key"], record["value"]) for record in records] == [("a", "1"), ("b", None), (None, "plain")]
     assert run("consume", name, "--from", "earliest", "--keys", "-n", "1") == "a\t1\n"
     assert "line 1 is no record" in run("produce", name, "--format", "jsonl", stdin="{", code=1)
+    assert "`valu` is no field" in run("produce", name, "--format", "jsonl", stdin='{"key": "a", "valu": "x"}', code=1)
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
@@ -236,12 +237,19 @@ def test_what_is_not_there_is_one_sentence(run, topic):
     assert "parquet" in run("consume", topic, "--columns", "x.csv", code=2)
 
 
-def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path):
+def runner(broker):
+    """Runs a command of `penstock` beside that broker; what it printed."""
+
     def run(*words, code=0, stdin=None):
         result = CliRunner().invoke(root, [*words], input=stdin, env={"PENSTOCK_BOOTSTRAP": broker.bootstrap})
         assert result.exit_code == code, (result.output, result.exception)
-        return result.stdout
+        return result.output if code else result.stdout
 
+    return run
+
+
+def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path):
+    run = runner(broker)
     run("topics", "create", "dumped")
     run("produce", "dumped", "--compression", "zstd", "--key-separator", ":", stdin="a:1\nb:2\n")
     run("consume", "dumped", "--from", "earliest", "--group", "dumpers")
@@ -269,3 +277,20 @@ def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path):
     log.write_bytes(damaged)
     run("log", "dump", str(log), code=1)
     assert json.loads(run("log", "verify", str(broker.data), "--json", code=1))["damage"][0]["file"] == str(log)
+
+
+def test_what_cannot_be_verified_is_not_called_sound(broker: BrokerProcess, tmp_path: Path) -> None:
+    run = runner(broker)
+    run("topics", "create", "checked")
+    run("produce", "checked", stdin="a\n")
+    broker.stop()
+    checks = next((broker.data / "checked-0").glob("*.checks"))
+    assert "log_bytes=" in run("log", "dump", str(checks))
+    data = bytearray(checks.read_bytes())
+    data[20] ^= 1
+    checks.write_bytes(data)
+    assert json.loads(run("log", "verify", str(broker.data), "--json", code=1))["damage"][0]["file"] == str(checks)
+    empty = tmp_path / "nothing here"
+    empty.mkdir()
+    assert "no file of a log" in run("log", "verify", str(empty), code=1)
+    assert "none of a log folder's files" in run("log", "verify", str(broker.data / "metadata.db"), code=1)
