@@ -25,19 +25,21 @@ _log = log.get("broker.aftercare")
 
 
 class Aftercare:
-    """Of one broker's logs. Used on the loop; the work itself is done in threads, until `stop`."""
+    """Of one broker's logs. Used on the loop; the work itself is done in threads, until `stop`. folders: log folders."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: Logs, folders: int = 1) -> None:
         self._logs = logs
-        self._threads = ThreadPoolExecutor(3, "aftercare")  # One for each work: a flush takes as long as its disk does.
-        self._flushing: asyncio.Task[None] | None = None
+        # One for each work, and for the flushes of each folder: they take as long as its disk does.
+        self._threads = ThreadPoolExecutor(2 + folders, "aftercare")
+        self._flushing: dict[str, asyncio.Task[None]] = {}
         self._giving_back: asyncio.Task[None] | None = None
         self._proving: asyncio.Task[None] | None = None
 
     def look(self) -> None:
         """Begin what is to be done and isn't under way."""
-        if self._rolled() and _is_over(self._flushing):
-            self._flushing = tasks.start(self._flush(), "flush")
+        for path, state in self._logs.folder_states().items():
+            if state.rolled and _is_over(self._flushing.get(path)):
+                self._flushing[path] = tasks.start(self._flush(path), f"flush {path}")
         if self._ahead() and _is_over(self._giving_back):
             self._giving_back = tasks.start(self._give_back(), "give back")
         if self._doubted() and _is_over(self._proving):
@@ -45,14 +47,15 @@ class Aftercare:
 
     async def stop(self) -> None:
         """End; what is under way is waited for. Nobody may call `look` any more."""
-        running = [task for task in (self._flushing, self._giving_back, self._proving) if task is not None]
+        tasks_of_all = (*self._flushing.values(), self._giving_back, self._proving)
+        running = [task for task in tasks_of_all if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
-    def _rolled(self) -> bool:
-        return any(state.rolled for state in self._logs.folder_states().values())
+    def _rolled(self, path: str) -> bool:
+        return self._logs.folder_states()[path].rolled
 
     def _ahead(self) -> bool:
         return any(state.ahead for state in self._logs.folder_states().values())
@@ -60,26 +63,26 @@ class Aftercare:
     def _doubted(self) -> bool:
         return any(state.doubted for state in self._logs.folder_states().values())
 
-    async def _flush(self) -> None:
+    async def _flush(self, path: str) -> None:
         """Flush sealed segments soon, as Kafka does: after kill -9 only the segments that are written are checked."""
         loop = asyncio.get_running_loop()
         flushed_since = False
-        while self._rolled():
+        while self._rolled(path):
             began = time.monotonic()
-            flushed = await loop.run_in_executor(self._threads, self._logs.flush_rolled, int(time.time() * 1000), 1)
+            flushed = await loop.run_in_executor(self._threads, self._logs.flush_rolled, int(time.time() * 1000), 1, path)
             # Partitions that are filled alike are rolled together: their flushes shall not be one burst.
             await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S) if flushed else LOOK_S)
             flushed_since = flushed_since or flushed > 0
             # What is rolled while they are written isn't told again: the loop's condition sees it.
-            if flushed_since and not (flushed and self._rolled()):
+            if flushed_since and not (flushed and self._rolled(path)):
                 flushed_since = False
-                await self._write_checkpoints()
+                await self._write_checkpoints(path)
 
-    async def _write_checkpoints(self) -> None:
+    async def _write_checkpoints(self, path: str) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.write_checkpoints)
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.write_checkpoints, path)
         except OSError as error:
-            _log.error("checkpoints can't be written: %s", error)
+            _log.error("log_dir=%s: checkpoints can't be written: %s", path, error)
 
     async def _give_back(self) -> None:
         """Give back the room ahead of idle logs; which are idle shows from one look to the next."""

@@ -24,6 +24,7 @@ class Ballast:
         self._path = folder / NAME
         self._wanted_bytes = size_bytes
         self.held_bytes = 0
+        self.was_left = False  # whether a kill had left one, which the start gave up
 
     @property
     def wanted(self) -> bool:
@@ -52,6 +53,11 @@ class Ballast:
         finally:
             os.close(fd)
         return self.held_bytes > 0
+
+    def release_left(self) -> None:
+        """Give up what a broker that was killed has left: on a full disk the start needs the room itself."""
+        self.was_left = self._path.is_file()
+        self.release()
 
     def release(self) -> None:
         """Give the room up."""

@@ -58,7 +58,10 @@ class Disks:
         loop.add_reader(self._logs.news_fd, self._hear)
         for log_dir in self._dirs.online:
             if log_dir.ballast.wanted and not await loop.run_in_executor(self._thread, _take, log_dir):
-                _log.warning("log_dir=%s has no room for a ballast", log_dir.path)
+                if log_dir.ballast.was_left:
+                    await self._ran_full(log_dir)  # It was before the kill: what room there is is the broker's own.
+                else:
+                    _log.warning("log_dir=%s has no room for a ballast", log_dir.path)
         self._task = tasks.start(self._run(), "disks")
         self._news.set()
 
@@ -111,7 +114,8 @@ class Disks:
         path = str(log_dir.path)
         self._full.add(path)
         held_bytes = log_dir.ballast.held_bytes
-        if held_bytes:
+        if held_bytes or log_dir.ballast.was_left:
+            log_dir.ballast.was_left = False
             await asyncio.get_running_loop().run_in_executor(self._thread, log_dir.ballast.release)
             self._logs.set_room(path, RESERVED)
         _log.error(

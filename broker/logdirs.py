@@ -446,8 +446,8 @@ def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast) ->
     except FolderUnusableError as error:
         _log.error("log_dir=%s is offline: %s", path, error)
         return LogDir(path, None, ballast, str(error))
-    ballast.release()  # One that a kill has left: where the disk is full, the broker itself needs the room to start.
     try:
+        ballast.release_left()
         for entry in path.iterdir():
             if _FUTURE.match(entry.name) and entry.is_dir():
                 shutil.rmtree(entry)  # A move that was cut short.

@@ -42,10 +42,10 @@ class Way(Enum):
 
 async def open_store(dirs: LogDirs, way: Way = Way.REFUSE) -> EmbeddedStore:
     """The broker's store; a new one at its first start. Raises FolderError, StoreError, OSError."""
-    path = dirs.first.path / STORE
+    path, loop = dirs.first.path / STORE, asyncio.get_running_loop()
+    await loop.run_in_executor(None, _refuse_two, path, [log_dir.path for log_dir in dirs])
     had_store = any(log_dir.folder is not None and log_dir.folder.has_store for log_dir in dirs)
     folders = [log_dir.path for log_dir in dirs.online]
-    loop = asyncio.get_running_loop()
     wrong = await _look(path, had_store=had_store or bool(backups.files(folders)), way=way)
     if isinstance(wrong, EmbeddedStore):
         return wrong
@@ -87,10 +87,20 @@ def _size_bytes(path: Path) -> int | None:
         return None
 
 
+def _refuse_two(path: Path, folders: Sequence[Path]) -> None:
+    """A store in another log folder may be the real one, whatever there is in the first: the folders may have changed places.
+    Raises FolderError."""
+    others = [folder for folder in folders if folder != path.parent and (folder / STORE).is_file()]
+    if not others:
+        return
+    there = f"holds a metadata store, `{STORE}`, and isn't the first log folder"
+    way = f"if it is the right one, put `{others[0]}` first in `log.dirs`, or give it as `--data`"
+    if _size_bytes(path):
+        raise FolderError(f"`{others[0]}` {there}, `{path.parent}`, which holds one too: {way}; move the other one out of there")
+    raise FolderError(f"`{others[0]}` {there}, `{path.parent}`, which holds none: {way}; if not, move it out of there")
+
+
 def _refusal(path: Path, wrong: str, folders: Sequence[Path]) -> str:
-    elsewhere = [folder / STORE for folder in folders if folder != path.parent and (folder / STORE).is_file()]
-    if elsewhere:
-        return f"{wrong}; one lies in `{elsewhere[0].parent}`: put that folder first in `log.dirs`, or give it as `--data`"
     anew = (
         "`--adopt-topics` begins anew with the topics in the log folders, without their configs: retention and compaction "
         "rest until you confirm these; ACLs, quotas and credentials are lost"

@@ -162,7 +162,7 @@ class Server:
         )
         await context.load()
         await self._keep_store(store, dirs)
-        aftercare = Aftercare(self._logs)
+        aftercare = Aftercare(self._logs, len(list(dirs)))
         self._undo.append(aftercare.stop)
         disks = Disks(dirs, self._logs, topics, aftercare, self.failed.set)
         self._undo.append(disks.stop)  # Before aftercare, which it tells of work.

@@ -117,9 +117,9 @@ class Logs(LogTable):
         """Roll by age, apply retention (if `retain`), flush by policy, expire producer ids, close idle files. Slow. Raises
         OSError."""
 
-    def flush_rolled(self, now_ms: int, most: int = ...) -> int:
+    def flush_rolled(self, now_ms: int, most: int = ..., path: str | None = None) -> int:
         """Flush the segments that were sealed a second ago or earlier, so that recovery believes them, of at most so many
-        logs; answers of how many. `folder_states` says whether there are others. Slow."""
+        logs, all of one log folder if its path is given; answers of how many. `folder_states` says whether there are others. Slow."""
 
     def give_back_idle(self) -> int:
         """Cut the files of logs that had no append since the last call to their batches: a log that grows fast has blocks
@@ -140,8 +140,8 @@ class Logs(LogTable):
         Raises OSError, after all have been tried.
         """
 
-    def write_checkpoints(self) -> None:
-        """Write the checkpoints of every log folder where something changed. Slow. Raises OSError."""
+    def write_checkpoints(self, only: str | None = None) -> None:
+        """Write the checkpoints of every log folder, or of that one, if something changed. Slow. Raises OSError."""
 
     def size_bytes(self, topic: str, partition: int) -> int:
         """Bytes of all segments' .log files."""

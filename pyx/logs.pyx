@@ -78,10 +78,10 @@ cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
 cdef class Logs(LogTable):
     """Every log that one broker leads; see logs.pyi. Locks: logtable.pxd."""
 
-    cdef object _flush_from            # where flush_rolled goes on
+    cdef dict _flush_from              # where flush_rolled goes on, by log folder
 
     def __cinit__(self):
-        self._flush_from = 0
+        self._flush_from = {}
 
     cdef int _epoch(self, Led led):
         cdef int32_t epoch
@@ -410,16 +410,17 @@ cdef class Logs(LogTable):
             raise_os(result, p.log.folder)
         return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
 
-    def flush_rolled(self, int64_t now_ms, int most=0x7fffffff):
+    def flush_rolled(self, int64_t now_ms, int most=0x7fffffff, str path=None):
         """Flush the segments that were sealed a moment ago; see logs.pyi."""
         cdef Led led
         cdef Folder folder
         cdef bint rests
         with self.lock:
-            every = list(self.led.values())
-            for folder in self.folders.values():
+            of = [folder for where, folder in self.folders.items() if path is None or where == path]
+            every = [led for led in self.led.values() if (<Led>led).folder in of]
+            for folder in of:
                 atomic_store32(&folder.shared.rolled, 0)
-        done, first = 0, self._flush_from % max(1, len(every))
+        done, first = 0, self._flush_from.get(path, 0) % max(1, len(every))
         for i in range(len(every)):
             led = every[(first + i) % len(every)]
             if led.p.flush_at_ms == 0:
@@ -440,7 +441,7 @@ cdef class Logs(LogTable):
                     flush_log(led.p, False, now_ms, False)
                 pthread_mutex_unlock(&led.p.upkeep)
             done += 1
-            self._flush_from = first + i + 1     # each has its turn, however often another rolls
+            self._flush_from[path] = first + i + 1     # each has its turn, however often another rolls
         return done
 
     def prove_doubted(self):
@@ -525,11 +526,12 @@ cdef class Logs(LogTable):
         if failed is not None:
             raise failed
 
-    def write_checkpoints(self):
+    def write_checkpoints(self, str only=None):
         """Write the checkpoint files that changed; see logs.pyi."""
         with self.lock:
-            every = list(self.led.values())
-            folders = dict(self.folders)
+            folders = {path: folder for path, folder in self.folders.items() if only is None or path == only}
+            of = set(folders.values())
+            every = [led for led in self.led.values() if (<Led>led).folder in of]
         used = set()
         for led in every:
             self.note(led)

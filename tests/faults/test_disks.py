@@ -11,7 +11,7 @@ from pathlib import Path
 import faultio
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from dataplane import Peer, batch, produce, produced
 from harness import BrokerProcess, WireConnection
 from pagecache import drop_cache_or_skip
@@ -231,6 +231,45 @@ def test_a_full_disk_refuses_and_recovers_by_itself(disks: Disks, number: int) -
     disks.broker.kill()
     disks.broker.start()
     assert disks.values(full) == [b"before", b"after"]
+
+
+def test_a_disk_that_hangs_holds_up_no_other_folders_housekeeping(tmp_path: Path, shim: Path) -> None:
+    settings = {"log_retention_check_interval_ms": 100, "log_initial_task_delay_ms": 0, "log_segment_bytes": 1000}
+    disks = Disks(tmp_path, shim, **settings, penstock_ballast_bytes=0)
+    try:
+        hung, other = disks.in_folder(1)[0], disks.in_folder(0)[0]
+        disks.plant(f"sync hang {disks.folders[1]}/")
+        assert disks.produce(hung, b"is flushed in vain") is None
+        until(Path(f"{disks.control}.hangs").exists, "a flush that hangs", disks.broker.log_text)
+        for value in (b"old" * 300, b"new" * 300):
+            assert disks.produce(other, value) is None
+        less = ConfigEntry("retention.bytes", "500", incremental_operation=AlterConfigOpType.SET)
+        disks.admin.incremental_alter_configs(
+            [resource := ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[less])]
+        )[resource].result(WAIT_S)
+        until(lambda: f"topic={TOPIC} partition={other}" in disks.broker.log_text(), "retention", disks.broker.log_text)
+        assert disks.values(hung) == [b"is flushed in vain"]
+        disks.plant()
+        assert disks.broker.stop() == 0
+    finally:
+        disks.broker.close()
+
+
+def test_the_room_of_a_ballast_that_a_kill_has_left_is_there_for_the_store(tmp_path: Path, shim: Path) -> None:
+    disks = Disks(tmp_path, shim, penstock_ballast_bytes=1 << 20)
+    ballasts = [folder / ".ballast" for folder in disks.folders]
+    try:
+        assert all(path.exists() for path in ballasts)
+        disks.broker.kill()
+        assert all(path.exists() for path in ballasts)
+        disks.plant("write hang metadata.db")
+        disks.broker.launch()
+        until(Path(f"{disks.control}.hangs").exists, "the store's first write", disks.broker.log_text)
+        assert not any(path.exists() for path in ballasts)
+        disks.plant()
+        until(lambda: all(path.exists() for path in ballasts), "the ballasts, taken anew", disks.broker.log_text)
+    finally:
+        disks.broker.close()
 
 
 def test_a_full_disk_stops_no_roll_for_good(tmp_path: Path, shim: Path) -> None:

@@ -22,7 +22,7 @@ from penstock.broker.ballast import Ballast
 from penstock.broker.brokerconfig import load as load_config
 from penstock.broker.cleaner import LogCleaner
 from penstock.broker.consumergroups.state import ConsumerGroup
-from penstock.broker.disks import FULL, HAS_ROOM, Disks
+from penstock.broker.disks import FULL, HAS_ROOM, RESERVED, Disks
 from penstock.broker.groupcoordinator import GroupCoordinator
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.logdirs import LogDirs
@@ -76,7 +76,9 @@ def kept_by(housekeep: Callable[[str, int, int, bool], Any], configs: dict[str, 
         60_000,
     )
     topic = SimpleNamespace(name="t", configs=configs or {}, partitions=[SimpleNamespace(index=0)])
+    log_dir = SimpleNamespace(path="a")
     return SimpleNamespace(
+        dirs=SimpleNamespace(online=[log_dir], of=lambda key: log_dir),
         topics=SimpleNamespace(changed=asyncio.Event(), all=lambda: [topic]),
         config=intervals | {name.replace("_", "."): value for name, value in given.items()},
         partitions=SimpleNamespace(housekeep=housekeep),
@@ -142,6 +144,71 @@ def test_housekeeping_goes_on_after_a_round_that_failed(
     assert "a round of housekeeping has failed" in caplog.text
 
 
+def test_a_round_that_takes_very_long_is_said_once_with_its_folder(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(housekeeping_module, "LONGEST_INTERVAL_MS", 100)
+    monkeypatch.setattr(housekeeping_module, "LATE_LEAST_MS", 100)
+    hangs, said, went_on = threading.Event(), threading.Event(), threading.Event()
+    rounds = {"a": 0, "b": 0}
+
+    def housekeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
+        folder = "ab"[index]
+        rounds[folder] += 1
+        if folder == "a" and rounds["a"] == 1:
+            assert hangs.wait(30)
+        if "does its disk hang?" in caplog.text and folder == "b" and rounds["b"] > 5:
+            said.set()
+        if "housekeeping goes on" in caplog.text:
+            went_on.set()
+        return SimpleNamespace(segments_deleted=0)
+
+    async def run() -> None:
+        context = kept_by(housekeep)
+        dirs = [SimpleNamespace(path=path) for path in "ab"]
+        context.dirs = SimpleNamespace(online=dirs, of=lambda key: dirs[key[1]])
+        partitions = [SimpleNamespace(index=index) for index in range(2)]
+        context.topics.all = lambda: [SimpleNamespace(name="t", configs={}, partitions=partitions)]
+        housekeeping = Housekeeping(context)
+        housekeeping.start()
+        try:
+            assert await asyncio.to_thread(said.wait, 30)
+            hangs.set()
+            assert await asyncio.to_thread(went_on.wait, 30)
+        finally:
+            hangs.set()
+            await housekeeping.stop()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    assert caplog.text.count("does its disk hang?") == 1 and "log_dir=a: a round of housekeeping" in caplog.text
+
+
+def test_a_disk_that_was_full_before_a_kill_is_the_brokers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ballast that the kill has left was given up for the start, and there is no room to take it anew."""
+    path = tmp_path / "a"
+    path.mkdir()
+    (path / ".ballast").write_bytes(b"x")
+    monkeypatch.setattr(Ballast, "take", lambda self: False)
+    dirs = LogDirs.open([path], 1, 1 << 20)
+    assert not (path / ".ballast").exists()
+    rooms: list[tuple[str, int]] = []
+
+    async def run() -> None:
+        news_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        logs: Any = SimpleNamespace(
+            news_fd=news_fd, folder_states=dict, set_room=lambda where, room: rooms.append((where, room))
+        )
+        disks = Disks(dirs, logs, SimpleNamespace(), SimpleNamespace(), lambda: None)  # type: ignore[arg-type]
+        await disks.start()
+        await disks.stop()
+        os.close(news_fd)
+
+    asyncio.run(run())
+    dirs.close(clean=True)
+    assert rooms == [(str(path), RESERVED)]
+
+
 def test_a_full_disk_is_looked_at_while_others_have_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks_module, "LOOK_S", 0.2)
     monkeypatch.setattr(Ballast, "has_room", lambda self: True)
@@ -182,14 +249,14 @@ def test_a_segment_that_is_rolled_while_checkpoints_are_written_is_flushed_too()
     async def run() -> None:
         loop, flushed_again = asyncio.get_running_loop(), asyncio.Event()
 
-        def flush_rolled(now_ms: int, most: int) -> int:
+        def flush_rolled(now_ms: int, most: int, path: str) -> int:
             rolled[0] = False
             flushes.append(most)
             if len(flushes) == 2:
                 loop.call_soon_threadsafe(flushed_again.set)
             return 1
 
-        def write_checkpoints() -> None:
+        def write_checkpoints(path: str) -> None:
             if len(flushes) == 1:
                 rolled[0] = True
                 asyncio.run_coroutine_threadsafe(look(), loop).result()

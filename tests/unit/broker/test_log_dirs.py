@@ -13,10 +13,11 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess, WireConnection
 
+from penstock.broker import Broker
 from penstock.broker.adoption import adopted
 from penstock.broker.ballast import Ballast
 from penstock.broker.folder import FolderError
-from penstock.broker.logdirs import LogDirs, partition_of
+from penstock.broker.logdirs import LogDirs, Placed, partition_of
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 
@@ -34,9 +35,11 @@ def test_new_partitions_go_to_the_folder_with_the_fewest(tmp_path: Path) -> None
     (paths[1] / "old-3").mkdir(parents=True)
     (paths[1] / "old-4").mkdir()
     dirs = LogDirs.open(paths, 1)
-    placed = {index: dirs.place(("new", index), new=True) for index in range(5)}
-    assert [log_dir.path.name for log_dir in placed.values() if log_dir] == ["a", "c", "a", "c", "a"]
-    found = dirs.place(("old", 3), new=False)
+    assert not paths[2].exists(), "nothing is made before it is known what was there"
+    dirs.admit({}, {})
+    placed = [dirs.place(("new", index)) for index in range(5)]
+    assert [log_dir.path.name for log_dir in placed] == ["a", "c", "a", "c", "a"]
+    found = dirs.of(("old", 3))
     assert found is not None and found.path.name == "b"
     assert dirs.found() >= {("old", 3), ("old", 4)}
     dirs.close(clean=True)
@@ -48,9 +51,11 @@ def test_both_of_kafkas_identities_are_read_and_kept(tmp_path: Path) -> None:
     kraft = "version=1\nnode.id=7\ncluster.id=AAAA\ndirectory.id=BBBB\n"
     paths = [meta(tmp_path / "zk", zookeeper), meta(tmp_path / "kraft", kraft), tmp_path / "new"]
     dirs = LogDirs.open(paths, 7)
+    known = dirs.admit({}, {})
     assert {log_dir.folder.cluster_id for log_dir in dirs if log_dir.folder} == {"AAAA"}
     dirs.close(clean=True)
-    assert (paths[0] / "meta.properties").read_text() == zookeeper
+    given = (paths[0] / "meta.properties").read_text().removeprefix(zookeeper)
+    assert given == f"directory.id={next(iter(known))}\n"
     assert (paths[1] / "meta.properties").read_text() == kraft
     assert "cluster.id=AAAA" in (paths[2] / "meta.properties").read_text()
 
@@ -76,12 +81,14 @@ def test_a_folder_that_can_not_be_used_is_offline_but_for_the_first(tmp_path: Pa
     with pytest.raises(FolderError, match="can't be used"):
         LogDirs.open([tmp_path / "file", tmp_path / "good"], 1)
     dirs = LogDirs.open([tmp_path / "good", tmp_path / "file"], 1)
+    dirs.admit({}, {})
     assert [log_dir.offline for log_dir in dirs] == [False, True]
-    assert dirs.place(("t", 0), new=False) is None  # It may lie in the other one.
-    assert dirs.place(("t", 1), new=True) is not None
+    dirs.settle({("t", 0): Placed(bytes(15) + b"1", "")}, set())
+    assert dirs.of(("t", 0)) is None and ("t", 0) in dirs.missing  # It may lie in the other one.
+    assert dirs.place(("t", 1)).path.name == "good"
     next(iter(dirs)).error = "it failed"
     with pytest.raises(KafkaError, match="no log folder works"):
-        dirs.place(("t", 2), new=True)
+        dirs.place(("t", 2))
     dirs.close(clean=True)
     assert not (tmp_path / "good" / ".kafka_cleanshutdown").exists()
 
@@ -92,11 +99,30 @@ def test_a_partition_in_two_folders_is_kept_once(tmp_path: Path) -> None:
         (tmp_path / name / "t-0" / "00000000000000000000.log").write_bytes(bytes(size))
     (tmp_path / "b" / f"t-0.{'0' * 32}-future").mkdir()
     dirs = LogDirs.open([tmp_path / "a", tmp_path / "b"], 1)
+    dirs.admit({}, {})
+    dirs.settle({("t", 0): Placed(bytes(15) + b"1", "")}, set())
     kept = dirs.of(("t", 0))
     assert kept is not None and kept.path.name == "b"
-    assert [path.name.endswith("-delete") for path in (tmp_path / "a").glob("t-0*")] == [True]
+    (other,) = (tmp_path / "a").glob("t-0*")
+    assert other.name.endswith("-stray") and (other / "00000000000000000000.log").stat().st_size == 10
     assert [path.name for path in (tmp_path / "b").glob("t-0*")] == ["t-0"]
     dirs.close(clean=True)
+
+
+def test_what_ends_like_a_deleted_partition_and_was_not_made_by_a_broker_stays(tmp_path: Path) -> None:
+    """The exact form is `<topic>-<partition>.<32 hex>-delete`, and a folder."""
+    data, hexes = tmp_path / "data", "0123456789abcdef" * 2
+    others = [f"notes.{'to-be-kept-until-the-end-of-year'}-delete", f"t-0.{hexes.upper()}-delete", f"notes.{hexes}-delete"]
+    for name in (*others, f"t-0.{hexes}-delete"):
+        (data / name).mkdir(parents=True)
+        (data / name / "precious").write_text("x")
+    (data / f"t-1.{hexes}-delete").write_text("a file")
+    (data / f"t-1.{hexes}-future").write_text("a file")
+    with Broker(data):
+        pass
+    assert all((data / name / "precious").exists() for name in others)
+    assert not (data / f"t-0.{hexes}-delete").exists()
+    assert (data / f"t-1.{hexes}-delete").exists() and (data / f"t-1.{hexes}-future").exists()
 
 
 def test_only_folders_with_a_log_are_partitions_of_kafka(tmp_path: Path) -> None:

@@ -222,6 +222,20 @@ def test_a_folder_without_an_id_gets_one_and_its_partitions_are_known_from_then_
     assert produce(broker, "kept", 1) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.parametrize("first", ["has one too", "has none"])
+def test_a_metadata_store_in_another_folder_is_not_left_unread(broker: BrokerProcess, first: str) -> None:
+    """`--data` and `log.dirs` may have changed places: the store that lies first isn't the one that was served."""
+    second = broker.data.with_name("second")
+    shutil.copy(broker.data / "metadata.db", second)
+    if first == "has none":
+        (broker.data / "metadata.db").unlink()
+    for way in ((), ("--adopt-topics",)):
+        answer = refused(*broker.command()[4:], *way)
+        assert answer.returncode == 1 and answer.stderr.count("\n") == 1
+        assert f"`{second}` holds a metadata store" in answer.stderr and f"put `{second}` first" in answer.stderr
+    assert (second / "metadata.db").exists()
+
+
 def test_a_copy_of_a_whole_folder_is_refused_beside_it(broker: BrokerProcess) -> None:
     second, copy = broker.data.with_name("second"), broker.data.with_name("copy")
     shutil.copytree(second, copy)

@@ -20,7 +20,7 @@ from patience import until
 
 from penstock.bench.wire import delete_topic
 from penstock.broker.ballast import Ballast
-from penstock.broker.logdirs import FUTURE, LogDir, LogDirs, beside
+from penstock.broker.logdirs import FUTURE, LogDir, LogDirs, Placed, beside, topic_id_in
 from penstock.broker.movestate import MoveState, Phase
 from penstock.broker.moving import BACK, PIECE_BYTES, SWAPPED, Copying, GivenUpError, Move
 from penstock.broker.topic import Topic
@@ -291,6 +291,10 @@ def test_of_two_folders_the_one_that_has_gone_on_stays(tmp_path: Path, order: st
         file.truncate(stale.stat().st_size + 1_000_000)
     names = ["living", "stale"] if order == "living first" else ["stale", "living"]
     dirs = LogDirs.open([tmp_path / name for name in names], 1)
+    dirs.admit({}, {})
+    topic_id = topic_id_in(log.folder)
+    assert topic_id is not None
+    dirs.settle({(log.topic, 0): Placed(topic_id, "")}, set())
     kept = dirs.of((log.topic, 0))
     dirs.close(clean=True)
     assert kept is not None and kept.path.name == "living"
