@@ -130,7 +130,7 @@ class LogDirs:
                 if twin is not None:
                     raise FolderError(
                         f"`{twin.path}` and `{path}` have the same directory.id: one is a copy of the other. Take the copy "
-                        "out of `log.dirs`, or, if it is to be a folder of its own, its `directory.id` out of its meta.properties"
+                        "out of `log.dirs`, or, to have it as a folder of its own, `directory.id` out of its meta.properties"
                     )
                 if log_dir.folder is not None:
                     cluster_id = log_dir.folder.cluster_id
@@ -164,7 +164,8 @@ class LogDirs:
             self._admit_one(log_dir, before if log_dir is not self._dirs[0] else "", holding)
         for one, path in missing.items():
             if holding.get(one):
-                lost = LogDir(Path(path), None, Ballast(Path(path), 0), "it was there before and isn't in `log.dirs` now", id=one)
+                why = "it was there before and isn't in `log.dirs` now"
+                lost = LogDir(Path(path), None, Ballast(Path(path), 0), why, id=one)
                 _tell_lost(lost, holding[one])
                 self._dirs.append(lost)
             else:
@@ -178,18 +179,25 @@ class LogDirs:
         if before and log_dir.folder is not None and held:
             _let_go(log_dir)
             log_dir.folder, log_dir.partitions = None, set()
-            log_dir.error = f"it was there before and is another folder now (`directory.id` {log_dir.id or 'none'}, not {before})"
+            here = log_dir.id or "none"
+            log_dir.error = f"it was there before and is another folder now (`directory.id` {here}, not {before})"
+            _tell_lost(log_dir, held)
         elif before and log_dir.error == NEW:
             is_there = log_dir.path.is_dir()
             log_dir.error = f"it was there before and is {'empty' if is_there else 'missing'} now: is its disk mounted?"
+            _tell_lost(log_dir, held)
         elif log_dir.error == NEW:
             made = _open(log_dir.path, self._node_id, self.first.cluster_id, log_dir.ballast)
-            log_dir.folder, log_dir.error, log_dir.partitions, log_dir.id = made.folder, made.error, made.partitions, made.id
+            log_dir.folder, log_dir.error, log_dir.partitions, log_dir.id = (
+                made.folder,
+                made.error,
+                made.partitions,
+                made.id,
+            )
         if log_dir.folder is not None:
             log_dir.id = log_dir.folder.take_id()
         elif before:
             log_dir.id = before
-            _tell_lost(log_dir, held)
 
     def _find(self) -> None:
         """Where each partition is seen first. `settle` knows better."""
@@ -229,6 +237,8 @@ class LogDirs:
             holders = [log_dir for log_dir in self.online if key in log_dir.partitions]
             if home is not None and home.offline:
                 self._where[key] = home
+                if key in unmade:
+                    self.unmade.add(key)
             elif home is not None and holders == [home]:
                 continue
             elif (kept := self._choose(key, topic_id, home, holders)) is not None:
@@ -245,7 +255,9 @@ class LogDirs:
         """Of the folders that hold a partition, the one that is served; the others set theirs aside. None: none holds it."""
         ids = {log_dir.path: topic_id_in(log_dir.holds(key)) for log_dir in holders}
         # A log of before Kafka 2.8 has no id. Where it isn't expected it may be anybody's.
-        copies = [one for one in holders if ids[one.path] == topic_id or (ids[one.path] is None and home in (None, one))]
+        copies = [
+            one for one in holders if ids[one.path] == topic_id or (ids[one.path] is None and home in (None, one))
+        ]
         if not copies:
             return None
         kept = home if home is not None and home in copies else _source(key, copies) or reduce(_later(key), copies)
@@ -256,7 +268,9 @@ class LogDirs:
             log_dir.partitions.discard(key)
             if log_dir in copies and _copied_from(log_dir, key) == kept.id:
                 log_dir.holds(key).rename(beside(log_dir, key, DELETED))
-                _log.info("topic=%s partition=%d: its move to %s was cut short; it lies in %s", *key, log_dir.path, kept.path)
+                _log.info(
+                    "topic=%s partition=%d: its move to %s was cut short; it lies in %s", *key, log_dir.path, kept.path
+                )
             elif log_dir in copies:
                 stray = beside(log_dir, key, STRAY)
                 log_dir.holds(key).rename(stray)
@@ -271,14 +285,19 @@ class LogDirs:
     def _tell_given_up(self, placed: Mapping[Key, Placed]) -> None:
         if not self._given_up:
             return
-        lost = sorted(key for key in self.unmade if placed[key].directory in self._given_up | {""})
+        given_up = {*self._given_up, ""}
+        lost = sorted(key for key in self.unmade if placed[key].directory in given_up)
         moved = sorted(key for key, one in placed.items() if one.directory in self._given_up and key not in self.unmade)
         back = [key for key in moved if (here := self._where.get(key)) is not None and here.id not in self._given_up]
         if not lost and not back and self._given_up <= {log_dir.id for log_dir in self._dirs}:
-            raise FolderError("the log folder to forget is there and holds all its partitions: start without `--forget-log-dir`")
+            raise FolderError(
+                "the log folder to forget is there and holds all its partitions: start without `--forget-log-dir`"
+            )
         _log.warning("given up: %d partitions begin anew, empty (%s)", len(lost), some(lost))
         if back:
-            _log.warning("%d partitions of that folder have a copy in another one, which serves (%s)", len(back), some(back))
+            _log.warning(
+                "%d partitions of that folder have a copy in another one, which serves (%s)", len(back), some(back)
+            )
 
     def found(self) -> set[Key]:
         """Every partition that lies in a folder that works."""

@@ -144,8 +144,7 @@ class Copying:
         """Let the copy take the partition's name, and rename the old folder away."""
         self.doing = "renaming its folders"
         key, target = self.move.key, self.move.target
-        (self.move.future / MOVING).write_text(self.move.source.id, encoding="ascii")
-        sync_folder(self.move.future)
+        self._mark(self.move.future)
         self.move.future.rename(target.holds(key))
         failpoint(NAMED)
         sync_folder(target.path)
@@ -164,6 +163,8 @@ class Copying:
         self.doing = "renaming its folders back"
         key, target = self.move.key, self.move.target
         if self._gone is not None:
+            with contextlib.suppress(OSError):  # Without it the copy is only set aside, should a crash come.
+                self._mark(target.holds(key))
             self._gone.rename(self.move.source.holds(key))
             self._gone, self.moved = None, False
             sync_folder(self.move.source.path)
@@ -171,6 +172,11 @@ class Copying:
         if not self.move.future.exists():
             target.holds(key).rename(self.move.future)
             sync_folder(target.path)
+
+    def _mark(self, copy: Path) -> None:
+        """Say that a copy wasn't opened, and which folder has all its batches."""
+        (copy / MOVING).write_text(self.move.source.id, encoding="ascii")
+        sync_folder(copy)
 
     def clear(self) -> None:
         """Remove what isn't the partition: the old files, or the copy. What is left of them goes with the next start."""

@@ -67,7 +67,8 @@ class TopicLogs:
 
     async def make_unmade(self, topic: Topic) -> None:
         """Make the partitions of an announced topic that have a place and never had a log there, or have none any more."""
-        states = [state for state in topic.partitions if (topic.name, state.index) in self._dirs.unmade]
+        unmade = [state for state in topic.partitions if (topic.name, state.index) in self._dirs.unmade]
+        states = [state for state in unmade if not state.offline]
         try:
             await self.make(topic, states)
         except (OSError, ValueError, KafkaError) as error:
@@ -233,8 +234,12 @@ class TopicLogs:
 
     def place(self, topic: Topic, states: Sequence[PartitionState]) -> None:
         """Choose the log folders of new partitions. Raises KafkaError."""
-        for state in states:
-            state.directory = self._dirs.place((topic.name, state.index)).id
+        try:
+            for state in states:
+                state.directory = self._dirs.place((topic.name, state.index)).id
+        except KafkaError:
+            self.displace(topic, states)
+            raise
 
     def displace(self, topic: Topic, states: Sequence[PartitionState]) -> None:
         """Take that back: nothing was made."""
@@ -242,14 +247,16 @@ class TopicLogs:
             self._dirs.drop((topic.name, state.index))
 
     async def make(self, topic: Topic, states: Sequence[PartitionState]) -> None:
-        """Make and open the logs of new partitions, which have their places (`place`). One sync of each folder is enough for all their names: what was
-        acknowledged survives kill -9 in any case. Raises OSError, ValueError, KafkaError."""
+        """Make and open the logs of new partitions, which have their places (`place`). One sync of each folder is enough for
+        all their names: what was acknowledged survives kill -9 in any case. Raises OSError, ValueError, KafkaError."""
         settings = log_config(self._config, topic.configs)
         jobs = []
         for state in states:
             log_dir = self._dirs.of((topic.name, state.index))
             if log_dir is None or log_dir.offline:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log folder of {topic.name}-{state.index} is offline")
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"the log folder of {topic.name}-{state.index} is offline"
+                )
             jobs.append(Job(topic, state, log_dir, settings))
         await each(self._executor, self._make_one, jobs)
         loop = asyncio.get_running_loop()

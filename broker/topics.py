@@ -535,7 +535,7 @@ class Topics:
         return topics
 
     async def _adopt(self) -> list[Topic]:
-        """The topics that lie in the folders. Partitions in between that no folder holds were another broker's, and are made."""
+        """The topics that lie in the folders. What no folder holds of their partitions was another broker's, and is made."""
         found = await asyncio.get_running_loop().run_in_executor(self._executor, adopted, self._dirs)
         operations: list[Operation] = [Create(paths.TOPICS, parents=True)]
         topics = []

@@ -119,7 +119,8 @@ class Logs(LogTable):
 
     def flush_rolled(self, now_ms: int, most: int = ..., path: str | None = None) -> int:
         """Flush the segments that were sealed a second ago or earlier, so that recovery believes them, of at most so many
-        logs, all of one log folder if its path is given; answers of how many. `folder_states` says whether there are others. Slow."""
+        logs, all of one log folder if its path is given; answers of how many. `folder_states` says whether there are
+        others. Slow."""
 
     def give_back_idle(self) -> int:
         """Cut the files of logs that had no append since the last call to their batches: a log that grows fast has blocks

@@ -112,7 +112,11 @@ def test_a_partition_in_two_folders_is_kept_once(tmp_path: Path) -> None:
 def test_what_ends_like_a_deleted_partition_and_was_not_made_by_a_broker_stays(tmp_path: Path) -> None:
     """The exact form is `<topic>-<partition>.<32 hex>-delete`, and a folder."""
     data, hexes = tmp_path / "data", "0123456789abcdef" * 2
-    others = [f"notes.{'to-be-kept-until-the-end-of-year'}-delete", f"t-0.{hexes.upper()}-delete", f"notes.{hexes}-delete"]
+    others = [
+        f"notes.{'to-be-kept-until-the-end-of-year'}-delete",
+        f"t-0.{hexes.upper()}-delete",
+        f"notes.{hexes}-delete",
+    ]
     for name in (*others, f"t-0.{hexes}-delete"):
         (data / name).mkdir(parents=True)
         (data / name / "precious").write_text("x")
