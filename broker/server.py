@@ -3,8 +3,9 @@
 Start: log folders (lock, identity) -> listener bound (a port in use is found before any work) -> store ->
 broker registration and controller election -> topics (read; log folders held against those that there were; deleted ones'
 logs removed, every partition announced, the coordinators' logs opened) -> coordinators (their logs loaded) -> deletions
-finished -> network threads -> the other logs, those with the least to recover first; each serves as soon as it is open, the others
-answer what clients try again. It says that it serves when all are open, or after OPEN_FIRST_S when recovery takes longer.
+finished -> network threads -> the other logs, those with the least to recover first; each serves as soon as it is open,
+the others answer what clients try again. It says that it serves when all are open, or after OPEN_FIRST_S when recovery
+takes longer.
 
 Stop: network (no new requests, what is served is finished) -> moves (given up) -> handlers -> cleaner -> coordinators ->
 housekeeping -> disks -> aftercare -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) ->
