@@ -1,7 +1,7 @@
 """What a start does about the metadata store: open it, or say what is wrong with it and which ways there are on.
 
 A store that was there once (its mark is in `meta.properties`) and is missing, empty or damaged is refused: adopting the
-folders instead would give every topic other configs, and forget ACLs, quotas and producer ids. The operator chooses:
+folders instead would give every topic other configs, and forget quotas and SCRAM credentials. The operator chooses:
 `--restore-metadata` takes the newest backup, `--adopt-topics` begins anew with the topics that lie in the folders. Both set
 aside what was there and delete nothing.
 """
@@ -103,7 +103,7 @@ def _refuse_two(path: Path, folders: Sequence[Path]) -> None:
 def _refusal(path: Path, wrong: str, folders: Sequence[Path]) -> str:
     anew = (
         "`--adopt-topics` begins anew with the topics in the log folders, without their configs: retention and compaction "
-        "rest until you confirm these; ACLs, quotas and credentials are lost"
+        "rest until you confirm these; quotas and SCRAM credentials are lost"
     )
     sound = backups.found(folders)
     if not sound:

@@ -31,6 +31,7 @@ from penstock.broker.coordinators import Coordinators
 from penstock.broker.disks import Disks
 from penstock.broker.dispatch import Dispatch
 from penstock.broker.faults import Faults
+from penstock.broker.folder import META, DataFolder
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind
 from penstock.broker.logdirs import LogDirs
@@ -130,6 +131,7 @@ class Server:
         self._clean = all(log_dir.was_clean for log_dir in dirs.online)
         store = await open_store(dirs, self._way)
         self._undo.append(store.close)
+        await _check_cluster(store, dirs.first)
         threads = self.config["num.recovery.threads.per.data.dir"] * len(list(dirs))
         executor, opening = ThreadPoolExecutor(threads, "logs"), ThreadPoolExecutor(threads, "opening")
         self._undo.append(lambda: self._close_logs((executor, opening), dirs))
@@ -291,6 +293,19 @@ class Server:
 def log_dirs(data: Path, given: str | None) -> list[Path]:
     """The log folders in their order: `--data`, then those of the property `log.dirs` (commas between them)."""
     return [data, *(Path(word.strip()) for word in (given or "").split(",") if word.strip())]
+
+
+async def _check_cluster(store: Store, folder: DataFolder) -> None:
+    """Compare the cluster id in `meta.properties`, which has no checksum, with that in the store."""
+    if await store.exists(paths.CLUSTER_ID) is None:
+        content = json.dumps({"version": "1", "id": folder.cluster_id}).encode()
+        await store.create(paths.CLUSTER_ID, content, parents=True)
+    known = Fields.read(paths.CLUSTER_ID, (await store.get(paths.CLUSTER_ID))[0]).text("id")
+    if known != folder.cluster_id:
+        raise ServerError(
+            f"`{folder.path / META}` says cluster.id={folder.cluster_id}, the metadata store says {known}: the file is damaged "
+            f"or another cluster's; put `cluster.id={known}` into it if this store is the right one"
+        )
 
 
 async def _register(store: Store, node_id: int, listeners: Sequence[Listener]) -> int:

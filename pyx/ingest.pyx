@@ -348,7 +348,7 @@ cdef int take_wrapper(const LogConfig* config, uint8_t* p, BatchHeader* header, 
         out.rebuilt.swap(out.inner)
         out.inner.clear()
         return BATCH_OK
-    if header.magic == 0 or not found.dense or wanted != header.attributes & CODEC_MASK:
+    if header.magic == 0 or not found.dense or not found.common or wanted != header.attributes & CODEC_MASK:
         return wrap(config, header, wanted, found.count, found.max_timestamp, out)
     if header.max_timestamp != found.max_timestamp:
         message_set_timestamp(p, header.size, found.max_timestamp, False)

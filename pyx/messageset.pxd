@@ -34,6 +34,7 @@ cdef struct Inner:
     int64_t shift                               # to add to an inner message's own offset
     int64_t max_timestamp                       # of the messages themselves; -1 in magic 0
     bint dense                                  # their own offsets are 0, 1, ... count - 1
+    bint common                                 # every client's decoder reads the payload (codec.pxd)
 
 # The fields of a message that batch_parse has found whole. False: lengths that don't fill it.
 cdef bint message_read(const uint8_t* p, const BatchHeader* header, MessageView* out) noexcept nogil

@@ -9,7 +9,7 @@ from penstock.pyx.batch cimport (
     batch_parse, payload_fault,
 )
 from penstock.pyx.codec cimport (
-    CODEC_LZ4, bytes_grow, bytes_resize, codec_compress, codec_decompress, lz4_seal_header,
+    CODEC_LZ4, bytes_grow, bytes_resize, codec_compress, codec_decompress_judged, lz4_seal_header,
 )
 from penstock.pyx.crc cimport crc32_zlib
 from penstock.pyx.endian cimport get_i32, get_u32, put_i32, put_i64, put_u32
@@ -61,7 +61,7 @@ cdef inline uint32_t message_crc(const uint8_t* p, int64_t size) noexcept nogil:
 
 
 cdef int inflate(const BatchHeader* header, const MessageView* outer, size_t limit_bytes,
-                 vector[uint8_t]& scratch) noexcept nogil:
+                 vector[uint8_t]& scratch, bint* common) noexcept nogil:
     # A wrapper's set into `scratch`. Magic 0 has lz4 frames whose header checksum is wrong: made right in a copy.
     cdef vector[uint8_t] copy
     cdef const uint8_t* value = outer.value
@@ -80,7 +80,7 @@ cdef int inflate(const BatchHeader* header, const MessageView* outer, size_t lim
         if not lz4_seal_header(copy.data(), n, False):
             return BATCH_BAD_PAYLOAD
         value = copy.data()
-    return payload_fault(codec_decompress(codec, value, n, limit_bytes, scratch))
+    return payload_fault(codec_decompress_judged(codec, value, n, limit_bytes, scratch, common))
 
 
 cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_bytes, bint check_crc,
@@ -93,7 +93,7 @@ cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_
     cdef int fault = BATCH_OK
     if not message_read(p, header, &message):
         return BATCH_BAD_RECORDS
-    fault = inflate(header, &message, limit_bytes, scratch)
+    fault = inflate(header, &message, limit_bytes, scratch, &out.common)
     if fault != BATCH_OK:
         return fault
     out.data = scratch.data()

@@ -1,6 +1,7 @@
 """AlterConfigs: replace all configs of a topic, a group or of brokers at once. Versions 0-2.
 
-What is not named goes back to its default, which is why IncrementalAlterConfigs is the better way. See
+What is not named goes back to its default, which is why IncrementalAlterConfigs is the better way; but whether a
+topic's configs are confirmed stays as it was. See
 `broker/resources.py` for what can be altered; loggers only incrementally.
 """
 
@@ -8,6 +9,7 @@ from collections import Counter
 
 from penstock.broker.context import Call, Context
 from penstock.broker.resources import RESOURCES
+from penstock.broker.topicconfig import CONFIRMED, rests
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterConfigsRequest, AlterConfigsResponse
 
@@ -39,7 +41,7 @@ async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:
     resource = RESOURCES.get(asked.resource_type)
     if resource is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {asked.resource_type}")
-    resource.own(context, asked.resource_name)
+    own = resource.own(context, asked.resource_name)
     texts: dict[str, str] = {}
     for config in asked.configs:
         if config.value is None:
@@ -47,6 +49,9 @@ async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:
         texts[config.name] = config.value
     if len(texts) < len(asked.configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    if rests(own):
+        # Who alters one config so, as old clients do, hasn't confirmed the others.
+        texts.setdefault(CONFIRMED, own[CONFIRMED])
     resource.check(context, texts)
     if not validate_only:
         await resource.replace(context, asked.resource_name, texts)

@@ -279,7 +279,7 @@ def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path):
     assert json.loads(run("log", "verify", str(broker.data), "--json", code=1))["damage"][0]["file"] == str(log)
 
 
-def test_what_cannot_be_verified_is_not_called_sound(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_what_cannot_be_verified_is_not_called_sound(broker: BrokerProcess, tmp_path):
     run = runner(broker)
     run("topics", "create", "checked")
     run("produce", "checked", stdin="a\n")

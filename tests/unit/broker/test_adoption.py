@@ -139,13 +139,18 @@ def test_compaction_rests_until_an_adopted_topics_configs_are_confirmed(left: Br
     until(lambda: compact("kept"), "a compaction, once the configs are confirmed", left.log_text)
 
 
-def test_all_configs_at_once_confirm_them(left: BrokerProcess) -> None:
-    """AlterConfigs says what all of a topic's configs are, so nothing is left that nobody has confirmed."""
+def test_configs_that_are_replaced_are_confirmed_only_in_words(left: BrokerProcess) -> None:
+    """An old client alters one config by AlterConfigs, which replaces them all."""
     left.start()
-    resource = ConfigResource(ResourceType.TOPIC, "kept", set_config={"retention.ms": "-1"})
     client = admin(left)
+    resource = ConfigResource(ResourceType.TOPIC, "kept", set_config={"segment.bytes": "2000000"})
     client.alter_configs([resource])[resource].result(WAIT_S)
-    assert own_configs(left, "kept") == {"retention.ms": "-1"}
+    assert own_configs(left, "kept") == {"segment.bytes": "2000000", CONFIRMED: "false"}
+    until_retention_has_looked(left, "newer")
+    assert start_offset(left, "kept") == 0
+    resource = ConfigResource(ResourceType.TOPIC, "kept", set_config={"retention.ms": "-1", CONFIRMED: "true"})
+    client.alter_configs([resource])[resource].result(WAIT_S)
+    assert own_configs(left, "kept") == {"retention.ms": "-1", CONFIRMED: "true"}
     assert "the configs of topic=kept are confirmed" in left.log_text()
 
 

@@ -323,3 +323,16 @@ def test_an_altered_retention_holds_from_the_next_look(make_broker: Make) -> Non
         assert wire.ask(AlterConfigsRequest(resources=[resource]), 2).responses[0].error_code == 0
     until(lambda: start_offset(broker, "t") >= 20, "old segments to go", broker.log_text)
     assert end_offset(broker, "t") == 20
+
+
+def test_a_cluster_id_that_is_not_the_stores_is_refused(broker: BrokerProcess) -> None:
+    assert broker.stop() == 0
+    meta = broker.data / "meta.properties"
+    text = meta.read_text()
+    at = text.index("cluster.id=") + len("cluster.id=")
+    meta.write_text(text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :])
+    said = refused(*broker.command()[4:])
+    assert said.returncode == 1 and said.stderr.count("\n") == 1
+    assert f"put `cluster.id={text[at:].splitlines()[0]}`" in said.stderr
+    meta.write_text(text)
+    broker.start()

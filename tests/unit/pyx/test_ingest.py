@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,6 +67,20 @@ def refused(log: Log, data: bytes) -> int:
         log.append(data)
     assert log.offsets().log_end == end
     return int(caught.value.code)
+
+
+def test_a_wrapper_of_two_gzip_members_is_stored_as_one(make_log: Callable[..., Log]) -> None:
+    """librdkafka reads the first member only."""
+    both = pack_set(1, [Message(i, b"k", b"v%d" % i, NOW_MS) for i in range(2)])
+    half = len(both) // 2
+    value = gzip.compress(both[:half]) + gzip.compress(both[half:])
+    log = make_log()
+    assert log.append(pack(1, Message(1, None, value, NOW_MS, GZIP))) == 0
+    (wrapper,) = unpack(stored(log), 1)
+    inflate = zlib.decompressobj(31)
+    assert wrapper.value is not None
+    assert len(inflate.decompress(wrapper.value)) == len(both)
+    assert inflate.unused_data == b""
 
 
 @pytest.mark.parametrize("magic", [0, 1])
