@@ -184,7 +184,7 @@ class LogDirs:
             _tell_lost(log_dir, held)
         elif before and log_dir.error == NEW:
             is_there = log_dir.path.is_dir()
-            log_dir.error = f"it was there before and is {'empty' if is_there else 'missing'} now: is its disk mounted?"
+            log_dir.error = f"it was there before and is {'empty' if is_there else 'missing'} now (is its disk mounted?)"
             _tell_lost(log_dir, held)
         elif log_dir.error == NEW:
             made = _open(log_dir.path, self._node_id, self.first.cluster_id, log_dir.ballast)

@@ -75,7 +75,7 @@ def test_a_folder_that_is_away_takes_its_partitions_offline_and_brings_them_back
     assert produce(broker, "kept", 1) == ErrorCode.KAFKA_STORAGE_ERROR
     assert produce(broker, "other", 1) == 0
     (said,) = errors(broker, at)
-    assert f"log_dir={second} is offline" in said and "it was there before and is" in said
+    assert f"log_dir={second} is offline: it was there before and is" in said
     assert f"--forget-log-dir {second}" in said
     with WireConnection(broker.bootstrap) as wire:
         answer = wire.ask(DescribeLogDirsRequest(topics=None), 4)
