@@ -440,6 +440,8 @@ cdef class Logs(LogTable):
                 else:
                     flush_log(led.p, False, now_ms, False)
                 pthread_mutex_unlock(&led.p.upkeep)
+            if led.p.flush_at_ms != 0:
+                atomic_store32(&led.folder.shared.rolled, 1)     # what was sealed later has to rest on
             done += 1
             self._flush_from[path] = first + i + 1     # each has its turn, however often another rolls
         return done
