@@ -27,6 +27,7 @@ MODULES: dict[str, list[str]] = {
     "rewrite": [],
     "descriptors": [],
     "room": [],
+    "damage": [],
     "segment": [],
     "producerstate": [],
     "swap": [],

@@ -1,4 +1,4 @@
-"""`penstock log`: look into log folders. It only reads, so a running broker is no obstacle."""
+"""`penstock log`: look into log folders, which a running broker is no obstacle to, and repair those of a stopped one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from rich.progress import Progress
 
 from penstock.broker.folder import META
 from penstock.broker.logfiles import read_file
+from penstock.broker.logrepair import Repaired, RepairError, repair
 
 FILES = (".log", ".index", ".timeindex", ".txnindex", ".checks", ".snapshot", ".sequences")
 
 
 @click.group("log")
 def command() -> None:
-    """Look into the files of logs: segments, indexes, snapshots, checkpoints.
+    """Look into the files of logs (segments, indexes, snapshots, checkpoints), and repair damaged ones.
 
     Example: penstock log dump data/flights-0 --records
     """
@@ -78,6 +79,38 @@ def verify(paths: Sequence[Path], as_json: bool) -> None:
         )
     if result["damage"]:
         raise SystemExit(1)
+
+
+@command.command("repair")
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path, exists=True))
+@click.option("--json", "as_json", is_flag=True, help="A JSON object for each damaged range.")
+def repair_folders(folders: Sequence[Path], as_json: bool) -> None:
+    """Mend partitions' folders that the broker doesn't open, as records in them are damaged or missing.
+
+    Restore the files from a copy if there is one. Else this moves the damaged bytes into files beside their segments and
+    says which offsets are lost; the log then goes on without them. The broker must be stopped.
+
+    Example: penstock log repair data/flights-0
+    """
+    for folder in folders:
+        try:
+            found = repair(folder)
+        except (RepairError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+        for one in found:
+            click.echo(json.dumps(one._asdict(), default=str) if as_json else _repaired(one))
+        if not found and not as_json:
+            click.echo(f"{folder}: nothing is damaged")
+
+
+def _repaired(one: Repaired) -> str:
+    lost = f"offsets {one.first_offset} to {one.next_offset - 1} are lost"
+    if one.next_offset < 0:
+        lost = f"the log ends at offset {one.first_offset}"
+    elif one.next_offset <= one.first_offset:
+        lost = "no offset is lost"
+    bytes_ = f"; {one.size_bytes} bytes are now in {one.set_aside}" if one.set_aside is not None else ""
+    return f"{one.file} at {one.position}: {lost}{bytes_}"
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:

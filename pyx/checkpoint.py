@@ -208,7 +208,7 @@ class Checkpoints:
         """Take a partition's offsets. A log start that its first segment's name says isn't kept, as in Kafka."""
         with self._lock:
             before = self._offsets.get(key, NOTHING)
-            first_dirty = before.first_dirty if before.topic_id == topic_id else -1
+            first_dirty = before.first_dirty if before.topic_id in (topic_id, None) else -1
             start = log_start if log_start > first_segment else 0
             self._put(key, Offsets(topic_id, start, recovery_point, first_dirty))
 
@@ -351,13 +351,17 @@ class Checkpoints:
             return  # A folder that is new.
         ours = self._folder / OURS
         what = f"is damaged ({why})" if why else "is not there, as in a folder of Apache Kafka's"
+        # A log that was ever compacted has holes, whatever its topic's cleanup.policy is by now.
+        for key in read_checkpoint(self._folder / CLEANED):
+            if f"{key[0]}-{key[1]}" in held:
+                self._put(key, Offsets(None, first_dirty=0))
         try:
             if starts is None:
                 raise ValueError("it is not there")
             known = parse_checkpoint(starts)
             for key, offset in known.items():
                 if f"{key[0]}-{key[1]}" in held and offset > 0:
-                    self._put(key, Offsets(None, offset))
+                    self._put(key, self._offsets.get(key, NOTHING)._replace(log_start=offset))
             self._starts = set(known)
             then = f"log starts are those of `{STARTS}` where their logs don't contradict it"
         except ValueError as error:

@@ -1,7 +1,7 @@
 """What the index files of a segment should be (`.checks`): written beside them once nothing is appended any more.
 
     version i16 (1) | crc32c u32 of all that follows | base offset i64 | bytes of the .log i64 |
-    largest timestamp ms i64 (-1 none) | offset that has it i64 |
+    largest timestamp ms i64 (-1 none) | offset that has it i64 | next offset i64 |
     then for .index, .timeindex and .txnindex, 12 bytes each:  bytes i64 (0: there may be no file) | crc32c u32
 
 Kafka passes over the file and doesn't keep it up: one that names another size of the .log says nothing.
@@ -26,7 +26,8 @@ cdef enum:
     CHECKS_SIZE_AT = CHECKS_BASE_AT + 8
     CHECKS_TIMESTAMP_AT = CHECKS_SIZE_AT + 8
     CHECKS_TIMESTAMP_OFFSET_AT = CHECKS_TIMESTAMP_AT + 8
-    CHECKS_SUMS_AT = CHECKS_TIMESTAMP_OFFSET_AT + 8
+    CHECKS_NEXT_AT = CHECKS_TIMESTAMP_OFFSET_AT + 8
+    CHECKS_SUMS_AT = CHECKS_NEXT_AT + 8
     CHECKS_SUM = 12
     CHECKS_BYTES = CHECKS_SUMS_AT + CHECKS_INDEXES * CHECKS_SUM
 
@@ -35,6 +36,7 @@ cdef struct Checks:
     int64_t size
     int64_t max_timestamp
     int64_t max_timestamp_offset
+    int64_t next_offset
     IndexSum sums[CHECKS_INDEXES]
 
 # 0 or errno; what is written by half is removed.
@@ -49,6 +51,7 @@ cdef inline int checks_write(const Checks* checks, const char* path) noexcept no
     put_i64(data + CHECKS_SIZE_AT, checks.size)
     put_i64(data + CHECKS_TIMESTAMP_AT, checks.max_timestamp)
     put_i64(data + CHECKS_TIMESTAMP_OFFSET_AT, checks.max_timestamp_offset)
+    put_i64(data + CHECKS_NEXT_AT, checks.next_offset)
     for i in range(CHECKS_INDEXES):
         put_i64(data + CHECKS_SUMS_AT + i * CHECKS_SUM, checks.sums[i].size)
         put_u32(data + CHECKS_SUMS_AT + i * CHECKS_SUM + 8, checks.sums[i].crc)
@@ -76,6 +79,7 @@ cdef inline bint checks_read(Checks* checks, const char* path) noexcept nogil:
     checks.size = get_i64(data + CHECKS_SIZE_AT)
     checks.max_timestamp = get_i64(data + CHECKS_TIMESTAMP_AT)
     checks.max_timestamp_offset = get_i64(data + CHECKS_TIMESTAMP_OFFSET_AT)
+    checks.next_offset = get_i64(data + CHECKS_NEXT_AT)
     for i in range(CHECKS_INDEXES):
         checks.sums[i].size = get_i64(data + CHECKS_SUMS_AT + i * CHECKS_SUM)
         checks.sums[i].crc = get_u32(data + CHECKS_SUMS_AT + i * CHECKS_SUM + 8)

@@ -5,7 +5,7 @@ entry does, and the one before it. Batches carry their leader epochs, which only
 the first batch of each segment and the headers of those segments in which the epoch grew.
 """
 
-from penstock.pyx.recovery cimport LogState
+from penstock.pyx.logstate cimport LogState
 
 # Of a recovered log. One that is compacted has fewer batches than it had epochs.
 cdef bint epochs_agree(LogState* log) noexcept nogil

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from penstock.pyx.batch cimport BatchHeader, batch_last_offset
 from penstock.pyx.epochs cimport epochs_assign
 from penstock.pyx.index cimport INDEX_WRONG
-from penstock.pyx.recovery cimport LogState
+from penstock.pyx.logstate cimport LogState
 from penstock.pyx.segment cimport (
     WALK_BATCH, LogWalk, Segment, segment_find, segment_open, walk_begin, walk_next,
 )

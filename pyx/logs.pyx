@@ -23,8 +23,8 @@ from penstock.pyx.partitionlog cimport (
     NOT_LEADER_OR_FOLLOWER, PartitionLog, doubt_segment, folder_fail, folder_ran_full, is_offline,
 )
 from penstock.pyx.posix cimport (
-    EIO, ENOENT, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, atomic_store32, close, errno, free,
-    malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock, syncfs,
+    EIO, ENOENT, atomic_load32, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
+    syncfs,
 )
 from penstock.pyx.producerstate cimport ProducerEntry, producers_get
 from penstock.pyx.proof cimport prove_doubted
@@ -52,18 +52,6 @@ globals()["Appended"] = AppendedTo
 def room_end(int64_t batches_end):
     """How far zeros go that were written behind batches; see logs.pyi."""
     return room_bound(batches_end)
-
-
-# 0 or errno, of anything that couldn't be written since the last time.
-cdef int _sync_file_system(const char* path) noexcept nogil:
-    cdef int result = 0
-    cdef int fd = open_file(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)
-    if fd < 0:
-        return 0 if fd == -ENOENT or is_shortage(-fd) else -fd
-    if syncfs(fd) != 0:
-        result = errno
-    close(fd)
-    return result
 
 
 # How many of the n bytes are whole batches.
@@ -199,15 +187,16 @@ cdef class Logs(LogTable):
         cdef PartitionLog* p = led.p
         cdef int64_t offset = -1, timestamp = -1
         cdef int result
+        cdef int16_t error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         while True:
             with nogil:
-                result = partition_find_time(led.partition, timestamp_ms, &offset, &timestamp)
+                result = partition_find_time(led.partition, timestamp_ms, &offset, &timestamp, &error)
             if result != -INDEX_WRONG or not self._prove(led):
                 break
         if result == WALK_END:
             return None
         if result != WALK_BATCH:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, os.fsdecode(p.log.folder))
+            raise KafkaError(error, os.fsdecode(p.log.folder))
         return offset, timestamp
 
     def offset_for_timestamp(self, str topic, int partition, int64_t timestamp_ms):
@@ -484,26 +473,36 @@ cdef class Logs(LogTable):
         """Write out what is in memory and sync whole file systems; see logs.pyi."""
         cdef Led led
         cdef Folder folder
-        cdef int result
-        cdef bytes where
-        cdef const char* folder_path
+        cdef int fd, result
         with self.lock:
             every = list(self.led.values())
             folders = dict(self.folders)
-        for led in every:
-            with nogil:
-                pthread_mutex_lock(&led.p.upkeep)
-                settle_log(led.p)          # what fails here is written, and said, by its stop
-                pthread_mutex_unlock(&led.p.upkeep)
-        for path, folder in folders.items():
-            if atomic_load32(&folder.shared.failed):
-                continue
-            where = os.fsencode(path)
-            folder_path = PyBytes_AS_STRING(where)
-            with nogil:
-                result = _sync_file_system(folder_path)
-            if result != 0:
-                folder_fail(folder.shared, result)
+        opened = {}
+        try:
+            for path, folder in folders.items():
+                if atomic_load32(&folder.shared.failed):
+                    continue
+                try:
+                    opened[folder] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                except OSError as error:
+                    if not is_passing(error.errno) and error.errno != ENOENT:
+                        folder_fail(folder.shared, error.errno)
+            for led in every:
+                if led.folder not in opened:
+                    continue               # what can't be synced here is flushed, or fails, by its stop
+                with nogil:
+                    pthread_mutex_lock(&led.p.upkeep)
+                    settle_log(led.p)      # what fails here is written, and said, by its stop
+                    pthread_mutex_unlock(&led.p.upkeep)
+            for folder, held in opened.items():
+                fd = held
+                with nogil:
+                    result = errno if syncfs(fd) != 0 else 0
+                if result != 0:
+                    folder_fail(folder.shared, result)
+        finally:
+            for held in opened.values():
+                os.close(held)
 
     def flush_all(self):
         """Flush every log; see logs.pyi."""

@@ -33,6 +33,7 @@ cdef class LogTable(LogSetOwner):
     cdef dict folders                  # path -> Folder
     cdef readonly int news_fd
     cdef readonly object rebuilt_indexes       # segments whose index files were wrong
+    cdef readonly object damaged_segments      # those in which batches are missing or can't be read
 
     # Raises KafkaError for what isn't led, or isn't open.
     cdef Led find(self, str topic, int partition)

@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 from penstock.pyx.partition import LogSetOwner
 
+class DamagedLogError(ValueError):
+    """Records of a log that were acknowledged can't be read, or are missing; the text says which, and what to do. Nothing
+    was changed."""
+
 class Recovered(NamedTuple):
     log_start: int
     log_end: int
@@ -43,8 +47,9 @@ class LogTable(LogSetOwner):
         """Open (or create, if it is `new`) the log `<folder>/<topic>-<partition>` and take the lead. Slow.
 
         `folder` is the log.dir. clean: the broker was stopped cleanly (its marker file was there), so the log isn't walked.
-        If the partition is led already, only the leader epoch is raised. Raises OSError when the folder can't be used
-        (FileNotFoundError: it isn't there, and isn't new), ValueError for a name, id or config that is wrong.
+        If the partition is led already, only the leader epoch is raised. Raises DamagedLogError when records that
+        were acknowledged are missing or can't be read, OSError when the folder can't be used (FileNotFoundError: it isn't
+        there, and isn't new), ValueError for a name, id or config that is wrong.
         """
 
     def announce(self, topic: str, topic_id: bytes, partition: int, offline: bool = False) -> None:
@@ -72,6 +77,10 @@ class LogTable(LogSetOwner):
     @property
     def rebuilt_indexes(self) -> int:
         """Segments whose index files were missing or wrong and were rebuilt from the batches; each was a line in the log."""
+
+    @property
+    def damaged_segments(self) -> int:
+        """Segments in which batches are missing or can't be read; each was a line in the log, or is why a log isn't open."""
 
     @property
     def news_fd(self) -> int:

@@ -12,9 +12,13 @@ from pathlib import Path
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
+from penstock.pyx.damage cimport Damage
 from penstock.pyx.epochs cimport epochs_cut_start
 from penstock.pyx.files cimport made, wall_ms
 from penstock.pyx.logconfig cimport LogConfig, config_flushes, read_config
+from penstock.pyx.logstate cimport (
+    NOTE_CUT, NOTE_EPOCHS, NOTE_REBUILT, NOTE_ROTTEN, NOTE_SNAPSHOT, NOTE_UNREADABLE, Note,
+)
 from penstock.pyx.partition cimport (
     LogSetOwner, Partition, logset_add, logset_count_flushing, logset_remove, partition_new, partition_release,
 )
@@ -25,7 +29,7 @@ from penstock.pyx.partitionlog cimport (
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_store32, close, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from penstock.pyx.recovery cimport NOTE_EPOCHS, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, Note, RecoveryReport
+from penstock.pyx.recovery cimport LOG_DAMAGED, RecoveryReport
 from penstock.pyx.upkeep cimport close_log, halt_log, open_log, raise_epoch
 
 from penstock import log
@@ -148,7 +152,35 @@ cdef dict _SENTENCES = {
         logging.WARNING,
         "{folder}/leader-epoch-checkpoint was missing or wrong: it is written anew from the batches",
     ),
+    NOTE_ROTTEN: (
+        logging.ERROR,
+        "{stem}.log holds no batch at byte {position}, where one was written: whoever reads there is answered "
+        "CORRUPT_MESSAGE. Restore the file; or stop the broker and run `penstock log repair {folder}`, which says what "
+        "is lost",
+    ),
+    NOTE_CUT: (
+        logging.WARNING,
+        "{stem}.log had no whole batch from byte {position} on, as a write that was cut short leaves it: those bytes "
+        "are now in {stem}.log.cut-{position}",
+    ),
 }
+
+
+class DamagedLogError(ValueError):
+    """Records that were acknowledged can't be read; the text says which, and what to do."""
+
+
+cdef object _what_is_damaged(str folder, const Damage* damage):
+    file = f"{folder}/{damage.base_offset:020d}.log"
+    if damage.next_offset > damage.first_offset:
+        lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read"
+    else:
+        lost = f"offsets from {damage.first_offset} on are missing or can't be read"
+    return (
+        f"{file} is damaged at byte {damage.position}, and {lost}; what follows is there. Nothing was changed. "
+        f"Restore the file from a copy and start again; or stop the broker and run `penstock log repair {folder}`, "
+        "which sets the damaged bytes aside, so that the log goes on without these records"
+    )
 
 
 def _remove_folder(folder):
@@ -167,6 +199,7 @@ cdef class LogTable(LogSetOwner):
         self.opening = set()
         self.folders = {}
         self.rebuilt_indexes = 0
+        self.damaged_segments = 0
         self.news_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __dealloc__(self):
@@ -299,9 +332,14 @@ cdef class LogTable(LogSetOwner):
             p.log.log_start = 0 if known.topic_id is None else known.log_start
             p.log.recovery_point = known.recovery_point
             p.log.index_interval_bytes = parsed.index_interval_bytes
-            p.log.dense = not parsed.cleanup_compact
+            # A log that was compacted before its topic's cleanup.policy was changed has holes, too.
+            p.log.dense = not parsed.cleanup_compact and known.first_dirty < 0
             with nogil:
                 result = open_log(p, leader_epoch, clean, &report)
+            if result == LOG_DAMAGED:
+                with self.lock:
+                    self.damaged_segments += 1
+                raise DamagedLogError(_what_is_damaged(path, &report.damage))
             if result != 0:
                 raise_os(result, path)
             self._check_start(led, known, &report)
@@ -357,9 +395,9 @@ cdef class LogTable(LogSetOwner):
             level, sentence = _SENTENCES[notes[i].kind]
             stem = f"{folder}/{notes[i].offset:020d}"
             _log.log(level, "%s", sentence.format(folder=folder, stem=stem, position=notes[i].position))
-            if notes[i].kind == NOTE_REBUILT:
-                with self.lock:
-                    self.rebuilt_indexes += 1
+            with self.lock:
+                self.rebuilt_indexes += notes[i].kind == NOTE_REBUILT
+                self.damaged_segments += notes[i].kind == NOTE_ROTTEN
 
     cdef object note(self, Led led):
         with self.lock:

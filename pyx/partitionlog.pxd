@@ -17,7 +17,7 @@ from penstock.pyx.posix cimport (
     pthread_mutex_unlock,
 )
 from penstock.pyx.producerstate cimport producers_first_open
-from penstock.pyx.recovery cimport LogState
+from penstock.pyx.logstate cimport LogState
 from penstock.pyx.segment cimport DeletedFile, Segment
 
 cdef enum:

@@ -6,14 +6,13 @@ from penstock.pyx.batch cimport BatchHeader, batch_last_offset
 from penstock.pyx.endian cimport get_i32, get_i64
 from penstock.pyx.files cimport read_whole
 from penstock.pyx.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_is_right, index_sum
+from penstock.pyx.logstate cimport NOTE_REBUILT, NOTE_UNREADABLE, LogState, note
 from penstock.pyx.partitionlog cimport PartitionLog, doubt_segment
 from penstock.pyx.posix cimport (
     EAGAIN, ENOENT, atomic_store32, dup, errno, memcmp, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.producerstate cimport producers_clear, producers_first_open
-from penstock.pyx.recovery cimport (
-    NOTE_REBUILT, NOTE_UNREADABLE, LogState, note, recover_indexes, recover_more,
-)
+from penstock.pyx.recovery cimport recover_indexes, recover_more
 from penstock.pyx.segment cimport (
     WALK_BATCH, LogWalk, Segment, segment_last_time, segment_new, segment_newest_is_there, segment_open,
     segment_release, segment_retain, segment_take_indexes, segment_view_indexes, segment_write_checks,

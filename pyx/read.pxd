@@ -47,7 +47,7 @@ cdef int16_t partition_aborted(
     Partition* p, int64_t from_offset, int64_t to_offset, vector[AbortedTxn]& out
 ) noexcept nogil
 # The first record whose timestamp is at or above the wanted one: WALK_BATCH, WALK_END (none), -INDEX_WRONG when a
-# segment is `doubted` now, or what failed.
+# segment is `doubted` now, or what failed: then `error` says Kafka's code.
 cdef int partition_find_time(
-    Partition* p, int64_t timestamp_ms, int64_t* offset, int64_t* timestamp
+    Partition* p, int64_t timestamp_ms, int64_t* offset, int64_t* timestamp, int16_t* error
 ) noexcept nogil

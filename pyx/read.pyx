@@ -7,16 +7,16 @@ from penstock.pyx.batch cimport BatchHeader
 from penstock.pyx.endian cimport get_i64
 from penstock.pyx.files cimport is_passing
 from penstock.pyx.index cimport INDEX_WRONG
+from penstock.pyx.logstate cimport NOTE_ROTTEN, LogState, note
 from penstock.pyx.partition cimport ISOLATION_COMMITTED, wake_reactors
 from penstock.pyx.partitionlog cimport (
-    KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, PartitionLog, doubt_segment, end_of, fail_log,
-    is_offline, log_of, tell_doubt,
+    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, PartitionLog, doubt_segment,
+    end_of, fail_log, is_offline, log_of, tell_doubt,
 )
-from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
-from penstock.pyx.recovery cimport LogState
+from penstock.pyx.posix cimport atomic_store32, pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.segment cimport (
-    WALK_BATCH, WALK_COLD, WALK_END, BatchPlace, Segment, segment_aborts, segment_bound, segment_expected, segment_find,
-    segment_find_time, segment_open, segment_release, segment_retain,
+    WALK_BATCH, WALK_COLD, WALK_END, WALK_GARBAGE, BatchPlace, Segment, segment_aborts, segment_bound,
+    segment_expected, segment_find, segment_find_time, segment_open, segment_release, segment_retain,
 )
 from penstock.pyx.txnindex cimport (
     TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
@@ -97,15 +97,27 @@ cdef inline bint _is_settled(const Segment* s) noexcept nogil:
     return s.proved or s.unprovable
 
 
-# After a read that failed with -errno: a disk that gives EIO takes its whole folder offline, as in Kafka.
-cdef void _note_failure(PartitionLog* p, int result) noexcept nogil:
-    cdef uint64_t wake
-    if result >= 0 or is_passing(-result):
-        return
+# Without the lock: what a reader is told when a read of a segment has failed with a WalkResult or -errno. Bytes that
+# are no batch are said once, and by CORRUPT_MESSAGE, of which clients tell their users; a disk that gives EIO takes its
+# whole folder offline, as in Kafka. Files of a log that was stopped may have another name, or be gone.
+cdef int16_t _failed(PartitionLog* p, Segment* s, int64_t position, int result) noexcept nogil:
+    cdef uint64_t wake = 0
+    cdef int16_t error = KAFKA_STORAGE_ERROR
     pthread_mutex_lock(&p.lock)
-    wake = fail_log(p, -result)
+    if p.stopped:
+        error = NOT_LEADER_OR_FOLLOWER
+    elif result == WALK_GARBAGE:
+        error = CORRUPT_MESSAGE
+        if not s.rotten:
+            s.rotten = True
+            note(&p.log, NOTE_ROTTEN, s.base_offset, position)
+            atomic_store32(&p.doubted, 1)
+            tell_doubt(p)
+    elif result < 0 and not is_passing(-result):
+        wake = fail_log(p, -result)
     pthread_mutex_unlock(&p.lock)
     wake_reactors(<Partition*>p, wake)
+    return error
 
 
 cdef int16_t partition_read(
@@ -167,10 +179,11 @@ cdef int16_t _read(
             _doubt(p, reach.segment)
             segment_release(reach.segment)
             return NOT_LEADER_OR_FOLLOWER
-        segment_release(reach.segment)
         if result != WALK_END:
-            _note_failure(p, result)
-            return KAFKA_STORAGE_ERROR
+            error = _failed(p, reach.segment, position, result)
+            segment_release(reach.segment)
+            return error
+        segment_release(reach.segment)
         if reach.next_offset <= offset or reach.next_offset >= reach.end:
             return 0                   # holes up to the end of what may be read
         offset = reach.next_offset     # compaction has left a hole at the segment's end
@@ -186,10 +199,11 @@ cdef int16_t _read(
     out.segment = reach.segment
     out.fd = segment_open(reach.segment, False)
     if out.fd < 0:
+        error = _failed(p, reach.segment, position, out.fd)
         read_release(out)
         out.fd = -1
         out.length = 0
-        return KAFKA_STORAGE_ERROR
+        return error
     out.position = position
     out.first_offset = header.base_offset
     out.next_offset = reach.end if reach.end < reach.next_offset else reach.next_offset
@@ -215,6 +229,7 @@ cdef int16_t partition_aborted(
     cdef AbortedTxn aborted
     cdef int64_t at_offset = from_offset, next_offset
     cdef int result
+    cdef int16_t error
     cdef bint last, done = False
     while not done:
         pthread_mutex_lock(&p.lock)
@@ -244,10 +259,11 @@ cdef int16_t partition_aborted(
             _doubt(p, s)
             segment_release(s)
             return NOT_LEADER_OR_FOLLOWER
-        segment_release(s)
         if result != 0:
-            _note_failure(p, -result)
-            return KAFKA_STORAGE_ERROR
+            error = _failed(p, s, 0, -result)
+            segment_release(s)
+            return error
+        segment_release(s)
         for i in range(entries.size() // TXNINDEX_ENTRY):
             entry = entries.data() + i * TXNINDEX_ENTRY
             if get_i64(entry + TXN_LAST_OFFSET_AT) >= from_offset and get_i64(entry + TXN_FIRST_OFFSET_AT) < to_offset:
@@ -263,7 +279,7 @@ cdef int16_t partition_aborted(
 
 
 cdef int partition_find_time(
-    Partition* partition, int64_t timestamp_ms, int64_t* offset, int64_t* timestamp
+    Partition* partition, int64_t timestamp_ms, int64_t* offset, int64_t* timestamp, int16_t* error
 ) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
     cdef size_t i
@@ -294,6 +310,8 @@ cdef int partition_find_time(
         result = segment_find_time(s, timestamp_ms, log_start, size, &may_inflate, offset, timestamp)
         if result == -INDEX_WRONG:
             _doubt(p, s)
+        elif result != WALK_END and result != WALK_BATCH:
+            error[0] = _failed(p, s, offset[0], result)
         segment_release(s)
         if result != WALK_END:
             return result

@@ -4,60 +4,37 @@ After a clean stop everything is believed that agrees with its checks (checks.px
 walked (headers), to find the log end. Index files that disagree, or that can't be right, are built again from the
 batches, and that is said. A segment without checks (Apache Kafka leaves none) isn't proved as yet: proof.pxd.
 After anything else, segments from the one that holds the recovery point on are walked whole: each batch's length,
-header, checksum and offset are checked, the file is cut at the first byte that isn't part of a right batch (an
-unwritten tail reads as zeros, garbage, half a batch, an offset that doesn't follow), later segments are removed, and
-their indexes are rebuilt. Producer states come from the newest valid snapshot at or below the first offset that is
-walked; the batches between it and there are replayed by their headers.
+header, checksum and offset are checked, and their indexes are rebuilt. What a write that was cut short has left at the
+end (zeros, garbage, half a batch) is cut off; if it isn't zeros, a file beside the segment keeps it (damage.pxd). Bad
+bytes with right batches or segments behind them, or below the recovery point, are no such end: nothing is cut then, and
+the log isn't opened. Nor is one that was never compacted and lacks offsets between two batches or segments. Producer
+states come from the newest valid snapshot at or below the first offset that is walked; the batches between it and there
+are replayed by their headers.
 
-A batch's checksum doesn't cover its base offset and leader epoch. In the last segment of a log that isn't compacted an
-offset that leaves a hole is found all the same; a flipped leader epoch isn't, as in Kafka.
+A batch's checksum doesn't cover its base offset and leader epoch. In a log that was never compacted an offset that
+leaves a hole is found all the same; a flipped leader epoch isn't, as in Kafka.
 """
 
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
-from libcpp.vector cimport vector
 from penstock.pyx.batch cimport BatchHeader
-from penstock.pyx.epochs cimport EpochCache
-from penstock.pyx.producerstate cimport ProducerStates
+from penstock.pyx.damage cimport Damage
+from penstock.pyx.logstate cimport LogState
 from penstock.pyx.segment cimport Segment
 
-# What an operator should hear.
-cdef enum NoteKind:
-    NOTE_REBUILT = 0                   # index files of the segment at `offset` were wrong
-    NOTE_UNREADABLE = 1                # a batch of it, at `position`, can't be read
-    NOTE_SNAPSHOT = 2                  # the producer snapshot at `offset` can't be read
-    NOTE_EPOCHS = 3                    # leader-epoch-checkpoint was wrong
-
-cdef struct Note:
-    int kind
-    int64_t offset
-    int64_t position
-
-# The content of a partition's folder.
-cdef struct LogState:
-    string folder
-    vector[Segment*] segments          # by base offset; the last one is written; never empty once recovered
-    ProducerStates producers
-    EpochCache epochs
-    int64_t log_start
-    int64_t log_end
-    int64_t recovery_point             # all below it was flushed
-    int64_t index_interval_bytes
-    bint dense                         # nothing compacts it: there are no holes between its batches
-    vector[Note] notes
+cdef enum:
+    LOG_DAMAGED = 1 << 21              # where else an errno stands: the report's `damage` says what is wrong
 
 cdef struct RecoveryReport:
     int64_t batches_checked
     int64_t cut_bytes
+    Damage damage
     int64_t end_found                  # where right batches end, should that be before the log start
 
 # Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), dense,
-# index_interval_bytes. 0 or errno. After an error the segments that were made are in the list, for the caller to
-# release.
+# index_interval_bytes. 0, LOG_DAMAGED or errno. After an error the segments that were made are in the list, for
+# the caller to release.
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil
-
-cdef inline void note(LogState* log, int kind, int64_t offset, int64_t position) noexcept nogil:
-    log.notes.push_back(Note(kind, offset, position))
 
 # Walks the headers of the segment in `place` to `end` and fills its indexes anew; what it aborts follows from the
 # producer states at its start: of the newest snapshot, and of the batches of the segments in between. `good`: where

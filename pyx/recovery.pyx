@@ -1,15 +1,22 @@
 """Opening a log folder: see recovery.pxd."""
 
-from libc.stdint cimport int32_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.algorithm cimport binary_search, sort
+from libcpp.string cimport string
+from libcpp.vector cimport vector
 from penstock.pyx.batch cimport (
     CHECK_STORED, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
 )
+from penstock.pyx.damage cimport find_batch, set_aside
 from penstock.pyx.endian cimport get_i32
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
+from penstock.pyx.files cimport is_full
 from penstock.pyx.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_view
+from penstock.pyx.logstate cimport (
+    NOTE_CUT, NOTE_EPOCHS, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, LogState, note,
+)
 from penstock.pyx.posix cimport (
-    DIR, closedir, dirent, errno, ftruncate, opendir, readdir, stat, stat_path, strlen, strncmp, unlink,
+    DIR, closedir, dirent, errno, ftruncate, opendir, readdir, rename, stat, stat_path, strlen, strncmp, unlink,
 )
 from penstock.pyx.producerstate cimport (
     EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open, producers_get,
@@ -17,9 +24,9 @@ from penstock.pyx.producerstate cimport (
 )
 from penstock.pyx.room cimport room_is_zeros
 from penstock.pyx.segment cimport (
-    CHECKS_AGREE, CHECKS_DISAGREE, WALK_BATCH, WALK_END, LogWalk, segment_delete, segment_index_abort,
+    CHECKS_AGREE, CHECKS_DISAGREE, WALK_BATCH, WALK_END, LogWalk, Segment, segment_delete, segment_index_abort,
     segment_index_batch, segment_named_offset, segment_new, segment_open, segment_read_checks, segment_release,
-    segment_reset_indexes, segment_seal, segment_stem, segment_view_indexes, walk_begin, walk_next,
+    segment_reset_indexes, segment_rest, segment_seal, segment_stem, segment_view_indexes, walk_begin, walk_next,
 )
 from penstock.pyx.swap cimport swap_recover
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
@@ -149,7 +156,7 @@ cdef int _walk(
     cdef int64_t expected = s.base_offset if start == 0 else s.next_offset
     cdef int result
     cdef bint checks = (what & WALK_CHECKS) != 0
-    cdef bint dense = checks and log.dense and not s.sealed
+    cdef bint dense = checks and log.dense
     cdef int fd = segment_open(s, False)
     if fd < 0:
         return -fd
@@ -237,6 +244,47 @@ cdef bint _believe_indexes(LogState* log, Segment* s, bint whole) noexcept nogil
     return False
 
 
+# The offset after the last batch of a sealed segment that should end before `next_base`, from its last index entry on;
+# should that lead elsewhere, from the segment's start. `position`: where batches end. Below 0: -errno.
+cdef int64_t _next_offset(Segment* s, int64_t next_base, int64_t* position) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef const uint8_t* bytes
+    cdef size_t n
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef int result
+    cdef int64_t start = 0, next_offset
+    cdef string path = s.stem
+    cdef int fd = segment_open(s, False)
+    path.append(b".index")
+    if fd < 0:
+        return fd
+    if index_view(&s.index, path.c_str(), &entries, &n) == 0 and n >= INDEX_ENTRY:
+        start = get_i32(entries + n - 4)
+    while True:
+        next_offset = s.base_offset
+        walk_begin(&walk, fd, start, s.size, HEADER_CHUNK)
+        while True:
+            result = walk_next(&walk, &header, &bytes, False)
+            if result != WALK_BATCH:
+                break
+            next_offset = batch_last_offset(&header) + 1
+        position[0] = walk.position
+        if result < 0:
+            return result
+        if start == 0 or next_offset == next_base:
+            return next_offset
+        start = 0
+
+
+cdef int _damaged(RecoveryReport* report, const Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
+    report.damage.base_offset = s.base_offset
+    report.damage.position = position
+    report.damage.first_offset = s.next_offset
+    report.damage.next_offset = next_offset
+    return LOG_DAMAGED
+
+
 # Finds the end of a segment that is believed, from its last index entry on. False: it isn't what its index says.
 cdef bint _find_end(Segment* s) noexcept nogil:
     cdef const uint8_t* entries
@@ -294,28 +342,80 @@ cdef void _first_timestamp(Segment* s) noexcept nogil:
         s.first_timestamp = header.max_timestamp
 
 
-cdef int _cut(Segment* s, int64_t good, int64_t end, RecoveryReport* report) noexcept nogil:
-    cdef int fd, room
+# The base offset of the first segment after that in `place` that has any bytes; -1: there is none.
+cdef int64_t _following(const LogState* log, size_t place) noexcept nogil:
+    cdef size_t i
+    for i in range(place + 1, log.segments.size()):
+        if log.segments[i].size > 0:
+            return log.segments[i].base_offset
+    return -1
+
+
+# Whether what lies behind the right bytes of a segment is what a write that was cut short leaves: then it may go. 0,
+# LOG_DAMAGED or errno; `room`: it is room ahead and nothing else.
+cdef int _judge_end(
+    LogState* log, size_t place, int64_t good, int64_t end, bint* room, RecoveryReport* report
+) noexcept nogil:
+    cdef Segment* s = log.segments[place]
+    cdef BatchHeader header
+    cdef int64_t following = _following(log, place), found
+    cdef int result, fd = -1
+    room[0] = False
+    if good < end:
+        fd = segment_open(s, False)
+        if fd < 0:
+            return -fd
+        result = room_is_zeros(fd, good, end)
+        if result < 0:
+            return -result
+        room[0] = result
+    if following >= 0 and log.dense and following > log.log_start:
+        return _damaged(report, s, good, following) if s.next_offset < following else 0
+    if good == end or room[0]:
+        return 0
+    result = find_batch(fd, good, end, s.next_offset, s.base_offset + 0x7fffffff, &header, &found)
+    if result == WALK_BATCH:
+        return _damaged(report, s, good, header.base_offset)
+    if result < 0:
+        return -result
+    if following >= 0 or s.next_offset < log.recovery_point or result != WALK_END:
+        return _damaged(report, s, good, following)
+    return 0
+
+
+cdef int _cut(
+    LogState* log, Segment* s, int64_t good, int64_t end, bint room, RecoveryReport* report
+) noexcept nogil:
+    cdef int fd, result
+    cdef bint kept = False
+    cdef string path = s.stem
     s.size = good
     if good == end:
         return 0
     fd = segment_open(s, False)
     if fd < 0:
         return -fd
-    room = room_is_zeros(fd, good, end)
-    if room < 0:
-        return -room
+    path.append(b".log")
+    if not room:
+        # A full disk doesn't keep the log from being opened: that nobody was told of what is cut is known.
+        result = set_aside(fd, path, good, end, &kept)
+        if result != 0 and not is_full(result):
+            return result
     if ftruncate(fd, good) != 0:
         return errno
     if not room:
         report.cut_bytes += end - good
+    if kept:
+        note(log, NOTE_CUT, s.base_offset, good)
     return 0
 
 
-# Walks a whole segment that isn't believed. 0 or errno.
+# Walks a whole segment that isn't believed. 0, LOG_DAMAGED or errno.
 cdef int _rebuild(
-    LogState* log, Segment* s, int64_t from_offset, int64_t now_ms, bint* was_cut, RecoveryReport* report
+    LogState* log, size_t place, int64_t from_offset, int64_t now_ms, bint* was_cut, RecoveryReport* report
 ) noexcept nogil:
+    cdef Segment* s = log.segments[place]
+    cdef bint room = False
     cdef int64_t good = 0
     cdef int64_t end = s.size
     cdef int result
@@ -327,18 +427,28 @@ cdef int _rebuild(
     if result != 0:
         s.size = end
         return result
-    was_cut[0] = good != end
-    return _cut(s, good, end, report)
+    result = _judge_end(log, place, good, end, &room, report)
+    if result != 0:
+        return result
+    was_cut[0] = good != end and _following(log, place) < 0
+    return _cut(log, s, good, end, room, report)
 
 
-# Segments after a cut, or whose first offset lies within the one before, hold nothing that can be believed.
+# Segments after a cut have nothing, or their first offset lies within the one before: what they have is set aside.
 cdef int _drop_from(LogState* log, size_t first, RecoveryReport* report) noexcept nogil:
     cdef Segment* s
     cdef int result = 0, error
+    cdef string path, aside
     while log.segments.size() > first:
         s = log.segments.back()
         log.segments.pop_back()
         report.cut_bytes += s.size
+        path = s.stem
+        path.append(b".log")
+        aside = path
+        aside.append(b".cut-0")
+        if s.size > 0 and rename(path.c_str(), aside.c_str()) == 0:
+            note(log, NOTE_CUT, s.base_offset, 0)
         error = segment_delete(s)
         segment_release(s)
         if error != 0:
@@ -422,9 +532,45 @@ cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, 
     return _walk(log, s, s.size, end, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, good, &unused)
 
 
+# Whether a segment that is believed ends where the next one begins. 0, LOG_DAMAGED or errno.
+cdef int _judge_border(LogState* log, size_t place, RecoveryReport* report) noexcept nogil:
+    cdef Segment* s = log.segments[place]
+    cdef int64_t next_base, next_offset = s.next_offset, position = s.size
+    if place + 1 == log.segments.size():
+        return 0
+    next_base = log.segments[place + 1].base_offset
+    s.next_offset = next_base          # reads go on here
+    if not log.dense or next_base <= log.log_start:
+        return 0
+    if not s.checked and not s.walked and s.size > 0:
+        next_offset = _next_offset(s, next_base, &position)
+        s.touched = False
+        segment_rest(s)                # thousands of them may be looked at
+    if next_offset < 0:
+        return <int>-next_offset
+    if next_offset >= next_base:
+        return 0
+    s.next_offset = next_offset
+    return _damaged(report, s, position, next_base)
+
+
+# The same for one whose headers were walked, up to `good`.
+cdef int _judge_walked(LogState* log, size_t place, int64_t good, RecoveryReport* report) noexcept nogil:
+    cdef Segment* s = log.segments[place]
+    cdef int64_t next_base
+    if not log.dense or place + 1 == log.segments.size():
+        return 0
+    next_base = log.segments[place + 1].base_offset
+    if next_base <= log.log_start or s.next_offset >= next_base:
+        return 0
+    return _damaged(report, s, good, next_base)
+
+
 # Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
-# headers.
-cdef int _believe(LogState* log, vector[int64_t]& snapshots, size_t count, int64_t now_ms) noexcept nogil:
+# headers. 0, LOG_DAMAGED or errno.
+cdef int _believe(
+    LogState* log, vector[int64_t]& snapshots, size_t count, int64_t now_ms, RecoveryReport* report
+) noexcept nogil:
     cdef size_t i
     cdef Segment* s
     cdef int64_t good = 0
@@ -433,14 +579,19 @@ cdef int _believe(LogState* log, vector[int64_t]& snapshots, size_t count, int64
     for i in range(count):
         s = log.segments[i]
         if _believe_indexes(log, s, False):
+            result = _judge_border(log, i, report)
+            if result != 0:
+                return result
             continue
         end = s.size
         s.size = 0
         result = _recover_indexes(log, snapshots, i, end, now_ms, &good)
         s.size = end
-        s.next_offset = log.segments[i + 1].base_offset if i + 1 < log.segments.size() else s.next_offset
+        if result == 0:
+            result = _judge_walked(log, i, good, report)
         if result != 0:
             return result
+        s.next_offset = log.segments[i + 1].base_offset if i + 1 < log.segments.size() else s.next_offset
         segment_seal(s)
         s.walked = True
         if good != end:
@@ -464,7 +615,7 @@ cdef int _walk_rest(
             return _drop_from(log, i, report)
         if i > 0:
             log.segments[i - 1].next_offset = s.base_offset    # reads go on here, should records be missing between
-        result = _rebuild(log, s, from_offset, now_ms, &was_cut, report)
+        result = _rebuild(log, i, from_offset, now_ms, &was_cut, report)
         if result != 0:
             return result
         if i + 1 < log.segments.size():
@@ -561,7 +712,7 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     believed = first
     if believed > 0 and believed == log.segments.size():
         believed -= 1                  # it was looked at just now
-    result = _believe(log, listing.snapshots, believed, now_ms)
+    result = _believe(log, listing.snapshots, believed, now_ms, report)
     if result != 0:
         return result
     if first < log.segments.size():

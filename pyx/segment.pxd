@@ -59,6 +59,8 @@ cdef struct Segment:
     bint unprovable                    # a batch can't be read: what the files say is all there is
     bint doubted                       # somebody waits for the proof; of the partition's lock, as the two above
     bint walked                        # this process has proved it by its batches
+    bint rotten                        # a reader came upon bytes that are no batch; of the partition's lock
+    int lost                           # errno of opening its files for those who read it when it was deleted; 0: none
     bint checked                       # the .checks file says what the segment is now
     int64_t ended_before               # transactions that began below it ended within the segment; -1: not known
     # Of consumers that came upon pages of it that weren't in memory; see output.pyx.
@@ -142,7 +144,8 @@ cdef int segment_write_indexes(Segment* s) noexcept nogil
 # What can't be written is missing, and the batches are asked again. `suffix`: .checks, or .checks.cleaned.
 cdef void segment_write_checks(Segment* s, const char* suffix) noexcept nogil
 # CHECKS_NONE: there are none, or they are of another size of the .log. CHECKS_AGREE: the segment is proved by them, if
-# its index files turn out to be what they say. CHECKS_DISAGREE: these have other sizes.
+# its index files turn out to be what they say. CHECKS_DISAGREE: these have other sizes. In both cases the next offset
+# is that of the checks, too.
 cdef int segment_read_checks(Segment* s) noexcept nogil
 # Whether all index files are what they should be, as far as that is known: 0, INDEX_WRONG or errno.
 cdef int segment_view_indexes(Segment* s) noexcept nogil
@@ -162,7 +165,8 @@ cdef int segment_flush_log(Segment* s, bint* fatal) noexcept nogil
 cdef void segment_rest(Segment* s) noexcept nogil
 # Closes the .log file alone, as its descriptor is needed; under the same conditions. Waits for nobody. False: it stays.
 cdef bint segment_close_file(Segment* s) noexcept nogil
-# Renames the files to `.deleted`, to be removed at due_ms. Open ones live on until they are released. 0 or errno.
+# Renames the files to `.deleted`, to be removed at due_ms. They are opened for whoever has a reference: that one reads
+# on until it is released. Nobody may take another one. 0 or errno.
 cdef int segment_retire(Segment* s, int64_t due_ms, vector[DeletedFile]& trash) noexcept nogil
 # Removes what is due. A file that can't be removed is passed over: the next start removes it.
 cdef void empty_trash(vector[DeletedFile]& trash, int64_t now_ms) noexcept nogil
@@ -181,8 +185,8 @@ cdef void segment_expect(Segment* s, const BatchPlace* next) noexcept nogil
 cdef bint segment_expected(Segment* s, int64_t offset, int64_t limit, BatchPlace* out) noexcept nogil
 # An offset that no record of the segment before `position` reaches, from the index; next_offset if it doesn't say.
 cdef int64_t segment_bound(Segment* s, int64_t position, int64_t next_offset) noexcept nogil
-# The first record whose timestamp is at or above the wanted one, at or after `from_offset`: WALK_*; -INDEX_WRONG; or
-# -errno.
+# The first record whose timestamp is at or above the wanted one, at or after `from_offset`: WALK_* (of WALK_GARBAGE,
+# `offset` is the position); -INDEX_WRONG; or -errno.
 # `may_inflate`: bytes that batches may be inflated to for it, counted down. A batch that would take more isn't opened:
 # its header says that it may have the record, so the answer is where it begins, and its largest timestamp.
 cdef int segment_find_time(

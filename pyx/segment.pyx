@@ -124,6 +124,7 @@ cdef int segment_open(Segment* s, bint create) noexcept nogil:
     if s.fd < 0:
         fd = open_file(_path(s, b".log").c_str(), O_RDWR | O_CLOEXEC | (O_CREAT if create else 0), FILE_MODE)
         if fd < 0:
+            fd = fd if s.lost == 0 else -s.lost
             pthread_mutex_unlock(&s.lock)
             return fd
         s.fd = fd
@@ -279,6 +280,7 @@ cdef void _write_checks(Segment* s, const char* suffix) noexcept nogil:
     checks.size = s.size
     checks.max_timestamp = s.max_timestamp
     checks.max_timestamp_offset = s.max_timestamp_offset
+    checks.next_offset = s.next_offset
     if (
         _sum_of(&s.index, &checks.sums[0])
         and _sum_of(&s.timeindex, &checks.sums[1])
@@ -312,6 +314,7 @@ cdef int segment_read_checks(Segment* s) noexcept nogil:
         return CHECKS_NONE
     if checks.base_offset != s.base_offset or checks.size != s.size:
         return CHECKS_NONE
+    s.next_offset = checks.next_offset
     if not (
         _has_size(s, b".index", checks.sums[0].size, False)
         and _has_size(s, b".timeindex", checks.sums[1].size, False)
@@ -486,11 +489,30 @@ cdef void segment_rest(Segment* s) noexcept nogil:
     pthread_mutex_unlock(&s.lock)
 
 
+# Under the segment's lock: whoever has a reference can go on when the paths lead nowhere. 0 or errno.
+cdef int _keep_open(Segment* s) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef size_t n
+    if s.fd < 0:
+        s.fd = open(_path(s, b".log").c_str(), O_RDWR | O_CLOEXEC)
+        if s.fd < 0:
+            s.fd = -1
+            return errno
+    # An index that can't be had, or is wrong, costs a walk; that aborted transactions are missing is noticed.
+    _offset_entries(s, &entries, &n)
+    index_view(&s.timeindex, _path(s, b".timeindex").c_str(), &entries, &n)
+    index_view(&s.txnindex, _path(s, b".txnindex").c_str(), &entries, &n)
+    return 0
+
+
 cdef int segment_retire(Segment* s, int64_t due_ms, vector[DeletedFile]& trash) noexcept nogil:
     cdef int i, result = 0
     cdef string path
     cdef DeletedFile gone
     gone.due_ms = due_ms
+    pthread_mutex_lock(&s.lock)
+    if atomic_load32(&s.refs) > 1:
+        s.lost = _keep_open(s)
     for i in range(FILES):
         path = _path(s, SUFFIXES[i])
         gone.path = path
@@ -499,6 +521,7 @@ cdef int segment_retire(Segment* s, int64_t due_ms, vector[DeletedFile]& trash) 
             trash.push_back(gone)
         elif errno != ENOENT:
             result = errno
+    pthread_mutex_unlock(&s.lock)
     return result
 
 
@@ -707,7 +730,7 @@ cdef int segment_find_time(
     cdef const uint8_t* bytes
     cdef size_t n
     cdef int result
-    cdef int64_t start, position, named_ms
+    cdef int64_t start, position = 0, named_ms
     cdef BatchHeader header
     cdef LogWalk walk
     cdef vector[uint8_t] scratch
@@ -722,6 +745,7 @@ cdef int segment_find_time(
         named_ms = -1
     result = segment_find(s, start, limit, False, &header, &position)
     if result != WALK_BATCH:
+        offset[0] = position
         return result
     if named_ms >= 0 and header.max_timestamp != named_ms and not s.walked:
         return -INDEX_WRONG
@@ -729,12 +753,14 @@ cdef int segment_find_time(
     while True:
         result = walk_next(&walk, &header, &bytes, False)
         if result != WALK_BATCH:
+            offset[0] = walk.position
             return result
         if header.max_timestamp < timestamp_ms or batch_last_offset(&header) < from_offset or header.record_count == 0:
             continue
         walk.position -= header.size
         result = walk_next(&walk, &header, &bytes, True)
         if result != WALK_BATCH:
+            offset[0] = walk.position
             return result
         if _record_at_time(bytes, &header, timestamp_ms, from_offset, scratch, may_inflate, offset, timestamp):
             return WALK_BATCH
@@ -747,6 +773,8 @@ cdef int segment_aborts(Segment* s, vector[uint8_t]& out) noexcept nogil:
     out.clear()
     pthread_mutex_lock(&s.lock)
     result = index_view(&s.txnindex, _path(s, b".txnindex").c_str(), &entries, &n)
+    if result == 0 and n == 0 and s.has_aborts:
+        result = INDEX_WRONG           # the file is gone: that is never taken for "none"
     if result == 0 and n > 0:
         out.assign(entries, entries + n)
     pthread_mutex_unlock(&s.lock)

@@ -1,10 +1,10 @@
 /* Preloaded into a broker: makes calls on files fail as a test says.
  *
  * FAULT_CTL names a control file, read at each call. A line is `CALL ERRNO SUBSTRING`: the call on a file whose path
- * contains SUBSTRING fails with that errno; `short` instead of an errno makes a write put only 7 bytes, `hang` a call
+ * contains SUBSTRING (`TAIL$`: ends with TAIL) fails with that errno; `short` instead of an errno makes a write put only 7 bytes, `hang` a call
  * wait for as long as the line is there, with a file of the control file's name and `.hangs` beside it. CALL is write
- * (write, pwrite, pwritev, posix_fallocate, open for creation), read (read, pread, preadv2, sendfile), direct (pread past
- * the page cache) or sync (fsync, fdatasync, syncfs).
+ * (write, pwrite, pwritev, posix_fallocate, open for creation), open (of a file that is there), read (read, pread,
+ * preadv2, sendfile), direct (pread past the page cache) or sync (fsync, fdatasync, syncfs).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,6 +25,12 @@
 
 static const char *control;
 
+static int fits(const char *path, const char *where) {
+    size_t n = strlen(where), m = strlen(path);
+    if (!n || where[n - 1] != '$') return strstr(path, where) != NULL;
+    return m >= n - 1 && !strncmp(path + m - (n - 1), where, n - 1);
+}
+
 static int rule(const char *call, const char *path) {
     char text[4096], verb[16], what[16], where[1024];
     if (!control && !(control = getenv("FAULT_CTL"))) return 0;
@@ -34,7 +40,7 @@ static int rule(const char *call, const char *path) {
     syscall(SYS_close, fd);
     text[n > 0 ? n : 0] = 0;
     for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        if (sscanf(line, "%15s %15s %1023s", verb, what, where) == 3 && !strcmp(verb, call) && strstr(path, where))
+        if (sscanf(line, "%15s %15s %1023s", verb, what, where) == 3 && !strcmp(verb, call) && fits(path, where))
             return strcmp(what, "short") ? strcmp(what, "hang") ? atoi(what) : HANG : SHORT;
     return 0;
 }
@@ -110,6 +116,10 @@ int open(const char *path, int flags, ...) {
         va_end(rest);
         int f = access(path, F_OK) ? rule("write", path) : 0;
         if (f > 0) { errno = f; return -1; }
+    } else {
+        int f = wait_out("open", path);
+        if (f > 0) { errno = f; return -1; }
     }
     return REAL(open)(path, flags, mode);
 }
+int open64(const char *path, int flags, ...) __attribute__((alias("open")));

@@ -16,6 +16,7 @@ import pytest
 from logs import NOW_MS, TOPIC_ID, batch
 
 from penstock.pyx.logs import Logs
+from penstock.pyx.logtable import DamagedLogError
 from penstock.pyx.rawbatch import marker, split
 
 TOPIC = "hurt"
@@ -163,6 +164,14 @@ def test_a_flipped_bit_in_each_byte(original: Original, damaged: Callable[..., S
         def flip(data: bytearray, position: int = position) -> None:
             data[position] ^= 1 << position % 8
 
+        follows = before + 1 < len(original.after) - 1
+        if 4 <= at < 8 and (at, position % 8) != (4, 7):
+            # The batch itself is right, but for an offset that leaves a hole, if the bit was none before.
+            follows = follows or not original.after[-1].batches[-1][at] & 1 << position % 8
+        if follows and at not in LEADER_EPOCH:
+            with pytest.raises(DamagedLogError):
+                damaged(changed(flip))
+            continue
         found = damaged(changed(flip))
         if at in LEADER_EPOCH:
             # No checksum covers it, and any epoch may be right: the batches stay, nothing else of them has changed.
@@ -217,13 +226,12 @@ def test_what_can_be_built_again_is(
     assert damaged(damage) == original.after[-1]
 
 
-def test_a_segment_in_the_middle_takes_the_later_ones_along(original: Original, damaged: Callable[..., State]) -> None:
+def test_a_segment_in_the_middle_is_not_given_up_for_lost(original: Original, damaged: Callable[..., State]) -> None:
     def damage(folder: Path) -> None:
         middle = sorted(folder.glob("*.log"))[1]
         data = bytearray(middle.read_bytes())
         data[len(data) // 2] ^= 1
         middle.write_bytes(data)
 
-    found = damaged(damage)
-    assert 0 < len(found.batches) < len(original.after[-1].batches)
-    assert found == original.after[len(found.batches)]
+    with pytest.raises(DamagedLogError, match="what follows is there"):
+        damaged(damage)

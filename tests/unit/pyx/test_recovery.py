@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -12,11 +13,12 @@ import zlib
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, Log, batch, delete_records
+from logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch, delete_records
 
+from penstock.broker.logrepair import repair
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.checkpoint import OURS
 from penstock.pyx.crc import crc32c
+from penstock.pyx.logtable import DamagedLogError
 from penstock.pyx.rawbatch import marker, split
 
 
@@ -94,6 +96,7 @@ def test_the_log_is_cut_at_the_first_bad_byte(tmp_path: Path, damage: str) -> No
     path = log.files(".log")[-1]
     data = path.read_bytes()
     raws = split(data)
+    first = raws[0].base_offset
     assert len(raws) > TAIL
     first_byte = len(data) - sum(raw.size_in_bytes for raw in raws[-TAIL:])
     ends = [0]
@@ -112,11 +115,18 @@ def test_the_log_is_cut_at_the_first_bad_byte(tmp_path: Path, damage: str) -> No
         }[damage]
         copy = log.snapshot(tmp_path / f"{damage}{at}")
         (copy.folder / path.name).write_bytes(left)
+        if damage == "flipped" and start < ends[-2]:
+            # What follows is right: no write that was cut short leaves that.
+            with pytest.raises(DamagedLogError, match=f"at byte {start}, and offsets {ends.index(start) + first} "):
+                copy.open()
+            continue
         killed = copy.open()
         state = killed.state()
         count = len(good.batches) - len(raws) + ends.index(start)
         assert state.batches == good.batches[:count], at
         assert killed.recovered.cut_bytes == len(left) - start
+        kept = [file.read_bytes() for file in killed.folder.glob("*.cut-*")]
+        assert kept == [left[start:]] * (any(left[start:]))
         assert state.offsets.log_end == count
         assert state.sequences == {1: [(i, i, i) for i in range(count - 5, count)]}
         assert killed.append(batch(1, producer=(1, 0, count), transactional=count > 7)) == count
@@ -136,36 +146,33 @@ def test_offsets_that_dont_grow_are_cut(tmp_path: Path) -> None:
     assert path.read_bytes() == data
 
 
-def test_damage_in_the_middle_takes_the_later_segments_along(tmp_path: Path) -> None:
-    log = busy(tmp_path)
+def test_damage_in_the_middle_costs_nothing_else(tmp_path: Path) -> None:
+    """The log isn't opened, nothing is changed; the repair sets aside what is damaged, and no more is lost."""
+    log = busy(tmp_path / "a")
     before = log.state()
-    log.stop()
-    # Nothing is believed: as if the checkpoint had been lost.
-    (tmp_path / OURS).unlink(missing_ok=True)
-    middle = log.files(".log")[1]
+    copy = log.snapshot(tmp_path / "b")
+    middle = sorted(copy.folder.glob("*.log"))[1]
     data = bytearray(middle.read_bytes())
     data[len(data) // 2] ^= 1
     middle.write_bytes(data)
-    # The process remembers the recovery point; a new one would read the file.
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path; from logs import Log\n"
-        "log = Log.__new__(Log); log.root = Path(sys.argv[2]); log.topic = sys.argv[3]\n"
-        "log.config = dict(segment_bytes=1000, index_interval_bytes=200)\n"
-        "print(*log.lead(clean=False)); print(len(log.read_all())); log.stop()\n"
-    )
-    tests = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-c", code, tests, str(tmp_path), log.topic],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    first, count = done.stdout.splitlines()
-    log_start, log_end, _, cut = map(int, first.split())
-    kept = [data for data in before.batches if struct.unpack_from(">q", data)[0] < log_end]
-    assert log_start == 0 < log_end < before.offsets.log_end
-    assert int(count) == len(kept)
-    assert cut == sum(map(len, before.batches)) - sum(map(len, kept))
-    assert [int(path.stem) for path in log.files(".log")][-1] == int(middle.stem)
+    files = {path: path.read_bytes() for path in copy.folder.iterdir()}
+    with pytest.raises(DamagedLogError, match="penstock log repair") as caught:
+        copy.open()
+    copy.folder = next(copy.root.glob("log*-0"))
+    assert {copy.folder / path.name: data for path, data in files.items()} == {
+        path: path.read_bytes() for path in copy.folder.iterdir()
+    }
+    assert f"{middle.name} is damaged at byte" in str(caught.value)
+    (mended,) = repair(copy.folder)
+    assert mended.set_aside is not None
+    every = [split(one)[0] for one in before.batches]
+    (lost,) = (raw for raw in every if raw.base_offset == mended.first_offset)
+    assert (mended.next_offset, mended.size_bytes) == (lost.next_offset, lost.size_in_bytes)
+    assert mended.set_aside.read_bytes() == bytes(data[mended.position : mended.position + mended.size_bytes])
+    killed = copy.open()
+    assert [bytes(raw) for raw in killed.read_all() if raw.record_count] == [bytes(raw) for raw in every if raw is not lost]
+    assert killed.offsets().log_end == before.offsets.log_end
+    assert repair(killed.folder) == []
 
 
 def test_a_cut_takes_the_aborted_transactions_along(tmp_path: Path) -> None:
@@ -233,25 +240,46 @@ def test_counts_that_lie_cant_make_a_segment_that_recovery_cuts(tmp_path: Path) 
     assert log.state() == before
 
 
-def test_records_that_are_missing_between_segments_are_read_over(tmp_path: Path) -> None:
-    """A power cut has taken whole batches off the end of a segment, but nothing of the next one."""
-    log = Log(tmp_path / "a", segment_bytes=300)
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+@pytest.mark.parametrize("checks", [True, False], ids=["checks", "no checks"])
+@pytest.mark.parametrize("how", ["gone", "empty", "short", "half a batch"])
+def test_records_that_are_missing_between_segments_are_no_silent_hole(
+    tmp_path: Path, how: str, checks: bool, clean: bool
+) -> None:
+    log = Log(tmp_path / "a", segment_bytes=300, retention_ms=-1)
     for _ in range(8):
         log.append(batch(2))
-    copy = log.snapshot(tmp_path / "b")
-    first = sorted(copy.folder.glob("*.log"))[0]
-    lost = split(first.read_bytes())[-1]
-    first.write_bytes(first.read_bytes()[: -lost.size_in_bytes])
-    killed = copy.open()
-    assert killed.recovered.log_end == 16
-    (raw, *_) = split(LOGS.read(killed.topic, 0, lost.base_offset, 1000))
-    assert raw.base_offset == lost.next_offset
-    assert len(killed.state().batches) == 7
+    if clean:
+        log.stop()
+    else:
+        log.housekeep(int(time.time() * 1000) + RESTED_MS)
+    LOGS.write_checkpoints()
+    before = [bytes(raw) for path in log.files(".log") for raw in split(path.read_bytes())]
+    copy = Killed(shutil.copytree(log.root, tmp_path / "b"), log)
+    second = sorted(copy.folder.glob("*.log"))[1]
+    data = second.read_bytes()
+    lost = split(data)[-1] if how == "short" else split(data)[0]
+    second.write_bytes({"gone": b"", "empty": b"", "short": data[: -lost.size_in_bytes], "half a batch": data[:50]}[how])
+    for path in copy.folder.glob(f"{second.stem}.*" if how == "gone" else "none"):
+        path.unlink()
+    for path in [] if checks else list(copy.folder.glob("*.checks")):
+        path.unlink()
+    following = int(sorted(path for path in log.files(".log") if int(path.stem) > int(second.stem))[0].stem)
+    with pytest.raises(DamagedLogError, match=f"offsets {lost.base_offset} to {following - 1} are missing"):
+        copy.open(clean=clean)
+    copy.folder = next(copy.root.glob("log*-0"))
+    (mended,) = repair(copy.folder)
+    assert (mended.first_offset, mended.next_offset) == (lost.base_offset, following)
+    opened = copy.open(clean=clean)
+    assert [bytes(raw) for raw in opened.read_all() if raw.record_count] == [
+        data for data in before if not lost.base_offset <= int.from_bytes(data[:8], "big") < following
+    ]
+    assert opened.offsets().log_end == 16
 
 
 def test_what_lies_before_a_missing_transaction_is_still_read(tmp_path: Path) -> None:
     """The batch that the last stable offset names is gone, as a bad disk may have it; the transaction is still open."""
-    log = Log(tmp_path / "a", segment_bytes=200)
+    log = Log(tmp_path / "a", segment_bytes=200, cleanup_compact=1)  # where holes are no damage
     log.append(batch(1))
     log.append(batch(1, producer=(2, 0, 0), transactional=True))
     log.append(batch(1))

@@ -1,0 +1,19 @@
+from typing import NamedTuple
+
+class Damaged(NamedTuple):
+    """Bytes of a segment that are no right batch, from `position` to `end` (equal: nothing is there, offsets are missing)."""
+
+    position: int
+    end: int
+    first_offset: int
+    next_offset: int
+    """The offset of the batch that follows; -1: none follows."""
+    leader_epoch: int
+    """Of the batch before."""
+
+def damages(path: str, base_offset: int, dense: bool) -> tuple[list[Damaged], int, int]:
+    """Every damaged range of a .log file, the offset after its last right batch, and the leader epoch
+    of that. Room ahead is no damage.
+
+    dense: the log was never compacted, so that offsets which are missing are damage, too. Raises OSError.
+    """

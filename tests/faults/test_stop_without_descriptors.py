@@ -1,0 +1,47 @@
+"""A stop that has no file descriptor for the sync of all logs at once syncs each of them, or fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import faultio
+
+# No descriptor is free when the folder's file system is to be synced; then there are some, and a sync of the log's file
+# fails.
+SCRIPT = """
+import errno, os, sys
+from pathlib import Path
+from logs import LOGS, Log, batch
+
+control = Path(os.environ["FAULT_CTL"])
+log = Log(Path(sys.argv[1]))
+log.append(batch())
+control.write_text(f"open {errno.EMFILE} {log.root}$\\n")
+LOGS.settle_all()
+control.write_text(f"sync {errno.EIO} .log\\n")
+try:
+    LOGS.stop(log.topic, 0)
+    print("stopped")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+def test_what_was_not_synced_at_once_is_synced_by_its_own_stop(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "logs")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": ":".join(sys.path),
+            "LD_PRELOAD": str(faultio.build(tmp_path)),
+            "FAULT_CTL": str(tmp_path / "control"),
+        },
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "EIO"), done.stderr
