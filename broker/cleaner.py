@@ -20,7 +20,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
+from errno import EDQUOT, EMFILE, ENFILE, ENOENT, ENOSPC
 
 from penstock import log
 from penstock.broker import tasks
@@ -32,7 +32,7 @@ from penstock.pyx.checkpoint import Key
 from penstock.pyx.compactor import Cleanable, Compacted, Compactor, RottenLogError, cleanable
 from penstock.pyx.pace import Pace
 
-PASSING = frozenset((ENOSPC, EDQUOT, EMFILE, ENFILE))
+PASSING = frozenset((ENOSPC, EDQUOT, EMFILE, ENFILE, ENOENT))
 """Errors that say nothing about the log: it is tried again later."""
 
 _log = log.get("broker.cleaner")

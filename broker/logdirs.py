@@ -60,6 +60,7 @@ class LogDir:
     folder: DataFolder | None
     ballast: Ballast
     error: str = ""  # why it is offline; empty = it works
+    unopened: bool = False  # a log of it couldn't be opened: what that holds wasn't looked at
     partitions: set[Key] = field(default_factory=set)
     id: str = ""  # "" = not known: it has never been seen
 
@@ -336,14 +337,15 @@ class LogDirs:
         return log_dir
 
     def close(self, *, clean: bool) -> None:
-        """Let all folders go; one that failed gets no clean mark. Raises OSError when all have been tried."""
+        """Let all folders go; one that failed, or has a log that wasn't opened, gets no clean mark. Raises OSError when
+        all have been tried."""
         failure: OSError | None = None
         for log_dir in self._dirs:
             if log_dir.folder is None:
                 continue
             log_dir.ballast.release()
             try:
-                log_dir.folder.close(clean=clean and not log_dir.offline)
+                log_dir.folder.close(clean=clean and not (log_dir.offline or log_dir.unopened))
             except OSError as error:
                 failure = failure or error
         if failure is not None:

@@ -149,6 +149,7 @@ class Opening:
     def _failed(self, job: Job, failure: BaseException) -> None:
         _log.error("topic=%s partition=%d can't be opened and is offline: %s", *job.key, failure)
         job.state.offline = True
+        job.log_dir.unopened = True
         self._logs.announce(job.topic.name, job.topic.topic_id, job.state.index, True)
         if isinstance(failure, OSError) and failure.errno not in PASSING:
             self._logs.fail_folder(str(job.log_dir.path), failure.errno or errno.EIO)

@@ -183,6 +183,7 @@ class TopicLogs:
         if move.key not in self._logs.partitions():
             self._logs.announce(move.topic.name, move.topic.topic_id, state.index, True)
             state.leader, state.offline = -1, True
+            lies_in.unopened = True
             _log.error(
                 "topic=%s partition=%d can't be opened in %s after its move and is offline until the next start: "
                 "mend that disk and start the broker again", *move.key, lies_in.path,

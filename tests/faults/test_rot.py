@@ -1,0 +1,181 @@
+"""A disk that has changed or lost what was acknowledged: the broker says so, changes nothing, and doesn't open the log;
+after `penstock log repair` it lacks what is lost, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from harness import BrokerProcess, output
+from patience import until
+
+from penstock.errors import ErrorCode
+from penstock.pyx.rawbatch import split
+
+RECORDS = 60
+CLEAN_MARK = ".kafka_cleanshutdown"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(
+        tmp_path / "data", {"log.retention.check.interval.ms": 100, "log.initial.task.delay.ms": 0}
+    ).start()
+    yield process
+    process.close()
+
+
+def filled(broker: BrokerProcess, topic: str, **config: object) -> list[Path]:
+    """A topic with a record a batch in several segments; these."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    settings = {"segment.bytes": "1000", **{name.replace("_", "."): str(value) for name, value in config.items()}}
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "batch.num.messages": 1})
+    for number in range(RECORDS):
+        producer.produce(topic, b"%d" % number, key=b"%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    return sorted((broker.data / f"{topic}-0").glob("*.log"))
+
+
+def consume(broker: BrokerProcess, topic: str) -> tuple[list[int], KafkaError | None]:
+    """What a consumer gets up to the end, or up to the first error that it is told of."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "readers",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    found: list[int] = []
+    while True:
+        message = reader.poll(30)
+        assert message is not None, "nothing came for 30 s:\n" + broker.log_text()
+        error = message.error()
+        if error:
+            reader.close()
+            return found, None if error.code() == KafkaError._PARTITION_EOF else error
+        found.append(int(message.value() or b""))
+
+
+def flip(path: Path, number: int, at: int) -> tuple[int, int]:
+    """Change a bit of a batch of a segment; its first and last offset."""
+    data = bytearray(path.read_bytes())
+    raws = split(bytes(data))
+    data[sum(raw.size_in_bytes for raw in raws[:number]) + at] ^= 1
+    path.write_bytes(data)
+    return raws[number].base_offset, raws[number].last_offset
+
+
+REPAIR = (sys.executable, "-m", "penstock", "log", "repair")
+
+
+def mended(folder: Path) -> list[dict[str, Any]]:
+    """Repair a folder; what was damaged."""
+    return [json.loads(line) for line in output([*REPAIR, "--json", str(folder)]).splitlines()]
+
+
+def test_one_bad_bit_takes_no_other_record_along(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    topic, other = new_topic("rotten"), new_topic("sound")
+    segments = filled(broker, topic, flush_messages=1)
+    filled(broker, other)
+    folder = segments[0].parent
+    broker.kill()
+    first, last = flip(segments[-1], 1, 65)
+    before = segments[-1].read_bytes()
+    broker.start()
+    assert consume(broker, other) == (list(range(RECORDS)), None)
+    sentence = (
+        rf"ERROR .*{segments[-1]} is damaged at byte \d+, and offsets {first} to {last} .*penstock log repair {folder}"
+    )
+    assert re.search(sentence, broker.log_text()), broker.log_text()
+    assert segments[-1].read_bytes() == before
+    refused = subprocess.run([*REPAIR, folder], capture_output=True, text=True, check=False)
+    assert refused.returncode != 0 and "stop it first" in refused.stderr
+    assert broker.stop() == 0
+    assert not (broker.data / CLEAN_MARK).exists(), "the next start would believe what was never looked at"
+    (one,) = mended(folder)
+    assert (one["first_offset"], one["next_offset"]) == (first, last + 1)
+    assert Path(one["set_aside"]).read_bytes() == before[one["position"] : one["position"] + one["size_bytes"]]
+    broker.start()
+    assert consume(broker, topic) == ([number for number in range(RECORDS) if not first <= number <= last], None)
+    assert broker.stop() == 0
+    assert mended(folder) == []
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "short"])
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+def test_a_segment_that_is_missing_is_no_silent_gap(
+    broker: BrokerProcess, new_topic: Callable[[str], str], how: str, clean: bool
+) -> None:
+    topic = new_topic("holes")
+    segments = filled(broker, topic)
+    flushed = broker.data / "recovery-point-offset-checkpoint"
+    until(lambda: flushed.exists() and f"{topic} 0 " in flushed.read_text(), "segments are flushed", broker.log_text)
+    if clean:
+        assert broker.stop() == 0
+    else:
+        broker.kill()
+    if how == "short":
+        os.truncate(segments[1], segments[1].stat().st_size // 2)
+    elif how == "empty":
+        os.truncate(segments[1], 0)
+    else:
+        for path in segments[1].parent.glob(f"{segments[1].stem}.*"):
+            path.unlink()
+    broker.start()
+    last = int(segments[2].stem) - 1
+    assert re.search(rf"{topic}-0/\d+.log is damaged at byte \d+, and offsets \d+ to {last} ", broker.log_text())
+    assert broker.stop() == 0
+    (one,) = mended(segments[0].parent)
+    lost = range(one["first_offset"], one["next_offset"])
+    assert lost and lost.stop == int(segments[2].stem)
+    broker.start()
+    assert consume(broker, topic) == ([number for number in range(RECORDS) if number not in lost], None)
+
+
+def test_a_consumer_is_told_of_a_batch_that_cant_be_read(
+    broker: BrokerProcess, new_topic: Callable[[str], str]
+) -> None:
+    """A segment that is believed, as its size and index files are right: the damage shows when it is read."""
+    topic = new_topic("believed")
+    segments = filled(broker, topic)
+    assert broker.stop() == 0
+    first, _ = flip(segments[1], 2, 8)
+    broker.start()
+    found, error = consume(broker, topic)
+    assert found == list(range(len(found))) and len(found) <= first
+    assert error is not None and error.code() == ErrorCode.CORRUPT_MESSAGE, error
+    consume(broker, topic)
+    said = f"{segments[1]} holds no batch at byte"
+    until(lambda: said in broker.log_text(), "the broker says it", broker.log_text)
+    assert broker.log_text().count(said) == 1
+
+
+def test_a_log_that_was_never_opened_leaves_no_clean_mark(
+    broker: BrokerProcess, new_topic: Callable[[str], str]
+) -> None:
+    topic = new_topic("closed")
+    segments = filled(broker, topic)
+    broker.kill()
+    metadata = segments[0].parent / "partition.metadata"
+    good = metadata.read_text()
+    metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    flip(segments[-2], 1, 65)
+    broker.start()
+    assert "can't be opened and is offline" in broker.log_text()
+    assert broker.stop() == 0
+    assert not (broker.data / CLEAN_MARK).exists()
+    metadata.write_text(good)
+    broker.start()
+    assert f"{segments[-2]} is damaged at byte" in broker.log_text()
