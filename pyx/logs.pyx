@@ -12,8 +12,7 @@ from penstock.pyx.append cimport (
     ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Append, partition_append,
 )
 from penstock.pyx.batch cimport BatchHeader, batch_parse
-from penstock.pyx.descriptors cimport open_file
-from penstock.pyx.files cimport is_full, is_passing, is_shortage, read_at, wall_ms
+from penstock.pyx.files cimport is_full, is_passing, read_at, wall_ms
 from penstock.pyx.index cimport INDEX_WRONG
 from penstock.pyx.logtable cimport Folder, Led, LogTable, move_log_start, raise_os
 from penstock.pyx.partition cimport (

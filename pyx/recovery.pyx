@@ -13,7 +13,7 @@ from penstock.pyx.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start
 from penstock.pyx.files cimport is_full
 from penstock.pyx.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_view
 from penstock.pyx.logstate cimport (
-    NOTE_CUT, NOTE_EPOCHS, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, LogState, note,
+    NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, LogState, note,
 )
 from penstock.pyx.posix cimport (
     DIR, closedir, dirent, errno, ftruncate, opendir, readdir, rename, stat, stat_path, strlen, strncmp, unlink,

@@ -493,11 +493,12 @@ cdef void segment_rest(Segment* s) noexcept nogil:
 cdef int _keep_open(Segment* s) noexcept nogil:
     cdef const uint8_t* entries
     cdef size_t n
+    cdef int fd
     if s.fd < 0:
-        s.fd = open(_path(s, b".log").c_str(), O_RDWR | O_CLOEXEC)
-        if s.fd < 0:
-            s.fd = -1
-            return errno
+        fd = open_file(_path(s, b".log").c_str(), O_RDWR | O_CLOEXEC, 0)
+        if fd < 0:
+            return -fd
+        s.fd = fd
     # An index that can't be had, or is wrong, costs a walk; that aborted transactions are missing is noticed.
     _offset_entries(s, &entries, &n)
     index_view(&s.timeindex, _path(s, b".timeindex").c_str(), &entries, &n)

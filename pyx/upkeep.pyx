@@ -7,6 +7,7 @@ from penstock.pyx.epochproof cimport epochs_agree, epochs_learn
 from penstock.pyx.epochs cimport epochs_assign, epochs_cut_start
 from penstock.pyx.files cimport is_full, is_passing, is_shortage, sync_folder, wall_ms
 from penstock.pyx.index cimport INDEX_WRONG
+from penstock.pyx.logstate cimport NOTE_EPOCHS, note
 from penstock.pyx.partition cimport Partition, wake_reactors
 from penstock.pyx.partitionlog cimport (
     PartitionLog, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline, settle_stable, take_all_waiting,
@@ -18,7 +19,7 @@ from penstock.pyx.posix cimport (
 )
 from penstock.pyx.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.proof cimport prove_doubted, prove_expired
-from penstock.pyx.recovery cimport NOTE_EPOCHS, RecoveryReport, note, recover, remove_stray_snapshots, snapshot_stem
+from penstock.pyx.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
 from penstock.pyx.segment cimport (
     Segment, empty_trash, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes,
     segment_last_time, segment_new, segment_newest_ms, segment_open, segment_release, segment_reset_indexes,
