@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
-from penstock.pyx.batch cimport BatchHeader, batch_last_offset
+from penstock.pyx.batch cimport BatchHeader, batch_is_control, batch_last_offset, batch_marker_type
 from penstock.pyx.endian cimport get_i32, get_i64
 from penstock.pyx.files cimport read_whole
 from penstock.pyx.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_is_right, index_sum
@@ -25,6 +25,7 @@ from penstock.pyx.txnindex cimport (
 
 cdef enum:
     WALK_CHUNK = 1 << 16
+    MARKER_ABORT = 0                   # as batch_marker_type gives it
 
 
 # What an index file has; of one that is still written, what is in memory.
@@ -136,30 +137,55 @@ cdef bint _entries_are_true(Case* case) noexcept nogil:
     return timed > 0 and get_i64(times + timed - TIMEINDEX_ENTRY) == newest
 
 
+# Whether each listed transaction ended with a marker that aborts it, and stands where its offset does.
+cdef bint _aborts_have_markers(Case* case) noexcept nogil:
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef const uint8_t* bytes
+    cdef const uint8_t* a = case.txnindex.bytes.data()
+    cdef const uint8_t* end = a + case.txnindex.bytes.size()
+    cdef int64_t position = 0
+    walk_begin(&walk, segment_open(case.segment, False), 0, case.size, WALK_CHUNK)
+    while a < end and walk_next(&walk, &header, &bytes, False) == WALK_BATCH:
+        if batch_last_offset(&header) == get_i64(a + TXN_LAST_OFFSET_AT):
+            walk.position = position
+            if (
+                not batch_is_control(&header)
+                or header.producer_id != get_i64(a + TXN_PRODUCER_ID_AT)
+                or walk_next(&walk, &header, &bytes, True) != WALK_BATCH
+                or batch_marker_type(bytes, &header, NULL) != MARKER_ABORT
+            ):
+                return False
+            a += TXNINDEX_ENTRY
+        position = walk.position
+    return a == end
+
+
 # Whether the listed transactions are those that the walk saw end, marker by marker. Where batches of them are gone, as
-# in a compacted log, the list knows better where they began.
-cdef bint _aborts_are_true(const Content* has, const IndexFile* seen) noexcept nogil:
-    cdef const uint8_t* a = has.bytes.data()
+# in a compacted log, the list knows better where they began; where all are, it alone knows them.
+cdef bint _aborts_are_true(Case* case, const IndexFile* seen) noexcept nogil:
+    cdef const uint8_t* a = case.txnindex.bytes.data()
     cdef const uint8_t* b = seen.bytes.data()
-    cdef size_t _i
-    if has.bytes.size() != seen.bytes.size():
+    cdef const uint8_t* a_end = a + case.txnindex.bytes.size()
+    cdef const uint8_t* b_end = b + seen.bytes.size()
+    if case.txnindex.bytes.size() % TXNINDEX_ENTRY != 0:
         return False
-    for _i in range(has.bytes.size() // TXNINDEX_ENTRY):
-        if (
-            get_i64(a + TXN_PRODUCER_ID_AT) != get_i64(b + TXN_PRODUCER_ID_AT)
-            or get_i64(a + TXN_LAST_OFFSET_AT) != get_i64(b + TXN_LAST_OFFSET_AT)
-            or get_i64(a + TXN_FIRST_OFFSET_AT) > get_i64(b + TXN_FIRST_OFFSET_AT)
-            or get_i64(a + TXN_STABLE_OFFSET_AT) > get_i64(b + TXN_STABLE_OFFSET_AT)
-        ):
-            return False
+    while a < a_end and b < b_end:
+        if get_i64(a + TXN_LAST_OFFSET_AT) == get_i64(b + TXN_LAST_OFFSET_AT):
+            if (
+                get_i64(a + TXN_PRODUCER_ID_AT) != get_i64(b + TXN_PRODUCER_ID_AT)
+                or get_i64(a + TXN_FIRST_OFFSET_AT) > get_i64(b + TXN_FIRST_OFFSET_AT)
+                or get_i64(a + TXN_STABLE_OFFSET_AT) > get_i64(b + TXN_STABLE_OFFSET_AT)
+            ):
+                return False
+            b += TXNINDEX_ENTRY
         a += TXNINDEX_ENTRY
-        b += TXNINDEX_ENTRY
-    return True
+    return b == b_end and _aborts_have_markers(case)
 
 
 cdef bint _files_are_right(PartitionLog* p, Case* case, Segment* seen) noexcept nogil:
     cdef bint aborts = case.txnindex.as_written or _same(&case.txnindex, &seen.txnindex)
-    if not aborts and (p.log.dense or not _aborts_are_true(&case.txnindex, &seen.txnindex)):
+    if not aborts and (p.log.dense or not _aborts_are_true(case, &seen.txnindex)):
         return False
     if (case.index.as_written or _same(&case.index, &seen.index)) and (
         case.timeindex.as_written or _same(&case.timeindex, &seen.timeindex)
