@@ -286,7 +286,8 @@ SCHEMA = Schema(
             _POSITIVE,
             5_000,
             "While memory for requests is short, a client that holds some and for so long brings less than would fill it"
-            " in a minute is closed.",
+            " in a minute is closed. One that keeps up holds its memory for up to a minute, so a newcomer may wait for a"
+            " minute and this time.",
         ),
         Property("connections.max.idle.ms", _POSITIVE, 600_000, "Idle time after which a client is closed."),
         Property("socket.request.max.bytes", parse_int(1, INT_MAX), 100 * MIB, "Largest request, bytes."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from errno import EMFILE, ENFILE
 
 from penstock import log
 from penstock.broker import tasks
@@ -111,13 +112,16 @@ class Housekeeping:
         await work
 
     def _round(self, path: str, work: list[tuple[str, int]], retain: bool, checkpoints: bool) -> None:
-        logs = self._context.partitions
+        logs, short = self._context.partitions, 0
         for name, index in work:
             try:
                 done = logs.housekeep(name, index, self._context.age_now_ms(), retain)
             except KafkaError:
                 continue  # It was deleted since the list was made.
             except OSError as error:
+                if error.errno in (EMFILE, ENFILE):
+                    short += 1
+                    continue
                 _log.error("housekeeping failed topic=%s partition=%d: %s", name, index, error)
                 continue
             if done.segments_deleted:
@@ -125,6 +129,11 @@ class Housekeeping:
                     "deleted %d segments, %d bytes topic=%s partition=%d",
                     done.segments_deleted, done.bytes_deleted, name, index,
                 )  # fmt: skip
+        if short:
+            _log.warning(
+                "housekeeping of %d partitions waits for the next round: the process, or the system, has no file"
+                " descriptor left (`ulimit -n`)", short,
+            )  # fmt: skip
         if checkpoints:
             try:
                 logs.write_checkpoints(path)

@@ -13,10 +13,11 @@ missing; the segment's batches are then asked (proof.pxd).
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
 from penstock.pyx.crc cimport crc32c
+from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.endian cimport get_i16, get_i64, get_u32, put_i16, put_i64, put_u32
 from penstock.pyx.files cimport FILE_MODE, read_whole, write_at
 from penstock.pyx.index cimport IndexSum
-from penstock.pyx.posix cimport O_CLOEXEC, O_CREAT, O_TRUNC, O_WRONLY, close, errno, open, unlink
+from penstock.pyx.posix cimport O_CLOEXEC, O_CREAT, O_TRUNC, O_WRONLY, close, unlink
 
 cdef enum:
     CHECKS_VERSION = 1
@@ -43,9 +44,9 @@ cdef struct Checks:
 cdef inline int checks_write(const Checks* checks, const char* path) noexcept nogil:
     cdef uint8_t data[CHECKS_BYTES]
     cdef int i, result
-    cdef int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, FILE_MODE)
+    cdef int fd = open_file(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, FILE_MODE)
     if fd < 0:
-        return errno
+        return -fd
     put_i16(data, CHECKS_VERSION)
     put_i64(data + CHECKS_BASE_AT, checks.base_offset)
     put_i64(data + CHECKS_SIZE_AT, checks.size)

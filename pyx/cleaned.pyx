@@ -83,5 +83,5 @@ cdef int cleaned_end(Cleaning* c, Cleaned* out, const timespec* times) noexcept 
     segment_seal(out.segment)
     result = _settle_files(out.segment, times)
     if result == 0:
-        segment_write_checks(out.segment, b".checks.cleaned")
+        result = segment_write_checks(out.segment, b".checks.cleaned")
     return result

@@ -19,6 +19,7 @@ from penstock.pyx.cleanindex cimport clean_index
 from penstock.pyx.cleaning cimport CLEAN_CANCELLED, CLEAN_DONE, CLEAN_FULL, CLEAN_ROTTEN, Cleaning, LastRecord
 from penstock.pyx.compact cimport clean_segments
 from penstock.pyx.endian cimport get_i64
+from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.files cimport dropped, made, wall_ms
 from penstock.pyx.index cimport INDEX_WRONG
 from penstock.pyx.logconfig cimport LogConfig
@@ -27,16 +28,17 @@ from penstock.pyx.pace cimport Pace
 from penstock.pyx.partition cimport LogSetOwner, Partition, partition_find, partition_release, wake_reactors
 from penstock.pyx.partitionlog cimport PartitionLog, fail_log, is_offline, log_of
 from penstock.pyx.posix cimport (
-    EIO, atomic_load32, fstat, pthread_mutex_lock, pthread_mutex_unlock, stat,
+    EIO, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, close, fstat, pthread_mutex_lock, pthread_mutex_unlock, stat,
+    usleep,
 )
 from penstock.pyx.producerstate cimport OpenTxn, ProducerEntry, producers_remove
 from penstock.pyx.proof cimport prove_all
 from penstock.pyx.recovery cimport snapshot_stem
 from penstock.pyx.segment cimport (
-    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_hold_indexes, segment_newest_ms, segment_open,
+    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_close_file, segment_hold_indexes, segment_newest_ms, segment_open,
     segment_release, segment_retain, walk_begin, walk_next,
 )
-from penstock.pyx.swap cimport FileStep, swap_step, swap_steps, swap_undo
+from penstock.pyx.swap cimport FileStep, swap_again, swap_step, swap_steps, swap_undo
 from penstock.pyx.timeindex cimport TIMEINDEX_ENTRY
 from penstock.pyx.txnindex cimport (
     TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
@@ -60,6 +62,8 @@ SWAPPED = declare("compact.swapped", "the cleaned files have their names, reader
 cdef enum:
     RELATIVE_MAX = 0x7fffffff
     NEVER = -1
+    AGAIN_TRIES = 200                  # of a step that the system has no means for just now
+    AGAIN_US = 50_000
 
 
 class RottenLogError(Exception):
@@ -186,8 +190,22 @@ cdef void _last_records(PartitionLog* p, Cleaning* c) noexcept nogil:
     pthread_mutex_unlock(&p.lock)
 
 
+# Closes a file that the pass has read, unless somebody else reads it: a pass over many segments would otherwise hold as
+# many descriptors until its end, as nobody else may close what it has a reference to.
+cdef void _close_read(PartitionLog* p, Segment* s) noexcept nogil:
+    cdef size_t i
+    pthread_mutex_lock(&p.lock)
+    for i in range(p.log.segments.size()):
+        if p.log.segments[i] == s:     # the log's own reference keeps it alive
+            segment_release(s)
+            segment_close_file(s)
+            segment_retain(s)
+            break
+    pthread_mutex_unlock(&p.lock)
+
+
 # The first half of a pass. A CleanResult; CLEAN_DONE also when the map is full.
-cdef int _index(Cleaning* c, const Picture* picture) noexcept nogil:
+cdef int _index(PartitionLog* p, Cleaning* c, const Picture* picture) noexcept nogil:
     cdef size_t i
     cdef int result
     track_begin(&c.track)
@@ -197,6 +215,7 @@ cdef int _index(Cleaning* c, const Picture* picture) noexcept nogil:
         if picture.segments[i + 1].base_offset <= c.first_dirty:
             continue
         result = clean_index(c, picture.segments[i], picture.segments[i + 1].base_offset)
+        _close_read(p, picture.segments[i])
         if result != CLEAN_DONE:
             return CLEAN_DONE if result == CLEAN_FULL else result
     return CLEAN_DONE
@@ -434,7 +453,7 @@ cdef class Compactor:
             _last_records(p, c)
             result = _aborted(picture, c.track.aborted)
             if result == CLEAN_DONE:
-                result = _index(c, picture)
+                result = _index(p, c, picture)
             keys = self.map.used
             track_begin(&c.track)
         if result != CLEAN_DONE:
@@ -473,23 +492,34 @@ cdef class Compactor:
                 if not self.committed:
                     swap_undo(cleaned.stem)
                 segment_release(cleaned)
+                for i in range(count):
+                    _close_read(p, group[i])
 
     cdef object _swap(self, _Found found, Cleaning* c, vector[Segment*]& group, Segment* cleaned):
         """The cleaned files and segment in the place of the group's. Raises while the old ones are all there, or with
-        the partition offline: then half of the names are the new ones, which the next start puts right."""
+        the partition offline: then half of the names are the new ones, which the next start puts right. All that needs
+        a descriptor is opened before the first step; a step after the commit that the system has no means for just now
+        is tried again."""
         cdef PartitionLog* p = found.p
         cdef vector[FileStep] steps
         cdef size_t committed = 0, done = 0
-        cdef int result
+        cdef int result, folder_fd, tries = 0
         with nogil:
             pthread_mutex_lock(&p.upkeep)
             result = _pin(p, group)
-            swap_steps(p.log.folder, cleaned.stem, group, cleaned.txnindex.bytes.empty(), steps, &committed)
+            folder_fd = open_file(p.log.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)
+            if result == 0 and folder_fd < 0:
+                result = -folder_fd
+            swap_steps(cleaned.stem, group, cleaned.txnindex.bytes.empty(), steps, &committed)
         try:
             while result == 0 and done < steps.size():
                 failpoint(SWAPPING)
                 with nogil:
-                    result = swap_step(&steps[done])
+                    result = swap_step(&steps[done], folder_fd)
+                    while self.committed and tries < AGAIN_TRIES and swap_again(&steps[done], result):
+                        usleep(AGAIN_US)
+                        tries += 1
+                        result = swap_step(&steps[done], folder_fd)
                 if result == 0:
                     done += 1
                     self.committed = done >= committed
@@ -505,4 +535,6 @@ cdef class Compactor:
             raise
         finally:
             with nogil:
+                if folder_fd >= 0:
+                    close(folder_fd)
                 pthread_mutex_unlock(&p.upkeep)

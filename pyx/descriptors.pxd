@@ -19,7 +19,10 @@ cdef bint in_reserve(int fd) noexcept nogil
 # Whether another connection may come; `fd` is any descriptor. Closes files of logs for it.
 cdef bint connection_may_come(int fd) noexcept nogil
 
-# Closes some files of logs, those that weren't used lately first; how many. Any lock may be held by the caller: it
-# waits for none.
+cdef enum:
+    FILES_BUSY = -1                    # none was closed, but others hold locks of files that may be closed a moment later
+
+# Closes some files of logs, those that weren't used lately first; how many, or FILES_BUSY. Any lock may be held by the
+# caller: it waits for none.
 ctypedef int32_t (*CloseFiles)() noexcept nogil
 cdef void set_close_files(CloseFiles hook) noexcept nogil

@@ -20,12 +20,15 @@ from penstock.pyx.posix cimport (
     pthread_mutex_unlock,
     rlimit,
     strnlen,
+    usleep,
 )
 
 cdef enum:
     RESERVE_LEAST = 32
     RESERVE_MOST = 256
-    TRIES = 4
+    TRIES = 16
+    BUSY_TRIES = 50
+    BUSY_US = 1000
     LIMIT_MOST = 1 << 30
     PATH_BYTES = 512
 
@@ -66,7 +69,8 @@ cdef int32_t make_room() noexcept nogil:
     cdef int32_t closed = 0
     if close_files != NULL:
         closed = close_files()
-        atomic_add64(&_closed, closed)
+        if closed > 0:
+            atomic_add64(&_closed, closed)
     return closed
 
 
@@ -81,16 +85,23 @@ cdef void note_refused(const char* path) noexcept nogil:
 
 cdef int open_file(const char* path, int flags, int mode) noexcept nogil:
     cdef int fd = -1
-    cdef int _i
-    for _i in range(TRIES):
+    cdef int32_t closed
+    cdef int tries = 0, busy = 0
+    while tries < TRIES and busy < BUSY_TRIES:
         fd = open(path, flags, mode)
         if fd >= 0:
             return fd
         fd = -errno
         if fd != -EMFILE and fd != -ENFILE:
             return fd
-        if make_room() == 0:
+        closed = make_room()
+        if closed == 0:
             break
+        if closed == FILES_BUSY:
+            busy += 1
+            usleep(BUSY_US)
+        else:
+            tries += 1                 # others may be faster to take what was closed
     note_refused(path)
     return fd
 

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint32_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from penstock.pyx.crc cimport crc32c
-from penstock.pyx.descriptors cimport set_close_files
+from penstock.pyx.descriptors cimport FILES_BUSY, set_close_files
 from penstock.pyx.epochs cimport epochs_end
 from penstock.pyx.files cimport dropped, made
 from penstock.pyx.logconfig cimport config_flushes
@@ -69,21 +69,23 @@ cdef inline int64_t age_of(const Segment* s) noexcept nogil:
     return s.opened + (USED_LATELY if s.touched else 0)
 
 
-cdef int32_t look_at_files(LogSet* logs, int64_t until, vector[int64_t]* ages) noexcept nogil:
+cdef int32_t look_at_files(LogSet* logs, int64_t until, vector[int64_t]* ages, bint* busy) noexcept nogil:
     """With `ages`: adds the ages of files that may be closed. Without: closes those up to `until`, and of the others
-    nobody counts as used any more. Partitions that somebody works with are passed over. How many were closed.
+    nobody counts as used any more. Partitions that somebody works with are passed over: `busy`. How many were closed.
     """
     cdef PartitionLog* p
     cdef Segment* s
     cdef size_t i, j
     cdef int32_t closed = 0
     if pthread_rwlock_tryrdlock(&logs.lock) != 0:
+        busy[0] = True
         return 0
     one = logs.by_name.begin()
     while one != logs.by_name.end():
         for i in range(at(one).second.size()):
             p = at(one).second[i]
             if pthread_mutex_trylock(&p.lock) != 0:
+                busy[0] = True
                 continue
             for j in range(p.log.segments.size()):
                 s = p.log.segments[j]
@@ -106,17 +108,18 @@ cdef int32_t close_files() noexcept nogil:
     cdef vector[int64_t] ages
     cdef size_t i, n
     cdef int32_t closed = 0
+    cdef bint busy = False
     if pthread_mutex_trylock(&sets_lock) != 0:
-        return 0
+        return FILES_BUSY
     for i in range(sets.all.size()):
-        look_at_files(sets.all[i], 0, &ages)
+        look_at_files(sets.all[i], 0, &ages, &busy)
     if not ages.empty():
         ascend(ages)
         n = min(max(ages.size() // CLOSED_PART, <size_t>CLOSED_LEAST), ages.size())
         for i in range(sets.all.size()):
-            closed += look_at_files(sets.all[i], ages[n - 1], NULL)
+            closed += look_at_files(sets.all[i], ages[n - 1], NULL, &busy)
     pthread_mutex_unlock(&sets_lock)
-    return closed
+    return FILES_BUSY if closed == 0 and busy else closed
 
 
 set_close_files(close_files)

@@ -142,7 +142,7 @@ cdef void segment_take_indexes(Segment* s, Segment* right) noexcept nogil
 cdef int segment_write_indexes(Segment* s) noexcept nogil
 # Writes the .checks of a proved segment whose files have all that it knows, not synced: it carries its own checksum.
 # What can't be written is missing, and the batches are asked again. `suffix`: .checks, or .checks.cleaned.
-cdef void segment_write_checks(Segment* s, const char* suffix) noexcept nogil
+cdef int segment_write_checks(Segment* s, const char* suffix) noexcept nogil
 # CHECKS_NONE: there are none, or they are of another size of the .log. CHECKS_AGREE: the segment is proved by them, if
 # its index files turn out to be what they say. CHECKS_DISAGREE: these have other sizes. In both cases the next offset
 # is that of the checks, too.

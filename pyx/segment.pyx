@@ -271,11 +271,12 @@ cdef inline bint _sum_of(const IndexFile* f, IndexSum* out) noexcept nogil:
     return f.held or f.known
 
 
-# Under the segment's lock.
-cdef void _write_checks(Segment* s, const char* suffix) noexcept nogil:
+# Under the segment's lock. 0, also where there is nothing to write, or errno.
+cdef int _write_checks(Segment* s, const char* suffix) noexcept nogil:
     cdef Checks checks
+    cdef int result = 0
     if not s.proved or s.checked:
-        return
+        return 0
     checks.base_offset = s.base_offset
     checks.size = s.size
     checks.max_timestamp = s.max_timestamp
@@ -286,13 +287,17 @@ cdef void _write_checks(Segment* s, const char* suffix) noexcept nogil:
         and _sum_of(&s.timeindex, &checks.sums[1])
         and _sum_of(&s.txnindex, &checks.sums[2])
     ):
-        s.checked = checks_write(&checks, _path(s, suffix).c_str()) == 0
+        result = checks_write(&checks, _path(s, suffix).c_str())
+        s.checked = result == 0
+    return result
 
 
-cdef void segment_write_checks(Segment* s, const char* suffix) noexcept nogil:
+cdef int segment_write_checks(Segment* s, const char* suffix) noexcept nogil:
+    cdef int result
     pthread_mutex_lock(&s.lock)
-    _write_checks(s, suffix)
+    result = _write_checks(s, suffix)
     pthread_mutex_unlock(&s.lock)
+    return result
 
 
 # Whether the file is as long as it should be; `optional`: one that should have nothing may be missing.

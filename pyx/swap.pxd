@@ -31,11 +31,13 @@ cdef struct FileStep:
 # The steps that put the cleaned segment of `stem` in the place of the `old` ones (the first has the same stem). The
 # number of steps after which there is no way back but forward goes to `committed`.
 cdef void swap_steps(
-    const string& folder, const string& stem, const vector[Segment*]& old, bint empty_txnindex, vector[FileStep]& out,
+    const string& stem, const vector[Segment*]& old, bint empty_txnindex, vector[FileStep]& out,
     size_t* committed
 ) noexcept nogil
-# 0 or errno.
-cdef int swap_step(const FileStep* step) noexcept nogil
+# 0 or errno. `folder_fd`: the folder, open: a step needs no descriptor of its own, as there may be none.
+cdef int swap_step(const FileStep* step, int folder_fd) noexcept nogil
+# Whether a step that failed so is tried again: it changed nothing, and the disk can be believed. A failed sync isn't.
+cdef bint swap_again(const FileStep* step, int error) noexcept nogil
 # Removes a cleaned segment's files that were not swapped in.
 cdef void swap_undo(const string& stem) noexcept nogil
 # What a crash has left half done in a partition's folder; before its segments are listed. 0 or errno.

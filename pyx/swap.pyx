@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int64_t, uint8_t
 from penstock.pyx.batch cimport BatchHeader, batch_last_offset
-from penstock.pyx.files cimport sync_folder
+from penstock.pyx.files cimport is_passing, sync_folder
 from penstock.pyx.posix cimport (
-    DIR, ENOENT, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, open, opendir, readdir, rename, stat,
+    DIR, ENOENT, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, fsync, open, opendir, readdir, rename, stat,
     unlink,
 )
 from penstock.pyx.segment cimport WALK_BATCH, LogWalk, segment_named_offset, segment_stem, walk_begin, walk_next
@@ -39,7 +39,7 @@ cdef void _add(vector[FileStep]& steps, int kind, const string& source, const st
 
 
 cdef void swap_steps(
-    const string& folder, const string& stem, const vector[Segment*]& old, bint empty_txnindex, vector[FileStep]& out,
+    const string& stem, const vector[Segment*]& old, bint empty_txnindex, vector[FileStep]& out,
     size_t* committed
 ) noexcept nogil:
     cdef size_t i
@@ -48,7 +48,7 @@ cdef void swap_steps(
     for k in range(FILES):
         _add(out, STEP_RENAME, _name(stem, SUFFIXES[k], b".cleaned"), _name(stem, SUFFIXES[k], b".swap"))
     committed[0] = out.size()
-    _add(out, STEP_SYNC, folder, nothing)
+    _add(out, STEP_SYNC, nothing, nothing)
     for i in range(old.size()):
         if old[i].stem != stem:
             for k in range(FILES):
@@ -57,15 +57,19 @@ cdef void swap_steps(
         _add(out, STEP_RENAME, _name(stem, SUFFIXES[k], b".swap"), _name(stem, SUFFIXES[k], b""))
     if empty_txnindex:
         _add(out, STEP_REMOVE, _name(stem, SUFFIXES[0], b""), nothing)
-    _add(out, STEP_SYNC, folder, nothing)
+    _add(out, STEP_SYNC, nothing, nothing)
 
 
-cdef int swap_step(const FileStep* step) noexcept nogil:
+cdef int swap_step(const FileStep* step, int folder_fd) noexcept nogil:
     if step.kind == STEP_RENAME:
         return 0 if rename(step.source.c_str(), step.target.c_str()) == 0 else errno
     if step.kind == STEP_REMOVE:
         return 0 if unlink(step.source.c_str()) == 0 or errno == ENOENT else errno
-    return sync_folder(step.source.c_str())
+    return 0 if fsync(folder_fd) == 0 else errno
+
+
+cdef bint swap_again(const FileStep* step, int error) noexcept nogil:
+    return step.kind != STEP_SYNC and is_passing(error)
 
 
 cdef void swap_undo(const string& stem) noexcept nogil:

@@ -6,6 +6,7 @@ A process of its own writes a fixed history, compacts it and dies at the failpoi
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -142,3 +143,22 @@ def test_a_disk_that_fails_between_names_takes_the_partition_offline(tmp_path: P
     log.drop()
     opened = killed.open()
     assert [record.value for record in CompactedLog.kept(opened)] == [b"2"]  # type: ignore[arg-type]
+
+
+def test_a_swap_that_has_begun_needs_no_descriptor(tmp_path: Path) -> None:
+    """From the step that commits it on, the process may have no descriptor left: the pass ends, and nothing is offline."""
+    child = os.fork()
+    if child == 0:
+        try:
+            failpoints.arm(f"{compactor.SWAPPING}=stop@6")
+            life(tmp_path, False)
+            os._exit(1 if LOGS.is_offline(TOPIC, 0) else 0)
+        finally:
+            os._exit(2)
+    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    resource.prlimit(child, resource.RLIMIT_NOFILE, (3, resource.prlimit(child, resource.RLIMIT_NOFILE)[1]))
+    os.kill(child, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    log = _log(tmp_path)
+    check(log, False)
+    LOGS.delete(TOPIC, 0)

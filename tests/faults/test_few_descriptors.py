@@ -22,6 +22,15 @@ from penstock.pyx.wire.messages import CreatePartitionsRequest, MetadataRequest
 PARTITIONS = 200
 ROUNDS = 4
 FEW = 128
+COMPACTED = 60
+KEYS = 400
+SMALL_SEGMENTS = {
+    "log.retention.check.interval.ms": 700,
+    "log.cleaner.backoff.ms": 200,
+    "log.segment.delete.delay.ms": 200,
+    "log.index.interval.bytes": 500,
+    "log.flush.interval.ms": 300,
+}
 
 
 class LimitedBroker(BrokerProcess):
@@ -159,3 +168,54 @@ def test_a_limit_that_no_broker_can_work_with_is_refused_at_start(tmp_path: Path
     assert done.returncode == 1
     assert "may have 64 open files" in done.stderr
     assert "ulimit -n" in done.stderr
+
+
+def test_compaction_among_idle_connections_fails_no_folder(tmp_path: Path) -> None:
+    """Connections take all that they may have, and each compaction needs a descriptor for each of its files."""
+    with limited(tmp_path, 170, small_segments=True) as broker:
+        topic = topic_name("compacted")
+        configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "30000"}
+        assert create(broker, topic, partitions=COMPACTED, configs=configs).topics[0].error_code == 0
+        failed: list[object] = []
+        newest: dict[bytes, bytes] = {}
+        crowd: list[socket.socket] = []
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "batch.size": 8000})
+        for number in range(100_000):
+            key = b"%d" % (number % KEYS)
+            newest[key] = b"%d " % number + b"x" * 150
+            producer.produce(
+                topic, newest[key], key, number % KEYS % COMPACTED, lambda error, _: error and failed.append(error)
+            )
+            if number % 500 == 0:
+                assert producer.flush(60) == 0, broker.log_text()
+            while number % 500 == 0 and len(crowd) < 200:
+                crowd.append(socket.socket())
+                crowd[-1].setblocking(False)
+                crowd[-1].connect_ex(("127.0.0.1", broker.port))
+            if number % 10_000 == 9_999:
+                while crowd:
+                    crowd.pop().close()
+        assert producer.flush(60) == 0, broker.log_text()
+        assert failed == [], broker.log_text()
+        while crowd:
+            crowd.pop().close()
+        assert "is not compacted any more" not in broker.log_text()
+        until(lambda: "compacted" in broker.log_text(), "a compaction", broker.log_text)
+        assert newest_values(broker, topic, newest) == newest
+
+
+def newest_values(broker: BrokerProcess, topic: str, wanted: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """The last value of each key that a stock consumer finds from the start of the log on."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
+    consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(COMPACTED)])
+    found: dict[bytes, bytes] = {}
+
+    def more() -> bool:
+        for one in consumer.consume(5000, 0.2):
+            if one.error() is None:
+                found[bytes(one.key() or b"")] = bytes(one.value() or b"")
+        return found == wanted
+
+    until(more, "the newest value of each key", lambda: f"{len(found)} of {len(wanted)} keys\n{broker.log_text()}")
+    consumer.close()
+    return found
