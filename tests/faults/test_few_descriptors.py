@@ -13,6 +13,7 @@ from pathlib import Path
 import confluent_kafka
 import dataplane
 from asking import create
+from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess, WireConnection, topic_name
 from patience import until
 
@@ -44,8 +45,10 @@ class LimitedBroker(BrokerProcess):
 
 
 @contextmanager
-def limited(tmp_path: Path, descriptors: int = FEW) -> Iterator[LimitedBroker]:
-    broker = LimitedBroker(tmp_path / "data")
+def limited(
+    tmp_path: Path, descriptors: int = FEW, properties: dict[str, object] | None = None
+) -> Iterator[LimitedBroker]:
+    broker = LimitedBroker(tmp_path / "data", properties)
     broker.descriptors = descriptors
     broker.start()
     try:
@@ -172,10 +175,12 @@ def test_a_limit_that_no_broker_can_work_with_is_refused_at_start(tmp_path: Path
 
 def test_compaction_among_idle_connections_fails_no_folder(tmp_path: Path) -> None:
     """Connections take all that they may have, and each compaction needs a descriptor for each of its files."""
-    with limited(tmp_path, 170, small_segments=True) as broker:
+    with limited(tmp_path, 260, SMALL_SEGMENTS) as broker:
         topic = topic_name("compacted")
         configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "30000"}
-        assert create(broker, topic, partitions=COMPACTED, configs=configs).topics[0].error_code == 0
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for created in admin.create_topics([NewTopic(topic, COMPACTED, config=configs)]).values():
+            created.result()
         failed: list[object] = []
         newest: dict[bytes, bytes] = {}
         crowd: list[socket.socket] = []
