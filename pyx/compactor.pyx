@@ -35,7 +35,8 @@ from penstock.pyx.producerstate cimport OpenTxn, ProducerEntry, producers_remove
 from penstock.pyx.proof cimport prove_all
 from penstock.pyx.recovery cimport snapshot_stem
 from penstock.pyx.segment cimport (
-    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_close_file, segment_hold_indexes, segment_newest_ms, segment_open,
+    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_close_file,
+    segment_hold_indexes, segment_newest_ms, segment_open,
     segment_release, segment_retain, walk_begin, walk_next,
 )
 from penstock.pyx.swap cimport FileStep, swap_again, swap_step, swap_steps, swap_undo

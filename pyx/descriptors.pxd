@@ -20,7 +20,7 @@ cdef bint in_reserve(int fd) noexcept nogil
 cdef bint connection_may_come(int fd) noexcept nogil
 
 cdef enum:
-    FILES_BUSY = -1                    # none was closed, but others hold locks of files that may be closed a moment later
+    FILES_BUSY = -1                    # none was closed, but others hold locks of files that may be closed soon
 
 # Closes some files of logs, those that weren't used lately first; how many, or FILES_BUSY. Any lock may be held by the
 # caller: it waits for none.

@@ -4,7 +4,8 @@ from libc.stdint cimport int64_t, uint8_t
 from penstock.pyx.batch cimport BatchHeader, batch_last_offset
 from penstock.pyx.files cimport is_passing, sync_folder
 from penstock.pyx.posix cimport (
-    DIR, ENOENT, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, fsync, open, opendir, readdir, rename, stat,
+    DIR, ENOENT,
+    O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, fsync, open, opendir, readdir, rename, stat,
     unlink,
 )
 from penstock.pyx.segment cimport WALK_BATCH, LogWalk, segment_named_offset, segment_stem, walk_begin, walk_next
