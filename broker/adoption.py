@@ -6,6 +6,10 @@ configs were in metadata that isn't there: they are the defaults, and as these m
 until somebody confirms them (`penstock.configs.confirmed`). The coordinators' topics get what Kafka gives them, and nothing
 rests there. `__cluster_metadata`, KRaft's own log, is left alone.
 
+What can't be told apart is refused before anything is stored: two names with one topic id (one is a copy of the other), and
+log folders of which one can't be seen, since what lies there would be a stranger from then on. A folder whose number no
+topic may have (`orders-20260501`, somebody's dated copy) is left alone.
+
 Only a store without any history adopts. Later an unknown folder is a deleted topic's that a broken disk brought back.
 """
 
@@ -15,19 +19,49 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.broker.folder import new_uuid
-from penstock.broker.logdirs import Key, LogDirs, topic_id_in
+from penstock import log
+from penstock.broker.folder import FolderError, new_uuid
+from penstock.broker.logdirs import NEW, Key, LogDirs, topic_id_in
 
 METADATA_LOG = "__cluster_metadata"
 
+_log = log.get("broker.adoption")
 
-def adopted(dirs: LogDirs) -> Mapping[str, tuple[bytes, list[int]]]:
-    """By topic: its id, and the last leader epoch of each partition from 0 on. Reads the disk. Raises OSError."""
+
+def adopted(dirs: LogDirs, most: int) -> Mapping[str, tuple[bytes, list[int]]]:
+    """By topic: its id, and the last leader epoch of each partition from 0 on. most: partitions that a topic may have.
+    Reads the disk. Raises OSError, FolderError."""
+    check_all_seen(dirs)
     highest: dict[str, int] = {}
-    for name, index in dirs.found():
-        if name != METADATA_LOG and _is_log(dirs, (name, index)):
-            highest[name] = max(highest.get(name, 0), index)
+    folders: dict[bytes, tuple[str, Path]] = {}
+    for key in sorted(dirs.found()):
+        name, index = key
+        log_dir = dirs.of(key)
+        if log_dir is None or name == METADATA_LOG or not _is_log(dirs, key):
+            continue
+        folder = log_dir.holds(key)
+        if index >= most:
+            _log.warning("%s isn't adopted: no topic may have more than %d partitions (max.partitions.per.topic)", folder, most)
+            continue
+        topic_id = topic_id_in(folder)
+        other, its_folder = folders.setdefault(topic_id, (name, folder)) if topic_id else (name, folder)
+        if other != name:
+            raise FolderError(
+                f"`{its_folder}` and `{folder}` have the same topic id and different names: one is a copy of the other. Move "
+                "the copy out of the log folder and start again"
+            )
+        highest[name] = max(highest.get(name, 0), index)
     return {name: _topic(dirs, name, highest[name] + 1) for name in sorted(highest)}
+
+
+def check_all_seen(dirs: LogDirs) -> None:
+    """Raises FolderError if a log folder can't be seen."""
+    away = next((log_dir for log_dir in dirs if log_dir.offline and log_dir.error != NEW), None)
+    if away is not None:
+        raise FolderError(
+            f"without a metadata store the topics are those that lie in the log folders, and `{away.path}` can't be seen: "
+            f"{away.error}. Mend it and start again; or, if it is lost for good, take it out of `log.dirs`"
+        )
 
 
 def strangers(dirs: LogDirs, known: set[Key]) -> list[Path]:

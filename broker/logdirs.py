@@ -255,9 +255,9 @@ class LogDirs:
     def _choose(self, key: Key, topic_id: bytes, home: LogDir | None, holders: Sequence[LogDir]) -> LogDir | None:
         """Of the folders that hold a partition, the one that is served; the others set theirs aside. None: none holds it."""
         ids = {log_dir.path: topic_id_in(log_dir.holds(key)) for log_dir in holders}
-        # A log of before Kafka 2.8 has no id. Where it isn't expected it may be anybody's.
-        copies = [
-            one for one in holders if ids[one.path] == topic_id or (ids[one.path] is None and home in (None, one))
+        # A log of before Kafka 2.8 has no id. Where it isn't expected, or beside one that has the id, it may be anybody's.
+        copies = [one for one in holders if ids[one.path] == topic_id] or [
+            one for one in holders if ids[one.path] is None and home in (None, one)
         ]
         if not copies:
             return None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker import backups
+from penstock.broker.adoption import check_all_seen
 from penstock.broker.folder import STORE, FolderError, sync_folder
 from penstock.broker.logdirs import LogDirs
 from penstock.broker.store.base import DamagedStoreError, StoreDiskError, paths
@@ -51,6 +52,8 @@ async def open_store(dirs: LogDirs, way: Way = Way.REFUSE) -> EmbeddedStore:
         return wrong
     if way is Way.REFUSE:
         raise FolderError(await loop.run_in_executor(None, _refusal, path, wrong, folders))
+    if way is Way.ADOPT:
+        check_all_seen(dirs)  # Before the store and its backups are set aside.
     _log.warning("%s: %s", way.value, wrong)
     await loop.run_in_executor(None, _restore if way is Way.RESTORE else _begin_anew, path, folders)
     return await EmbeddedStore.open(path, restored=way is Way.RESTORE)

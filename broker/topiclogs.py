@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock import log
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import sync_folder
-from penstock.broker.logdirs import Key, LogDir, LogDirs, Placed, set_aside, topic_id_in
+from penstock.broker.logdirs import DELETED, Key, LogDir, LogDirs, Placed, beside, set_aside, topic_id_in
 from penstock.broker.moving import CARRIED, CLOSED, OPENED, REMOVED, Copying, Move, Moving
 from penstock.broker.opening import PASSING, Job, Opening, each, lead
 from penstock.broker.topic import PartitionState, Topic
@@ -128,10 +128,14 @@ class TopicLogs:
                 state.leader, state.offline = -1, True
 
     async def remove_deleted(self) -> None:
-        """Remove what a crash has left of deleted logs. Raises OSError."""
+        """Remove what a crash has left of deleted logs. A disk that fails takes its folder offline, nothing is raised."""
         loop = asyncio.get_running_loop()
         for log_dir in self._dirs.online:
-            await loop.run_in_executor(self._executor, self._logs.remove_deleted, str(log_dir.path))
+            try:
+                await loop.run_in_executor(self._executor, self._logs.remove_deleted, str(log_dir.path))
+            except OSError as error:
+                _log.error("log_dir=%s: what deleted partitions have left can't be removed: %s", log_dir.path, error)
+                self._logs.fail_folder(str(log_dir.path), error.errno or EIO)
 
     def move(self, topic: Topic, index: int, target: LogDir) -> None:
         """Begin to move a partition to another log folder. Raises KafkaError."""
@@ -312,6 +316,9 @@ class TopicLogs:
             return
         # It wasn't open, and may be a later topic's of this name, when an older store was restored.
         if (topic_id_in(log_dir.holds(key)) or topic_id) == topic_id:
-            shutil.rmtree(log_dir.holds(key))
+            # What a removal that fails halfway leaves must not lie under a name that the next topic may have.
+            gone = beside(log_dir, key, DELETED)
+            log_dir.holds(key).rename(gone)
+            shutil.rmtree(gone)
         else:
             _log.warning("the folder %s belongs to another topic of this name; it is left alone", log_dir.holds(key))

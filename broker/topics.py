@@ -359,9 +359,9 @@ class Topics:
         topics, self._read = self._read, []
         marked = set(await self._marked())
         self._former = {topic.name: topic for topic in topics if topic.name in marked}
+        await self.logs.remove_deleted()  # Before others are added that may be refused: each is said once.
         for topic in self._former.values():
             await self.logs.delete(topic)
-        await self.logs.remove_deleted()
         topics = [topic for topic in topics if topic.name not in marked]
         known = {(topic.name, state.index) for topic in topics for state in topic.partitions}
         for path in strangers(self._dirs, known):
@@ -527,16 +527,13 @@ class Topics:
         configs = await self._store.tree(paths.TOPIC_CONFIGS) if nodes else {}
         names = sorted(name for name in nodes if "/" not in name)
         topics = [_read_topic(name, nodes, configs) for name in names]
-        by_id: dict[bytes, str] = {}
-        for topic in topics:
-            other = by_id.setdefault(topic.topic_id, topic.name)
-            if other != topic.name:
-                raise BadValueError(paths.topic(topic.name), f"its topic id is that of `{other}`, too")
+        _check_ids(topics)
         return topics
 
     async def _adopt(self) -> list[Topic]:
         """The topics that lie in the folders. What no folder holds of their partitions was another broker's, and is made."""
-        found = await asyncio.get_running_loop().run_in_executor(self._executor, adopted, self._dirs)
+        most = self._config["max.partitions.per.topic"]
+        found = await asyncio.get_running_loop().run_in_executor(self._executor, adopted, self._dirs, most)
         operations: list[Operation] = [Create(paths.TOPICS, parents=True)]
         topics = []
         for name, (topic_id, epochs) in found.items():
@@ -547,9 +544,9 @@ class Topics:
             operations += self._topic_nodes(topic)
             topics.append(topic)
             _log.info("found topic=%s id=%s partitions=%d", name, uuid_text(topic_id), len(epochs))
-        if len(self._dirs.online) == len(list(self._dirs)):
-            keys = ((topic.name, state.index) for topic in topics for state in topic.partitions)
-            self._set_making(key for key in keys if self._dirs.of(key) is None)
+        _check_ids(topics)
+        keys = ((topic.name, state.index) for topic in topics for state in topic.partitions)
+        self._set_making(key for key in keys if self._dirs.of(key) is None)
         await self._store.multi([*operations, await self._making_node()])
         return topics
 
@@ -628,6 +625,15 @@ def _read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, byt
     except KafkaError as error:
         raise own.wrong(error.what) from None
     return Topic(name, topic_id, states, texts)
+
+
+def _check_ids(topics: Iterable[Topic]) -> None:
+    """Raises BadValueError if two topics have the same id."""
+    by_id: dict[bytes, str] = {}
+    for topic in topics:
+        other = by_id.setdefault(topic.topic_id, topic.name)
+        if other != topic.name:
+            raise BadValueError(paths.topic(topic.name), f"its topic id is that of `{other}`, too")
 
 
 def _some(words: Iterable[str], most: int = 20) -> str:

@@ -108,7 +108,8 @@ class LogTable(LogSetOwner):
         """
 
     def remove_deleted(self, folder: str) -> int:
-        """Remove what `delete` had renamed when the broker died; answers how many folders. Once per log.dir. Slow."""
+        """Remove what `delete` had renamed when the broker died; answers how many folders. One that can't be removed is said
+        and stays. Once per log.dir. Slow. Raises OSError: the disk has failed (EIO), or can't be listed."""
 
     def carry_checkpoints(self, topic: str, partition: int, folder: str, to: str) -> None:
         """Copy what the checkpoints of a log folder say of a log that isn't open to another folder's. Slow. Raises

@@ -493,10 +493,16 @@ cdef class LogTable(LogSetOwner):
     def remove_deleted(self, str folder):
         """Remove folders that a delete had renamed when the broker died; see logtable.pyi."""
         removed = 0
-        for path in Path(folder).glob("*-delete"):
-            if _DELETED.fullmatch(path.name) and path.is_dir():
+        for path in Path(folder).iterdir():
+            if not _DELETED.fullmatch(path.name) or not path.is_dir():
+                continue
+            try:
                 _remove_folder(path)
                 removed += 1
+            except OSError as error:
+                if error.errno == errno.EIO:
+                    raise
+                _log.warning("what a deleted partition has left can't be removed, the next start tries again: %s", error)
         return removed
 
     def carry_checkpoints(self, str topic, int partition, str folder, str to):

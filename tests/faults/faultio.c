@@ -4,7 +4,8 @@
  * contains SUBSTRING (`TAIL$`: ends with TAIL) fails with that errno; `short` instead of an errno makes a write put only 7 bytes, `hang` a call
  * wait for as long as the line is there, with a file of the control file's name and `.hangs` beside it. CALL is write
  * (write, pwrite, pwritev, posix_fallocate, open for creation), open (of a file that is there), read (read, pread,
- * preadv2, sendfile), direct (pread past the page cache) or sync (fsync, fdatasync, syncfs).
+ * preadv2, sendfile), direct (pread past the page cache), sync (fsync, fdatasync, syncfs) or remove (unlink, unlinkat, by
+ * the path as it is given).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -106,6 +107,14 @@ ssize_t sendfile64(int to, int fd, off64_t *at, size_t n) { FAILS("read", fd) re
 int fsync(int fd) { FAILS("sync", fd) return REAL(fsync)(fd); }
 int fdatasync(int fd) { FAILS("sync", fd) return REAL(fdatasync)(fd); }
 int syncfs(int fd) { FAILS("sync", fd) return REAL(syncfs)(fd); }
+
+static int refuse_removal(const char *path) {
+    int f = wait_out("remove", path);
+    if (f > 0) errno = f;
+    return f > 0;
+}
+int unlink(const char *path) { return refuse_removal(path) ? -1 : REAL(unlink)(path); }
+int unlinkat(int fd, const char *path, int flags) { return refuse_removal(path) ? -1 : REAL(unlinkat)(fd, path, flags); }
 
 int open(const char *path, int flags, ...) {
     int mode = 0;

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from asking import refused, start_offset
+from asking import end_offset, names, refused, start_offset
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -182,3 +183,35 @@ def test_a_store_that_was_there_once_is_missed(tmp_path: Path, emptied: bool) ->
         assert (broker.data / META).read_text() == meta
     finally:
         broker.close()
+
+
+def test_a_copy_under_another_name_is_refused_before_anything_is_stored(left: BrokerProcess) -> None:
+    folder, copy = left.data / "kept-0", left.data / "kept.bak-0"
+    shutil.copytree(folder, copy)
+    for _ in range(2):
+        said = refused(*left.command()[4:])
+        assert said.returncode == 1 and "Traceback" not in said.stderr
+        assert f"`{folder}`" in said.stderr and f"`{copy}`" in said.stderr and "the same topic id" in said.stderr
+    shutil.move(copy, left.data.parent)
+    left.start()
+    assert end_offset(left, "kept") == 400
+
+
+def test_a_dated_copy_is_no_partition(left: BrokerProcess) -> None:
+    copy = left.data / "kept-0-20260501"
+    shutil.copytree(left.data / "kept-0", copy)
+    left.start()
+    assert "kept-0" not in names(left) and end_offset(left, "kept") == 400
+    assert f"{copy} isn't adopted" in left.log_text() and list(copy.glob("*.log"))
+
+
+def test_nothing_is_adopted_while_a_log_folder_is_away(left: BrokerProcess) -> None:
+    second = left.data.with_name("second")
+    away = [*left.command()[4:], "--set", f"log.dirs={second}"]
+    second.write_text("not a folder")
+    for arguments in (away, [*away, "--adopt-topics"]):
+        said = refused(*arguments)
+        assert said.returncode == 1 and f"`{second}` can't be seen" in said.stderr and "Traceback" not in said.stderr
+    second.unlink()
+    left.start()
+    assert end_offset(left, "kept") == 400

@@ -109,6 +109,23 @@ def test_a_partition_in_two_folders_is_kept_once(tmp_path: Path) -> None:
     dirs.close(clean=True)
 
 
+def test_a_copy_without_an_id_never_beats_one_that_has_it(tmp_path: Path) -> None:
+    """Though it is longer, and lies in the folder that the store names: it may be what a deletion has left."""
+    for name, size in (("a", 10), ("b", 20)):
+        (tmp_path / name / "t-0").mkdir(parents=True)
+        (tmp_path / name / "t-0" / "00000000000000000000.log").write_bytes(bytes(size))
+    (tmp_path / "a" / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABA\n")
+    dirs = LogDirs.open([tmp_path / "a", tmp_path / "b"], 1)
+    dirs.admit({}, {})
+    home = next(log_dir.id for log_dir in dirs if log_dir.path.name == "b")
+    dirs.settle({("t", 0): Placed(bytes(15) + b"\4", home)}, set())
+    kept = dirs.of(("t", 0))
+    assert kept is not None and kept.path.name == "a"
+    (other,) = (tmp_path / "b").glob("t-0*")
+    assert other.name.endswith("-stray") and (other / "00000000000000000000.log").stat().st_size == 20
+    dirs.close(clean=True)
+
+
 def test_what_ends_like_a_deleted_partition_and_was_not_made_by_a_broker_stays(tmp_path: Path) -> None:
     """The exact form is `<topic>-<partition>.<32 hex>-delete`, and a folder."""
     data, hexes = tmp_path / "data", "0123456789abcdef" * 2
@@ -136,7 +153,7 @@ def test_only_folders_with_a_log_are_partitions_of_kafka(tmp_path: Path) -> None
     (tmp_path / "data" / "old-1" / "00000000000000000007.log").write_bytes(b"")
     (tmp_path / "data" / "new-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABA\n")
     dirs = LogDirs.open([tmp_path / "data"], 1)
-    assert {name: len(epochs) for name, (_, epochs) in adopted(dirs).items()} == {"old": 2, "new": 1}
+    assert {name: len(epochs) for name, (_, epochs) in adopted(dirs, 100_000).items()} == {"old": 2, "new": 1}
     dirs.close(clean=True)
 
 
