@@ -24,6 +24,8 @@ from penstock.broker.folder import FolderError, new_uuid
 from penstock.broker.logdirs import NEW, Key, LogDirs, topic_id_in
 
 METADATA_LOG = "__cluster_metadata"
+EPOCH_BELIEVED = 1 << 30
+"""Leader epochs of a log from here on aren't taken over: nobody has started a broker so often, the file is damaged."""
 
 _log = log.get("broker.adoption")
 
@@ -41,7 +43,9 @@ def adopted(dirs: LogDirs, most: int) -> Mapping[str, tuple[bytes, list[int]]]:
             continue
         folder = log_dir.holds(key)
         if index >= most:
-            _log.warning("%s isn't adopted: no topic may have more than %d partitions (max.partitions.per.topic)", folder, most)
+            _log.warning(
+                "%s isn't adopted: no topic may have more than %d partitions (max.partitions.per.topic)", folder, most
+            )
             continue
         topic_id = topic_id_in(folder)
         other, its_folder = folders.setdefault(topic_id, (name, folder)) if topic_id else (name, folder)

@@ -99,7 +99,9 @@ def _refuse_two(path: Path, folders: Sequence[Path]) -> None:
     there = f"holds a metadata store, `{STORE}`, and isn't the first log folder"
     way = f"if it is the right one, put `{others[0]}` first in `log.dirs`, or give it as `--data`"
     if _size_bytes(path):
-        raise FolderError(f"`{others[0]}` {there}, `{path.parent}`, which holds one too: {way}; move the other one away")
+        raise FolderError(
+            f"`{others[0]}` {there}, `{path.parent}`, which holds one too: {way}; move the other one away"
+        )
     raise FolderError(f"`{others[0]}` {there}, `{path.parent}`, which holds none: {way}; if not, move it away")
 
 

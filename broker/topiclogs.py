@@ -11,6 +11,7 @@ from errno import EIO
 from pathlib import Path
 
 from penstock import log
+from penstock.broker.adoption import EPOCH_BELIEVED, last_epochs
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.folder import sync_folder
 from penstock.broker.logdirs import DELETED, Key, LogDir, LogDirs, Placed, beside, set_aside, topic_id_in
@@ -273,9 +274,39 @@ class TopicLogs:
                 job.state.leader, job.state.offline = -1, True
 
     def _make_one(self, job: Job) -> None:
-        if job.log_dir.holds(job.key).exists():  # A deleted topic's, which its disk brought back.
+        folder = job.log_dir.holds(job.key)
+        if topic_id_in(folder) == job.topic.topic_id:  # The store is an older one, which didn't know of it.
+            lead(self._logs, job)
+            _log.warning("topic=%s partition=%d lay in %s already: it goes on with its records", *job.key, folder)
+            return
+        if folder.exists():  # A deleted topic's, which its disk brought back.
             set_aside(job.log_dir, job.key)
         lead(self._logs, job, new=True)
+
+    async def take_over(self, topic: Topic, states: Sequence[PartitionState]) -> list[PartitionState]:
+        """Of new partitions, which have their places, those that lie there already with the topic's id: their leader epochs
+        go on."""
+        here = [state for state in states if self._is_there(topic, state)]
+        keys = [(topic.name, state.index) for state in here]
+        loop = asyncio.get_running_loop()
+        for state, epoch in zip(
+            here, await loop.run_in_executor(self._executor, last_epochs, self._dirs, keys), strict=True
+        ):
+            state.leader_epoch = epoch + 1 if epoch < EPOCH_BELIEVED else 0
+        return here
+
+    def _is_there(self, topic: Topic, state: PartitionState) -> bool:
+        log_dir = self._dirs.of((topic.name, state.index))
+        return log_dir is not None and topic_id_in(log_dir.holds((topic.name, state.index))) == topic.topic_id
+
+    async def close(self, topic: Topic, states: Sequence[PartitionState]) -> None:
+        """Close logs that were taken over, as the topic can't have them: they stay where they lie. Raises OSError."""
+        led = self._logs.partitions()
+        for state in states:
+            if (topic.name, state.index) in led:
+                await asyncio.get_running_loop().run_in_executor(
+                    self._executor, self._logs.stop, topic.name, state.index
+                )
 
     async def delete(self, topic: Topic) -> None:
         """Remove a topic's logs; what lies on a broken disk stays there and is a stranger when the disk is back."""

@@ -25,11 +25,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from penstock import log
-from penstock.broker.adoption import adopted, last_epochs, strangers
+from penstock.broker.adoption import EPOCH_BELIEVED, adopted, last_epochs, strangers
 from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.descriptors import check_partitions
 from penstock.broker.folder import new_uuid, uuid_bytes, uuid_text
-from penstock.broker.logdirs import Key, LogDirs, some
+from penstock.broker.logdirs import Key, LogDirs, partition_of, some, topic_id_in
 from penstock.broker.producerids import skip_ids
 from penstock.broker.store.base import (
     BadValueError,
@@ -55,9 +55,6 @@ DELETED_LATELY_S = 0.5  # longer than a look after a deletion takes, shorter tha
 CREATED = declare("topics.created", "a new topic is in the store, its logs are not there yet")
 MARKED = declare("topics.marked", "a topic is marked as deleted, its logs are all there")
 EMPTIED = declare("topics.emptied", "a marked topic's logs are gone, its nodes are still in the store")
-
-EPOCH_BELIEVED = 1 << 30
-"""Leader epochs of a log from here on aren't taken over: nobody has started a broker so often, the file is damaged."""
 
 _log = log.get("broker.topics")
 
@@ -228,6 +225,8 @@ class Topics:
             added = [self._new_partition(index) for index in range(have, count)]
             grown = Topic(name, topic.topic_id, topic.partitions + added, topic.configs)
             self.logs.place(topic, added)
+            there = await self.logs.take_over(topic, added)
+            fresh = [state for state in added if state not in there]
             self._making[name] = list(range(have, count))
             nodes: list[Operation] = [Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)]
             try:
@@ -235,12 +234,12 @@ class Topics:
                     await self._store.multi([*nodes, await self._making_node()])
             except KafkaError:
                 del self._making[name]
-                self.logs.displace(topic, added)
+                self.logs.displace(topic, fresh)
                 raise
             try:
                 await self.logs.make(topic, added)
             except (OSError, ValueError, KafkaError) as error:
-                await self._take_back(topic, added)
+                await self._take_back(topic, fresh, there)
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}': {error}") from error
             finally:
                 del self._making[name]
@@ -248,9 +247,14 @@ class Topics:
             topic.partitions.extend(added)
             self.version += 1
 
-    async def _take_back(self, topic: Topic, added: Sequence[PartitionState]) -> None:
-        """Undo partitions whose logs could not be made."""
-        await self.logs.delete(Topic(topic.name, topic.topic_id, list(added), topic.configs))
+    async def _take_back(self, topic: Topic, fresh: Sequence[PartitionState], there: Sequence[PartitionState]) -> None:
+        """Undo partitions whose logs could not be made; those that lay there already are strangers again."""
+        await self.logs.delete(Topic(topic.name, topic.topic_id, list(fresh), topic.configs))
+        try:
+            await self.logs.close(topic, there)
+        except OSError as error:
+            _log.error("topic=%s: logs can't be closed: %s", topic.name, error)
+        added = (*fresh, *there)
         gone = [Delete(f"{paths.topic(topic.name)}/partitions/{state.index}", recursive=True) for state in added]
         async with _stored(topic.name):
             await self._store.multi([Set(paths.topic(topic.name), _topic_json(topic)), *gone])
@@ -268,7 +272,9 @@ class Topics:
             self.logs.reconfigure(topic)
             self.changed.set()
             if rests(configs):
-                _log.warning("topic=%s was altered; its retention and compaction rest until %s is true", name, CONFIRMED)
+                _log.warning(
+                    "topic=%s was altered; its retention and compaction rest until %s is true", name, CONFIRMED
+                )
             elif rested:
                 _log.info("the configs of topic=%s are confirmed; retention and compaction go on", name)
 
@@ -364,8 +370,7 @@ class Topics:
             await self.logs.delete(topic)
         topics = [topic for topic in topics if topic.name not in marked]
         known = {(topic.name, state.index) for topic in topics for state in topic.partitions}
-        for path in strangers(self._dirs, known):
-            _log.warning("the folder %s belongs to no topic; it is left alone", path)
+        self._tell_strangers(strangers(self._dirs, known), topics)
         self._tell_missing(topics)
         await self._keep_up(topics)
         await self._raise_epochs(topics, await self._after_restoring(topics))
@@ -429,7 +434,9 @@ class Topics:
         try:
             await self._store.set(paths.partition_state(topic.name, state.index), self._state_json(state))
         except StoreError as error:
-            _log.warning("topic=%s partition=%d: it can't be stored where it lies now: %s", topic.name, state.index, error)
+            _log.warning(
+                "topic=%s partition=%d: it can't be stored where it lies now: %s", topic.name, state.index, error
+            )
 
     async def finish_deletions(self, forget: Callable[[str], None]) -> None:
         """The rest of the deletions that a crash cut short, once the coordinators are there. Raises StoreError."""
@@ -452,6 +459,19 @@ class Topics:
                 "(%s). Bring their folders back and start again, or delete their topics; or start once with "
                 "`--forget-log-dir %s`: they begin anew, empty",
                 len(keys), path or "a folder that isn't known", some(keys), path or self._dirs.first.path,
+            )  # fmt: skip
+
+    def _tell_strangers(self, folders: Sequence[Path], topics: Sequence[Topic]) -> None:
+        by_id = {topic.topic_id: topic for topic in topics}
+        for folder in folders:
+            key, topic = partition_of(folder.name), by_id.get(topic_id_in(folder) or b"")
+            if topic is None or key is None or key[0] != topic.name:
+                _log.warning("the folder %s belongs to no topic; it is left alone", folder)
+                continue
+            _log.warning(
+                "the folder %s has the id of topic=%s, of which the store knows %d partitions; it is left alone. Grow the topic to "
+                "%d partitions, and it goes on with its records",
+                folder, topic.name, len(topic.partitions), key[1] + 1,
             )  # fmt: skip
 
     def _tell_resting(self, topics: Sequence[Topic]) -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 import faultio
 import pytest
 from asking import end_offset, names, produce, refused
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -216,7 +217,9 @@ def test_an_older_backup_deletes_nothing_and_repeats_nothing(broker: BrokerProce
     assert produce(broker, "short", 5, month_ago_ms) == 0
 
     def gone() -> bool:
-        return "deleted 1 segments" in broker.log_text() and "topic=short" in broker.log_text().split("deleted 1 seg")[-1]
+        return (
+            "deleted 1 segments" in broker.log_text() and "topic=short" in broker.log_text().split("deleted 1 seg")[-1]
+        )
 
     until(gone, "retention", broker.log_text)
     assert end_offset(broker, "altered") == 6
@@ -225,9 +228,40 @@ def test_an_older_backup_deletes_nothing_and_repeats_nothing(broker: BrokerProce
     assert producer_id(broker) > given + (1 << 39)
     assert produce(broker, "altered", 1) == 0
     epochs = (broker.data / "altered-0" / "leader-epoch-checkpoint").read_text().split()
-    assert epochs[:2] == ["0", str(int(epoch_before.split()[1]) + 1)] and int(epochs[-2]) > int(epoch_before.split()[-2])
+    assert epochs[:2] == ["0", str(int(epoch_before.split()[1]) + 1)] and int(epochs[-2]) > int(
+        epoch_before.split()[-2]
+    )
     broker.restart()
     assert own_configs(broker, "altered")["penstock.configs.confirmed"] == "false"
+
+
+def test_a_partition_that_an_older_store_lacks_goes_on_when_its_topic_grows(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    create(broker, "t")
+    until_backed_up(broker)
+    shutil.copy(broker.data / NEWEST, tmp_path / "old")
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    client.create_partitions([NewPartitions("t", 2)])["t"].result(WAIT_S)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for _ in range(300):
+        producer.produce("t", b"x", partition=1)
+    assert producer.flush(WAIT_S) == 0
+    broker.restart()  # A start raises the epochs of leaders.
+    assert broker.stop() == 0
+    for name in (NEWEST, OLDER):
+        shutil.copy(tmp_path / "old", broker.data / name)
+    break_store(broker)
+    restore(broker)
+    folder = broker.data / "t-1"
+    assert f"the folder {folder} has the id of topic=t, of which the store knows 1 partitions" in broker.log_text()
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    client.create_partitions([NewPartitions("t", 2)])["t"].result(WAIT_S)
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "r"})
+    assert reader.get_watermark_offsets(TopicPartition("t", 1), WAIT_S) == (0, 300)
+    reader.close()
+    assert not list(broker.data.glob("t-1*-stray"))
+    assert f"partition=1 lay in {folder} already" in broker.log_text()
 
 
 def test_a_deletion_that_an_older_store_knows_of_spares_a_later_topic(broker: BrokerProcess) -> None:
