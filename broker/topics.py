@@ -469,8 +469,8 @@ class Topics:
                 _log.warning("the folder %s belongs to no topic; it is left alone", folder)
                 continue
             _log.warning(
-                "the folder %s has the id of topic=%s, of which the store knows %d partitions; it is left alone. Grow the topic to "
-                "%d partitions, and it goes on with its records",
+                "the folder %s has the id of topic=%s, of which the store knows %d partitions; it is left alone. Grow the "
+                "topic to %d partitions, and it goes on with its records",
                 folder, topic.name, len(topic.partitions), key[1] + 1,
             )  # fmt: skip
 

@@ -502,7 +502,7 @@ cdef class LogTable(LogSetOwner):
             except OSError as error:
                 if error.errno == errno.EIO:
                     raise
-                _log.warning("what a deleted partition has left can't be removed, the next start tries again: %s", error)
+                _log.warning("a deleted partition's rest can't be removed; the next start tries again: %s", error)
         return removed
 
     def carry_checkpoints(self, str topic, int partition, str folder, str to):
