@@ -431,4 +431,7 @@ cdef int16_t ingest(const LogConfig* config, uint8_t* records, size_t n, int who
     out.n = n if out.rebuilt.empty() else out.rebuilt.size()
     if config.log_append_time and who != INGEST_REPLICA:
         stamp(out, now_ms)
-    return RECORD_LIST_TOO_LARGE if <int64_t>out.n > config.segment_bytes else 0
+    # What a coordinator has decided is appended all or none of it, in a segment of its own if no other has room.
+    if who != INGEST_COORDINATOR and <int64_t>out.n > config.segment_bytes:
+        return RECORD_LIST_TOO_LARGE
+    return 0
