@@ -1,6 +1,6 @@
 """The data folder: who owns it, which broker it belongs to, whether its last stop was clean.
 
-DIR/.lock                   held by flock for the life of the process; a second broker is refused
+DIR/.lock                   held by flock for the life of the process, a second broker is refused; process and boot id
 DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id);
                             another broker's or cluster's is refused. `directory.id` (KIP-858) is added where it lacks.
                             Once there is a metadata store, `penstock.metadata.store=metadata.db` is added, which Kafka
@@ -86,11 +86,12 @@ class Identity:
 class DataFolder:
     """A data folder that this process owns from `open` to `close`."""
 
-    def __init__(self, path: Path, lock_fd: int, identity: Identity, was_clean: bool) -> None:
+    def __init__(self, path: Path, lock_fd: int, identity: Identity, was_clean: bool, boot_id: str) -> None:
         self.path = path
         self.cluster_id = identity.cluster_id
         self.directory_id = identity.directory_id  # "" until `take_id`, of a folder that had none
         self.was_clean = was_clean
+        self.power_cut = not boot_id or boot_id != _boot_id()  # since its logs were opened last
         self.has_store = identity.has_store  # whether its broker had a metadata store when it was here last
         self._lock_fd = lock_fd
 
@@ -106,7 +107,7 @@ class DataFolder:
         except OSError as error:
             raise FolderUnusableError(f"the data folder `{path}` can't be used: {error.strerror}") from None
         try:
-            _lock(path, lock_fd)
+            boot_id = _lock(path, lock_fd)
             identity = _meta(path, node_id, cluster_id)
             clean = path / CLEAN_SHUTDOWN
             was_clean = clean.exists()
@@ -119,7 +120,11 @@ class DataFolder:
         except FolderError:
             os.close(lock_fd)
             raise
-        return cls(path, lock_fd, identity, was_clean)
+        return cls(path, lock_fd, identity, was_clean, boot_id)
+
+    def opened(self) -> None:
+        """Its logs are open: what a power cut has left of them is settled. Raises OSError."""
+        _write_lock(self._lock_fd, _boot_id())
 
     def take_id(self) -> str:
         """The folder's id, written to meta.properties if it had none. Raises OSError."""
@@ -148,17 +153,31 @@ class DataFolder:
         os.close(self._lock_fd)
 
 
-def _lock(path: Path, lock_fd: int) -> None:
+def _lock(path: Path, lock_fd: int) -> str:
+    """Lock the folder; returns the boot id under which its logs were opened last, "" if nobody knows."""
+    holder, boot_id = (*os.pread(lock_fd, 256, 0).decode(errors="replace").split()[:2], "", "")[:2]
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
         raise FolderError(
-            f"the data folder `{path}` is in use by another broker (process {holder}); "
+            f"the data folder `{path}` is in use by another broker (process {holder or 'unknown'}); "
             "stop it or choose another `--data`"
         ) from None
+    _write_lock(lock_fd, boot_id)
+    return boot_id
+
+
+def _write_lock(lock_fd: int, boot_id: str) -> None:
     os.ftruncate(lock_fd, 0)
-    os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+    os.pwrite(lock_fd, f"{os.getpid()}\n{boot_id}\n".encode(), 0)
+
+
+def _boot_id() -> str:
+    """Another after each start of the machine; "" where the kernel doesn't say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _meta(path: Path, node_id: int, expected: str | None) -> Identity:

@@ -74,6 +74,11 @@ class LogDir:
         """Whether all that it holds was flushed when the broker stopped."""
         return self.folder is not None and self.folder.was_clean
 
+    @property
+    def power_cut(self) -> bool:
+        """Whether what wasn't flushed may be lost: the machine was started since the logs were opened last."""
+        return self.folder is None or self.folder.power_cut
+
     def holds(self, key: Key) -> Path:
         """Where a partition of this folder lies."""
         return self.path / f"{key[0]}-{key[1]}"

@@ -185,6 +185,7 @@ def lead(
         dict(job.settings),
         job.log_dir.was_clean if clean is None else clean,
         new,
+        job.log_dir.power_cut,
     )
     if recovered.cut_bytes:
         _log.warning(

@@ -93,6 +93,16 @@ class TopicLogs:
     async def open_rest(self) -> None:
         """Open all that was only announced. A disk that fails takes its partitions offline, nothing is raised."""
         await self._open(self._unopened)
+        if self.all_open:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._note_opened)
+
+    def _note_opened(self) -> None:
+        for log_dir in self._dirs.online:
+            if log_dir.folder is not None:
+                try:
+                    log_dir.folder.opened()
+                except OSError as error:  # The next start takes a kill for a power cut.
+                    _log.warning("log_dir=%s: it can't be noted that its logs are open: %s", log_dir.path, error)
 
     async def stop(self) -> None:
         """Begin no further log: the broker stops."""

@@ -32,6 +32,7 @@ cdef struct LogState:
     int64_t recovery_point             # all below it was flushed
     int64_t index_interval_bytes
     bint dense                         # nothing compacts it, or ever did: there are no holes between its batches
+    bint power_cut                     # the machine may have lost what wasn't flushed since the log was written last
     vector[Note] notes
 
 cdef inline void note(LogState* log, int kind, int64_t offset, int64_t position) noexcept nogil:

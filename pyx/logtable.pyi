@@ -43,10 +43,12 @@ class LogTable(LogSetOwner):
         config: dict[str, int],
         clean: bool = False,
         new: bool = True,
+        power_cut: bool = False,
     ) -> Recovered:
         """Open (or create, if it is `new`) the log `<folder>/<topic>-<partition>` and take the lead. Slow.
 
         `folder` is the log.dir. clean: the broker was stopped cleanly (its marker file was there), so the log isn't walked.
+        power_cut: the machine may have lost what wasn't flushed: holes there are cut off, as torn ends are, and are no damage.
         If the partition is led already, only the leader epoch is raised. Raises DamagedLogError when records that
         were acknowledged are missing or can't be read, OSError when the folder can't be used (FileNotFoundError: it isn't
         there, and isn't new), ValueError for a name, id or config that is wrong.

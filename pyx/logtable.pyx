@@ -285,7 +285,7 @@ cdef class LogTable(LogSetOwner):
 
     def lead(
         self, str topic, bytes topic_id, int partition, int leader_epoch, str folder, dict config, bint clean=False,
-        bint new=True
+        bint new=True, bint power_cut=False
     ):
         """Open (or create) a partition's log and take the lead; see logtable.pyi."""
         cdef Led led, before
@@ -333,6 +333,7 @@ cdef class LogTable(LogSetOwner):
             p.log.recovery_point = known.recovery_point
             p.log.index_interval_bytes = parsed.index_interval_bytes
             # A log that was compacted before its topic's cleanup.policy was changed has holes, too.
+            p.log.power_cut = power_cut
             p.log.dense = not parsed.cleanup_compact and known.first_dirty < 0
             with nogil:
                 result = open_log(p, leader_epoch, clean, &report)

@@ -351,6 +351,12 @@ cdef int64_t _following(const LogState* log, size_t place) noexcept nogil:
     return -1
 
 
+# Whether what follows the right bytes of a segment needn't be right: the kernel writes pages in an order of its own, so
+# that a power cut leaves holes with whole batches behind them. A kill leaves none.
+cdef inline bint _may_have_holes(const LogState* log, const Segment* s) noexcept nogil:
+    return log.power_cut and s.next_offset >= log.recovery_point
+
+
 # Whether what lies behind the right bytes of a segment is what a write that was cut short leaves: then it may go. 0,
 # LOG_DAMAGED or errno; `room`: it is room ahead and nothing else.
 cdef int _judge_end(
@@ -369,6 +375,8 @@ cdef int _judge_end(
         if result < 0:
             return -result
         room[0] = result
+    if _may_have_holes(log, s):
+        return 0
     if following >= 0 and log.dense and following > log.log_start:
         return _damaged(report, s, good, following) if s.next_offset < following else 0
     if good == end or room[0]:
@@ -415,6 +423,7 @@ cdef int _rebuild(
     LogState* log, size_t place, int64_t from_offset, int64_t now_ms, bint* was_cut, RecoveryReport* report
 ) noexcept nogil:
     cdef Segment* s = log.segments[place]
+    cdef int64_t following
     cdef bint room = False
     cdef int64_t good = 0
     cdef int64_t end = s.size
@@ -430,7 +439,10 @@ cdef int _rebuild(
     result = _judge_end(log, place, good, end, &room, report)
     if result != 0:
         return result
-    was_cut[0] = good != end and _following(log, place) < 0
+    following = _following(log, place)
+    was_cut[0] = good != end and following < 0
+    if _may_have_holes(log, s):
+        was_cut[0] = good != end or (log.dense and following > s.next_offset)
     return _cut(log, s, good, end, room, report)
 
 

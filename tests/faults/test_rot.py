@@ -113,6 +113,28 @@ def test_one_bad_bit_takes_no_other_record_along(broker: BrokerProcess, new_topi
     assert mended(folder) == []
 
 
+def test_a_hole_that_a_power_cut_leaves_is_cut_and_kept(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    """The kernel writes pages in an order of its own: what wasn't flushed may be half there when the machine is back."""
+    topic = new_topic("holes")
+    segments = filled(broker, topic, segment_bytes=1 << 20)
+    broker.kill()
+    lock = broker.data / ".lock"
+    process, boot_id = lock.read_text().split()
+    lock.write_text(f"{process}\n{boot_id[::-1]}\n")
+    first, _ = flip(segments[-1], 20, 65)
+    whole = segments[-1].read_bytes()
+    broker.start()
+    assert consume(broker, topic) == (list(range(first)), None)
+    (kept,) = segments[-1].parent.glob("*.log.cut-*")
+    assert whole.endswith(kept.read_bytes())
+    assert re.search(rf"WARNING .*{kept}", broker.log_text()), broker.log_text()
+    assert lock.read_text().split()[1] == boot_id
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(topic, b"%d" % first, partition=0)
+    assert producer.flush(60) == 0
+    assert consume(broker, topic) == (list(range(first + 1)), None)
+
+
 @pytest.mark.parametrize("how", ["gone", "empty", "short"])
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
 def test_a_segment_that_is_missing_is_no_silent_gap(
