@@ -23,7 +23,7 @@ Row = dict[str, Any]
 CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 INDEX, TIMEINDEX, TXNINDEX = struct.Struct(">iI"), struct.Struct(">qi"), struct.Struct(">hqqqq")
 SNAPSHOT_HEAD, SNAPSHOT, SEQUENCE = struct.Struct(">hIi"), struct.Struct(">qhiqiqiq"), struct.Struct(">qhiqiq")
-CHECKS, SUM = struct.Struct(">hIqqqq"), struct.Struct(">qI")
+CHECKS, SUM = struct.Struct(">hIqqqqq"), struct.Struct(">qI")
 CHECKS_CRC_FROM = 6
 SUMMED = ("index", "timeindex", "txnindex")
 SNAPSHOT_FIELDS = (
@@ -167,11 +167,11 @@ def _checks(path: Path) -> Row:
     data = path.read_bytes()
     if len(data) != CHECKS.size + len(SUMMED) * SUM.size:
         return {"position": 0, "damage": f"{len(data)} bytes are no checks of a segment"}
-    version, crc, base_offset, size, max_timestamp_ms, its_offset = CHECKS.unpack_from(data)
+    version, crc, base_offset, size, max_timestamp_ms, its_offset, next_offset = CHECKS.unpack_from(data)
     if crc != crc32c(data[CHECKS_CRC_FROM:]):
         return {"position": 0, "damage": "the checksum is wrong"}
     row = {"version": version, "base_offset": base_offset, "log_bytes": size, "max_timestamp_ms": max_timestamp_ms}
-    row["max_timestamp_offset"] = its_offset
+    row |= {"max_timestamp_offset": its_offset, "next_offset": next_offset}
     for name, (n, checksum) in zip(SUMMED, SUM.iter_unpack(data[CHECKS.size :]), strict=True):
         row |= {f"{name}_bytes": n, f"{name}_crc32c": f"{checksum:08x}"}
     return row
