@@ -67,7 +67,7 @@ def _describe(
         if size_bytes is not None:  # Else it is being deleted, or not open yet.
             by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
     for move in context.topics.logs.moving.to(log_dir):
-        if wanted is None or move.key in wanted:
+        if move.key not in log_dir.partitions and (wanted is None or move.key in wanted):  # Else it has arrived.
             name, index = move.key
             copied_bytes = copied.get(id(move), 0)  # One that has only just begun has none.
             lag_bytes = max(0, (_size_bytes(context, name, index) or 0) - copied_bytes)

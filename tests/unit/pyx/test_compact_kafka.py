@@ -126,7 +126,7 @@ def test_both_cleaners_make_the_same_of_a_log(tmp_path: Path) -> None:
             assert time.monotonic() < deadline, kafka.log_text()
             time.sleep(0.1)
         kafka.stop()
-        LOGS.lead(TOPIC, topic_id, 0, 0, str(kafka.data), CONFIG, True)
+        LOGS.lead(TOPIC, topic_id, 0, 0, str(kafka.data), CONFIG | {"cleanup_compact": 1}, True)
         theirs = described(batches())
         assert LOGS.aborted(TOPIC, 0, 0, end) == our_aborted
         LOGS.delete(TOPIC, 0)
