@@ -77,7 +77,8 @@ def main() -> None:
     build()
     listed = subprocess.run(
         [sys.executable, str(HERE / "targets.py"), "--list"],
-        env={**os.environ, "PYTHONPATH": str(FUZZ.parent.parent)}, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": f"{FUZZ.parent.parent}{os.pathsep}{HERE.parent}"},
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     targets = asked.targets or listed.stdout.split()
     results = [run(target, asked.seconds, asked.runs, asked.seed, asked.again) for target in targets]

@@ -29,6 +29,7 @@ from penstock.pyx.border import DataPlane
 from penstock.pyx.builder import BatchBuilder
 from penstock.pyx.compactor import Compactor, RottenLogError
 from penstock.pyx.logs import Logs
+from penstock.pyx.logtable import DamagedLogError
 from penstock.pyx.pace import Pace
 
 # The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds.
@@ -228,7 +229,7 @@ def recovery(data: bytes) -> None:
     logs = Logs()
     try:
         logs.lead("damaged", TOPIC_ID, 0, 0, str(work()), {})
-    except OSError:
+    except (OSError, DamagedLogError):
         return
     where = logs.offsets("damaged", 0)
     at = where.log_start
@@ -272,7 +273,7 @@ def compaction(data: bytes) -> None:
     logs = Logs()
     try:
         logs.lead("compacted", TOPIC_ID, 0, 0, str(work()), {}, True)
-    except OSError:
+    except (OSError, DamagedLogError):
         return
     before = _records_of(logs)
     with contextlib.suppress(RottenLogError):
@@ -389,7 +390,7 @@ def main() -> None:
         print("\n".join(TARGETS))
         return
     name = sys.argv[1]
-    if not rawbatch.__file__.startswith(os.environ["PYTHONPATH"]):
+    if not rawbatch.__file__.startswith(os.environ["PYTHONPATH"].split(os.pathsep)[0]):
         sys.exit(f"{rawbatch.__file__} is not the sanitized module")
     folders = [Path(argument) for argument in sys.argv[2:] if not argument.startswith("-")]
     if folders and folders[0].is_dir():
