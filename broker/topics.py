@@ -397,9 +397,12 @@ class Topics:
 
     async def _making_node(self) -> Operation:
         """The change of the store that says which logs are to be made."""
-        content = _json(version=1, topics=self._making)
-        there = await self._store.exists(paths.MAKING) is not None
-        return Set(paths.MAKING, content) if there else Create(paths.MAKING, content, parents=True)
+        return await self._put(paths.MAKING, _json(version=1, topics=self._making))
+
+    async def _put(self, path: str, content: bytes) -> Operation:
+        """The change that makes this a node's content, whether it is there or not."""
+        there = await self._store.exists(path) is not None
+        return Set(path, content) if there else Create(path, content, parents=True)
 
     async def _made(self, name: str) -> None:
         """Take the mark back. If the store refuses that now, the next creation does it, or the next start finds the logs."""
@@ -425,9 +428,8 @@ class Topics:
         return Fields.read(path, (await self._store.get(path))[0]).texts("dirs")
 
     async def _log_dirs_node(self) -> Operation:
-        path, content = paths.log_dirs(self._node_id), _json(version=1, dirs=self._log_dirs)
-        there = await self._store.exists(path) is not None
-        return Set(path, content) if there else Create(path, content, parents=True)
+        """The change of the store that says which log folders there are."""
+        return await self._put(paths.log_dirs(self._node_id), _json(version=1, dirs=self._log_dirs))
 
     async def _moved(self, topic: Topic, state: PartitionState) -> None:
         """A partition lies in another log folder. Until that is stored, a start finds it there by the topic's id."""
