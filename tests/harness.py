@@ -6,14 +6,28 @@ import itertools
 import os
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from penstock.bench.broker_process import BrokerProcess
+from penstock.bench import broker_process
 from penstock.bench.wire import WireConnection
 
 __all__ = ["BrokerProcess", "WireConnection", "output", "topic_name"]
 
 _names = itertools.count()
+
+
+class BrokerProcess(broker_process.BrokerProcess):
+    """With a small ballast: the 64 MiB of a broker in use, once for each of a run's brokers, would fill a disk."""
+
+    def __init__(
+        self,
+        data: Path,
+        properties: Mapping[str, object] | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(data, {"penstock.ballast.bytes": 1 << 20, **(properties or {})}, arguments, environment)
 
 
 def topic_name(hint: str = "topic") -> str:
