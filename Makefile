@@ -37,7 +37,7 @@ build/stamp-java: Makefile
 build/stamp-venv: build/stamp-apt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip "setuptools>=77" wheel "Cython>=3.1,<4"
-	PENSTOCK_MODULES=crc $(BIN)/pip install -q --no-build-isolation -e '.[etl,demo,test]'
+	PENSTOCK_MODULES=record.crc $(BIN)/pip install -q --no-build-isolation -e '.[etl,demo,test]'
 	@touch $@
 
 # The Cython modules, compiled in place; only what changed is compiled again.
@@ -92,7 +92,7 @@ RUNS ?= -1
 .PHONY: fuzz
 fuzz: build
 	$(call install,clang libclang-rt-14-dev)
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || PENSTOCK_MODULES=crc $(BIN)/pip install -q --no-build-isolation -e '.[fuzz]'
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || PENSTOCK_MODULES=record.crc $(BIN)/pip install -q --no-build-isolation -e '.[fuzz]'
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) --runs $(RUNS)
 
 # Others' programs and test suites against the broker; the first run fetches and builds them. `make compat SUITES=kcat`.
@@ -103,4 +103,4 @@ compat: build
 	 test -z "$$failed" || { echo "not as they must be:$$failed"; exit 1; }
 
 clean:
-	rm -rf build dist *.egg-info pyx/*.so pyx/wire/messages.py
+	rm -rf build dist *.egg-info pyx/*.so pyx/*/*.so pyx/wire/messages.py

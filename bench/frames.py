@@ -13,9 +13,9 @@ from pathlib import Path
 
 from penstock.bench import wire
 from penstock.pipeline.demo import flights
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.wire.codec import Message
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.wire.header import encode_request
+from penstock.pyx.wire.message import Message
 
 CLIENT_ID = "bench"
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pyx.wire import messages
-from penstock.pyx.wire.codec import Message
-from penstock.pyx.wire.frame import RESPONSES, decode_response, encode_request
+from penstock.pyx.wire.header import RESPONSES, decode_response, encode_request
+from penstock.pyx.wire.message import Message
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker import tasks
-from penstock.broker.folder import STORE, sync_folder
+from penstock.broker.logs.folder import STORE, sync_folder
 from penstock.broker.store.base import StoreError
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.sound import check

@@ -12,10 +12,10 @@ import click
 
 from penstock import failpoints, log
 from penstock.broker import descriptors
-from penstock.broker.brokerconfig import BrokerConfig, load
+from penstock.broker.configs.brokerconfig import BrokerConfig, load
 from penstock.broker.context import Endpoint
-from penstock.broker.folder import FolderError
 from penstock.broker.listeners import DEFAULT_LISTEN, plan
+from penstock.broker.logs.folder import FolderError
 from penstock.broker.metadata import Way
 from penstock.broker.server import Server, ServerError
 from penstock.broker.store.base import StoreError

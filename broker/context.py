@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock import log
-from penstock.broker.brokerconfig import BrokerConfig
 from penstock.broker.clock import AgeClock
-from penstock.broker.entities import Entities, Entity
-from penstock.broker.features import Features
-from penstock.broker.groupresource import parse_group_config
-from penstock.broker.logdirs import LogDirs
-from penstock.broker.producerids import check_ids
-from penstock.broker.quotas import quotas_of, text_of_quota
-from penstock.broker.scram import MECHANISMS, check_text, credentials_of
+from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.entities import Entities, Entity
+from penstock.broker.configs.features import Features
+from penstock.broker.configs.groupresource import parse_group_config
+from penstock.broker.configs.quotas import quotas_of, text_of_quota
+from penstock.broker.configs.scram import MECHANISMS, check_text, credentials_of
+from penstock.broker.coordination.producerids import check_ids
+from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.store.base import BadValueError, Store
 from penstock.errors import KafkaError
-from penstock.pyx.logs import Logs
+from penstock.pyx.log.logmanager import Logs
 
 if TYPE_CHECKING:
     from penstock.broker.topics import Topics
@@ -86,7 +86,7 @@ def _check_stored(entity: Entity, key: str, text: str) -> None:
 class Context:
     """The broker's parts. One per process; handlers run on the one asyncio loop, so no locks are needed.
 
-    `partitions` are this broker's logs (`penstock.pyx.logs`). Methods that touch a disk
+    `partitions` are this broker's logs (`penstock.pyx.log.logmanager`). Methods that touch a disk
     for long (`lead`, `housekeep`, `delete`, `stop`) are called in an executor; `append`, `read` and `offsets`
     may be called on the loop when little is read or written.
     """

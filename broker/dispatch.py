@@ -22,14 +22,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock import log
-from penstock.broker import api, verification
+from penstock.broker import api
 from penstock.broker.context import Call, Context
+from penstock.broker.coordination import transactionalproduce
 from penstock.broker.refusal import has_error, refusal
 from penstock.broker.store.base import StoreError
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.border import Request, Unasked
-from penstock.pyx.wire.codec import Message, WireError
-from penstock.pyx.wire.frame import REQUESTS, RESPONSES, decode_request_header, encode_response
+from penstock.pyx.net.border import Request, Unasked
+from penstock.pyx.wire.header import REQUESTS, RESPONSES, decode_request_header, encode_response
+from penstock.pyx.wire.message import Message, WireError
 from penstock.pyx.wire.messages import ApiVersionsResponse
 
 API_VERSIONS = 18
@@ -60,11 +61,11 @@ class Handler:
 FLUSH_THREADS = 4
 """Produce requests that wait for a disk (flush.messages) at the same time."""
 CONNECTION_SHIFT = 16
-"""A token without its low bits, which count the requests, names a connection (pyx/plane.pxd)."""
+"""A token without its low bits, which count the requests, names a connection (pyx/net/plane.pxd)."""
 
 
 class Answers(Protocol):
-    """Where answers go (`penstock.pyx.border.DataPlane`)."""
+    """Where answers go (`penstock.pyx.net.border.DataPlane`)."""
 
     def answer(self, token: int, frame: bytes) -> None:
         """Send an answer in its turn."""
@@ -179,7 +180,7 @@ class Dispatch:
                 loop = asyncio.get_running_loop()
                 if await loop.run_in_executor(self._flushing, self._answers.serve_flushing, request):
                     return
-            refused = verification.refused(self._context, request, *self._answers.unverified(request))
+            refused = transactionalproduce.refused(self._context, request, *self._answers.unverified(request))
             self._answers.serve_produce(request, refused)
         except Exception:  # noqa: BLE001 - the rim, as in _handle
             self.failed += 1

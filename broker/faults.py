@@ -17,8 +17,8 @@ from typing import Literal, Protocol
 from penstock.broker.dispatch import HANDLERS
 from penstock.broker.refusal import has_error, refusal
 from penstock.errors import ErrorCode
-from penstock.pyx.border import Request
-from penstock.pyx.wire.frame import REQUESTS, RESPONSES, decode_request_header, encode_response
+from penstock.pyx.net.border import Request
+from penstock.pyx.wire.header import REQUESTS, RESPONSES, decode_request_header, encode_response
 
 PRODUCE, FETCH = 0, 1
 # Of no connection: the network threads drop an answer to it.
@@ -31,7 +31,7 @@ class FaultError(ValueError):
 
 
 class Plane(Protocol):
-    """What of the network threads a fault needs (`penstock.pyx.border.DataPlane`)."""
+    """What of the network threads a fault needs (`penstock.pyx.net.border.DataPlane`)."""
 
     def divert(self, api_key: int, on: bool) -> None:
         """Send an API's requests to the control plane, or no longer."""

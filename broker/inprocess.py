@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from penstock.broker.brokerconfig import load
+from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Endpoint
 from penstock.broker.faults import Faults
 from penstock.broker.listeners import single
@@ -81,7 +81,7 @@ class Broker:
         return self._server is not None
 
     def counters(self) -> dict[str, int]:
-        """What its network threads count, by name (`penstock.pyx.border.DataPlane.counters`); empty while it is stopped."""
+        """What its network threads count, by name (`penstock.pyx.net.border.DataPlane.counters`); empty while it is stopped."""
         server = self._server
         return {} if server is None else server.counters()
 

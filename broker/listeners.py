@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from penstock import log
 from penstock.broker import tasks
-from penstock.broker.brokerconfig import BrokerConfig
-from penstock.broker.config import INT_MAX
+from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.properties import INT_MAX
 from penstock.broker.context import Endpoint
 from penstock.config import ConfigError, parse_list
-from penstock.pyx.border import DataPlane
+from penstock.pyx.net.border import DataPlane
 
 PLAINTEXT = "PLAINTEXT"
 LIMITS = (

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker import backups
-from penstock.broker.adoption import check_all_seen
-from penstock.broker.folder import STORE, FolderError, sync_folder
-from penstock.broker.logdirs import LogDirs
+from penstock.broker.logs.adoption import check_all_seen
+from penstock.broker.logs.folder import STORE, FolderError, sync_folder
+from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.store.base import DamagedStoreError, StoreDiskError, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.sound import CHANGES, LastChange

@@ -7,8 +7,8 @@ import typing
 from typing import Any
 
 from penstock.pyx.wire import messages
-from penstock.pyx.wire.codec import Message, Struct
-from penstock.pyx.wire.frame import RESPONSES
+from penstock.pyx.wire.header import RESPONSES
+from penstock.pyx.wire.message import Message, Struct
 
 _CODES = ("error_code", "partition_error_code")
 # What requests and responses call the same thing by other names.

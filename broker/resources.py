@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from penstock import log
-from penstock.broker.brokerconfig import BrokerConfig, ConfigSource, Described
-from penstock.broker.config import SCHEMA
+from penstock.broker.configs.brokerconfig import BrokerConfig, ConfigSource, Described
+from penstock.broker.configs.entities import Entity
+from penstock.broker.configs.groupresource import check_group_configs, describe_group
+from penstock.broker.configs.properties import SCHEMA
+from penstock.broker.configs.topicconfig import ConfigType, check_topic_configs
 from penstock.broker.context import Context
-from penstock.broker.entities import Entity
-from penstock.broker.groupresource import check_group_configs, describe_group
 from penstock.broker.store.base import paths
 from penstock.broker.topic import Topic, check_name
-from penstock.broker.topicconfig import ConfigType, check_topic_configs
 from penstock.errors import ErrorCode, KafkaError
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

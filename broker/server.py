@@ -22,29 +22,29 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker import descriptors, tasks
-from penstock.broker.aftercare import Aftercare
 from penstock.broker.backups import Backups
-from penstock.broker.brokerconfig import BrokerConfig
-from penstock.broker.cleaner import LogCleaner
+from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.context import Context, Endpoint
-from penstock.broker.coordinators import Coordinators
-from penstock.broker.disks import Disks
+from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.dispatch import Dispatch
 from penstock.broker.faults import Faults
-from penstock.broker.folder import META, DataFolder
-from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind
-from penstock.broker.logdirs import LogDirs
+from penstock.broker.logs.folder import META, DataFolder
+from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.metadata import Way, open_store
 from penstock.broker.store.base import NodeExistsError, Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.values import INT_MAX, Fields, whole_number
 from penstock.broker.topics import Topics
-from penstock.broker.watch import Watch
+from penstock.broker.upkeep.disks import Disks
+from penstock.broker.upkeep.logcleaner import LogCleaner
+from penstock.broker.upkeep.pending import Aftercare
+from penstock.broker.upkeep.periodic import Housekeeping
+from penstock.broker.upkeep.watch import Watch
 from penstock.errors import KafkaError
-from penstock.pyx.border import DataPlane
 from penstock.pyx.descriptors import counters as process_counters
-from penstock.pyx.logs import Logs
+from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.net.border import DataPlane
 
 OPEN_FIRST_S = 5.0
 """How long a start waits for logs that must be recovered."""

@@ -25,12 +25,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from penstock import log
-from penstock.broker.adoption import EPOCH_BELIEVED, adopted, last_epochs, strangers
-from penstock.broker.brokerconfig import BrokerConfig
+from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.topicconfig import CONFIRMED, check_topic_configs, rests
+from penstock.broker.coordination.producerids import skip_ids
 from penstock.broker.descriptors import check_partitions
-from penstock.broker.folder import new_uuid, uuid_bytes, uuid_text
-from penstock.broker.logdirs import Key, LogDirs, partition_of, some, topic_id_in
-from penstock.broker.producerids import skip_ids
+from penstock.broker.logs.adoption import EPOCH_BELIEVED, adopted, last_epochs, strangers
+from penstock.broker.logs.folder import new_uuid, uuid_bytes, uuid_text
+from penstock.broker.logs.logdirs import Key, LogDirs, partition_of, some, topic_id_in
+from penstock.broker.logs.topiclogs import TopicLogs
 from penstock.broker.store.base import (
     BadValueError,
     Create,
@@ -44,11 +46,9 @@ from penstock.broker.store.base import (
 )
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import INTERNAL, PartitionState, Topic, check_name, internal_settings
-from penstock.broker.topicconfig import CONFIRMED, check_topic_configs, rests
-from penstock.broker.topiclogs import TopicLogs
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.pyx.logs import Logs
+from penstock.pyx.log.logmanager import Logs
 
 DELETED_LATELY_S = 0.5  # longer than a look after a deletion takes, shorter than any client tries again
 

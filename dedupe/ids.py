@@ -8,7 +8,7 @@ import json
 import numpy as np
 
 from penstock.config import ConfigError
-from penstock.pyx.columns import Column, Columns
+from penstock.pyx.record.columns import Column, Columns
 
 
 class IdSource:

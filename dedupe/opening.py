@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from penstock.pyx.columns import Column, Columns, decode
-from penstock.pyx.rawbatch import BatchError, RawBatch
+from penstock.pyx.record.columns import Column, Columns, decode
+from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
 GROUP_BYTES = 2 << 20  # opened together, compressed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from penstock.pyx.rawbatch import RawBatch
+from penstock.pyx.record.rawbatch import RawBatch
 
 
 def keep_aside(folder: Path, topic: str, partition: int, batch: RawBatch) -> Path:

@@ -15,8 +15,8 @@ from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.lanes import OperatorNeeded
-from penstock.pyx.columns import Column
-from penstock.pyx.rawbatch import RawBatch
+from penstock.pyx.record.columns import Column
+from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.rocks import IdStore
 
 STABLE_PAUSE_S = 0.05

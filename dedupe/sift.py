@@ -13,8 +13,8 @@ import numpy as np
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
 from penstock.pipeline.batches import prepare
-from penstock.pyx.columns import Column, keep
-from penstock.pyx.rawbatch import BatchError, RawBatch
+from penstock.pyx.record.columns import Column, keep
+from penstock.pyx.record.rawbatch import BatchError, RawBatch
 from penstock.pyx.rocks import IdStore
 
 

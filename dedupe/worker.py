@@ -29,8 +29,8 @@ from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.lanes import OperatorNeeded, take_identity
 from penstock.pipeline.transaction import TransactionalSender
-from penstock.pyx.columns import Column
-from penstock.pyx.rawbatch import RawBatch
+from penstock.pyx.record.columns import Column
+from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.rocks import IdStore, RocksError
 
 P = ParamSpec("P")

@@ -26,7 +26,7 @@ COMMANDS = {
     "configs": "penstock.pipeline.commands.configs",
     "produce": "penstock.pipeline.commands.produce",
     "consume": "penstock.pipeline.commands.consume",
-    "log": "penstock.broker.logcommand",
+    "log": "penstock.broker.tools.logcommand",
     "demo": "penstock.pipeline.demo.command",
     "bench": "penstock.bench.command",
 }

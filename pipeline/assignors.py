@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.config import ConfigError
-from penstock.pyx.wire.frame import decode_version, encode_versioned
+from penstock.pyx.wire.header import decode_version, encode_versioned
 from penstock.pyx.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 TopicPartition = tuple[str, int]

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.lanes import OperatorNeeded
 from penstock.pipeline.transaction import TransactionalSender
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.rawbatch import RawBatch, Record, records
-from penstock.pyx.rewrite import rewrite_header
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch, Record, records
+from penstock.pyx.record.rewrite import rewrite_header
 
 # Producers number a batch's records from 0. A broker that finds other offsets in a compressed batch would open and
 # compress it anew (Apache Kafka does). The base offset is not under the checksum.

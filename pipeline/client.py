@@ -13,8 +13,8 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import properties
 from penstock.pipeline.connection import Connection, ConnectionLost, Piece
 from penstock.pipeline.metadata import Broker, Cluster, PartitionInfo
-from penstock.pyx.wire.codec import Message, WireError
-from penstock.pyx.wire.frame import RESPONSES, decode_response, encode_request
+from penstock.pyx.wire.header import RESPONSES, decode_response, encode_request
+from penstock.pyx.wire.message import Message, WireError
 from penstock.pyx.wire.messages import FindCoordinatorRequest, MetadataRequest
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ import numpy as np
 
 from penstock import __version__
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.wire.codec import WireError
-from penstock.pyx.wire.frame import decode_response, encode_request
+from penstock.pyx.wire.header import decode_response, encode_request
+from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 Piece = bytes | bytearray | memoryview

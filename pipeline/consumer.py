@@ -30,8 +30,8 @@ from penstock.pipeline.background import BackgroundLoop
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetched, Fetcher
 from penstock.pipeline.group import Membership
-from penstock.pyx import columns
-from penstock.pyx.rawbatch import BatchError, RawBatch, records
+from penstock.pyx.record import columns
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
 Revoked = Callable[[list[TopicPartition]], None]
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -16,7 +16,7 @@ from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.client import Backoff, Client, TopicPartition
 from penstock.pipeline.metadata import NO_TOPIC_ID
-from penstock.pyx.rawbatch import BatchError, RawBatch, marker_type, split
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type, split
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 Isolation = Literal["read_committed", "read_uncommitted"]

@@ -14,7 +14,7 @@ from penstock.pipeline import assignors
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.assignors import Member
 from penstock.pipeline.client import TopicPartition
-from penstock.pyx.wire.codec import WireError
+from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import (
     HeartbeatRequest,
     JoinGroupRequest,

@@ -18,7 +18,7 @@ from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.client import Client, TopicPartition
 from penstock.pipeline.fetcher import Fetched, Fetcher
 from penstock.pipeline.transaction import TRANSACTION_VERSION, Fenced, TransactionalSender
-from penstock.pyx.rawbatch import BatchError
+from penstock.pyx.record.rawbatch import BatchError
 from penstock.pyx.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 T = TypeVar("T")

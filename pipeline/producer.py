@@ -32,7 +32,7 @@ from penstock.pipeline.client import ANY_NODE, Client, TopicPartition
 from penstock.pipeline.partitioner import Partitioner, Sticky, partition_for, partitions_for
 from penstock.pipeline.sender import Produced, Sender
 from penstock.pipeline.transaction import WAITING, TransactionalSender
-from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import InitProducerIdRequest
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -56,7 +56,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Columns(Protocol):
-    """Records as columns, as `penstock.pyx.columns.Columns` has them."""
+    """Records as columns, as `penstock.pyx.record.columns.Columns` has them."""
 
     @property
     def timestamps(self) -> npt.NDArray[np.int64]: ...

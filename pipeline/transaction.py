@@ -25,7 +25,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.client import Client, TopicPartition
 from penstock.pipeline.connection import Piece
 from penstock.pipeline.sender import Produced, Sender
-from penstock.pyx.rawbatch import RawBatch
+from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.wire.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

@@ -8,7 +8,7 @@ import time
 
 from harness import BrokerProcess, WireConnection
 
-from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from logs import LOGS, NOW_MS, Log
 
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.compactor import Cleanable, Compacted, Compactor, cleanable
-from penstock.pyx.pace import Pace
-from penstock.pyx.rawbatch import RawBatch, records
+from penstock.pyx.compaction.cleaner import Cleanable, Compacted, Compactor, cleanable
+from penstock.pyx.compaction.pace import Pace
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch, records
 
 RETENTION_MS = 1000
 """delete.retention.ms of these tests."""

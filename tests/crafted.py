@@ -14,7 +14,7 @@ from typing import NamedTuple
 import cramjam
 import lz4.frame
 
-from penstock.pyx.crc import crc32c
+from penstock.pyx.record.crc import crc32c
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -14,11 +14,11 @@ from typing import Self, TypeVar
 
 from logs import LOGS
 
-from penstock.pyx.border import DataPlane, Request
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.rawbatch import records, split
-from penstock.pyx.wire.codec import Message
-from penstock.pyx.wire.frame import decode_response, encode_request
+from penstock.pyx.net.border import DataPlane, Request
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import records, split
+from penstock.pyx.wire.header import decode_response, encode_request
+from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import (
     ApiVersionsRequest,
     FetchRequest,

@@ -7,7 +7,7 @@ import struct
 from dedupe_world import World
 
 from penstock.pipeline.admin import TOPIC_RESOURCE
-from penstock.pyx.crc import crc32c
+from penstock.pyx.record.crc import crc32c
 
 PAYLOAD_AT = 61
 CRC_AT = 17

@@ -24,8 +24,8 @@ from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.sender import Sender
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.rawbatch import RawBatch, Record, records
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch, Record, records
 
 T = TypeVar("T")
 LIMIT_S = 60.0

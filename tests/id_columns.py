@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from penstock.pyx.columns import Column
+from penstock.pyx.record.columns import Column
 from penstock.pyx.rocks import IdStore
 
 

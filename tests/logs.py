@@ -8,11 +8,11 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.checkpoint import OURS, format_line, format_offsets, parse_offsets
-from penstock.pyx.logs import Housekept, Logs, Offsets, Producer
-from penstock.pyx.logtable import Recovered
-from penstock.pyx.rawbatch import RawBatch, split
+from penstock.pyx.log.checkpoint import OURS, format_line, format_offsets, parse_offsets
+from penstock.pyx.log.logmanager import Housekept, Logs, Offsets, Producer
+from penstock.pyx.log.logtable import Recovered
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch, split
 
 LOGS = Logs()
 """The logs of this test process; topics have names of their own."""

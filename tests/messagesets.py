@@ -10,7 +10,7 @@ from typing import NamedTuple
 import lz4.frame
 import xxhash
 
-from penstock.pyx.codec import compress, decompress
+from penstock.pyx.record.codec import compress, decompress
 
 GZIP, SNAPPY, LZ4 = 1, 2, 3
 LOG_APPEND_TIME = 8

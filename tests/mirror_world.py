@@ -25,8 +25,8 @@ from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.sender import Sender
 from penstock.pipeline.transaction import TransactionalSender
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.rawbatch import RawBatch
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch
 
 T = TypeVar("T")
 LIMIT_S = 60.0

@@ -20,7 +20,7 @@ from penstock.bench.wire import (
 )
 from penstock.errors import raise_for
 from penstock.failpoints import ENVIRONMENT
-from penstock.pyx.rawbatch import records, split
+from penstock.pyx.record.rawbatch import records, split
 from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, FetchResponse
 
 Key = tuple[str, int]

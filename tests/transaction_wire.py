@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness import WireConnection
 
-from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,

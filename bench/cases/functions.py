@@ -18,9 +18,9 @@ from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.sides import PENSTOCK
 from penstock.bench.world import MIB, World
-from penstock.pyx.crc import crc32c
-from penstock.pyx.logs import Logs
-from penstock.pyx.rawbatch import RawBatch
+from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import RawBatch
 
 TOPIC = "functions"
 SEGMENT_BYTES = 32 * MIB

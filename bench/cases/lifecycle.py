@@ -13,7 +13,7 @@ from penstock.bench.case import Case, Sample
 from penstock.bench.sides import PENSTOCK, Broker
 from penstock.bench.world import GB, World
 from penstock.pyx.wire import messages
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.wire.header import encode_request
 
 RECORD_BYTES = 1024
 BATCH_BYTES = 131_072

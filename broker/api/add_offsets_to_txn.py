@@ -1,12 +1,12 @@
 """AddOffsetsToTxn: a transaction is going to commit offsets of a group, so the group's partition joins it.
 
 Versions 0-4. A fenced producer hears PRODUCER_FENCED, before version 2 INVALID_PRODUCER_EPOCH. Decisions:
-`broker/transactions`.
+`broker/coordination/transactions`.
 """
 
 from penstock.broker.context import Call, Context
+from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import GROUP_OFFSETS
-from penstock.broker.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 

@@ -4,15 +4,15 @@ Versions 0-5. From version 4 on for several transactions at once, or only to ver
 of brokers, and answered to anybody. If one partition does not exist none is added: the others hear
 OPERATION_NOT_ATTEMPTED. The coordinators' own topics can't be written to: TOPIC_AUTHORIZATION_FAILED. A
 fenced producer hears PRODUCER_FENCED, before version 2 INVALID_PRODUCER_EPOCH. A partition that is to be verified
-and isn't in the transaction is TRANSACTION_ABORTABLE. Decisions: `broker/transactions`.
+and isn't in the transaction is TRANSACTION_ABORTABLE. Decisions: `broker/coordination/transactions`.
 """
 
 from collections.abc import Sequence
 
 from penstock.broker.context import Call, Context
-from penstock.broker.machines import TopicPartition
+from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import INTERNAL
-from penstock.broker.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 

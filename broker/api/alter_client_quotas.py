@@ -4,9 +4,9 @@ They are stored and described; nothing enforces them yet. Entities that are righ
 entity that stands in the request twice is refused, as is a NaN (which Kafka takes).
 """
 
-from penstock.broker import quotas
+from penstock.broker.configs import quotas
+from penstock.broker.configs.entities import Entity
 from penstock.broker.context import Call, Context
-from penstock.broker.entities import Entity
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterClientQuotasRequest, AlterClientQuotasResponse
 

@@ -7,9 +7,9 @@ topic's configs are confirmed stays as it was. See
 
 from collections import Counter
 
+from penstock.broker.configs.topicconfig import CONFIRMED, rests
 from penstock.broker.context import Call, Context
 from penstock.broker.resources import RESOURCES
-from penstock.broker.topicconfig import CONFIRMED, rests
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterConfigsRequest, AlterConfigsResponse
 

@@ -6,9 +6,9 @@ once. Nobody can log in by them yet: there are no SASL listeners.
 
 from collections import Counter
 
-from penstock.broker import scram
+from penstock.broker.configs import scram
+from penstock.broker.configs.entities import Entity
 from penstock.broker.context import Call, Context
-from penstock.broker.entities import Entity
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 
 from penstock.broker.api.consumer_group_heartbeat import enabled
 from penstock.broker.api.describe_groups import ALL_OPERATIONS
-from penstock.broker.consumergroups.state import ConsumerGroup, Member
 from penstock.broker.context import Call, Context
+from penstock.broker.coordination.consumergroups.state import ConsumerGroup, Member
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse

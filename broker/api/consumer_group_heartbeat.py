@@ -2,17 +2,17 @@
 
 Versions 0-1; from version 1 on members bring their own id and may subscribe by a regular expression in RE2's
 syntax, which has to match the whole name. Answered when what it changed is in `__consumer_offsets`. Decisions:
-`broker/consumergroups/machine.py`.
+`broker/coordination/consumergroups/machine.py`.
 """
 
 from __future__ import annotations
 
 import uuid
 
-from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult
-from penstock.broker.consumergroups.state import LEAVING_EPOCH, LEAVING_STATIC_EPOCH, Partitions
+from penstock.broker.configs.features import GROUP_VERSION
 from penstock.broker.context import Call, Context
-from penstock.broker.features import GROUP_VERSION
+from penstock.broker.coordination.consumergroups.events import ConsumerHeartbeat, HeartbeatResult
+from penstock.broker.coordination.consumergroups.state import LEAVING_EPOCH, LEAVING_STATIC_EPOCH, Partitions
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 

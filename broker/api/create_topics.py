@@ -2,16 +2,16 @@
 
 Versions 0-7. Partitions -1 = `num.partitions`, replication factor -1 = `default.replication.factor`
 (KIP-464); with one node the factor is 1 and a manual assignment may only name this node. Configs are
-checked against the table in `broker/topicconfig.py`. `validate_only` does everything but create. `timeout_ms` is
+checked against the table in `broker/configs/topicconfig.py`. `validate_only` does everything but create. `timeout_ms` is
 not used: creation is not handed to other nodes.
 """
 
 from collections import Counter
 
 from penstock.broker.assignments import check_assignment
+from penstock.broker.configs.topicconfig import check_topic_configs
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import check_name
-from penstock.broker.topicconfig import check_topic_configs
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 

@@ -1,7 +1,7 @@
 """DeleteGroups: forget groups without members, and all their offsets. Versions 0-2 (KIP-229)."""
 
 from penstock.broker.context import Call, Context
-from penstock.broker.groupoffsets import Delete
+from penstock.broker.coordination.groupoffsets import Delete
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 

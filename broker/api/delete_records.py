@@ -2,9 +2,9 @@
 
 import asyncio
 
+from penstock.broker.configs.topicconfig import topic_value
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import INTERNAL
-from penstock.broker.topicconfig import topic_value
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
 

@@ -1,6 +1,6 @@
 """DescribeClientQuotas: the quotas of the entities that a filter means (KIP-546). Versions 0-1."""
 
-from penstock.broker import quotas
+from penstock.broker.configs import quotas
 from penstock.broker.context import Call, Context
 from penstock.errors import KafkaError
 from penstock.pyx.wire.messages import DescribeClientQuotasRequest, DescribeClientQuotasResponse

@@ -7,12 +7,12 @@ broker's loggers (8), client metrics (16, there are none), group (32). No or nul
 from collections.abc import Iterable
 from typing import cast
 
-from penstock.broker.brokerconfig import ConfigSource, Described
+from penstock.broker.configs.brokerconfig import ConfigSource, Described
 from penstock.broker.context import Call, Context
 from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.wire.codec import Encoded
+from penstock.pyx.wire.message import Encoded
 from penstock.pyx.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
 KEY, VERSIONS = 32, (0, 4)

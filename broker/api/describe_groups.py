@@ -6,8 +6,8 @@ ConsumerGroupDescribe.
 """
 
 from penstock.broker.acls import GROUP_OPERATIONS, operations_bits
-from penstock.broker.classicgroups import state as classic_state
 from penstock.broker.context import Call, Context
+from penstock.broker.coordination.classicgroups import state as classic_state
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse

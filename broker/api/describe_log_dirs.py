@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from penstock.broker.context import Call, Context
-from penstock.broker.logdirs import LogDir
+from penstock.broker.logs.logdirs import LogDir
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 

@@ -1,7 +1,7 @@
 """DescribeTransactions (KIP-664): state, producer and partitions of transactional ids. Version 0."""
 
 from penstock.broker.context import Call, Context
-from penstock.broker.transactions.state import Transaction, TransactionState
+from penstock.broker.coordination.transactions.state import Transaction, TransactionState
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse

@@ -5,9 +5,9 @@ Null or no users = all that have credentials. Salts and keys are never told.
 
 from collections import Counter
 
-from penstock.broker import scram
+from penstock.broker.configs import scram
+from penstock.broker.configs.entities import Entity
 from penstock.broker.context import Call, Context
-from penstock.broker.entities import Entity
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
 

@@ -3,11 +3,11 @@
 Versions 0-5. The decision is stored, then the markers are appended to all partitions, then the answer goes
 out. From version 5 on each transaction raises the producer's epoch, which the answer carries (KIP-890). A
 fenced producer hears PRODUCER_FENCED, before version 2 INVALID_PRODUCER_EPOCH. Decisions:
-`broker/transactions`.
+`broker/coordination/transactions`.
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.transactions.events import End, ProducerResult
+from penstock.broker.coordination.transactions.events import End, ProducerResult
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import EndTxnRequest, EndTxnResponse
 

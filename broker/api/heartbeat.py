@@ -1,10 +1,11 @@
 """Heartbeat: a member is alive; it hears of a rebalance by REBALANCE_IN_PROGRESS.
 
-Versions 0-4; static members from version 3 on (FENCED_INSTANCE_ID). Decisions: `broker/classicgroups`, `broker/consumergroups`.
+Versions 0-4; static members from version 3 on (FENCED_INSTANCE_ID).
+Decisions: `classicgroups` and `consumergroups` in `broker/coordination/`.
 """
 
-from penstock.broker.classicgroups.events import Heartbeat
 from penstock.broker.context import Call, Context
+from penstock.broker.coordination.classicgroups.events import Heartbeat
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import HeartbeatRequest, HeartbeatResponse
 

@@ -6,9 +6,9 @@ hold at once and after a restart, loggers' levels until the broker stops.
 
 from collections import Counter
 
+from penstock.broker.configs.topicconfig import ConfigType, text_of
 from penstock.broker.context import Call, Context
 from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES
-from penstock.broker.topicconfig import ConfigType, text_of
 from penstock.config import parse_list
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse

@@ -3,12 +3,12 @@
 Versions 0-5. With a transactional id the epoch is raised, which fences older producers of that id; their open
 transaction is aborted first, and meanwhile the answer is CONCURRENT_TRANSACTIONS. A producer that goes on
 after an error names its id and epoch (version 3, KIP-360). A fenced one hears PRODUCER_FENCED, before version
-4 INVALID_PRODUCER_EPOCH. Decisions: `broker/transactions`.
+4 INVALID_PRODUCER_EPOCH. Decisions: `broker/coordination/transactions`.
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.transactions.events import Init, ProducerResult
-from penstock.broker.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from penstock.broker.coordination.transactions.events import Init, ProducerResult
+from penstock.broker.coordination.transactions.state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 

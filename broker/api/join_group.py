@@ -3,11 +3,11 @@
 Versions 0-9. Version 0 has no rebalance timeout: the session timeout stands for it. From version 4 on a new
 dynamic member first gets its id with MEMBER_ID_REQUIRED (KIP-394); 5 brings static members (KIP-345), 7 the
 protocol type in the answer, 9 `skip_assignment` for a leader that came back (KIP-814). The answer comes when
-the whole group has joined or its time is up. Decisions: `broker/classicgroups`, `broker/consumergroups`.
+the whole group has joined or its time is up. Decisions: `classicgroups` and `consumergroups` in `broker/coordination/`.
 """
 
-from penstock.broker.classicgroups.events import Join, JoinResult
 from penstock.broker.context import Call, Context
+from penstock.broker.coordination.classicgroups.events import Join, JoinResult
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import JoinGroupRequest, JoinGroupResponse
 

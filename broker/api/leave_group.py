@@ -1,11 +1,11 @@
 """LeaveGroup: members go, and the others rebalance without waiting for a session timeout.
 
 Versions 0-5; from version 3 on several at once, static ones also by their instance id alone, which is how an
-operator removes them (KIP-345). Decisions: `broker/classicgroups`, `broker/consumergroups`.
+operator removes them (KIP-345). Decisions: `broker/coordination/classicgroups`, `broker/coordination/consumergroups`.
 """
 
-from penstock.broker.classicgroups.events import Leave
 from penstock.broker.context import Call, Context
+from penstock.broker.coordination.classicgroups.events import Leave
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import LeaveGroupRequest, LeaveGroupResponse
 

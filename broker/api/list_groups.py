@@ -4,9 +4,9 @@ Versions 0-5; filters by state (version 4, KIP-518) and by type (version 5, KIP-
 lower case. A group is of type `classic` or `consumer`.
 """
 
-from penstock.broker.classicgroups.state import CONSUMER_PROTOCOL_TYPE
-from penstock.broker.consumergroups.state import ConsumerGroup
 from penstock.broker.context import Call, Context
+from penstock.broker.coordination.classicgroups.state import CONSUMER_PROTOCOL_TYPE
+from penstock.broker.coordination.consumergroups.state import ConsumerGroup
 from penstock.pyx.wire.messages import ListGroupsRequest, ListGroupsResponse
 
 KEY, VERSIONS = 16, (0, 5)

@@ -3,8 +3,8 @@ and a pattern of the whole id (from version 2 on, KIP-1152; RE2's syntax). Versi
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.regex import RegexError, compile_regex
-from penstock.broker.transactions.state import Facts, TransactionState
+from penstock.broker.coordination.regex import RegexError, compile_regex
+from penstock.broker.coordination.transactions.state import Facts, TransactionState
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import ListTransactionsRequest, ListTransactionsResponse
 

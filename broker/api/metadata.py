@@ -15,7 +15,7 @@ from penstock.broker.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operation
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import INTERNAL, Topic, check_name, internal_settings
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.wire.codec import Encoded
+from penstock.pyx.wire.message import Encoded
 from penstock.pyx.wire.messages import MetadataRequest, MetadataResponse
 
 KEY, VERSIONS = 3, (0, 13)

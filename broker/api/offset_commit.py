@@ -5,13 +5,13 @@ retention_time_ms is honoured where it exists (2-4), leader epochs from 6 on (KI
 member epochs of KIP-848 from 9, topic ids at 10 (UNKNOWN_TOPIC_ID). Answered when the commit is in `__consumer_offsets`. A
 consumer that assigns itself (generation -1, no member id) may commit while the group has no members. A group
 that does not exist has no generations: ILLEGAL_GENERATION, from version 9 on GROUP_ID_NOT_FOUND (KIP-848).
-Decisions: `broker/classicgroups`, `broker/consumergroups`.
+Decisions: `broker/coordination/classicgroups`, `broker/coordination/consumergroups`.
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.groupoffsets import Commit
-from penstock.broker.machines import TopicPartition
-from penstock.broker.offsets import Committed
+from penstock.broker.coordination.groupoffsets import Commit
+from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.offsets import Committed
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 

@@ -5,8 +5,8 @@ protocol than the consumers' has to be empty (NON_EMPTY_GROUP).
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.groupoffsets import DeleteOffsets
-from penstock.broker.machines import TopicPartition
+from penstock.broker.coordination.groupoffsets import DeleteOffsets
+from penstock.broker.coordination.machines import TopicPartition
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 

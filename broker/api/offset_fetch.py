@@ -10,11 +10,11 @@ version 9 a member of a KIP-848 group may name itself, and is refused when its e
 
 from collections.abc import Iterable
 
-from penstock.broker.consumergroups.commits import fetch_refused
-from penstock.broker.consumergroups.state import ConsumerGroup
-from penstock.broker.consumergroups.writing import AnyGroup
 from penstock.broker.context import Call, Context
-from penstock.broker.machines import TopicPartition
+from penstock.broker.coordination.consumergroups.commits import fetch_refused
+from penstock.broker.coordination.consumergroups.state import ConsumerGroup
+from penstock.broker.coordination.consumergroups.writing import AnyGroup
+from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import OffsetFetchRequest, OffsetFetchResponse

@@ -1,6 +1,6 @@
 """Produce: served by the network threads (versions 0-13), which never send such a request here.
 
-Those that begin a transaction are handed over, but as they came: `broker/verification.py`.
+Those that begin a transaction are handed over, but as they came: `broker/coordination/transactionalproduce.py`.
 """
 
 from penstock.broker.context import Call, Context

@@ -1,11 +1,11 @@
 """SyncGroup: the leader hands in the assignment of a generation, every member gets its part.
 
 Versions 0-5; from 5 on the protocol is named and checked (INCONSISTENT_GROUP_PROTOCOL). The answer comes when
-the assignment is in the log. Decisions: `broker/classicgroups`, `broker/consumergroups`.
+the assignment is in the log. Decisions: `broker/coordination/classicgroups`, `broker/coordination/consumergroups`.
 """
 
-from penstock.broker.classicgroups.events import Sync, SyncResult
 from penstock.broker.context import Call, Context
+from penstock.broker.coordination.classicgroups.events import Sync, SyncResult
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import SyncGroupRequest, SyncGroupResponse
 

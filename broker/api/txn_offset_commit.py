@@ -4,15 +4,15 @@ Versions 0-5; from 3 on members are fenced by id and generation (KIP-447). The g
 the producer's ongoing transaction (AddOffsetsToTxn), so that nothing can be written after its marker; if it
 isn't the answer is TRANSACTION_ABORTABLE, before version 4 INVALID_TXN_STATE. From version 5 on it is added here
 (KIP-890). A transaction that is just ending answers COORDINATOR_LOAD_IN_PROGRESS, which clients try again.
-Decisions: the groups' `commits.py`, `broker/transactions`.
+Decisions: the groups' `commits.py`, `broker/coordination/transactions`.
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.groupoffsets import Commit
-from penstock.broker.machines import TopicPartition
-from penstock.broker.offsets import Committed
+from penstock.broker.coordination.groupoffsets import Commit
+from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.offsets import Committed
+from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import GROUP_OFFSETS
-from penstock.broker.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 

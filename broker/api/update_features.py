@@ -1,11 +1,11 @@
 """UpdateFeatures (KIP-584): bring features to other levels. Versions 0-2.
 
 All updates of a request are made, or none; the answer tells the first error, or (to version 1) of each feature that it
-was done, as Apache Kafka 4.3.1 does. Levels and what they mean: `broker/features.py`.
+was done, as Apache Kafka 4.3.1 does. Levels and what they mean: `broker/configs/features.py`.
 """
 
+from penstock.broker.configs.features import UpgradeType
 from penstock.broker.context import Call, Context
-from penstock.broker.features import UpgradeType
 from penstock.errors import KafkaError
 from penstock.pyx.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pyx.rawbatch import BatchError, RawBatch, count_records
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, count_records
 
 BUCKET_MS = 600_000
 # Somebody waits for the answer: a cluster that is away is said to be, soon.

@@ -13,8 +13,8 @@ from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.commands.common import MOMENTS, Asked, chosen_partitions, cluster, moment, time_text
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pyx.rawbatch import records
-from penstock.pyx.wire.codec import WireError
+from penstock.pyx.record.rawbatch import records
+from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import ConsumerProtocolAssignment
 
 FIRST_UNREAD_TIMEOUT_S = 15.0

@@ -23,8 +23,8 @@ from penstock.pipeline.etl.plan import Rotten
 from penstock.pipeline.etl.table import Status, TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.metadata import TopicInfo
-from penstock.pyx.columns import decode
-from penstock.pyx.rawbatch import BatchError, RawBatch, records
+from penstock.pyx.record.columns import decode
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
 Clock = Literal["wall", "records"]
 Offsets = dict[TopicPartition, int]

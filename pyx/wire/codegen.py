@@ -32,7 +32,7 @@ from __future__ import annotations
 import struct
 from typing import Any, ClassVar, Self
 
-from penstock.pyx.wire.codec import (
+from penstock.pyx.wire.message import (
     NIL_UUID,
     Bytes,
     CompactWriter,

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer
 from harness import BrokerProcess, topic_name
 
 from penstock.cli import root
-from penstock.pyx.logs import room_end
+from penstock.pyx.log.logmanager import room_end
 
 
 @pytest.fixture(params=["penstock", pytest.param("kafka", marks=pytest.mark.kafka)])

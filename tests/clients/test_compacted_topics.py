@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess
 from patience import until
 
-from penstock.pyx.checkpoint import read_checkpoint
+from penstock.pyx.log.checkpoint import read_checkpoint
 
 QUICK = {
     "log.cleaner.backoff.ms": 100,

@@ -20,9 +20,9 @@ from penstock.pipeline.producer import Delivery, Producer
 from penstock.pipeline.properties import CODECS
 from penstock.pipeline.sender import Sender
 from penstock.pipeline.transaction import Fenced, TransactionalSender, TransactionState
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import HEADER_SIZE, records
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import HEADER_SIZE, records
 
 TopicPartition = tuple[str, int]
 EARLY = {"auto.offset.reset": "earliest"}

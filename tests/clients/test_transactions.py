@@ -15,10 +15,10 @@ from harness import BrokerProcess, WireConnection
 from kafka_jars import java
 from transaction_wire import add, commit_offset, end, init
 
-import penstock.broker.transactioncoordinator  # noqa: F401  (declares the failpoints)
+import penstock.broker.coordination.transactioncoordinator  # noqa: F401  (declares the failpoints)
 from penstock.errors import ErrorCode
 from penstock.failpoints import declared
-from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import (
     AddOffsetsToTxnRequest,
     DescribeTransactionsRequest,

@@ -23,7 +23,7 @@ from transaction_wire import (
 from penstock.broker import Broker as InProcess
 from penstock.errors import ErrorCode as E
 from penstock.pipeline import Producer
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import (
     ApiVersionsRequest,
     CreateTopicsRequest,

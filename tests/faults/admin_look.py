@@ -16,10 +16,10 @@ from history import decode
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.connection import Connection
-from penstock.pyx.rawbatch import marker_type, records, split
+from penstock.pyx.record.rawbatch import marker_type, records, split
 from penstock.pyx.wire import messages as m
-from penstock.pyx.wire.codec import Message
-from penstock.pyx.wire.frame import RESPONSES, decode_response, encode_request
+from penstock.pyx.wire.header import RESPONSES, decode_response, encode_request
+from penstock.pyx.wire.message import Message
 
 ANSWER_MS = 20_000
 REST_S = 30.0

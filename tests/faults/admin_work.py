@@ -23,9 +23,9 @@ from confluent_kafka import Producer
 from history import Outcome, encode
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire import messages as m
-from penstock.pyx.wire.codec import Message
+from penstock.pyx.wire.message import Message
 
 E = ErrorCode
 STEADY = ("steady-0", "steady-1")

@@ -17,7 +17,7 @@ from hostile_frames import framed, header, hostile, requests, strangers
 
 from penstock.bench.wire import create_topic
 from penstock.broker.dispatch import registry
-from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import ApiVersionsRequest, MetadataRequest, ProduceRequest
 
 GROWTH_MAX_BYTES = 32 << 20

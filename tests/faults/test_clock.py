@@ -18,8 +18,8 @@ from harness import BrokerProcess, WireConnection, topic_name
 from patience import until
 
 from penstock.errors import ErrorCode
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.checkpoint import read_checkpoint
+from penstock.pyx.log.checkpoint import read_checkpoint
+from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import ConsumerGroupHeartbeatRequest as Heartbeat
 from penstock.pyx.wire.messages import (
     CreateTopicsRequest,

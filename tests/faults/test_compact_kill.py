@@ -16,10 +16,10 @@ from logs import LOGS, NOW_MS, RESTED_MS
 
 from penstock import failpoints
 from penstock.failpoints import declared
-from penstock.pyx import compactor
-from penstock.pyx.compactor import Compactor
-from penstock.pyx.pace import Pace
-from penstock.pyx.rawbatch import marker
+from penstock.pyx.compaction import cleaner
+from penstock.pyx.compaction.cleaner import Compactor
+from penstock.pyx.compaction.pace import Pace
+from penstock.pyx.record.rawbatch import marker
 
 TOPIC = "killed"
 # Three segments become one: five names to .swap, a sync, ten old files, five names, an empty .txnindex, a sync.
@@ -87,8 +87,8 @@ def check(log: CompactedLog, aborts: bool) -> list[Kept]:
 @pytest.mark.parametrize("kind", ["commits", "aborts"])
 def test_every_step_can_be_the_last(tmp_path: Path, kind: str) -> None:
     aborts = kind == "aborts"
-    specs = [f"{name}=kill@1" for name in declared("compact.") if name != compactor.SWAPPING]
-    specs += [f"{compactor.SWAPPING}=kill@{step}" for step in range(1, STEPS_MOST + 1)]
+    specs = [f"{name}=kill@1" for name in declared("compact.") if name != cleaner.SWAPPING]
+    specs += [f"{cleaner.SWAPPING}=kill@{step}" for step in range(1, STEPS_MOST + 1)]
     assert len(specs) == len(declared("compact.")) - 1 + STEPS_MOST
     outcomes = []
     for number, spec in enumerate(specs):
@@ -106,7 +106,7 @@ def test_every_step_can_be_the_last(tmp_path: Path, kind: str) -> None:
         LOGS.delete(TOPIC, 0)
     ended = [spec for spec, outcome in zip(specs, outcomes, strict=True) if outcome == 0]
     # With aborts the .txnindex isn't empty: one step less.
-    assert ended == ([f"{compactor.SWAPPING}=kill@{STEPS_MOST}"] if aborts else [])
+    assert ended == ([f"{cleaner.SWAPPING}=kill@{STEPS_MOST}"] if aborts else [])
 
 
 def test_a_failed_step_leaves_the_old_segments_or_takes_the_partition_offline(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_swap_that_has_begun_needs_no_descriptor(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         try:
-            failpoints.arm(f"{compactor.SWAPPING}=stop@6")
+            failpoints.arm(f"{cleaner.SWAPPING}=stop@6")
             life(tmp_path, False)
             os._exit(1 if LOGS.is_offline(TOPIC, 0) else 0)
         finally:

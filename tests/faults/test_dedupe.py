@@ -9,7 +9,7 @@ import confluent_kafka
 from dedupe_world import CODECS, World
 from harness import BrokerProcess
 
-from penstock.pyx.builder import BatchBuilder
+from penstock.pyx.record.builder import BatchBuilder
 
 
 def test_repeats_within_and_across_batches_and_restarts(tmp_path: Path, shared_broker: BrokerProcess) -> None:

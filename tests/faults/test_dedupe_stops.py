@@ -12,7 +12,7 @@ from dedupe_world import LIMIT_S, World
 from harness import BrokerProcess
 from stages import StageProcess
 
-from penstock.pyx.rawbatch import split
+from penstock.pyx.record.rawbatch import split
 
 
 def one_sentence(stage: StageProcess) -> str:

@@ -17,7 +17,7 @@ import os, sys, threading
 from pathlib import Path
 from logs import LOGS, NOW_MS, Log, batch
 from penstock.errors import KafkaError
-from penstock.pyx.rawbatch import marker
+from penstock.pyx.record.rawbatch import marker
 
 control, how, suffix = Path(os.environ["FAULT_CTL"]), sys.argv[2], sys.argv[3]
 log = Log(Path(sys.argv[1]), segment_bytes=200, retention_bytes=-1, file_delete_delay_ms=0)

@@ -18,7 +18,7 @@ from pagecache import drop_cache_or_skip
 from patience import until
 
 from penstock.errors import ErrorCode
-from penstock.pyx.wire.frame import decode_response, encode_request
+from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, ProduceResponse
 
 TOPIC = "spread"

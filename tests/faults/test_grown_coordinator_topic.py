@@ -12,7 +12,7 @@ from asking import create
 from confluent_kafka import Consumer, Producer, TopicPartition
 from harness import BrokerProcess, WireConnection
 
-from penstock.broker.folder import STORE
+from penstock.broker.logs.folder import STORE
 from penstock.broker.store.base import paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE

@@ -15,8 +15,8 @@ SCRIPT = """
 import os, sys, threading
 from pathlib import Path
 from logs import LOGS, Log, batch
-from penstock.pyx.compactor import Compactor
-from penstock.pyx.pace import Pace
+from penstock.pyx.compaction.cleaner import Compactor
+from penstock.pyx.compaction.pace import Pace
 
 control = Path(os.environ["FAULT_CTL"])
 log = Log(Path(sys.argv[1]))

@@ -30,7 +30,7 @@ from patience import until
 
 from penstock import failpoints
 from penstock.broker import backups, metadata
-from penstock.broker.folder import CLEAN_SHUTDOWN
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN
 from penstock.broker.store.sound import check
 from penstock.pyx.wire.messages import InitProducerIdRequest
 

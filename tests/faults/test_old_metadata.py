@@ -12,9 +12,9 @@ from asking import create
 from harness import BrokerProcess, WireConnection
 from patience import until
 
-from penstock.broker.folder import STORE
+from penstock.broker.logs.folder import STORE
 from penstock.errors import ErrorCode
-from penstock.pyx.rawbatch import split
+from penstock.pyx.record.rawbatch import split
 from penstock.pyx.wire.messages import (
     DescribeTransactionsRequest,
     FindCoordinatorRequest,

@@ -19,7 +19,7 @@ from harness import BrokerProcess, output
 from patience import until
 
 from penstock.errors import ErrorCode
-from penstock.pyx.rawbatch import split
+from penstock.pyx.record.rawbatch import split
 
 RECORDS = 60
 CLEAN_MARK = ".kafka_cleanshutdown"

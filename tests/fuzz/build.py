@@ -32,8 +32,8 @@ LEFT_OUT = {"rocks"}
 def sources() -> list[Path]:
     """The C++ files of the modules that exist now."""
     made = ROOT / "build" / "cython" / "penstock" / "pyx"
-    names = sorted(source.stem for source in (ROOT / "pyx").glob("*.pyx"))
-    return [made / f"{name}.cpp" for name in names if name not in LEFT_OUT]
+    names = sorted(source.relative_to(ROOT / "pyx").with_suffix("") for source in (ROOT / "pyx").rglob("*.pyx"))
+    return [made / f"{name}.cpp" for name in names if str(name) not in LEFT_OUT]
 
 
 def link_tree() -> Path:

@@ -24,18 +24,18 @@ import atheris
 import crafted
 
 from penstock.errors import KafkaError
-from penstock.pyx import codec, columns, convert, crc, rawbatch
-from penstock.pyx.border import DataPlane
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.compactor import Compactor, RottenLogError
-from penstock.pyx.logs import Logs
-from penstock.pyx.logtable import DamagedLogError
-from penstock.pyx.pace import Pace
+from penstock.pyx.compaction.cleaner import Compactor, RottenLogError
+from penstock.pyx.compaction.pace import Pace
+from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logtable import DamagedLogError
+from penstock.pyx.net.border import DataPlane
+from penstock.pyx.record import codec, columns, convert, crc, rawbatch
+from penstock.pyx.record.builder import BatchBuilder
 
 # The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds.
 with atheris.instrument_imports(["penstock.pyx.wire"]) if sys.argv[1:2] == ["wire"] else contextlib.nullcontext():
-    from penstock.pyx.wire.codec import WireError
-    from penstock.pyx.wire.frame import REQUESTS, RESPONSES
+    from penstock.pyx.wire.header import REQUESTS, RESPONSES
+    from penstock.pyx.wire.message import WireError
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_BYTES = 1 << 20
@@ -312,7 +312,7 @@ def a_plane() -> tuple[DataPlane, int]:
 
 def frame_seeds() -> list[bytes]:
     """Produce and Fetch of every version."""
-    from penstock.pyx.wire.frame import encode_request
+    from penstock.pyx.wire.header import encode_request
     from penstock.pyx.wire.messages import FetchRequest, ProduceRequest
 
     seeds = []

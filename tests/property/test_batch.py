@@ -9,9 +9,9 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.columns import decode
-from penstock.pyx.rawbatch import BatchError, RawBatch, marker_type, records, split
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.columns import decode
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type, records, split
 
 Given: TypeAlias = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pyx.checkpoint import (
+from penstock.pyx.log.checkpoint import (
     KAFKAS,
     Offsets,
     format_checkpoint,

@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pyx.codec import CodecError, compress, decompress
+from penstock.pyx.record.codec import CodecError, compress, decompress
 
 CODECS = st.integers(0, 4)
 PAYLOADS = st.one_of(

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.columns import decode, keep
-from penstock.pyx.rawbatch import RawBatch, Record, records
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.columns import decode, keep
+from penstock.pyx.record.rawbatch import RawBatch, Record, records
 
 MAYBE_BYTES = st.none() | st.binary(max_size=60)
 HEADERS = st.lists(st.tuples(st.sampled_from(["id", "näh", ""]), MAYBE_BYTES), max_size=3)

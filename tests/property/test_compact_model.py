@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logs import LOGS, NOW_MS, delete_records
 
-from penstock.pyx.rawbatch import marker
+from penstock.pyx.record.rawbatch import marker
 
 KEYS = st.integers(0, 5).map(lambda number: b"k%d" % number)
 PAIRS = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(min_size=1, max_size=6))), min_size=1, max_size=4)

@@ -10,7 +10,7 @@ from dataplane import Broker, Peer, batch, forget_all, lead, topic_id
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 
 KNOWN = "frames"

@@ -14,9 +14,9 @@ from logs import LOGS, Log
 from messagesets import Message, pack_set, wrap
 
 from penstock.errors import KafkaError
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import Record, records, split
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import Record, records, split
 
 MAYBE_BYTES = st.none() | st.binary(max_size=60)
 MESSAGES = st.lists(st.tuples(MAYBE_BYTES, MAYBE_BYTES, st.integers(0, 2**40)), min_size=1, max_size=12)

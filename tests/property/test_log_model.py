@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from logs import LOGS, NOW_MS, Killed, Log, batch, delete_records
 
 from penstock.errors import KafkaError
-from penstock.pyx.rawbatch import RawBatch, marker, split
+from penstock.pyx.record.rawbatch import RawBatch, marker, split
 
 PRODUCERS = st.integers(1, 3)
 STEPS = st.lists(

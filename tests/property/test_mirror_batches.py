@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from penstock.pipeline.batches import is_forwardable, prepare
 from penstock.pipeline.lanes import OperatorNeeded
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.codec import compress
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import BatchError, RawBatch, Record, records, split
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.codec import compress
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, Record, records, split
 
 NOW_MS = 1_700_000_000_000
 CRC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT = 17, 21, 23, 57

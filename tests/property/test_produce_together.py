@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from logs import LOGS, NOW_MS, batch
 from messagesets import SNAPPY, Message, pack_set, wrap
 
-from penstock.pyx.wire.frame import decode_response, encode_request
+from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
 PARTITIONS = 2

@@ -7,10 +7,10 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import RawBatch
-from penstock.pyx.rewrite import rewrite_header
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import RawBatch
+from penstock.pyx.record.rewrite import rewrite_header
 
 PRODUCERS = st.tuples(
     st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.booleans()

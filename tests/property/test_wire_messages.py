@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.pyx.wire import codegen, messages, schema
-from penstock.pyx.wire.codec import Message, WireError
-from penstock.pyx.wire.frame import decode_request
+from penstock.pyx.wire.header import decode_request
+from penstock.pyx.wire.message import Message, WireError
 
 APIS = Path(codegen.__file__).with_name("apis")
 SCHEMAS = {m.root.name: m for path in sorted(APIS.glob("*.api")) for m in schema.parse(path)}

@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import Callable
 
-from penstock.broker.machines import Now
+from penstock.broker.coordination.machines import Now
 
 
 class Clockwork:

@@ -25,12 +25,13 @@ from typing import Any
 
 from sim.clockwork import Clockwork
 
-from penstock.broker.classicgroups import events as classic_events
-from penstock.broker.classicgroups import machine as classic_machine
-from penstock.broker.classicgroups import state as classic_state
-from penstock.broker.consumergroups import embedded, machine
-from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
-from penstock.broker.consumergroups.state import (
+from penstock.broker.configs.groupconfig import GroupConfig, GroupSettings
+from penstock.broker.coordination.classicgroups import events as classic_events
+from penstock.broker.coordination.classicgroups import machine as classic_machine
+from penstock.broker.coordination.classicgroups import state as classic_state
+from penstock.broker.coordination.consumergroups import embedded, machine
+from penstock.broker.coordination.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
+from penstock.broker.coordination.consumergroups.state import (
     ConsumerGroup,
     ConsumerRecord,
     CurrentRecord,
@@ -40,13 +41,12 @@ from penstock.broker.consumergroups.state import (
     TopicFacts,
     subscribed,
 )
-from penstock.broker.consumergroups.writing import AnyGroup
-from penstock.broker.groupconfig import GroupConfig, GroupSettings
-from penstock.broker.groupoffsets import Commit
-from penstock.broker.machines import Append, Appended, Reply, Tick
-from penstock.broker.offsets import Committed, OffsetRecord
+from penstock.broker.coordination.consumergroups.writing import AnyGroup
+from penstock.broker.coordination.groupoffsets import Commit
+from penstock.broker.coordination.machines import Append, Appended, Reply, Tick
+from penstock.broker.coordination.offsets import Committed, OffsetRecord
 from penstock.errors import ErrorCode as E
-from penstock.pyx.wire.frame import encode_versioned
+from penstock.pyx.wire.header import encode_versioned
 from penstock.pyx.wire.messages import ConsumerProtocolSubscription
 
 SESSION_MS, REBALANCE_MS, BEAT_MS, LOST_AFTER_MS = 10_000, 8_000, 1_000, 2_500

@@ -1,7 +1,7 @@
 """A seeded world around the coordinators' pure machines: members, producers, a network that loses, crashes.
 
 Time is a number, the network and the disks are queues, chance is one `random.Random(seed)`: the same seed
-gives the same run. The coordinator is the real machines with the shell's rules (`broker/machines.py`); its
+gives the same run. The coordinator is the real machines with the shell's rules (`broker/coordination/machines.py`); its
 logs are lists. A crash forgets the machines, and of the appends that were under way only a first part may
 have reached the logs; then the machines are made again from the logs.
 
@@ -28,19 +28,26 @@ from typing import Any
 
 from sim.clockwork import Clockwork
 
-from penstock.broker.classicgroups import events as classic_events
-from penstock.broker.classicgroups import machine as classic_machine
-from penstock.broker.classicgroups import state as classic_state
-from penstock.broker.classicgroups.state import Group, GroupRecord, GroupState
-from penstock.broker.groupconfig import GroupConfig
-from penstock.broker.groupoffsets import Commit, Marker
-from penstock.broker.machines import Append, Appended, Reply, Tick, TopicPartition
-from penstock.broker.offsets import Committed, OffsetRecord
-from penstock.broker.transactions import machine as transaction_machine
-from penstock.broker.transactions.events import AddPartitions, End, Init, MarkersWritten, ProducerResult, WriteMarkers
-from penstock.broker.transactions.partitions import verify
-from penstock.broker.transactions.producers import needs_producer_id
-from penstock.broker.transactions.state import (
+from penstock.broker.configs.groupconfig import GroupConfig
+from penstock.broker.coordination.classicgroups import events as classic_events
+from penstock.broker.coordination.classicgroups import machine as classic_machine
+from penstock.broker.coordination.classicgroups import state as classic_state
+from penstock.broker.coordination.classicgroups.state import Group, GroupRecord, GroupState
+from penstock.broker.coordination.groupoffsets import Commit, Marker
+from penstock.broker.coordination.machines import Append, Appended, Reply, Tick, TopicPartition
+from penstock.broker.coordination.offsets import Committed, OffsetRecord
+from penstock.broker.coordination.transactions import machine as transaction_machine
+from penstock.broker.coordination.transactions.events import (
+    AddPartitions,
+    End,
+    Init,
+    MarkersWritten,
+    ProducerResult,
+    WriteMarkers,
+)
+from penstock.broker.coordination.transactions.partitions import verify
+from penstock.broker.coordination.transactions.producers import needs_producer_id
+from penstock.broker.coordination.transactions.state import (
     PREPARED,
     Facts,
     Transaction,

@@ -25,8 +25,8 @@ from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.load import Load, Outcome
 from penstock.pipeline.etl.night import parse_night
 from penstock.pipeline.sender import Sender
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.crc import crc32c
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.crc import crc32c
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -13,8 +13,8 @@ from penstock.bench.cases import consume, produce
 from penstock.bench.cases.steps import steps
 from penstock.bench.programs import ProgramError, Programs
 from penstock.bench.world import World
-from penstock.pyx.rawbatch import RawBatch
-from penstock.pyx.wire.frame import decode_request, decode_response
+from penstock.pyx.record.rawbatch import RawBatch
+from penstock.pyx.wire.header import decode_request, decode_response
 from penstock.pyx.wire.messages import FetchResponse, ProduceRequest, ProduceResponse
 
 

@@ -15,7 +15,7 @@ from harness import BrokerProcess, WireConnection
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire import messages as wire
-from penstock.pyx.wire.codec import Message
+from penstock.pyx.wire.message import Message
 
 Make = Callable[..., BrokerProcess]
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32

@@ -23,7 +23,7 @@ from harness import BrokerProcess, output
 from metadata_store import lose_store
 from patience import until
 
-from penstock.broker.folder import META
+from penstock.broker.logs.folder import META
 
 WAIT_S = 60.0
 OLD_MS = 30 * 24 * 3_600_000

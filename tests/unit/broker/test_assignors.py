@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.broker.consumergroups.assignors import ASSIGNORS, Target, Wants, assign_range, assign_uniform
+from penstock.broker.coordination.consumergroups.assignors import ASSIGNORS, Target, Wants, assign_range, assign_uniform
 
 TOPICS = [bytes([number]) * 16 for number in range(1, 6)]
 

@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import disks as disks_module
-from penstock.broker import housekeeping as housekeeping_module
 from penstock.broker import tasks
-from penstock.broker.aftercare import Aftercare
-from penstock.broker.ballast import Ballast
-from penstock.broker.brokerconfig import load as load_config
-from penstock.broker.cleaner import LogCleaner
-from penstock.broker.consumergroups.state import ConsumerGroup
-from penstock.broker.disks import FULL, HAS_ROOM, RESERVED, Disks
-from penstock.broker.groupcoordinator import GroupCoordinator
-from penstock.broker.housekeeping import Housekeeping
-from penstock.broker.logdirs import LogDirs
-from penstock.broker.shell import Entry, Timers
+from penstock.broker.configs.brokerconfig import load as load_config
+from penstock.broker.coordination.consumergroups.state import ConsumerGroup
+from penstock.broker.coordination.groupcoordinator import GroupCoordinator
+from penstock.broker.coordination.shell import Entry, Timers
+from penstock.broker.logs.ballast import Ballast
+from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.store.base import StoreError
 from penstock.broker.store.embedded import EmbeddedStore
-from penstock.pyx.logtable import FolderState
+from penstock.broker.upkeep import disks as disks_module
+from penstock.broker.upkeep import periodic
+from penstock.broker.upkeep.disks import FULL, HAS_ROOM, RESERVED, Disks
+from penstock.broker.upkeep.logcleaner import LogCleaner
+from penstock.broker.upkeep.pending import Aftercare
+from penstock.broker.upkeep.periodic import Housekeeping
+from penstock.pyx.log.logtable import FolderState
 
 
 def test_a_task_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,7 +120,7 @@ def test_what_is_old_goes_at_its_own_time_however_often_logs_are_flushed() -> No
 def test_housekeeping_goes_on_after_a_round_that_failed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(housekeeping_module, "LONGEST_INTERVAL_MS", 100)
+    monkeypatch.setattr(periodic, "LONGEST_INTERVAL_MS", 100)
     rounds = threading.Event()
     seen: list[int] = []
 
@@ -147,8 +147,8 @@ def test_housekeeping_goes_on_after_a_round_that_failed(
 def test_a_round_that_takes_very_long_is_said_once_with_its_folder(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(housekeeping_module, "LONGEST_INTERVAL_MS", 100)
-    monkeypatch.setattr(housekeeping_module, "LATE_LEAST_MS", 100)
+    monkeypatch.setattr(periodic, "LONGEST_INTERVAL_MS", 100)
+    monkeypatch.setattr(periodic, "LATE_LEAST_MS", 100)
     hangs, said, went_on = threading.Event(), threading.Event(), threading.Event()
     rounds = {"a": 0, "b": 0}
 
@@ -291,7 +291,7 @@ def test_a_store_that_can_not_end_its_session_is_closed_all_the_same(tmp_path: P
 
 
 def test_a_pattern_that_nobody_understands_does_not_keep_the_others_from_being_matched() -> None:
-    """Another broker may have stored it: `penstock.broker.regex` refuses it in a heartbeat."""
+    """Another broker may have stored it: `penstock.broker.coordination.regex` refuses it in a heartbeat."""
     fed: list[Any] = []
 
     async def run() -> None:

@@ -11,8 +11,8 @@ import pytest
 from harness import BrokerProcess, WireConnection
 
 from penstock.broker.dispatch import registry
-from penstock.pyx.wire.codec import WireError
-from penstock.pyx.wire.frame import REQUESTS, encode_request
+from penstock.pyx.wire.header import REQUESTS, encode_request
+from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import MetadataRequest, ProduceRequest
 
 SEED = 20130101

@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.broker.brokerconfig import BrokerConfig, ConfigSource
-from penstock.broker.brokerconfig import load as load_config
-from penstock.broker.config import LONG_MAX, SCHEMA
-from penstock.broker.topicconfig import TOPIC_CONFIGS, check_topic_configs, log_config, topic_value
+from penstock.broker.configs.brokerconfig import BrokerConfig, ConfigSource
+from penstock.broker.configs.brokerconfig import load as load_config
+from penstock.broker.configs.properties import LONG_MAX, SCHEMA
+from penstock.broker.configs.topicconfig import TOPIC_CONFIGS, check_topic_configs, log_config, topic_value
 from penstock.config import ConfigError
 from penstock.errors import ErrorCode, KafkaError
 

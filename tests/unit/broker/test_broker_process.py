@@ -15,9 +15,9 @@ from harness import BrokerProcess, WireConnection
 from metadata_store import put_node
 from patience import until
 
-from penstock.broker.folder import CLEAN_SHUTDOWN, uuid_text
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN, uuid_text
 from penstock.errors import ErrorCode
-from penstock.pyx.checkpoint import read_checkpoint
+from penstock.pyx.log.checkpoint import read_checkpoint
 from penstock.pyx.wire.messages import (
     AlterConfigsRequest,
     CreatePartitionsRequest,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.brokerconfig import BrokerConfig
-from penstock.broker.cleaner import Candidate, dirty_ratio, is_due
-from penstock.broker.config import SCHEMA
-from penstock.broker.topicconfig import log_config
-from penstock.pyx.compactor import Cleanable
+from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.properties import SCHEMA
+from penstock.broker.configs.topicconfig import log_config
+from penstock.broker.upkeep.logcleaner import Candidate, dirty_ratio, is_due
+from penstock.pyx.compaction.cleaner import Cleanable
 
 NOW_MS = 1_000_000
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.classicgroups import events as classic_events
-from penstock.broker.classicgroups import machine as classic_machine
-from penstock.broker.classicgroups import state as classic_state
-from penstock.broker.consumergroups import commits, machine, records
-from penstock.broker.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
-from penstock.broker.consumergroups.state import ConsumerGroup, Environment, TopicFacts
-from penstock.broker.consumergroups.writing import AnyGroup
-from penstock.broker.groupconfig import GroupConfig, GroupSettings, MigrationPolicy
-from penstock.broker.groupoffsets import Commit, Delete, DeleteOffsets, Expire
-from penstock.broker.machines import Append, Appended, Now, Reply, Tick
-from penstock.broker.offsets import Committed, OffsetRecord
-from penstock.broker.statelog import decode_group_record, encode_group_record
+from penstock.broker.configs.groupconfig import GroupConfig, GroupSettings, MigrationPolicy
+from penstock.broker.coordination.classicgroups import events as classic_events
+from penstock.broker.coordination.classicgroups import machine as classic_machine
+from penstock.broker.coordination.classicgroups import state as classic_state
+from penstock.broker.coordination.consumergroups import commits, machine, records
+from penstock.broker.coordination.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
+from penstock.broker.coordination.consumergroups.state import ConsumerGroup, Environment, TopicFacts
+from penstock.broker.coordination.consumergroups.writing import AnyGroup
+from penstock.broker.coordination.groupoffsets import Commit, Delete, DeleteOffsets, Expire
+from penstock.broker.coordination.machines import Append, Appended, Now, Reply, Tick
+from penstock.broker.coordination.offsets import Committed, OffsetRecord
+from penstock.broker.coordination.statelog import decode_group_record, encode_group_record
 from penstock.errors import ErrorCode as E
-from penstock.pyx.wire.frame import decode_version, encode_versioned
+from penstock.pyx.wire.header import decode_version, encode_versioned
 from penstock.pyx.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 A, B = b"a" * 16, b"b" * 16

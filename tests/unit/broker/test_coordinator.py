@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 from logs import LOGS
 
-from penstock.broker import groupcoordinator, statelog, transactioncoordinator
-from penstock.broker.classicgroups.events import Heartbeat, Join, Sync
-from penstock.broker.config import SCHEMA
-from penstock.broker.consumergroups.events import ConsumerHeartbeat
-from penstock.broker.coordinators import Coordinators
-from penstock.broker.features import Features
-from penstock.broker.groupcoordinator import GroupCoordinator
-from penstock.broker.groupoffsets import Commit, DeleteOffsets
-from penstock.broker.offsets import Committed
-from penstock.broker.producerids import BLOCK_SIZE, ProducerIds
+from penstock.broker.configs.features import Features
+from penstock.broker.configs.properties import SCHEMA
+from penstock.broker.coordination import groupcoordinator, statelog, transactioncoordinator
+from penstock.broker.coordination.classicgroups.events import Heartbeat, Join, Sync
+from penstock.broker.coordination.consumergroups.events import ConsumerHeartbeat
+from penstock.broker.coordination.coordinators import Coordinators
+from penstock.broker.coordination.groupcoordinator import GroupCoordinator
+from penstock.broker.coordination.groupoffsets import Commit, DeleteOffsets
+from penstock.broker.coordination.offsets import Committed
+from penstock.broker.coordination.producerids import BLOCK_SIZE, ProducerIds
+from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
+from penstock.broker.coordination.transactions.events import AddPartitions, End, Init
+from penstock.broker.coordination.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
-from penstock.broker.transactioncoordinator import TransactionCoordinator
-from penstock.broker.transactions.events import AddPartitions, End, Init
-from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.rawbatch import marker, marker_type, split
+from penstock.pyx.record.rawbatch import marker, marker_type, split
 
 _ids = itertools.count(1)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.folder import CLEAN_SHUTDOWN, DataFolder, FolderError, new_uuid, uuid_bytes, uuid_text
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN, DataFolder, FolderError, new_uuid, uuid_bytes, uuid_text
 
 
 def test_a_folder_has_one_owner(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker import dispatch
+from penstock.broker.configs.features import Features
 from penstock.broker.context import Call, Context
-from penstock.broker.features import Features
-from penstock.pyx.wire.frame import REQUESTS, decode_response, encode_request
+from penstock.pyx.wire.header import REQUESTS, decode_response, encode_request
 from penstock.pyx.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,

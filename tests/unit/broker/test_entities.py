@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker import quotas
-from penstock.broker.entities import DEFAULT, Entities, Entity, Name
-from penstock.broker.scram import Upsertion, credentials_of, text_of_credential
+from penstock.broker.configs import quotas
+from penstock.broker.configs.entities import DEFAULT, Entities, Entity, Name
+from penstock.broker.configs.scram import Upsertion, credentials_of, text_of_credential
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.errors import ErrorCode, KafkaError
 

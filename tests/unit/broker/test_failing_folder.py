@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from harness import WireConnection
 
-from penstock.broker import Broker, opening, topiclogs
-from penstock.broker.logdirs import LogDirs
+from penstock.broker import Broker
+from penstock.broker.logs import opening, topiclogs
+from penstock.broker.logs.logdirs import LogDirs
 from penstock.errors import ErrorCode
 from penstock.pyx.wire import messages
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from penstock.broker.features import GROUP_VERSION, TRANSACTION_VERSION, Features
+from penstock.broker.configs.features import GROUP_VERSION, TRANSACTION_VERSION, Features
 from penstock.broker.store.embedded import EmbeddedStore
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from harness import BrokerProcess
 
-from penstock.broker.config import SCHEMA
-from penstock.broker.topicconfig import log_config
+from penstock.broker.configs.properties import SCHEMA
+from penstock.broker.configs.topicconfig import log_config
 from penstock.errors import KafkaError
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.fetcher import Fetcher

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.classicgroups import joining as classic_joining
-from penstock.broker.classicgroups import machine as classic_machine
-from penstock.broker.classicgroups import state as classic_state
-from penstock.broker.classicgroups.events import Heartbeat, Join, JoinResult, Leave, Sync, SyncResult
-from penstock.broker.classicgroups.state import Group, GroupRecord, GroupState
-from penstock.broker.groupconfig import GroupConfig
-from penstock.broker.groupoffsets import Commit, Delete, DeleteOffsets, Expire, Marker, TopicDeleted
-from penstock.broker.machines import NEVER, Append, Appended, Now, Reply, Tick
-from penstock.broker.offsets import Committed, OffsetRecord
+from penstock.broker.configs.groupconfig import GroupConfig
+from penstock.broker.coordination.classicgroups import joining as classic_joining
+from penstock.broker.coordination.classicgroups import machine as classic_machine
+from penstock.broker.coordination.classicgroups import state as classic_state
+from penstock.broker.coordination.classicgroups.events import Heartbeat, Join, JoinResult, Leave, Sync, SyncResult
+from penstock.broker.coordination.classicgroups.state import Group, GroupRecord, GroupState
+from penstock.broker.coordination.groupoffsets import Commit, Delete, DeleteOffsets, Expire, Marker, TopicDeleted
+from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, Tick
+from penstock.broker.coordination.offsets import Committed, OffsetRecord
 from penstock.errors import ErrorCode as E
 
 RANGE = (("range", b"r"),)

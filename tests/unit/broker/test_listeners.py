@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from harness import BrokerProcess, WireConnection
 from patience import until
 
-from penstock.broker.brokerconfig import load
+from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Endpoint
 from penstock.broker.listeners import Listener, plan
 from penstock.config import ConfigError

@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from harness import BrokerProcess, WireConnection
 
 from penstock.broker import Broker
-from penstock.broker.adoption import adopted
-from penstock.broker.ballast import Ballast
-from penstock.broker.folder import FolderError
-from penstock.broker.logdirs import LogDirs, Placed, partition_of
+from penstock.broker.logs.adoption import adopted
+from penstock.broker.logs.ballast import Ballast
+from penstock.broker.logs.folder import FolderError
+from penstock.broker.logs.logdirs import LogDirs, Placed, partition_of
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 

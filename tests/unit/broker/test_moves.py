@@ -19,10 +19,10 @@ from moves import NAMES, Folders, Key
 from patience import until
 
 from penstock.bench.wire import delete_topic
-from penstock.broker.ballast import Ballast
-from penstock.broker.logdirs import FUTURE, LogDir, LogDirs, Placed, beside, topic_id_in
-from penstock.broker.movestate import MoveState, Phase
-from penstock.broker.moving import BACK, PIECE_BYTES, SWAPPED, Copying, GivenUpError, Move
+from penstock.broker.logs.ballast import Ballast
+from penstock.broker.logs.logdirs import FUTURE, LogDir, LogDirs, Placed, beside, topic_id_in
+from penstock.broker.logs.movestate import MoveState, Phase
+from penstock.broker.logs.moving import BACK, PIECE_BYTES, SWAPPED, Copying, GivenUpError, Move
 from penstock.broker.topic import Topic
 from penstock.failpoints import declared
 

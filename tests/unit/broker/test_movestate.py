@@ -7,7 +7,7 @@ from enum import Enum
 
 import pytest
 
-from penstock.broker.movestate import MoveState, Phase, ask, copied, forget, over
+from penstock.broker.logs.movestate import MoveState, Phase, ask, copied, forget, over
 
 
 class Folder(Enum):

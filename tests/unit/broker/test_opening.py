@@ -12,7 +12,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from harness import WireConnection
 
-from penstock.broker import Broker, opening, server
+from penstock.broker import Broker, server
+from penstock.broker.logs import opening
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import InitProducerIdRequest
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from penstock.broker.regex import CACHE_MAX, PATTERN_MAX, Regex, RegexError, compile_regex
+from penstock.broker.coordination.regex import CACHE_MAX, PATTERN_MAX, Regex, RegexError, compile_regex
 
 
 @pytest.mark.parametrize(

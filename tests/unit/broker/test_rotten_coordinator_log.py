@@ -11,10 +11,10 @@ from harness import WireConnection
 from penstock.broker import Broker
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.errors import ErrorCode
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.rawbatch import split
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import split
 from penstock.pyx.wire import messages
-from penstock.pyx.wire.codec import Message
+from penstock.pyx.wire.message import Message
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 ONE_PARTITION = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import LOGS
 
-from penstock.broker import statelog
-from penstock.broker.classicgroups.state import GroupRecord, GroupSnapshot, MemberSnapshot
-from penstock.broker.offsets import Committed, OffsetRecord
-from penstock.broker.transactions.state import Facts, TransactionRecord, TransactionState
+from penstock.broker.coordination import statelog
+from penstock.broker.coordination.classicgroups.state import GroupRecord, GroupSnapshot, MemberSnapshot
+from penstock.broker.coordination.offsets import Committed, OffsetRecord
+from penstock.broker.coordination.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.rawbatch import marker, records, split
-from penstock.pyx.wire.codec import WireError
+from penstock.pyx.record.rawbatch import marker, records, split
+from penstock.pyx.wire.message import WireError
 
 MEMBER = MemberSnapshot("m-1", "i", "c", "/127.0.0.1", 60_000, 10_000, b"sub", b"part")
 FACTS = Facts(7, -1, -1, 3, -1, 60_000, TransactionState.ONGOING, frozenset({("t", 1), ("t", 0)}), 5, 4, 0)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.machines import NEVER, Append, Appended, Now, Reply, Tick
-from penstock.broker.transactions.events import (
+from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, Tick
+from penstock.broker.coordination.transactions.events import (
     AddPartitions,
     End,
     Expire,
@@ -18,10 +18,10 @@ from penstock.broker.transactions.events import (
     TopicDeleted,
     WriteMarkers,
 )
-from penstock.broker.transactions.machine import load, loaded, step
-from penstock.broker.transactions.partitions import verify
-from penstock.broker.transactions.producers import needs_producer_id
-from penstock.broker.transactions.state import (
+from penstock.broker.coordination.transactions.machine import load, loaded, step
+from penstock.broker.coordination.transactions.partitions import verify
+from penstock.broker.coordination.transactions.producers import needs_producer_id
+from penstock.broker.coordination.transactions.state import (
     EPOCH_EXHAUSTED,
     EPOCH_MAX,
     RETRY_MS,

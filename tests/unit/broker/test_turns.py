@@ -12,7 +12,7 @@ from harness import WireConnection
 
 from penstock.broker import Broker, turns
 from penstock.broker.api import describe_configs
-from penstock.broker.brokerconfig import load
+from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Call
 from penstock.broker.resources import BROKER
 from penstock.pyx.wire import messages

@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 
-from penstock.broker import verification
 from penstock.broker.context import Context
-from penstock.broker.machines import TopicPartition
-from penstock.broker.transactions.events import AddPartitions
+from penstock.broker.coordination import transactionalproduce
+from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.errors import ErrorCode as E
-from penstock.pyx.border import Request, Unasked
+from penstock.pyx.net.border import Request, Unasked
 
 
 class Coordinator:
@@ -36,7 +36,7 @@ class Coordinator:
 def refused(coordinator: Coordinator, version: int, *asked: Unasked) -> dict[int, int]:
     context = cast(Context, SimpleNamespace(transactions=coordinator))
     request = Request(1, 0, version, 1, b"", "peer", "PLAINTEXT", True)
-    return verification.refused(context, request, "x", asked)
+    return transactionalproduce.refused(context, request, "x", asked)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from penstock.dedupe.folder import FolderError, StoreFolder
 from penstock.dedupe.position import Position
 from penstock.dedupe.quarantine import keep_aside
 from penstock.pipeline.lanes import OperatorNeeded
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.rawbatch import RawBatch
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch
 
 
 def test_a_position_survives_its_metadata() -> None:

@@ -16,10 +16,10 @@ from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.sift import Sifted, sift
 from penstock.pipeline.lanes import OperatorNeeded
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.columns import decode
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import RawBatch, records
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.columns import decode
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import RawBatch, records
 from penstock.pyx.rocks import IdStore
 
 LIMIT = 1 << 20

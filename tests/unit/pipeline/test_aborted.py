@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pipeline.fetcher import committed_only
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.rawbatch import RawBatch, marker
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch, marker
 from penstock.pyx.wire.messages import FetchResponse
 
 Aborted = FetchResponse.AbortedTransaction

@@ -16,7 +16,7 @@ from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.lanes import LANE_PIECES, Lanes, OperatorNeeded
 from penstock.pipeline.metadata import Cluster
 from penstock.pipeline.transaction import Fenced
-from penstock.pyx.rawbatch import RawBatch
+from penstock.pyx.record.rawbatch import RawBatch
 
 LIMIT_S = 20.0
 FENCED = Fenced(ErrorCode.PRODUCER_FENCED, "somebody")

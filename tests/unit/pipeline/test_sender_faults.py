@@ -19,10 +19,10 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.client import Client
 from penstock.pipeline.producer import Producer
 from penstock.pipeline.sender import Produced, Sender
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.rawbatch import RawBatch, records
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import RawBatch, records
 from penstock.pyx.wire import messages
-from penstock.pyx.wire.frame import decode_request, encode_response
+from penstock.pyx.wire.header import decode_request, encode_response
 
 SEQUENCES_KEPT = 5
 QUICK = {

@@ -13,7 +13,7 @@ from dataplane import TIMEOUT_S, Broker, Peer, api_versions, batch, fetch, forge
 from logs import LOGS
 from patience import until
 
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.wire.header import encode_request
 
 
 def answered(peer: Peer) -> bool:

@@ -15,10 +15,10 @@ from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import HEADER_SIZE, BatchError, RawBatch, Record, marker, marker_type, records, split
-from penstock.pyx.wire.frame import decode_response, encode_request
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import HEADER_SIZE, BatchError, RawBatch, Record, marker, marker_type, records, split
+from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records_java.hex"

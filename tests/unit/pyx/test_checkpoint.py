@@ -10,7 +10,7 @@ import pytest
 from logs import NOW_MS, TOPIC_ID, batch
 
 from penstock.errors import KafkaError
-from penstock.pyx.checkpoint import (
+from penstock.pyx.log.checkpoint import (
     CLEANED,
     KAFKAS,
     OURS,
@@ -23,9 +23,9 @@ from penstock.pyx.checkpoint import (
     parse_offsets,
     read_checkpoint,
 )  # fmt: skip
-from penstock.pyx.crc import crc32c
-from penstock.pyx.logs import Logs
-from penstock.pyx.logtable import DamagedLogError
+from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logtable import DamagedLogError
+from penstock.pyx.record.crc import crc32c
 
 OTHER_ID = bytes(range(2, 18))
 KEY = ("t", 0)

@@ -9,7 +9,7 @@ import struct
 import cramjam
 import pytest
 
-from penstock.pyx.codec import CODEC_IDS, CodecError, compress, decompress
+from penstock.pyx.record.codec import CODEC_IDS, CodecError, compress, decompress
 
 GZIP, SNAPPY, LZ4, ZSTD = (CODEC_IDS[name] for name in ("gzip", "snappy", "lz4", "zstd"))
 PAYLOADS = [

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.codec import compress
-from penstock.pyx.columns import Columns, decode, keep
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import BatchError, RawBatch, Record, marker, records, split
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.codec import compress
+from penstock.pyx.record.columns import Columns, decode, keep
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, Record, marker, records, split
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records_java.hex"
 LINES = [line.split() for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]

@@ -11,9 +11,9 @@ from compacted import RETENTION_MS, CompactedLog, Kept, keyed
 from logs import LOGS, NOW_MS, delete_records, index_entries
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.compactor import Compactor, RottenLogError
-from penstock.pyx.pace import Pace
-from penstock.pyx.rawbatch import marker, split
+from penstock.pyx.compaction.cleaner import Compactor, RottenLogError
+from penstock.pyx.compaction.pace import Pace
+from penstock.pyx.record.rawbatch import marker, split
 
 PRODUCER = (7, 0)
 
@@ -83,8 +83,8 @@ def test_batches_keep_their_codec_and_header_fields(log: CompactedLog, codec: in
 
 
 def test_headers_of_records_stay(log: CompactedLog) -> None:
-    from penstock.pyx.builder import BatchBuilder
-    from penstock.pyx.rawbatch import records
+    from penstock.pyx.record.builder import BatchBuilder
+    from penstock.pyx.record.rawbatch import records
 
     builder = BatchBuilder()
     builder.append(b"a", b"1", NOW_MS, headers=[("x", b"y"), ("z", None)])

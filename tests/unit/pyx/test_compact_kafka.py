@@ -16,10 +16,10 @@ from kafka_jars import ApacheKafka
 from logs import LOGS
 from messagesets import GZIP, Message, pack_set, wrap
 
-from penstock.pyx.checkpoint import read_checkpoint
-from penstock.pyx.compactor import Compactor
-from penstock.pyx.pace import Pace
-from penstock.pyx.rawbatch import RawBatch, marker, records, split
+from penstock.pyx.compaction.cleaner import Compactor
+from penstock.pyx.compaction.pace import Pace
+from penstock.pyx.log.checkpoint import read_checkpoint
+from penstock.pyx.record.rawbatch import RawBatch, marker, records, split
 
 TOPIC = "compared"
 CONFIG = {"segment_bytes": 1 << 20, "segment_ms": 1 << 60, "cleanup_delete": 0, "index_interval_bytes": 200}

@@ -10,7 +10,7 @@ from compacted import RETENTION_MS, CompactedLog
 from logs import LOGS, NOW_MS
 from messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack_set, unwrap, wrap
 
-from penstock.pyx.compactor import RottenLogError
+from penstock.pyx.compaction.cleaner import RottenLogError
 
 CODECS = [GZIP, SNAPPY, LZ4]
 

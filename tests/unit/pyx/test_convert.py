@@ -8,9 +8,9 @@ import pytest
 from logs import batch
 from messagesets import LOG_APPEND_TIME, unpack, unwrap
 
-from penstock.pyx import convert
-from penstock.pyx.codec import decompress
-from penstock.pyx.rawbatch import BatchError, RawBatch, marker, records, split
+from penstock.pyx.record import convert
+from penstock.pyx.record.codec import decompress
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker, records, split
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records_java.hex"
 LINES = [line.split() for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]

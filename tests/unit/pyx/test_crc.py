@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.pyx.crc import WAYS, crc32c, crc32c_combine
+from penstock.pyx.record.crc import WAYS, crc32c, crc32c_combine
 
 # Lengths around the word, around the two block sizes of the three-stream loop (3 x 256 and 3 x 8192 bytes), and around
 # what folding takes at once (256 and 64 bytes).

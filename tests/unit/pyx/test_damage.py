@@ -15,9 +15,9 @@ from typing import NamedTuple
 import pytest
 from logs import NOW_MS, TOPIC_ID, batch
 
-from penstock.pyx.logs import Logs
-from penstock.pyx.logtable import DamagedLogError
-from penstock.pyx.rawbatch import marker, split
+from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logtable import DamagedLogError
+from penstock.pyx.record.rawbatch import marker, split
 
 TOPIC = "hurt"
 CONFIG = {"segment_bytes": 900, "index_interval_bytes": 150}

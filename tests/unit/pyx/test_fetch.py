@@ -29,8 +29,8 @@ from dataplane import (
 from logs import LOGS
 
 from penstock.errors import ErrorCode
-from penstock.pyx.rawbatch import marker, split
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.record.rawbatch import marker, split
+from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceResponse
 
 VERSIONS = range(4, 19)  # of today's batches; older ones: test_fetch_old.py

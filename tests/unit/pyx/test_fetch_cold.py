@@ -15,8 +15,8 @@ from logs import LOGS
 from pagecache import cached_bytes, drop_cache, drop_cache_or_skip
 from patience import until
 
-from penstock.pyx.rawbatch import split
-from penstock.pyx.wire.frame import decode_response, encode_request
+from penstock.pyx.record.rawbatch import split
+from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import FetchResponse
 
 PIECE_BYTES = 600_000  # a fetch

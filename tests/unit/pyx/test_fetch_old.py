@@ -22,8 +22,8 @@ from logs import LOGS
 from pagecache import drop_cache
 
 from penstock.errors import ErrorCode
-from penstock.pyx.rawbatch import marker, split
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.record.rawbatch import marker, split
+from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 

@@ -15,7 +15,7 @@ from logs import LOGS, delete_records
 from patience import until
 
 from penstock.errors import ErrorCode
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 Place = tuple[str, int]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from dataplane import Peer, api_versions, batch, fetch, fetched, produce, produced
 
-from penstock.pyx import border
+from penstock.pyx.net import border
 from penstock.pyx.wire.messages import FetchResponse, ProduceResponse
 
 MODULES = Path(border.__file__).parent

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from logs import LOGS, NOW_MS, Log, batch, index_entries
 
-from penstock.pyx.checkpoint import format_checkpoint, read_checkpoint
-from penstock.pyx.rawbatch import marker, split
+from penstock.pyx.log.checkpoint import format_checkpoint, read_checkpoint
+from penstock.pyx.record.rawbatch import marker, split
 
 
 def filled(tmp_path: Path, **config: int) -> Log:

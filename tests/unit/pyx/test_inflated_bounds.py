@@ -11,11 +11,11 @@ from dataplane import Broker, batch, fetch, forget_all, lead, produced, topic_id
 from logs import LOGS, NOW_MS, Log
 
 from penstock.errors import ErrorCode
-from penstock.pyx.convert import OPENED_ENOUGH_BYTES
-from penstock.pyx.crc import crc32c
-from penstock.pyx.logs import SEARCH_INFLATED_BYTES
-from penstock.pyx.rawbatch import split
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.log.logmanager import SEARCH_INFLATED_BYTES
+from penstock.pyx.record.convert import OPENED_ENOUGH_BYTES
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import split
+from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import FetchResponse, ProduceRequest, ProduceResponse
 
 GZIP, ZSTD = 1, 4

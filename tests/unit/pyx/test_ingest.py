@@ -15,10 +15,10 @@ from logs import LOGS, NOW_MS, Log, batch
 from messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack, pack_set, unpack, unwrap, wrap
 
 from penstock.errors import KafkaError
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.codec import compress
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import Record, records, split
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.codec import compress
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import Record, records, split
 
 CODECS = [GZIP, SNAPPY, LZ4]
 

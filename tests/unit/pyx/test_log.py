@@ -12,8 +12,8 @@ import pytest
 from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.logs import Logs
-from penstock.pyx.rawbatch import marker, records, split
+from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.record.rawbatch import marker, records, split
 
 
 @pytest.fixture

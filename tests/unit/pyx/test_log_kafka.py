@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_jars import ApacheKafka
 from logs import LOGS, NOW_MS, batch
 
-from penstock.pyx.rawbatch import marker, records, split
+from penstock.pyx.record.rawbatch import marker, records, split
 
 TOPIC = "turns"
 

@@ -11,17 +11,17 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from logs import LOGS, Log, batch
-from penstock.pyx import logs
+from penstock.pyx.log import logmanager
 
 log = Log(Path(sys.argv[1]))
 log.append(batch(3))
-made = logs.LogSegment
+made = logmanager.LogSegment
 
 def interrupted(*fields):
     assert LOGS.offsets(log.topic, 0).log_end == 3
     return made(*fields)
 
-logs.LogSegment = interrupted
+logmanager.LogSegment = interrupted
 (segment,) = LOGS.segments(log.topic, 0)
 print(segment.base_offset, segment.size_bytes > 0, segment.path)
 """

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.pyx.offsetmap import KeyOffsets, siphash
+from penstock.pyx.compaction.offsetmap import KeyOffsets, siphash
 
 # SipHash-2-4 with 128 bits of output, as its authors publish it: secret 00..0f, data 00, 01, ... of that length.
 PUBLISHED = {

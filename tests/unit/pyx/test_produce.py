@@ -13,9 +13,9 @@ from logs import LOGS
 from messagesets import Message, pack_set
 
 from penstock.errors import ErrorCode
-from penstock.pyx.builder import BatchBuilder
-from penstock.pyx.rawbatch import marker, records, split
-from penstock.pyx.wire.frame import encode_request
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.rawbatch import marker, records, split
+from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
 VERSIONS = range(14)

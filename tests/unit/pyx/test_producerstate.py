@@ -10,8 +10,8 @@ import pytest
 from logs import LOGS, NOW_MS, Log, batch
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import marker
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import marker
 
 
 @pytest.fixture

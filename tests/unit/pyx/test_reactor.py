@@ -17,7 +17,7 @@ from dataplane import CLOSE, TIMEOUT_S, Broker, Peer, api_versions, echo
 from logs import LOGS
 from patience import until
 
-from penstock.pyx.border import DataPlane, Request
+from penstock.pyx.net.border import DataPlane, Request
 
 
 @pytest.fixture(scope="module")

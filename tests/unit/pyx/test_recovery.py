@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch, delete_records
 
-from penstock.broker.logrepair import repair
+from penstock.broker.tools.logrepair import repair
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.crc import crc32c
-from penstock.pyx.logtable import DamagedLogError
-from penstock.pyx.rawbatch import marker, split
+from penstock.pyx.log.logtable import DamagedLogError
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import marker, split
 
 
 def busy(root: Path, **config: int) -> Log:

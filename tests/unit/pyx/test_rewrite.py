@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pyx.crc import crc32c
-from penstock.pyx.rawbatch import HEADER_SIZE, BatchError, RawBatch, marker, records
-from penstock.pyx.rewrite import rewrite_header
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import HEADER_SIZE, BatchError, RawBatch, marker, records
+from penstock.pyx.record.rewrite import rewrite_header
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records_java.hex"
 LINES = [line.split() for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]

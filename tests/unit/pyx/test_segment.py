@@ -13,9 +13,9 @@ import pytest
 from logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.checkpoint import read_checkpoint
-from penstock.pyx.logs import Logs, room_end
-from penstock.pyx.rawbatch import split
+from penstock.pyx.log.checkpoint import read_checkpoint
+from penstock.pyx.log.logmanager import Logs, room_end
+from penstock.pyx.record.rawbatch import split
 
 DAY_MS = 86_400_000
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import pytest
 from logs import RESTED_MS, TOPIC_ID, batch
 
-from penstock.pyx.logs import Logs
-from penstock.pyx.rawbatch import marker, records, split
+from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.record.rawbatch import marker, records, split
 
 TOPIC = "beside"
 HOUR_MS = 3_600_000

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.pyx.wire.codec import CompactReader, CompactWriter, Message, WireError
-from penstock.pyx.wire.frame import (
+from penstock.pyx.wire.header import (
     REQUESTS,
     RESPONSES,
     decode_request,
@@ -19,6 +18,7 @@ from penstock.pyx.wire.frame import (
     encode_response,
     encode_versioned,
 )
+from penstock.pyx.wire.message import CompactReader, CompactWriter, Message, WireError
 from penstock.pyx.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,

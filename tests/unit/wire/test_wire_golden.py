@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.pyx.wire import messages
-from penstock.pyx.wire.codec import Message
-from penstock.pyx.wire.frame import decode_request, encode_request
+from penstock.pyx.wire.header import decode_request, encode_request
+from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import ApiVersionsRequest
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -1,0 +1,263 @@
+"""The broker's properties in force, in layers, and how each is described.
+
+The layers, the later wins: the default, the properties of the start (file, `--set`, `--listen`, ...), what was
+altered at run time for all brokers, what was altered at run time for this one. The last two are kept in the
+store, so that they hold after a restart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.configs.groupconfig import check_bounds
+from penstock.broker.configs.properties import INT_MAX, SCHEMA
+from penstock.broker.configs.topicconfig import (
+    SYNONYMS,
+    TOPIC_CONFIGS,
+    ConfigType,
+    dynamic_properties,
+    invalid_value,
+    text_of,
+    topic_value,
+)
+from penstock.errors import ErrorCode, KafkaError
+
+# Broker properties that may be altered while it runs: those behind topic configs, and what is read at each use.
+DYNAMIC = frozenset(dynamic_properties()) | {
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.threads",
+    "max.connection.creation.rate",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "producer.id.expiration.ms",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    "transaction.partition.verification.enable",
+}
+# The types of properties that their default doesn't show.
+_KINDS = {
+    "advertised.listeners": ConfigType.LIST,
+    "connections.max.idle.ms": ConfigType.LONG,
+    "listeners": ConfigType.LIST,
+    "log.cleaner.backoff.ms": ConfigType.LONG,
+    "log.cleaner.dedupe.buffer.size": ConfigType.LONG,
+    "log.dir": ConfigType.LIST,
+    "log.dirs": ConfigType.LIST,
+    "log.retention.check.interval.ms": ConfigType.LONG,
+    "log.retention.minutes": ConfigType.INT,
+    "node.id": ConfigType.INT,
+    "offsets.retention.check.interval.ms": ConfigType.LONG,
+    "offsets.topic.replication.factor": ConfigType.SHORT,
+    "queued.max.request.bytes": ConfigType.LONG,
+    "transaction.state.log.replication.factor": ConfigType.SHORT,
+}
+
+
+class ConfigSource(IntEnum):
+    """Where a described value comes from."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    BROKER_LOGGER = 6
+    GROUP = 8
+
+
+Layer = tuple[str, str, ConfigSource]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A value with its origin; `synonyms` are (name, text, source) from the winning layer downwards."""
+
+    name: str
+    text: str | None
+    source: ConfigSource
+    kind: ConfigType
+    doc: str
+    read_only: bool
+    synonyms: tuple[Layer, ...]
+    sensitive: bool = False
+
+
+class BrokerConfig(Mapping[str, Any]):
+    """Values by Kafka's property name.
+
+    `static` are the properties of the start; `dynamic` and `dynamic_default` the texts of those altered at run
+    time for this broker and for all brokers.
+    """
+
+    def __init__(self, static: Mapping[str, Any], given: Iterable[str]) -> None:
+        self.static = dict(static)
+        self.given = set(given)
+        self.dynamic: dict[str, str] = {}
+        self.dynamic_default: dict[str, str] = {}
+        self._altered: dict[str, Any] = {}
+        self._watchers: list[Callable[[], None]] = []
+
+    def __getitem__(self, name: str) -> Any:
+        return self._altered[name] if name in self._altered else self.static[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.static)
+
+    def __len__(self) -> int:
+        return len(self.static)
+
+    def settle(self, name: str, value: Any) -> None:
+        """Write down what the command line or the start decided, so that it is described as in force."""
+        self.static[name] = value
+        self.given.add(name)
+
+    @staticmethod
+    def check(texts: Mapping[str, str | None]) -> None:
+        """Raise KafkaError for names that can't be altered at run time or a value that does not parse.
+
+        Names that are no property of this broker are right, as in Kafka: they are kept and have no effect.
+        """
+        fixed = [name for name in texts if name in SCHEMA.properties and name not in DYNAMIC]
+        if fixed:
+            why = f"Cannot update these configs dynamically: [{','.join(fixed)}]"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, why)
+        for name, text in texts.items():
+            prop = SCHEMA.properties.get(name)
+            if prop is None:
+                continue
+            try:
+                prop.parse((text or "").strip())
+            except ValueError as error:
+                why = invalid_value(name, text or "", _kind_of(name, prop.default), error)
+                raise KafkaError(ErrorCode.INVALID_REQUEST, why) from None
+
+    def alter(self, texts: Mapping[str, str], *, default: bool = False) -> None:
+        """Replace what was altered at run time for this broker, or (default) for all brokers.
+
+        Raises KafkaError and changes nothing for a wrong one.
+        """
+        self.check(texts)
+        if default:
+            self.dynamic_default = dict(texts)
+        else:
+            self.dynamic = dict(texts)
+        layers = {**self.dynamic_default, **self.dynamic}
+        self._altered = {
+            name: SCHEMA.properties[name].parse(text.strip())
+            for name, text in layers.items()
+            if name in SCHEMA.properties
+        }
+
+        for watcher in self._watchers:
+            watcher()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call this after each alteration: for what doesn't read its properties at each use."""
+        self._watchers.append(watcher)
+
+    def _layers(self, name: str) -> list[Layer]:
+        """The layers of a broker property, the one in force first.
+
+        As Kafka tells them: those of its synonyms (coarser units) stand behind its own and never alone.
+        """
+        names = (name, *SYNONYMS.get(name, ()))
+        static = {one: text_of(self.static[one]) for one in names if one in self.given and self.static[one] is not None}
+        defaults = {one: SCHEMA.properties[one].default for one in names}
+        by_source = (
+            (ConfigSource.DYNAMIC_BROKER, self.dynamic),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, self.dynamic_default),
+            (ConfigSource.STATIC_BROKER, static),
+            (ConfigSource.DEFAULT, {one: text_of(value) for one, value in defaults.items() if value is not None}),
+        )
+        layers = [(one, texts[one], source) for source, texts in by_source for one in names if one in texts]
+        return list(itertools.dropwhile(lambda layer: layer[0] != name, layers))
+
+    def describe_topic(self, configs: Mapping[str, str]) -> list[Described]:
+        """Every config of a topic that has these of its own."""
+        described = []
+        for entry in TOPIC_CONFIGS.values():
+            layers: list[Layer] = []
+            if entry.broker_name is not None:
+                layers = self._layers(entry.broker_name)
+            elif entry.name.startswith("local.retention."):
+                layers = [(f"log.{entry.name}", text_of(entry.default), ConfigSource.DEFAULT)]
+            if entry.name in configs:
+                layers.insert(0, (entry.name, configs[entry.name], ConfigSource.TOPIC))
+            text = text_of(topic_value(self, configs, entry.name))
+            source = layers[0][2] if layers else ConfigSource.DEFAULT
+            described.append(Described(entry.name, text, source, entry.kind, entry.doc, False, tuple(layers)))
+        return described
+
+    def describe_broker(self) -> list[Described]:
+        """Every property of this broker, and what was altered at run time without being one."""
+        layers = [
+            (self.dynamic, ConfigSource.DYNAMIC_BROKER),
+            (self.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ]
+        known = [self._describe(name, self._layers(name)) for name in SCHEMA.properties if "*" not in name]
+        return known + [
+            _unknown(name, source) for texts, source in layers for name in texts if name not in SCHEMA.properties
+        ]
+
+    def describe_default_broker(self) -> list[Described]:
+        """The properties that were altered for all brokers."""
+        found = []
+        source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+        for name, text in self.dynamic_default.items():
+            known = name in SCHEMA.properties
+            found.append(self._describe(name, [(name, text, source)]) if known else _unknown(name, source))
+        return found
+
+    def _describe(self, name: str, layers: list[Layer]) -> Described:
+        prop = SCHEMA.properties[name]
+        text = layers[0][1] if layers else None
+        source = layers[0][2] if layers else ConfigSource.DEFAULT
+        kind = _kind_of(name, self.static[name] if prop.default is None else prop.default)
+        return Described(name, text, source, kind, prop.doc, name not in DYNAMIC, tuple(layers))
+
+
+_KINDS |= {entry.broker_name: entry.kind for entry in TOPIC_CONFIGS.values() if entry.broker_name is not None}
+
+
+def _unknown(name: str, source: ConfigSource) -> Described:
+    """What nobody here knows could be a password, so it isn't told."""
+    doc = "Kept without effect: no property of this broker."
+    return Described(name, None, source, ConfigType.UNKNOWN, doc, read_only=True, synonyms=(), sensitive=True)
+
+
+def _kind_of(name: str, value: Any) -> ConfigType:
+    """The type of a property, of which `value` is one."""
+    if name in _KINDS:
+        return _KINDS[name]
+    if isinstance(value, bool):
+        return ConfigType.BOOLEAN
+    if isinstance(value, int):
+        return ConfigType.INT if abs(value) <= INT_MAX else ConfigType.LONG
+    if isinstance(value, float):
+        return ConfigType.DOUBLE
+    return ConfigType.LIST if isinstance(value, list) else ConfigType.STRING
+
+
+def load(path: Path | None = None, overrides: Iterable[str] = ()) -> BrokerConfig:
+    """A broker's properties from a file and `key=value` overrides. Raises ConfigError."""
+    values = SCHEMA.load(path, overrides)
+    static = dict(values)
+    check_bounds(static)
+    # Two names of one number: whichever is given is in force, and both are described.
+    given = set(values.given)
+    if static["node.id"] is not None:
+        static["broker.id"] = static["node.id"]
+        given.add("broker.id")
+    static["node.id"] = static["broker.id"]
+    return BrokerConfig(static, given | {"node.id"})

@@ -1,0 +1,284 @@
+"""The configs of topics: Kafka's names, types and checks, and the broker property behind each.
+
+A topic's own config wins over the broker's property, which wins over the default; `TOPIC_CONFIGS` says which
+property it is, so that what is described and what the log is told come from one table.
+
+Kept only: the replicas whose replication is throttled (there is none), and what belongs to tiered storage, which
+can't be turned on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from penstock.broker.configs.properties import HOUR_MS, LONG_MAX, LZ4_LEVEL, SCHEMA, VALIDATE_RECORDS
+from penstock.config import Parser, parse_bool, parse_int, parse_list
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.record.codec import CODEC_IDS
+
+
+class ConfigType(IntEnum):
+    """The types of DescribeConfigs answers."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """One config of a topic. `broker_name`: the property behind it; without one it has a default of its own."""
+
+    name: str
+    kind: ConfigType
+    parse: Parser
+    broker_name: str | None
+    doc: str
+    default: Any = None
+
+
+_REPLICAS = re.compile(r"\d+:\d+\Z")
+
+
+def parse_throttled_replicas(text: str) -> list[str]:
+    """`*`, or `partition:broker` pairs."""
+    words = parse_list(text)
+    if words != ["*"] and not all(_REPLICAS.match(word) for word in words):
+        raise ValueError(
+            "must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        )
+    return words
+
+
+def parse_no_tiered_storage(text: str) -> bool:
+    """Only `false`."""
+    if parse_bool(text):
+        raise ValueError("can't be true: there is no tiered storage")
+    return False
+
+
+BOOL, STR, INT, LONG, FLOAT, LIST = (
+    ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST,
+)  # fmt: skip
+
+# Topic config, type, the broker property behind it, help.
+_BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
+    ("cleanup.policy", LIST, "log.cleanup.policy", "`delete`, `compact` or both."),
+    ("compression.type", STR, "compression.type", "Codec of what is stored; `producer` = as sent."),
+    ("compression.gzip.level", INT, "compression.gzip.level", "Level where it is gzip."),
+    ("compression.lz4.level", INT, "compression.lz4.level", "Level where it is lz4."),
+    ("compression.zstd.level", INT, "compression.zstd.level", "Level where it is zstd."),
+    (
+        "penstock.validate.records",
+        STR,
+        "penstock.validate.records",
+        "`full`: every record is looked at; `headers`: not the records, so that one that can't be read is taken, and stops "
+        "its partition's consumers; `none`: no checksums either.",
+    ),
+    ("delete.retention.ms", LONG, "log.cleaner.delete.retention.ms", "How long compaction keeps tombstones."),
+    ("file.delete.delay.ms", LONG, "log.segment.delete.delay.ms", "Time from a segment's end to that of its files."),
+    ("flush.messages", LONG, "log.flush.interval.messages", "Records after which the log is flushed."),
+    ("flush.ms", LONG, "log.flush.interval.ms", "Time after which it is flushed."),
+    ("index.interval.bytes", INT, "log.index.interval.bytes", "Bytes between entries of the index."),
+    ("max.compaction.lag.ms", LONG, "log.cleaner.max.compaction.lag.ms", "Most age of what is not compacted."),
+    ("max.message.bytes", INT, "message.max.bytes", "Largest batch."),
+    ("message.timestamp.after.max.ms", LONG, "log.message.timestamp.after.max.ms", "Most that it may be in the future."),
+    ("message.timestamp.before.max.ms", LONG, "log.message.timestamp.before.max.ms", "Most age of a new record."),
+    ("message.timestamp.type", STR, "log.message.timestamp.type", "`CreateTime` or `LogAppendTime`."),
+    ("min.cleanable.dirty.ratio", FLOAT, "log.cleaner.min.cleanable.ratio", "Dirty part that starts a compaction."),
+    ("min.compaction.lag.ms", LONG, "log.cleaner.min.compaction.lag.ms", "Least age of what is compacted."),
+    ("min.insync.replicas", INT, "min.insync.replicas", "Copies that `acks=all` waits for."),
+    ("preallocate", BOOL, "log.preallocate", "Take a segment's room when it is begun."),
+    ("retention.bytes", LONG, "log.retention.bytes", "Size above which old segments go; -1 = none."),
+    ("retention.ms", LONG, "log.retention.ms", "Age at which segments go; -1 = never."),
+    ("segment.bytes", INT, "log.segment.bytes", "Size of a segment."),
+    ("segment.index.bytes", INT, "log.index.size.max.bytes", "Most bytes of an index."),
+    ("segment.jitter.ms", LONG, "log.roll.jitter.ms", "Random part taken off a segment's age."),
+    ("segment.ms", LONG, "log.roll.ms", "Age of a segment."),
+    ("unclean.leader.election.enable", BOOL, "unclean.leader.election.enable", "Let a stale copy lead (clusters)."),
+)
+CONFIRMED = "penstock.configs.confirmed"
+# Topic config, type, parser, default, help.
+_OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
+    ("follower.replication.throttled.replicas", LIST, parse_throttled_replicas, [], "Kept only."),
+    ("leader.replication.throttled.replicas", LIST, parse_throttled_replicas, [], "Kept only."),
+    ("local.retention.bytes", LONG, parse_int(-2, LONG_MAX), -2, "Kept only: there is no tiered storage."),
+    ("local.retention.ms", LONG, parse_int(-2, LONG_MAX), -2, "Kept only: there is no tiered storage."),
+    ("remote.log.copy.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),
+    ("remote.log.delete.on.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),
+    (
+        CONFIRMED, BOOL, parse_bool, True,
+        "`false`: nobody has said yet that these are the topic's configs; retention and compaction rest.",
+    ),
+    ("remote.storage.enable", BOOL, parse_no_tiered_storage, False, "Only `false`: there is no tiered storage."),
+)
+
+
+def _table() -> dict[str, TopicConfig]:
+    table = [
+        TopicConfig(name, kind, SCHEMA.properties[behind].parse, behind, doc) for name, kind, behind, doc in _BEHIND
+    ]
+    table += [TopicConfig(name, kind, parse, None, doc, default) for name, kind, parse, default, doc in _OWN]
+    return {entry.name: entry for entry in sorted(table, key=lambda entry: entry.name)}
+
+
+TOPIC_CONFIGS = _table()
+
+# Kafka has these in coarser units too: property -> (coarser property, its milliseconds), finest first.
+COARSER: dict[str, tuple[tuple[str, int], ...]] = {
+    "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", HOUR_MS)),
+    "log.roll.ms": (("log.roll.hours", HOUR_MS),),
+    "log.roll.jitter.ms": (("log.roll.jitter.hours", HOUR_MS),),
+}
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    **{name: tuple(coarser for coarser, _ in units) for name, units in COARSER.items()},
+    "log.flush.interval.ms": ("log.flush.scheduler.interval.ms",),
+}
+"""What Kafka names behind a property when it is described."""
+WHEN_NULL = {"log.flush.interval.ms": LONG_MAX}  # Kafka's default is null, and flushes never.
+
+# How Kafka says what our parsers say.
+_KAFKAS_WORDS = (
+    (r"is not a whole number", "Not a number of type {kind}"),
+    (r"is not an? (finite )?number", "Not a number of type {kind}"),
+    (r"is less than (\S+)", r"Value must be at least \1"),
+    (r"is more than (\S+)", r"Value must be no more than \1"),
+    (r"is not `true` or `false`", "Expected value to be either true or false"),
+    (r"is not one of (.+)", r"String must be one of: \1"),
+)
+
+
+def text_of(value: Any) -> str:
+    """A config value as Kafka writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, float):
+        return repr(value).replace("e+", "E").replace("e", "E")  # As Java writes it.
+    return "" if value is None else str(value)
+
+
+def invalid_value(name: str, text: str, kind: ConfigType, error: ValueError) -> str:
+    """Kafka's sentence for a value that does not parse."""
+    why = str(error)
+    for ours, kafkas in _KAFKAS_WORDS:
+        if re.fullmatch(ours, why):
+            why = re.sub(ours, kafkas, why).format(kind=kind.name)
+            break
+    return f"Invalid value {text} for configuration {name}: {why}"
+
+
+def broker_value(config: Mapping[str, Any], name: str) -> Any:
+    """The value of a broker property behind a topic config; coarser units fill in for a missing one."""
+    value = config[name]
+    if value is not None:
+        return value
+    for coarser, factor_ms in COARSER.get(name, ()):
+        if config[coarser] is not None:
+            return -1 if config[coarser] == -1 else config[coarser] * factor_ms
+    return WHEN_NULL.get(name)
+
+
+def check_topic_configs(configs: Mapping[str, str | None]) -> None:
+    """Raise KafkaError INVALID_CONFIG for a name, a value or a pair of values that no topic can have."""
+    values: dict[str, Any] = {}
+    nulls = [name for name, text in configs.items() if text is None]
+    if nulls:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
+        )
+    for name, text in configs.items():
+        entry = TOPIC_CONFIGS.get(name)
+        if entry is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+        try:
+            values[name] = entry.parse((text or "").strip())
+        except ValueError as error:
+            why = invalid_value(name, text or "", entry.kind, error)
+            raise KafkaError(ErrorCode.INVALID_CONFIG, why) from None
+    least, most = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", LONG_MAX)
+    if least > most:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})",
+        )
+
+
+def topic_value(config: Mapping[str, Any], configs: Mapping[str, str], name: str) -> Any:
+    """The value of a topic config in force: the topic's own, or the broker's."""
+    entry = TOPIC_CONFIGS[name]
+    if name in configs:
+        return entry.parse(configs[name].strip())
+    return entry.default if entry.broker_name is None else broker_value(config, entry.broker_name)
+
+
+def rests(configs: Mapping[str, str]) -> bool:
+    """Whether retention and compaction rest, since the topic was found in a folder without its configs, or they may be
+    older than its records: what is deleted by wrong configs doesn't come back.
+    """
+    return CONFIRMED in configs and not parse_bool(configs[CONFIRMED].strip())
+
+
+def dynamic_properties() -> Iterable[str]:
+    """The broker properties behind topic configs, which may all be altered while the broker runs."""
+    return [entry.broker_name for entry in TOPIC_CONFIGS.values() if entry.broker_name is not None]
+
+
+def _compression(value: Callable[[str], Any]) -> dict[str, int]:
+    """The codec in which a log keeps what clients append, and its level; -1: as sent, and the codec's default."""
+    name = value("compression.type")
+    if name == "producer":
+        return {"compression_codec": -1, "compression_level": -1}
+    if name == "uncompressed":
+        return {"compression_codec": CODEC_IDS["none"], "compression_level": -1}
+    level = -1 if name == "snappy" else value(f"compression.{name}.level")
+    if name == "lz4" and level == LZ4_LEVEL:
+        level = -1
+    return {"compression_codec": CODEC_IDS[name], "compression_level": level}
+
+
+def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[str, int]:
+    """What the partition log is told of a topic, as whole numbers by the names of its LogConfig."""
+
+    def value(name: str) -> Any:
+        return topic_value(config, configs, name)
+
+    deletes = "delete" in value("cleanup.policy") and not rests(configs)
+    segment_ms = value("segment.ms")
+    if "compact" in value("cleanup.policy"):
+        # What is written can't be compacted: it must be sealed in time (KIP-354).
+        segment_ms = min(segment_ms, value("max.compaction.lag.ms"))
+    return {
+        "segment_bytes": value("segment.bytes"),
+        "segment_ms": segment_ms,
+        "segment_jitter_ms": value("segment.jitter.ms"),
+        "file_delete_delay_ms": value("file.delete.delay.ms"),
+        "preallocate": int(value("preallocate")),
+        "index_interval_bytes": value("index.interval.bytes"),
+        "segment_index_bytes": value("segment.index.bytes"),
+        "retention_ms": value("retention.ms"),
+        "retention_bytes": value("retention.bytes"),
+        "flush_messages": value("flush.messages"),
+        "flush_ms": value("flush.ms"),
+        "max_message_bytes": value("max.message.bytes"),
+        "timestamp_before_max_ms": value("message.timestamp.before.max.ms"),
+        "timestamp_after_max_ms": value("message.timestamp.after.max.ms"),
+        "log_append_time": int(value("message.timestamp.type") == "LogAppendTime"),
+        "producer_id_expiration_ms": config["producer.id.expiration.ms"],
+        "verify_transactions": int(config["transaction.partition.verification.enable"]),
+        "cleanup_delete": int(deletes),
+        "cleanup_compact": int("compact" in value("cleanup.policy")),
+        "validate_records": VALIDATE_RECORDS.index(value("penstock.validate.records")),
+        **_compression(value),
+    }

@@ -1,0 +1,1 @@
+"""The group coordinator and the transaction coordinator."""

@@ -1,0 +1,262 @@
+"""The group coordinator: consumer groups of both protocols and their offsets, in `__consumer_offsets`.
+
+Subscriptions by pattern are evaluated here and handed to the machine as lists of topics: that of a new pattern
+before its first heartbeat is fed, all of a group's after topics came or went, at most once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+from penstock import log
+from penstock.broker.configs.entities import Entity
+from penstock.broker.configs.groupconfig import GroupSettings, group_config
+from penstock.broker.context import Context
+from penstock.broker.coordination import statelog
+from penstock.broker.coordination.classicgroups import machine as classic_machine
+from penstock.broker.coordination.classicgroups import state as classic_state
+from penstock.broker.coordination.classicgroups.state import Group, GroupRecord
+from penstock.broker.coordination.consumergroups import machine
+from penstock.broker.coordination.consumergroups.events import ConsumerHeartbeat, HeartbeatResult, PatternsResolved
+from penstock.broker.coordination.consumergroups.settings import settings_of
+from penstock.broker.coordination.consumergroups.state import ConsumerGroup, ConsumerRecord, Environment, TopicFacts
+from penstock.broker.coordination.consumergroups.writing import AnyGroup
+from penstock.broker.coordination.groupoffsets import Commit, Marker
+from penstock.broker.coordination.machines import Now, TopicPartition
+from penstock.broker.coordination.offsets import OffsetRecord
+from penstock.broker.coordination.regex import Regex, RegexError, compile_regex
+from penstock.broker.coordination.shell import Coordinator, Entry
+from penstock.broker.topic import GROUP_OFFSETS
+from penstock.broker.topics import Topics
+from penstock.errors import ErrorCode
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type
+
+# Between two evaluations of a group's patterns, however often topics come and go.
+PATTERNS_EVERY_MS = 1_000
+# How long topics are tried against a pattern before the loop may do something else.
+MATCH_AT_ONCE_MS = 5
+# Characters of a client's id that its member id begins with; a string on the wire has at most 32,767 bytes.
+PREFIX_MAX = 1_000
+
+_log = log.get("broker.coordinator")
+
+
+class TopicCatalog:
+    """The broker's topics as groups look at them."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    @property
+    def version(self) -> int:
+        """Grows whenever a topic comes, grows or goes."""
+        return self._topics.version
+
+    def get(self, name: str) -> TopicFacts | None:
+        """A topic by name."""
+        topic = self._topics.get(name)
+        return None if topic is None else TopicFacts(topic.topic_id, len(topic.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """A topic's name by its id."""
+        topic = self._topics.get_by_id(topic_id)
+        return None if topic is None else topic.name
+
+
+class GroupCoordinator(Coordinator[AnyGroup]):
+    """Consumer groups and their offsets: `context.groups`."""
+
+    topic = GROUP_OFFSETS
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.config = group_config(context.config)
+        self._environment = Environment(self.config, TopicCatalog(context.topics), self._settings)
+        # Which groups have offsets in the open transaction of a producer, by partition and producer id.
+        self._open: dict[tuple[int, int], set[str]] = {}
+        # While a partition is loaded: the newest plain commits by their records' keys, not decoded yet.
+        self._newest: dict[bytes, tuple[bytes, int]] = {}
+        self._matched_ms: dict[str, int] = {}  # when a group's patterns were last evaluated again, monotonic
+
+    def _settings(self, name: str) -> GroupSettings:
+        return settings_of(self._context.entities.get(Entity(group=name)), self.config.consumer)
+
+    def _new(self, name: str) -> AnyGroup:
+        return Group(name, self.config)
+
+    def _step(self, machine_: AnyGroup, event: object, now: Now) -> tuple[AnyGroup, Sequence[object]]:
+        return machine.step(machine_, event, now, self._environment)
+
+    def _disposable(self, machine_: AnyGroup) -> bool:
+        if isinstance(machine_, ConsumerGroup):
+            return machine.is_disposable(machine_)
+        return classic_state.is_disposable(machine_)
+
+    def _resign(self, machine_: AnyGroup) -> Sequence[object]:
+        self._open.clear()
+        return machine.resign(machine_) if isinstance(machine_, ConsumerGroup) else classic_machine.resign(machine_)
+
+    def _encode(self, name: str, record: object) -> statelog.KeyValue:
+        return statelog.encode_group_record(name, record)
+
+    def _act(self, entry: Entry[AnyGroup], action: object) -> object | None:
+        raise AssertionError(f"a group has no action {action!r}")
+
+    def fresh_member_id(self, prefix: str) -> str:
+        """A member id that nobody has: the client's id (or instance id) and a random uuid, as Kafka makes it. Of a very
+        long one only the beginning: the whole would fit into no record and no answer, and so stop its group.
+        """
+        return f"{prefix[:PREFIX_MAX]}-{uuid.uuid4()}"
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """The consumer group of that name, to be asked and not changed."""
+        found = self.find(name)
+        return found if isinstance(found, ConsumerGroup) else None
+
+    async def heartbeat(self, name: str, event: ConsumerHeartbeat) -> HeartbeatResult:
+        """ConsumerGroupHeartbeat. Raises KafkaError."""
+        group = self.consumer_group(name)
+        if event.pattern and (group is None or event.pattern not in group.patterns):
+            try:
+                regex = compile_regex(event.pattern)
+            except RegexError as error:
+                text = f"SubscribedTopicRegex `{event.pattern}` is not a valid regular expression: {error}."
+                return HeartbeatResult(ErrorCode.INVALID_REGULAR_EXPRESSION, text)
+            event.resolved = await self._matching(regex)
+        result: HeartbeatResult = await self.ask(name, event)
+        self._watch_patterns(name)
+        return result
+
+    async def _matching(self, regex: Regex) -> frozenset[str]:
+        """The topics that a pattern matches, internal ones too as in Kafka; in turns with the loop's other work."""
+        found: list[str] = []
+        names = [topic.name for topic in self._context.topics.all()]
+        begun_ms = self._context.monotonic_ms()
+        for name in names:
+            if regex.matches(name):
+                found.append(name)
+            if self._context.monotonic_ms() - begun_ms >= MATCH_AT_ONCE_MS:
+                await asyncio.sleep(0)
+                begun_ms = self._context.monotonic_ms()
+        return frozenset(found)
+
+    def _watch_patterns(self, name: str) -> None:
+        """Evaluate the group's patterns again if topics have changed since, or it was long ago."""
+        group = self.consumer_group(name)
+        if group is None or not group.patterns:
+            self._matched_ms.pop(name, None)
+            return
+        now_ms = self._context.monotonic_ms()
+        last_ms = self._matched_ms.setdefault(name, now_ms)
+        due_ms = self.config.regex_refresh_interval_ms
+        if group.patterns_version != self._environment.catalog.version:
+            due_ms = PATTERNS_EVERY_MS if group.patterns_version >= 0 else 0
+        if now_ms >= last_ms + due_ms:
+            self._matched_ms[name] = now_ms + (1 << 40)  # Until this one has ended.
+            self.spawn(self._match_again(name, list(group.patterns)))
+
+    async def _match_again(self, name: str, patterns: Iterable[str]) -> None:
+        version = self._environment.catalog.version
+        found: dict[str, frozenset[str]] = {}
+        try:
+            for pattern in patterns:
+                try:
+                    found[pattern] = await self._matching(compile_regex(pattern))
+                except RegexError as error:  # Another broker has stored it; what it matched then stays.
+                    _log.error("group=%s: the pattern `%s` can't be evaluated: %s", name, pattern, error)
+        finally:
+            self._matched_ms[name] = self._context.monotonic_ms()
+        entry = self.entries.get(name)
+        if entry is None:
+            del self._matched_ms[name]
+        if entry is not None and isinstance(entry.machine, ConsumerGroup):
+            self._feed(entry, PatternsResolved(found, version))
+
+    async def commit(self, name: str, event: Commit) -> int | dict[TopicPartition, int]:
+        """OffsetCommit and TxnOffsetCommit: an error code for all, or one for each partition. Raises
+        KafkaError.
+        """
+        if self.look_up(name) is None and event.generation >= 0:
+            return ErrorCode.ILLEGAL_GENERATION  # Only a group that exists has generations.
+        if event.producer_id >= 0:
+            await self.ensure_topic()
+            self._open.setdefault((self.partition_of(name), event.producer_id), set()).add(name)
+        answer: int | dict[TopicPartition, int] = await self.ask(name, event)
+        return answer
+
+    def topic_deleted(self, name: str, event: Callable[[], object]) -> None:
+        """Tell the groups that have offsets of the topic; the others see it by the catalog's version."""
+        if name == self.topic:
+            super().topic_deleted(name, event)
+            return
+        for entry in list(self.entries.values()):
+            if entry.machine.offsets.has_topic(name):
+                self._feed(entry, event())
+
+    def marker_written(self, partition: int, producer_id: int, commit: bool) -> None:
+        """A producer's marker is in that partition of `__consumer_offsets`."""
+        for name in self._names_in(partition, producer_id):
+            self._feed(self.entries[name], Marker(producer_id, commit))
+
+    def _names_in(self, partition: int, producer_id: int) -> list[str]:
+        """The groups of a partition that the producer's transaction, which ends now, has offsets of."""
+        names = self._open.pop((partition, producer_id), ())
+        return [name for name in names if name in self.entries and self.entries[name].partition == partition]
+
+    def _load_batch(self, partition: int, raw: RawBatch) -> None:
+        if raw.is_control:
+            self._load_marker(partition, raw)
+            return
+        producer_id = raw.producer_id if raw.is_transactional else -1
+        decode = statelog.decode_group_record if raw.is_transactional else self._decode
+        for loaded in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
+            self._load_record(partition, loaded, producer_id)
+
+    def _decode(self, key: bytes, value: bytes | None, offset: int) -> statelog.Loaded | None:
+        """Most of the log are commits, most of them superseded: of a plain one only the newest is decoded, at the end.
+
+        That is the same, since the commit with the highest offset in the log wins whenever it is applied; a tombstone
+        takes back what is before it and is applied at once.
+        """
+        if statelog.is_commit(key):
+            if value is not None:
+                self._newest[key] = (value, offset)
+                return None
+            self._newest.pop(key, None)
+        return statelog.decode_group_record(key, value, offset)
+
+    def _load_record(self, partition: int, loaded: statelog.Loaded, producer_id: int) -> None:
+        name, record, offset, written_ms = loaded
+        assert isinstance(record, OffsetRecord | GroupRecord | ConsumerRecord)
+        entry = self._entry_of_record(name, partition)
+        if entry is None:
+            return
+        entry.machine = machine.load(entry.machine, record, offset, producer_id, self._environment, written_ms)
+        if producer_id >= 0:
+            self._open.setdefault((partition, producer_id), set()).add(name)
+
+    def _partition_begins(self, partition: int) -> None:
+        self._newest = {}
+
+    def _partition_read(self, partition: int) -> None:
+        for loaded in statelog.decode_commits(self._newest, self.topic, partition, self._skip_damaged):
+            self._load_record(partition, loaded, -1)
+        self._newest = {}
+
+    def _load_marker(self, partition: int, raw: RawBatch) -> None:
+        try:
+            commit = marker_type(raw) == "commit"
+        except BatchError as error:
+            _log.error("topic=%s partition=%d: %s", self.topic, partition, error)
+            return
+        for name in self._names_in(partition, raw.producer_id):
+            self.entries[name].machine.offsets.end_transaction(raw.producer_id, commit)
+
+    def _loaded(self, entry: Entry[AnyGroup]) -> None:
+        if isinstance(entry.machine, ConsumerGroup):
+            machine.loaded(entry.machine, self.now())
+        else:
+            classic_machine.loaded(entry.machine, self.now())
+        self._timers.arm(entry)

@@ -1,0 +1,1 @@
+"""`penstock log`: log folders read and repaired without a broker."""

@@ -1,0 +1,162 @@
+"""`penstock log`: look into log folders, which a running broker is no obstacle to, and repair those of a stopped one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from penstock.broker.logs.folder import META
+from penstock.broker.tools.logfiles import read_file
+from penstock.broker.tools.logrepair import Repaired, RepairError, repair
+
+FILES = (".log", ".index", ".timeindex", ".txnindex", ".checks", ".snapshot", ".sequences")
+
+
+@click.group("log")
+def command() -> None:
+    """Look into the files of logs (segments, indexes, snapshots, checkpoints), and repair damaged ones.
+
+    Example: penstock log dump data/flights-0 --records
+    """
+
+
+@command.command("dump")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--records", is_flag=True, help="Open the batches; internal topics' records are decoded.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object a row.")
+def dump(paths: Sequence[Path], records: bool, as_json: bool) -> None:
+    """Print what files hold, or all files of partition folders. Exit code 1 when something is damaged.
+
+    Example: penstock log dump data/flights-0/00000000000000000000.log
+    """
+    damaged = False
+    for path in _files(paths):
+        if not as_json:
+            click.echo(f"{path}:")
+        for row in _rows(path, with_records=records):
+            damaged = damaged or "damage" in row
+            click.echo(json.dumps({"file": str(path), **row}, default=_plain) if as_json else _line(row))
+    if damaged:
+        raise SystemExit(1)
+
+
+@command.command("verify")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
+def verify(paths: Sequence[Path], as_json: bool) -> None:
+    """Check every batch and index of log folders, or of a whole data folder; say what is damaged.
+
+    The end of a segment that a running broker writes may look damaged for a moment.
+
+    Example: penstock log verify data
+    """
+    files = list(_files(paths))
+    result: dict[str, Any] = {"files": len(files), "batches": 0, "records": 0, "bytes": 0, "damage": []}
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for path in progress.track(files, description="checking"):
+            result["bytes"] += path.stat().st_size
+            for row in _rows(path):
+                if "damage" in row:
+                    result["damage"].append({"file": str(path), **row})
+                elif "magic" in row:
+                    result["batches"] += 1
+                    result["records"] += row["count"]
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        for found in result["damage"]:
+            click.echo(f"{found['file']} at {found['position']}: {found['damage']}")
+        click.echo(
+            f"{result['files']} files, {result['batches']:,} batches, {result['records']:,} records, "
+            f"{result['bytes']:,} bytes; damaged: {len(result['damage'])}"
+        )
+    if result["damage"]:
+        raise SystemExit(1)
+
+
+@command.command("repair")
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path, exists=True))
+@click.option("--json", "as_json", is_flag=True, help="A JSON object for each damaged range.")
+def repair_folders(folders: Sequence[Path], as_json: bool) -> None:
+    """Mend partitions' folders that the broker doesn't open, as records in them are damaged or missing.
+
+    Restore the files from a copy if there is one. Else this moves the damaged bytes into files beside their segments and
+    says which offsets are lost; the log then goes on without them. The broker must be stopped.
+
+    Example: penstock log repair data/flights-0
+    """
+    for folder in folders:
+        try:
+            found = repair(folder)
+        except (RepairError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+        for one in found:
+            click.echo(json.dumps(one._asdict(), default=str) if as_json else _repaired(one))
+        if not found and not as_json:
+            click.echo(f"{folder}: nothing is damaged")
+
+
+def _repaired(one: Repaired) -> str:
+    lost = f"offsets {one.first_offset} to {one.next_offset - 1} are lost"
+    if one.next_offset < 0:
+        lost = f"the log ends at offset {one.first_offset}"
+    elif one.next_offset <= one.first_offset:
+        lost = "no offset is lost"
+    bytes_ = f"; {one.size_bytes} bytes are now in {one.set_aside}" if one.set_aside is not None else ""
+    return f"{one.file} at {one.position}: {lost}{bytes_}"
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """The files meant: themselves, those of a partition's folder, or those of all partitions of a data folder.
+
+    Raises ClickException for a folder that can't be read, or has nothing of a broker's: it would pass for a sound one.
+    """
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        found = [Path(folder, name) for folder, _, names in os.walk(path, onerror=_refuse) for name in names]
+        files = sorted(file for file in found if file.suffix in FILES)
+        if not files and not (path / META).exists():
+            raise click.ClickException(f"`{path}` has no file of a log: name a partition's folder, or a broker's data folder")
+        yield from files
+
+
+def _refuse(error: OSError) -> None:
+    raise click.ClickException(f"`{error.filename}` can't be read: {error.strerror}") from None
+
+
+def _rows(path: Path, *, with_records: bool = False) -> Iterator[dict[str, Any]]:
+    """The rows of a file. Raises ClickException for one of another kind, or that can't be read."""
+    try:
+        yield from read_file(path, with_records=with_records)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        _refuse(error)
+
+
+def _line(row: dict[str, Any]) -> str:
+    inner = row.pop("records", None)
+    text = "  " + " ".join(f"{name}={_text(value)}" for name, value in row.items() if value is not None)
+    lines = [text]
+    for record in inner or ():
+        lines.append("    | " + " ".join(f"{name}={_text(value)}" for name, value in record.items() if value not in (None, [])))
+    return "\n".join(lines)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).decode(errors="backslashreplace")
+    return str(value)
+
+
+def _plain(value: object) -> object:
+    return _text(value) if isinstance(value, bytes | memoryview) else str(value)

@@ -1,0 +1,194 @@
+"""The files of a log folder, read one by one for people: what `penstock log dump` shows. Nothing here writes.
+
+Every reader gives rows (dicts) in the order of the file; damage is a last row with `damage`, and never an exception.
+The formats are Kafka's: see segment.pxd, index.pxd, timeindex.pxd, txnindex.pxd, producerstate.pxd; ours is checks.pxd.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.coordination import statelog
+from penstock.pyx.log.logmanager import room_end
+from penstock.pyx.record.crc import crc32c
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, count_records, marker_type, records
+from penstock.pyx.wire.message import WireError
+
+Row = dict[str, Any]
+CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+INDEX, TIMEINDEX, TXNINDEX = struct.Struct(">iI"), struct.Struct(">qi"), struct.Struct(">hqqqq")
+SNAPSHOT_HEAD, SNAPSHOT, SEQUENCE = struct.Struct(">hIi"), struct.Struct(">qhiqiqiq"), struct.Struct(">qhiqiq")
+CHECKS, SUM = struct.Struct(">hIqqqqq"), struct.Struct(">qI")
+CHECKS_CRC_FROM = 6
+SUMMED = ("index", "timeindex", "txnindex")
+SNAPSHOT_FIELDS = (
+    "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms",
+    "coordinator_epoch", "txn_first_offset",
+)  # fmt: skip
+DECODERS: dict[str, Callable[[bytes, bytes | None, int], statelog.Loaded | None]] = {
+    "__consumer_offsets": statelog.decode_group_record,
+    "__transaction_state": statelog.decode_transaction_record,
+}
+
+
+def read_file(path: Path, *, with_records: bool = False) -> Iterator[Row]:
+    """The rows of any file of a log folder, by its name. Raises OSError; ValueError for a file of another kind."""
+    if path.suffix in (".log", ".deleted", ".cleaned", ".swap"):
+        yield from batches(path, with_records)
+    elif path.suffix == ".index":
+        yield from _entries(path, INDEX, ("relative_offset", "position"))
+    elif path.suffix == ".timeindex":
+        yield from _entries(path, TIMEINDEX, ("timestamp_ms", "relative_offset"))
+    elif path.suffix == ".txnindex":
+        names = ("version", "producer_id", "first_offset", "last_offset", "last_stable_offset")
+        yield from _entries(path, TXNINDEX, names)
+    elif path.suffix == ".snapshot":
+        yield from _producers(path, SNAPSHOT)
+    elif path.suffix == ".sequences":
+        yield from _producers(path, SEQUENCE)
+    elif path.suffix == ".checks":
+        yield _checks(path)
+    elif path.name.endswith(("checkpoint", "checkpoints")) or path.suffix in (".properties", ".metadata"):
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            yield {"line": number, "text": line}
+    else:
+        raise ValueError(f"`{path.name}` is none of a log folder's files")
+
+
+def batches(path: Path, with_records: bool) -> Iterator[Row]:
+    """Every batch of a segment, checked; with its records if asked for. Raises OSError."""
+    decode = DECODERS.get(path.resolve().parent.name.rpartition("-")[0])
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        if size == 0:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            position = 0
+            while position < size:
+                try:
+                    # A copy, so that no row keeps the file mapped.
+                    raw = RawBatch(_batch_bytes(mapped, position))
+                    raw.check()
+                    row = _batch(raw, position)
+                    opened = records(raw) if with_records and not raw.is_control else None
+                except BatchError as error:
+                    if size == room_end(position) and not mapped[position:size].strip(b"\0"):
+                        return  # Room ahead for appends, of a broker that runs or was killed.
+                    yield {"position": position, "damage": f"{error}; {size - position} bytes from here on"}
+                    return
+                if opened is not None:
+                    row["records"] = [_record(record, decode) for record in opened]
+                yield row
+                position += raw.size_in_bytes
+
+
+def _batch_bytes(mapped: mmap.mmap, position: int) -> bytes:
+    left = len(mapped) - position
+    if left < 12:
+        raise BatchError(f"no whole batch at position {position}", 2, -1)
+    (length,) = struct.unpack_from(">i", mapped, position + 8)
+    if length < 14 or length + 12 > left:
+        raise BatchError(f"no whole batch at position {position}", 2, -1)
+    return mapped[position : position + 12 + length]
+
+
+def _batch(raw: RawBatch, position: int) -> Row:
+    row: Row = {
+        "position": position,
+        "bytes": raw.size_in_bytes,
+        "magic": raw.magic,
+        "base_offset": raw.base_offset,
+        "last_offset": raw.last_offset,
+        "records": None,
+        "codec": CODECS.get(raw.codec, str(raw.codec)),
+        "max_timestamp_ms": raw.max_timestamp,
+    }
+    if raw.magic < 2:
+        return {**row, "count": count_records(raw)}
+    row |= {
+        "count": raw.record_count,
+        "leader_epoch": raw.leader_epoch,
+        "producer_id": raw.producer_id,
+        "producer_epoch": raw.producer_epoch,
+        "base_sequence": raw.base_sequence,
+        "transactional": raw.is_transactional,
+        "control": marker_type(raw) if raw.is_control else None,
+    }
+    return row
+
+
+def _record(record: Any, decode: Callable[[bytes, bytes | None, int], statelog.Loaded | None] | None) -> Row:
+    row: Row = {
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": record.key,
+        "value": record.value,
+        "headers": list(record.headers),
+    }
+    if decode is not None and record.key is not None:
+        try:
+            loaded = decode(record.key, record.value, record.offset)
+        except WireError as error:
+            row["decoded"] = f"not readable: {error}"
+        else:
+            row["decoded"] = None if loaded is None else {"id": loaded.id, **_plain(loaded.record)}
+    return row
+
+
+def _plain(record: object) -> Row:
+    fields = asdict(record) if is_dataclass(record) and not isinstance(record, type) else {"value": record}
+    return {"kind": type(record).__name__, **fields}
+
+
+def _entries(path: Path, entry: struct.Struct, names: tuple[str, ...]) -> Iterator[Row]:
+    """The entries of an index. Kafka fills the rest of one that it writes with zeros."""
+    data = path.read_bytes()
+    whole = len(data) // entry.size * entry.size
+    previous: tuple[int, ...] | None = None
+    for at in range(0, whole, entry.size):
+        values = entry.unpack_from(data, at)
+        if at and not any(values):
+            return
+        yield dict(zip(names, values, strict=True))
+        if previous is not None and entry is not TXNINDEX and values < previous:
+            yield {"position": at, "damage": "the entries don't grow"}
+            return
+        previous = values
+    if whole != len(data):
+        yield {"position": whole, "damage": f"{len(data) - whole} bytes that are no entry"}
+
+
+def _checks(path: Path) -> Row:
+    data = path.read_bytes()
+    if len(data) != CHECKS.size + len(SUMMED) * SUM.size:
+        return {"position": 0, "damage": f"{len(data)} bytes are no checks of a segment"}
+    version, crc, base_offset, size, max_timestamp_ms, its_offset, next_offset = CHECKS.unpack_from(data)
+    if crc != crc32c(data[CHECKS_CRC_FROM:]):
+        return {"position": 0, "damage": "the checksum is wrong"}
+    row = {"version": version, "base_offset": base_offset, "log_bytes": size, "max_timestamp_ms": max_timestamp_ms}
+    row |= {"max_timestamp_offset": its_offset, "next_offset": next_offset}
+    for name, (n, checksum) in zip(SUMMED, SUM.iter_unpack(data[CHECKS.size :]), strict=True):
+        row |= {f"{name}_bytes": n, f"{name}_crc32c": f"{checksum:08x}"}
+    return row
+
+
+def _producers(path: Path, entry: struct.Struct) -> Iterator[Row]:
+    data = path.read_bytes()
+    if len(data) < SNAPSHOT_HEAD.size:
+        yield {"position": 0, "damage": "shorter than its header"}
+        return
+    version, crc, expected = SNAPSHOT_HEAD.unpack_from(data)
+    if crc != crc32c(data[6:]):
+        yield {"position": 0, "damage": f"version {version}: the checksum is wrong"}
+        return
+    for number in range(expected):
+        at = SNAPSHOT_HEAD.size + number * entry.size
+        if at + entry.size > len(data):
+            yield {"position": at, "damage": f"{expected - number} producers are missing"}
+            return
+        yield dict(zip(SNAPSHOT_FIELDS, entry.unpack_from(data, at), strict=False))

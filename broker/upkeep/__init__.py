@@ -1,0 +1,1 @@
+"""What is done to logs and disks without being asked for."""

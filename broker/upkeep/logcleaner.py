@@ -1,0 +1,237 @@
+"""The log cleaner: which compacted log is due, and who compacts it (the pass itself is `penstock.pyx.compaction.cleaner`).
+
+A log is due when its dirty part is more than `min.cleanable.dirty.ratio` of it, or when something in the dirty part is
+older than `max.compaction.lag.ms` (KIP-354). The dirtiest goes first, as in Kafka. `log.cleaner.threads` threads work, each
+with its part of `log.cleaner.dedupe.buffer.size`; `log.cleaner.io.max.bytes.per.second` holds for all of them together.
+All three may be altered at run time.
+When nothing is due a thread waits for `log.cleaner.backoff.ms`.
+
+How far each log was compacted is in the checkpoints of its log folder (`penstock.pyx.log.checkpoint`), by topic id. Should it
+be lost, the log counts as dirty and is compacted again.
+
+A log with a batch that can't be read (rotten bytes, or more than `penstock.log.cleaner.inflated.max.bytes` once it is
+inflated) or whose disk refuses is left alone until the broker restarts, with one line in the log; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from errno import EDQUOT, EMFILE, ENFILE, ENOENT, ENOSPC
+
+from penstock import log
+from penstock.broker import tasks
+from penstock.broker.configs.properties import CLEANER_THREADS_MAX
+from penstock.broker.configs.topicconfig import rests, topic_value
+from penstock.broker.context import Context
+from penstock.errors import KafkaError
+from penstock.pyx.compaction.cleaner import Cleanable, Compacted, Compactor, RottenLogError, cleanable
+from penstock.pyx.compaction.pace import Pace
+from penstock.pyx.log.checkpoint import Key
+
+PASSING = frozenset((ENOSPC, EDQUOT, EMFILE, ENFILE, ENOENT))
+"""Errors that say nothing about the log: it is tried again later."""
+
+_log = log.get("broker.cleaner")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A partition of a compacted topic, with its settings in force; times in ms."""
+
+    topic: str
+    index: int
+    topic_id: bytes
+    min_ratio: float
+    min_lag_ms: int
+    max_lag_ms: int
+    delete_retention_ms: int
+
+    @property
+    def key(self) -> Key:
+        """Topic and partition."""
+        return self.topic, self.index
+
+
+def dirty_ratio(found: Cleanable) -> float:
+    """The dirty part of what could be compacted, 0 to 1."""
+    total = found.clean_bytes + found.cleanable_bytes
+    return found.cleanable_bytes / total if total else 0.0
+
+
+def is_due(candidate: Candidate, found: Cleanable, now_ms: int) -> bool:
+    """Whether a log should be compacted now."""
+    if not found.cleanable_bytes:
+        return False
+    too_old = 0 < found.oldest_dirty_ms < now_ms - candidate.max_lag_ms
+    return too_old or dirty_ratio(found) > candidate.min_ratio
+
+
+class LogCleaner:
+    """Compacts logs from `start` to `stop`. Its threads touch nothing of the loop's but what is copied for them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._pace = Pace(context.config["log.cleaner.io.max.bytes.per.second"])
+        self._executor = ThreadPoolExecutor(CLEANER_THREADS_MAX, "cleaner")  # which makes as many as are needed
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._busy: set[Key] = set()
+        self._left_alone: set[tuple[bytes, int]] = set()
+
+    def start(self) -> None:
+        """Begin, unless `log.cleaner.enable` is false."""
+        self._context.config.watch(self._altered)
+        self._altered()
+
+    def _altered(self) -> None:
+        """Threads that are too many end after their turn, the others take new sizes of buffers before their next one."""
+        config = self._context.config
+        self._pace.limit(config["log.cleaner.io.max.bytes.per.second"])
+        if config["log.cleaner.enable"] and not self._stopped:
+            for number in range(config["log.cleaner.threads"]):
+                if number not in self._tasks or self._tasks[number].done():
+                    self._tasks[number] = tasks.start(self._run(number), f"cleaner-{number}")
+
+    async def stop(self) -> None:
+        """End; a pass that is under way ends between two batches and leaves its log as it was."""
+        self._stopped = True
+        self._pace.end()
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+
+    def _sizes(self) -> tuple[int, float, int]:
+        """What a thread's Compactor is made with."""
+        config = self._context.config
+        return (
+            config["log.cleaner.dedupe.buffer.size"] // config["log.cleaner.threads"],
+            config["log.cleaner.io.buffer.load.factor"],
+            config["penstock.log.cleaner.inflated.max.bytes"],
+        )
+
+    async def _run(self, number: int) -> None:
+        loop, config = asyncio.get_running_loop(), self._context.config
+        sizes = self._sizes()
+        compactor = Compactor(self._pace, *sizes)
+        while number < config["log.cleaner.threads"]:
+            if sizes != self._sizes():
+                sizes = self._sizes()
+                compactor = Compactor(self._pace, *sizes)
+            candidates = self._candidates()
+            worked = False
+            if candidates:
+                try:
+                    worked = await loop.run_in_executor(self._executor, self._turn, compactor, candidates)
+                except Exception:  # noqa: BLE001 - without it compacted topics would grow for ever
+                    _log.exception("a turn of the cleaner has failed")
+            if not worked:
+                await asyncio.sleep(config["log.cleaner.backoff.ms"] / 1000)
+
+    def _candidates(self) -> list[Candidate]:
+        """Every partition of a compacted topic whose configs are confirmed. On the loop."""
+        config, found = self._context.config, []
+        for topic in self._context.topics.all():
+
+            def value(name: str, configs: dict[str, str] = topic.configs) -> int:
+                number: int = topic_value(config, configs, name)
+                return number
+
+            if "compact" not in topic_value(config, topic.configs, "cleanup.policy") or rests(topic.configs):
+                continue
+            found += [
+                Candidate(
+                    topic.name,
+                    state.index,
+                    topic.topic_id,
+                    value("min.cleanable.dirty.ratio"),
+                    value("min.compaction.lag.ms"),
+                    value("max.compaction.lag.ms"),
+                    value("delete.retention.ms"),
+                )
+                for state in topic.partitions
+            ]
+        return found
+
+    def _turn(self, compactor: Compactor, candidates: list[Candidate]) -> bool:
+        """Compact the dirtiest log that is due. False: there was none, or its disk had no room. In a thread."""
+        with self._lock:
+            chosen = self._choose(candidates)
+            if chosen is None:
+                return False
+            self._busy.add(chosen.key)
+        try:
+            return self._compact(compactor, chosen)
+        finally:
+            with self._lock:
+                self._busy.discard(chosen.key)
+
+    def _choose(self, candidates: list[Candidate]) -> Candidate | None:
+        now_ms, logs = self._context.age_now_ms(), self._context.partitions
+        chosen, dirtiest = None, -1.0
+        for candidate in candidates:
+            if candidate.key in self._busy or (candidate.topic_id, candidate.index) in self._left_alone:
+                continue
+            try:
+                offset = logs.first_dirty(candidate.topic, candidate.topic_id, candidate.index)
+                found = cleanable(logs, *candidate.key, offset, now_ms, candidate.min_lag_ms)
+            except (KafkaError, OSError):
+                continue  # Deleted, not open yet, or offline: said elsewhere.
+            if is_due(candidate, found, now_ms) and dirty_ratio(found) > dirtiest:
+                chosen, dirtiest = candidate, dirty_ratio(found)
+        return chosen
+
+    def _compact(self, compactor: Compactor, chosen: Candidate) -> bool:
+        topic, index = chosen.key
+        logs = self._context.partitions
+        try:
+            began = time.monotonic()
+            done = compactor.compact(
+                logs,
+                topic,
+                index,
+                logs.first_dirty(topic, chosen.topic_id, index),
+                self._context.age_now_ms(),
+                chosen.min_lag_ms,
+                chosen.delete_retention_ms,
+            )
+            logs.compacted(topic, chosen.topic_id, index, done.first_dirty)
+        except KafkaError:
+            return False  # Stopped, deleted or changed by retention meanwhile.
+        except RottenLogError as error:
+            self._leave_alone(chosen, str(error))
+            return True
+        except OSError as error:
+            if error.errno in PASSING:
+                _log.warning("topic=%s partition=%d can't be compacted now: %s", topic, index, error)
+                return False
+            self._leave_alone(chosen, str(error))
+            return True
+        _report(chosen, done, time.monotonic() - began)
+        return True
+
+    def _leave_alone(self, candidate: Candidate, why: str) -> None:
+        _log.error(
+            "topic=%s partition=%d is not compacted any more until the broker restarts: %s",
+            candidate.topic, candidate.index, why,
+        )  # fmt: skip
+        with self._lock:
+            self._left_alone.add((candidate.topic_id, candidate.index))
+
+
+def _report(candidate: Candidate, done: Compacted, seconds: float) -> None:
+    _log.info(
+        "compacted topic=%s partition=%d to offset %d: %d of %d records stay, %d of %d bytes, %d segments for %d, %.1f s",
+        candidate.topic, candidate.index, done.first_dirty, done.records_kept, done.records_read,
+        done.bytes_written, done.bytes_read, done.segments_after, done.segments_before, seconds,
+    )  # fmt: skip
+    if done.records_without_key:
+        _log.warning(
+            "topic=%s partition=%d had %d records without a key: compaction dropped them",
+            candidate.topic, candidate.index, done.records_without_key,
+        )  # fmt: skip

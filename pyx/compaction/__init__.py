@@ -1,0 +1,1 @@
+"""Compaction: a pass over one log, and what it is made of."""

@@ -1,0 +1,1 @@
+"""The log of a partition: segments, indexes, producer state, recovery, appends and reads."""

@@ -1,0 +1,423 @@
+"""Appending batches: judged, given their offsets, written, indexed; see append.pxd."""
+
+from cython.operator cimport dereference as at, preincrement
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
+from penstock.pyx.record.batch cimport (
+    BatchHeader, batch_is_control, batch_is_transactional, batch_last_offset, batch_marker_type, batch_set_offset,
+)
+from penstock.pyx.record.endian cimport put_i64
+from penstock.pyx.log.epochs cimport epochs_assign
+from penstock.pyx.log.files cimport is_full, is_passing, wall_ms
+from penstock.pyx.log.index cimport INDEX_WRONG
+from penstock.pyx.log.validator cimport (
+    INGEST_CLIENT, INGEST_COORDINATOR, INGEST_REPLICA, Ingested, ingest, ingest_place,
+)
+from penstock.pyx.log.logconfig cimport LogConfig
+from penstock.pyx.log.partition cimport wake_reactors
+from penstock.pyx.log.partitionlog cimport (
+    CORRUPT_MESSAGE, FOLDER_RESERVED, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline,
+    log_of, settle_stable, tell_doubt, write_epochs,
+)
+from penstock.pyx.posix cimport (
+    EIO, atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from penstock.pyx.log.producerstate cimport (
+    NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
+)
+from penstock.pyx.log.recovery cimport replay_batch
+from penstock.pyx.log.room cimport room_is_ahead
+from penstock.pyx.log.segment cimport (
+    BatchPlace, Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
+)
+from penstock.pyx.log.upkeep cimport flush_log, roll
+
+cdef enum:
+    RELATIVE_MAX = 0x7fffffff          # offsets in an index are 32 bits
+    REWRITTEN_MAX_BYTES = 16 << 20     # of records inflated or compressed anew: more aren't held for one write
+    INVALID_TXN_STATE = 48
+
+
+cdef inline int _who(int origin) noexcept nogil:
+    if from_client(origin):
+        return INGEST_CLIENT
+    return INGEST_REPLICA if origin == ORIGIN_REPLICA else INGEST_COORDINATOR
+
+
+# What was judged under the lock and waits to be written, all to the active segment, in one go.
+cdef struct Gathered:
+    vector[Append*] parts
+    vector[Ingested*] taken
+    vector[size_t] first               # of each part: the first batch that isn't in the log already
+    vector[iovec] pieces
+    int64_t bytes
+    size_t batches
+    int64_t end                        # the offset behind them: the log end when there are none
+    unordered_map[int64_t, ProducerEntry] producers    # as they will be
+    bint alone                         # nothing more is coming that would ask for them
+
+
+cdef ProducerEntry _producer(
+    PartitionLog* p, unordered_map[int64_t, ProducerEntry]& tried, Gathered* gathered, int64_t producer_id
+) noexcept nogil:
+    cdef unordered_map[int64_t, ProducerEntry].iterator found
+    found = tried.find(producer_id)
+    if found != tried.end():
+        return at(found).second
+    found = gathered.producers.find(producer_id)
+    if found != gathered.producers.end():
+        return at(found).second
+    return producers_get(&p.log.producers, producer_id)
+
+
+# Under the lock: what the producer states say to the batches, without changing them; how they would be goes to `tried`.
+# How many at the front are in the log already goes to `repeated`, the offset of the first one to `repeated_at`. 0 or
+# Kafka's code.
+cdef int16_t _judge_producers(
+    PartitionLog* p, Gathered* gathered, const Ingested* taken, int origin, int64_t now_ms,
+    unordered_map[int64_t, ProducerEntry]& tried, size_t* repeated, int64_t* repeated_at
+) noexcept nogil:
+    cdef ProducerEntry e
+    cdef EndedTxn ended
+    cdef int64_t duplicate_of, offset = gathered.end
+    cdef int32_t coordinator_epoch = -1
+    cdef size_t i
+    cdef int16_t error
+    cdef int marker
+    cdef bint begins
+    cdef const uint8_t* records = taken.records
+    cdef const BatchHeader* header
+    repeated[0] = 0
+    for i in range(taken.batches.size()):
+        header = &taken.batches[i]
+        if header.producer_id >= 0 and origin != ORIGIN_REPLICA:
+            e = _producer(p, tried, gathered, header.producer_id)
+            duplicate_of = NO_OFFSET
+            if batch_is_control(header):
+                marker = batch_marker_type(records, header, &coordinator_epoch)
+                error = producer_marker(&e, header, marker == 1, coordinator_epoch, origin, offset, now_ms, &ended)
+            else:
+                begins = batch_is_transactional(header) and would_begin(&e, header)
+                error = producer_data(&e, header, origin, offset, now_ms, &duplicate_of)
+                if begins and error == 0 and duplicate_of == NO_OFFSET and p.config.verify_transactions:
+                    error = INVALID_TXN_STATE if origin == ORIGIN_CLIENT else 0
+            if error != 0:
+                return error
+            if duplicate_of != NO_OFFSET:
+                if repeated[0] != i:
+                    return OUT_OF_ORDER_SEQUENCE_NUMBER
+                repeated[0] += 1
+                if i == 0:
+                    repeated_at[0] = duplicate_of
+                records += header.size
+                continue
+            if not gathered.alone or taken.batches.size() > 1:
+                tried[header.producer_id] = e
+        offset += header.last_offset_delta + 1
+        records += header.size
+    return 0
+
+
+# Kafka's rule: size, time between the first batch's timestamp and these (without timestamps: the clock), a full index,
+# or offsets that don't fit one.
+cdef bint _roll_wanted(
+    PartitionLog* p, const Gathered* gathered, int64_t n, int64_t max_timestamp, int64_t last_offset, int64_t now_ms
+) noexcept nogil:
+    cdef Segment* s = p.log.segments.back()
+    cdef int64_t waited
+    if s.size == 0:
+        return False
+    if s.first_timestamp >= 0 and max_timestamp >= 0:
+        waited = max_timestamp - s.first_timestamp
+    else:
+        waited = now_ms - s.created_ms
+    return (
+        s.size + gathered.bytes > p.config.segment_bytes - n
+        or waited > p.config.segment_ms - p.roll_jitter_ms
+        or segment_index_full(s, p.config.segment_index_bytes, gathered.batches)
+        or last_offset - s.base_offset > RELATIVE_MAX
+    )
+
+
+# Under the lock: offsets and leader epochs into the batches from `first` on. False: a replica's offsets don't
+# follow the log.
+cdef bint _assign(
+    PartitionLog* p, uint8_t* records, vector[BatchHeader]& batches, size_t first, int origin, int64_t offset,
+    int64_t* end, int64_t* newest
+) noexcept nogil:
+    cdef size_t i
+    newest[0] = -1
+    for i in range(first, batches.size()):
+        if origin == ORIGIN_REPLICA:
+            if (batches[i].base_offset if batches[i].magic >= 2 else batch_last_offset(&batches[i])) < offset:
+                return False
+        else:
+            batches[i].base_offset = offset
+            batches[i].leader_epoch = p.leader_epoch
+            if batches[i].magic >= 2:
+                batch_set_offset(records, offset, p.leader_epoch)
+            else:
+                put_i64(records, batch_last_offset(&batches[i]))
+        offset = batch_last_offset(&batches[i]) + 1
+        if batches[i].max_timestamp > newest[0]:
+            newest[0] = batches[i].max_timestamp
+        records += batches[i].size
+    end[0] = offset
+    return True
+
+
+# Under the lock: the batches are in the file; the indexes, producers, epochs and offsets follow.
+cdef void _take_in(PartitionLog* p, Segment* s, const Ingested* taken, size_t first, int64_t now_ms) noexcept nogil:
+    cdef const BatchHeader* header
+    cdef const uint8_t* records = taken.records
+    cdef int64_t position = s.size
+    cdef bint epochs_changed = False
+    cdef size_t i
+    s.tail = BatchPlace(taken.batches[first].base_offset, position, taken.batches[first].size)
+    for i in range(taken.batches.size()):
+        header = &taken.batches[i]
+        if i >= first:
+            segment_index_batch(s, header, position, p.config.index_interval_bytes)
+            replay_batch(&p.log, s, header, records, position, True, now_ms)
+            if p.log.epochs.entries.empty() or header.leader_epoch > p.log.epochs.entries.back().epoch:
+                if epochs_assign(&p.log.epochs, header.leader_epoch, header.base_offset):
+                    epochs_changed = True
+            position += header.size
+        records += header.size
+    p.changed = True
+    if epochs_changed or p.epochs_unwritten:
+        write_epochs(p, False)
+    atomic_store64(&p.log.log_end, s.next_offset)
+    p.high_watermark = p.log.log_end
+    settle_stable(p)
+
+
+# Under the lock: a disk that failed takes the partition's folder with it, a full one only refuses. `wake` gets who has
+# to be woken after the lock.
+cdef int16_t _refused_by_disk(PartitionLog* p, int result, bint broken, uint64_t* wake) noexcept nogil:
+    if broken or not is_passing(result):
+        wake[0] |= fail_log(p, result)
+    elif is_full(result):
+        folder_ran_full(p.folder)
+    return KAFKA_STORAGE_ERROR
+
+
+# Under the lock: somebody has to give back what the active segment's file has ahead, once nothing is appended any more.
+cdef void _tell_ahead(PartitionLog* p) noexcept nogil:
+    p.ahead_end = -1
+    atomic_store32(&p.ahead, True)
+    if atomic_load32(&p.folder.ahead) == 0:
+        atomic_store32(&p.folder.ahead, 1)
+        folder_tell(p.folder)
+
+
+# Under the lock: what was gathered goes into the file and then into all that is known of the log.
+cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* wake) noexcept nogil:
+    cdef Segment* s = p.log.segments.back()
+    cdef int64_t stable = p.last_stable
+    cdef bint broken = False
+    cdef int16_t error = 0
+    cdef int result
+    cdef size_t i
+    if gathered.parts.empty():
+        return
+    result = segment_write(s, gathered.pieces, gathered.bytes, &broken)
+    if result != 0:
+        error = _refused_by_disk(p, result, broken, wake)
+    elif room_is_ahead(&s.room, s.size) and not p.ahead:
+        _tell_ahead(p)
+    for i in range(gathered.parts.size()):
+        gathered.parts[i].done.error = error
+        if error == 0:
+            _take_in(p, s, gathered.taken[i], gathered.first[i], now_ms)
+    if error == 0:
+        wake[0] |= p.waiting_end
+        p.waiting_end = 0
+        if p.last_stable > stable:
+            wake[0] |= p.waiting_stable
+            p.waiting_stable = 0
+    gathered.parts.clear()
+    gathered.taken.clear()
+    gathered.first.clear()
+    gathered.pieces.clear()
+    gathered.producers.clear()
+    gathered.bytes = 0
+    gathered.batches = 0
+    gathered.end = p.log.log_end
+
+
+# Under the lock: judges a part and gives it its offsets; what isn't in the log already joins what was gathered, or
+# begins it anew in a segment that has room. 0 or Kafka's code.
+cdef int16_t _gather(
+    PartitionLog* p, Gathered* gathered, Append* part, Ingested* taken, int64_t now_ms, uint64_t* wake
+) noexcept nogil:
+    cdef unordered_map[int64_t, ProducerEntry] tried
+    cdef unordered_map[int64_t, ProducerEntry].iterator each
+    cdef uint8_t* records
+    cdef int64_t n, repeated_at = -1, end = 0, newest = -1
+    cdef size_t first = 0, i
+    cdef int16_t error
+    cdef int result
+    cdef bint roll_wanted
+    cdef iovec piece
+    if p.stopped:
+        return NOT_LEADER_OR_FOLLOWER
+    if is_offline(p) or (from_client(part.origin) and atomic_load32(&p.folder.room) == FOLDER_RESERVED):
+        return KAFKA_STORAGE_ERROR
+    error = ingest_place(&p.config, taken, gathered.end)
+    if error == 0:
+        error = _judge_producers(p, gathered, taken, part.origin, now_ms, tried, &first, &repeated_at)
+    if error != 0:
+        return error
+    records = taken.records
+    n = <int64_t>taken.n
+    for i in range(first):
+        records += taken.batches[i].size
+        n -= taken.batches[i].size
+    part.done.log_start_offset = p.log.log_start
+    part.done.base_offset = repeated_at if first > 0 else gathered.end
+    roll_wanted = False
+    if first < taken.batches.size():
+        if not _assign(p, records, taken.batches, first, part.origin, gathered.end, &end, &newest):
+            return CORRUPT_MESSAGE
+        if end - 1 - gathered.end > RELATIVE_MAX:
+            return INVALID_RECORD          # counts that lie: an index couldn't hold the offsets
+        if part.origin == ORIGIN_REPLICA:
+            part.done.base_offset = taken.batches[0].base_offset
+        result = segment_hold_indexes(p.log.segments.back())
+        if result == INDEX_WRONG:
+            doubt_segment(p, p.log.segments.back())
+            tell_doubt(p)
+            return NOT_LEADER_OR_FOLLOWER
+        if result != 0:
+            return _refused_by_disk(p, result, False, wake)
+        roll_wanted = _roll_wanted(p, gathered, n, newest, end - 1, now_ms)
+    if not gathered.parts.empty() and (first > 0 or roll_wanted or p.log.segments.back().size == 0):
+        # A repeated batch may be among those that aren't written yet, and a segment's first batch says when it is to be
+        # rolled: these are written before this one is looked at.
+        _write(p, gathered, now_ms, wake)
+        return _gather(p, gathered, part, taken, now_ms, wake)
+    if first == taken.batches.size():
+        return 0
+    if roll_wanted:
+        result = roll(p, now_ms)
+        if result != 0:
+            return _refused_by_disk(p, result, False, wake)
+    piece.iov_base = records
+    piece.iov_len = <size_t>n
+    gathered.pieces.push_back(piece)
+    gathered.parts.push_back(part)
+    gathered.taken.push_back(taken)
+    gathered.first.push_back(first)
+    gathered.bytes += n
+    gathered.batches += taken.batches.size() - first
+    gathered.end = end
+    each = tried.begin()
+    while each != tried.end() and not gathered.alone:
+        gathered.producers[at(each).first] = at(each).second
+        preincrement(each)
+    return 0
+
+
+# Without locks: flush.messages asks for a flush before the answer. Appenders that wait for one another's flush find
+# their bytes flushed when their turn comes. 0 or KAFKA_STORAGE_ERROR.
+cdef int16_t _flush_before_answer(PartitionLog* p, int64_t end, int64_t now_ms) noexcept nogil:
+    cdef int result = 0
+    cdef bint wanted
+    pthread_mutex_lock(&p.upkeep)
+    pthread_mutex_lock(&p.lock)
+    wanted = p.log_end_flushed < end and not p.stopped
+    if is_offline(p):
+        result = EIO
+    pthread_mutex_unlock(&p.lock)
+    if wanted and result == 0:
+        result = flush_log(p, True, now_ms, True)
+    pthread_mutex_unlock(&p.upkeep)
+    return KAFKA_STORAGE_ERROR if result != 0 else 0
+
+
+# Without the lock: what can be said of the records alone. `end` is the offset that they will likely have.
+cdef int16_t _ingest(
+    const LogConfig* config, Append* part, Ingested* taken, int64_t end, int64_t now_ms
+) noexcept nogil:
+    cdef int16_t error
+    taken.may_inflate = part.may_inflate[0]
+    error = ingest(config, part.records, part.n, _who(part.origin), now_ms, taken)
+    part.may_inflate[0] = taken.may_inflate
+    return error if error != 0 else ingest_place(config, taken, end)
+
+
+# As many of the parts as may be held together, at least one. How many they were.
+cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef vector[Ingested] taken
+    cdef Gathered gathered
+    cdef LogConfig config
+    cdef int64_t now_ms = wall_ms()
+    cdef int64_t end
+    cdef uint64_t wake = 0
+    cdef int16_t error
+    cdef size_t i, j, rewritten = 0
+    cdef bint due = False
+    cdef Appended* done
+    pthread_mutex_lock(&p.settings)
+    config = p.config
+    pthread_mutex_unlock(&p.settings)
+    end = atomic_load64(&p.log.log_end)
+    # One that isn't open has no settings either: nothing can be judged by them. All of this may have changed when the
+    # lock is taken, and is looked at again.
+    error = NOT_LEADER_OR_FOLLOWER if atomic_load32(&p.stopped) else (KAFKA_STORAGE_ERROR if is_offline(p) else 0)
+    taken.resize(count)
+    for i in range(count):
+        done = &parts[i].done
+        done.error = error
+        done.base_offset = -1
+        done.log_append_time_ms = -1
+        done.log_start_offset = -1
+        done.refusal.fault = 0
+        done.refusal.count = 0
+        if error == 0:
+            done.error = _ingest(&config, parts[i], &taken[i], end, now_ms)
+            for j in range(taken[i].batches.size()):
+                end += taken[i].batches[j].last_offset_delta + 1
+            rewritten += taken[i].rebuilt.capacity() + taken[i].inner.capacity()
+            if rewritten > REWRITTEN_MAX_BYTES:
+                count = i + 1
+                break
+    if error != 0:
+        return count
+    gathered.bytes = 0
+    gathered.batches = 0
+    gathered.alone = count == 1
+    pthread_mutex_lock(&p.lock)
+    gathered.end = p.log.log_end
+    for i in range(count):
+        if parts[i].done.error == 0:
+            parts[i].done.error = _gather(p, &gathered, parts[i], &taken[i], now_ms, &wake)
+    _write(p, &gathered, now_ms, &wake)
+    end = p.log.log_end
+    for i in range(count):
+        due = due or parts[i].done.error == 0
+    due = due and end - p.log_end_flushed >= config.flush_messages
+    pthread_mutex_unlock(&p.lock)
+    if due:
+        error = _flush_before_answer(p, end, now_ms)
+    for i in range(count):
+        done = &parts[i].done
+        done.refusal = taken[i].refusal
+        if done.error == 0:
+            done.error = error
+        if done.error != 0:
+            done.base_offset = -1
+        elif config.log_append_time and parts[i].origin != ORIGIN_REPLICA:
+            done.log_append_time_ms = now_ms
+    wake_reactors(partition, wake)
+    return count
+
+
+cdef void partition_append(Partition* partition, Append** parts, size_t count) noexcept nogil:
+    cdef size_t done = 0
+    while done < count:
+        done += _append_some(partition, parts + done, count - done)

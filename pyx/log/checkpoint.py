@@ -1,0 +1,396 @@
+"""What a log folder says of its partitions beside their logs: log start, recovery point, how far each was compacted.
+
+The truth is `penstock-checkpoints`, one file a log folder, text:
+
+    penstock-checkpoints 1
+    kafka cleaner-offset-checkpoint - -
+    kafka log-start-offset-checkpoint 9b9d6ee1 -
+    kafka recovery-point-offset-checkpoint 5f6a2d10 0c7dd3a2
+    partition AQIDBAUGBwgJCgsMDQ4PEA orders 0 45 1207 -1
+    crc32c 1f2e3d4c
+
+A `partition` line has the topic's id, topic, partition, log start (0: its first segment's name says it), recovery point
+and first dirty offset (-1: never compacted). An offset is given to a log of that topic id alone, so that a line of a
+deleted topic can't be that of a later one of its name. The last line is the CRC32C of all before it: a file with any other
+byte in it says nothing at all.
+
+Apache Kafka's three files are written beside it, for Kafka and for people. Their form, in `log-start-offset-checkpoint`:
+
+    0                         the version
+    1                         how many entries
+    orders 0 45               topic, partition, offset
+
+They have neither ids nor a checksum. A `kafka` line has the CRC32C of such a file as it is to be, and as it was before
+(`-`: it wasn't there). One that is neither was damaged, or Kafka worked here: that is said in the log, and our file holds.
+Where ours is missing (Kafka's folder) or damaged, only log starts are taken from Kafka's file, and a log that
+contradicts one keeps all its records: what was deleted is shown again rather than what was acknowledged hidden. Recovery
+then walks everything, and compaction begins anew; both are slow but right.
+
+Crash story: ours is written first, beside, synced and renamed; then Kafka's, renamed but not synced. A kill between the
+two leaves Kafka's as they were before, which our file knows.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock import log
+from penstock.failpoints import declare, failpoint
+from penstock.pyx.record.crc import crc32c
+
+OURS = "penstock-checkpoints"
+STARTS = "log-start-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
+KAFKAS = (CLEANED, STARTS, RECOVERY_POINTS)
+VERSION = 0
+Key = tuple[str, int]
+
+WRITTEN = declare("checkpoints.written", "`penstock-checkpoints` is replaced, Apache Kafka's files are not yet")
+
+_log = log.get("checkpoints")
+_HEAD = b"penstock-checkpoints 1\n"
+_CRC_LINE = re.compile(rb"crc32c ([0-9a-f]{8})\n\Z")
+_KAFKA_LINE = re.compile(r"kafka ([a-z-]+) (-|[0-9a-f]{8}) (-|[0-9a-f]{8})")
+_ENTRY = re.compile(r"(\S+) (0|[1-9]\d{0,9}) (0|[1-9]\d{0,18})", re.ASCII)
+_NOT_THERE = "-"
+_OFFSET_MAX = (1 << 63) - 1
+_NAMED = 3
+"""How many partitions a sentence names."""
+
+
+class Offsets(NamedTuple):
+    """What is known of a partition."""
+
+    topic_id: bytes | None  # None: Kafka's file says it, which has neither ids nor a checksum
+    log_start: int = 0
+    recovery_point: int = 0
+    first_dirty: int = -1
+
+
+NOTHING = Offsets(None)
+
+
+def parse_checkpoint(data: bytes) -> dict[Key, int]:
+    """The offsets in one of Kafka's files. Raises ValueError, saying what is wrong."""
+    text = data.decode("ascii")
+    if not text.endswith("\n"):
+        raise ValueError("its end is missing" if text else "it is empty")
+    version, *lines = text[:-1].split("\n")
+    if version != str(VERSION):
+        raise ValueError(f"its version isn't {VERSION}")
+    if not lines or lines[0] != str(len(lines) - 1):
+        raise ValueError("it doesn't have as many entries as it says")
+    offsets = {}
+    for line in lines[1:]:
+        entry = _ENTRY.fullmatch(line)
+        if entry is None or int(entry[3]) > _OFFSET_MAX:
+            raise ValueError(f"{line!r} is not an entry")
+        offsets[entry[1], int(entry[2])] = int(entry[3])
+    if len(offsets) != len(lines) - 1:
+        raise ValueError("it has a partition twice")
+    return offsets
+
+
+def read_checkpoint(path: Path) -> dict[Key, int]:
+    """The offsets in one of Kafka's files; empty if it is missing or isn't one."""
+    try:
+        return parse_checkpoint(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def format_checkpoint(offsets: Mapping[Key, int]) -> bytes:
+    """Kafka's text of some offsets."""
+    lines = [str(VERSION), str(len(offsets))]
+    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    return ("\n".join(lines) + "\n").encode("ascii")
+
+
+def format_offsets(lines: Iterable[bytes], kafkas: Mapping[str, tuple[str, str]]) -> bytes:
+    """The text of `penstock-checkpoints` from its lines of partitions (`format_line`) and two sums of each of Kafka's
+    files: as it is to be, and as it was."""
+    sums = (f"kafka {name} {to_be} {before}\n".encode() for name, (to_be, before) in sorted(kafkas.items()))
+    body = b"".join([_HEAD, *sums, *lines])
+    return body + b"crc32c %08x\n" % crc32c(body)
+
+
+def format_line(key: Key, known: Offsets) -> bytes:
+    """A partition's line."""
+    topic_id = _NOT_THERE
+    if known.topic_id is not None:
+        topic_id = base64.urlsafe_b64encode(known.topic_id).decode().rstrip("=")
+    (topic, partition), (_, *offsets) = key, known
+    return f"partition {topic_id} {topic} {partition} {' '.join(map(str, offsets))}\n".encode()
+
+
+def parse_offsets(data: bytes) -> tuple[dict[Key, Offsets], dict[str, tuple[str, str]]]:
+    """What `format_offsets` was given. Raises ValueError for anything else, saying what is wrong."""
+    end = _CRC_LINE.search(data)
+    if end is None:
+        raise ValueError("its end is missing" if data else "it is empty")
+    if int(end[1], 16) != crc32c(data[: end.start()]):
+        raise ValueError("its checksum is wrong")
+    if not data.startswith(_HEAD):
+        raise ValueError("its version isn't 1")
+    offsets: dict[Key, Offsets] = {}
+    kafkas: dict[str, tuple[str, str]] = {}
+    for line in data[len(_HEAD) : end.start()].decode("ascii").splitlines():
+        kafka = _KAFKA_LINE.fullmatch(line)
+        if kafka is not None:
+            kafkas[kafka[1]] = kafka[2], kafka[3]
+            continue
+        _, topic_id, topic, partition, log_start, recovery_point, first_dirty = line.split(" ")
+        identity = None if topic_id == _NOT_THERE else base64.urlsafe_b64decode(topic_id + "==")
+        offsets[topic, int(partition)] = Offsets(identity, int(log_start), int(recovery_point), int(first_dirty))
+    return offsets, kafkas
+
+
+def _sum(data: bytes | None) -> str:
+    return _NOT_THERE if data is None else f"{crc32c(data):08x}"
+
+
+def _read(path: Path) -> bytes | None:
+    """A file's bytes; None if it isn't there. Raises OSError."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _replace(path: Path, data: bytes, *, sync: bool) -> None:
+    """Replace a file in one step, and sync it if asked for. Raises OSError."""
+    beside = path.with_name(path.name + ".tmp")
+    with beside.open("wb") as file:
+        file.write(data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    beside.replace(path)
+    if not sync:
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class Checkpoints:
+    """What is known of the partitions of one log folder, written only when something changed. Safe from any thread."""
+
+    def __init__(self, folder: str) -> None:
+        self._lock = threading.Lock()
+        self._folder = Path(folder)
+        self._offsets: dict[Key, Offsets] = {}
+        self._lines: dict[Key, bytes] = {}  # of `_offsets`, in our file
+        self._texts = dict.fromkeys(KAFKAS, b"")  # of Kafka's files, as they are to be
+        self._there: dict[str, str] = {}  # sums of Kafka's files as they lie on the disk; "" = damaged
+        self._changed = set(KAFKAS)  # those whose text isn't what `_offsets` say
+        self._written = False  # our file says what `_offsets` say
+        self._starts: set[Key] = set()  # those that Kafka's file of log starts has
+        self._overdue = True  # whoever read by names could take a deleted partition's offsets for another's
+        self._load()
+
+    def of(self, key: Key, topic_id: bytes) -> Offsets:
+        """What is known of a partition of that topic; nothing of another's of its name."""
+        with self._lock:
+            known = self._offsets.get(key, NOTHING)
+        return known if known.topic_id in (topic_id, None) else NOTHING
+
+    def put(self, key: Key, topic_id: bytes, recovery_point: int, log_start: int, first_segment: int) -> None:
+        """Take a partition's offsets. A log start that its first segment's name says isn't kept, as in Kafka."""
+        with self._lock:
+            before = self._offsets.get(key, NOTHING)
+            first_dirty = before.first_dirty if before.topic_id in (topic_id, None) else -1
+            start = log_start if log_start > first_segment else 0
+            self._put(key, Offsets(topic_id, start, recovery_point, first_dirty))
+
+    def put_first_dirty(self, key: Key, topic_id: bytes, first_dirty: int) -> None:
+        """Take the offset up to which a partition is compacted; of another topic's than that of `put` nothing is taken."""
+        with self._lock:
+            before = self._offsets.get(key, NOTHING)
+            if before.topic_id == topic_id:
+                self._put(key, before._replace(first_dirty=first_dirty))
+
+    def carry(self, key: Key, other: Checkpoints) -> None:
+        """Take what another folder knows of a partition that moves here, and nothing that was known of it before."""
+        with other._lock:
+            known = other._offsets.get(key)
+        with self._lock:
+            if known is None:
+                self._drop(key)
+            else:
+                self._put(key, known)
+
+    def drop(self, key: Key) -> None:
+        """Forget a partition that was deleted."""
+        with self._lock:
+            self._drop(key)
+
+    def write(self) -> None:
+        """Write what changed. Raises OSError; what couldn't be written is tried again the next time."""
+        with self._lock:
+            self._write()
+
+    def write_overdue(self) -> None:
+        """Write if a name is to be free and a file has offsets under it that aren't bound to a topic's id, or if there is
+        no file of ours yet. Raises OSError."""
+        with self._lock:
+            if self._overdue:
+                self._write()
+
+    # --- under the lock ---------------------------------------------------------------------------------------
+    def _put(self, key: Key, known: Offsets) -> None:
+        before = self._offsets.get(key)
+        if known == before:
+            return
+        self._offsets[key] = known
+        self._lines[key] = format_line(key, known)
+        self._written = False
+        if before is None or before.recovery_point != known.recovery_point:
+            self._changed.add(RECOVERY_POINTS)
+        if (before or NOTHING).log_start != known.log_start:
+            self._changed.add(STARTS)
+        if (before or NOTHING).first_dirty != known.first_dirty:
+            self._changed.add(CLEANED)
+
+    def _drop(self, key: Key) -> None:
+        gone = self._offsets.pop(key, None)
+        if gone is None:
+            return
+        del self._lines[key]
+        self._written = False
+        self._changed.update(KAFKAS)
+        self._overdue = self._overdue or gone.topic_id is None or key in self._starts
+
+    def _write(self) -> None:
+        for name in tuple(self._changed):
+            self._texts[name] = self._text(name)
+            self._changed.discard(name)
+        sums = {name: _sum(text or None) for name, text in self._texts.items()}
+        due = [name for name in KAFKAS if sums[name] != self._there[name]]
+        if not self._written:
+            kafkas = {name: (sums[name], self._there[name] or sums[name]) for name in KAFKAS}
+            _replace(self._folder / OURS, format_offsets(self._lines.values(), kafkas), sync=True)
+            self._written = True
+        failpoint(WRITTEN)
+        for name in due:
+            _replace(self._folder / name, self._texts[name], sync=False)
+            self._there[name] = sums[name]
+            if name == STARTS:
+                self._starts = {key for key, known in self._offsets.items() if known.log_start > 0}
+        self._overdue = False
+
+    def _text(self, name: str) -> bytes:
+        """What one of Kafka's files is to hold; empty: it needn't be there."""
+        every = self._offsets.items()
+        if name == STARTS:
+            entries = {key: known.log_start for key, known in every if known.log_start > 0}
+        elif name == CLEANED:
+            entries = {key: known.first_dirty for key, known in every if known.first_dirty >= 0}
+        else:
+            entries = {key: known.recovery_point for key, known in every}
+        return format_checkpoint(entries) if entries or self._there[name] != _NOT_THERE else b""
+
+    # --- once, before anybody else has it -----------------------------------------------------------------------
+    def _load(self) -> None:
+        found: dict[str, bytes | None] = {}
+        for name in KAFKAS:
+            try:
+                found[name] = _read(self._folder / name)
+            except OSError as error:
+                found[name] = str(error).encode()  # which is none of its texts
+            self._there[name] = _sum(found[name])
+        why = ""
+        try:
+            data = _read(self._folder / OURS)
+            if data is not None:
+                self._take(data, found)
+                return
+        except (OSError, ValueError) as error:
+            why = str(error)
+        self._take_kafkas(found[STARTS], why)
+
+    def _take(self, data: bytes, found: Mapping[str, bytes | None]) -> None:
+        """Take what our file says. Raises ValueError."""
+        self._offsets, kafkas = parse_offsets(data)
+        self._lines = {key: format_line(key, known) for key, known in self._offsets.items()}
+        self._written, self._overdue = True, False
+        self._starts = {key for key, known in self._offsets.items() if known.log_start > 0}
+        for name in KAFKAS:
+            if self._there[name] not in kafkas.get(name, ()):
+                self._warn_of(name, found[name])
+                self._there[name] = ""
+                self._written = False
+        if found[STARTS] is not None:
+            self._starts |= set(read_checkpoint(self._folder / STARTS))
+
+    def _warn_of(self, name: str, data: bytes | None) -> None:
+        """One of Kafka's files isn't what was written, while ours is."""
+        if data is None:
+            what = "is gone"
+        else:
+            try:
+                there = parse_checkpoint(data)
+                what = "was changed, by Apache Kafka or by damage" + _differences(name, there, self._offsets)
+            except ValueError as error:
+                what = f"is damaged ({error})"
+        _log.warning("`%s` %s; what `%s` says holds", self._folder / name, what, OURS)
+
+    def _take_kafkas(self, starts: bytes | None, why: str) -> None:
+        """Ours can't be read (`why`), or isn't there: take log starts from Kafka's file."""
+        held = self._holds_logs()
+        if not why and not held:
+            return  # A folder that is new.
+        ours = self._folder / OURS
+        what = f"is damaged ({why})" if why else "is not there, as in a folder of Apache Kafka's"
+        # A log that was ever compacted has holes, whatever its topic's cleanup.policy is by now.
+        for key in read_checkpoint(self._folder / CLEANED):
+            if f"{key[0]}-{key[1]}" in held:
+                self._put(key, Offsets(None, first_dirty=0))
+        try:
+            if starts is None:
+                raise ValueError("it is not there")
+            known = parse_checkpoint(starts)
+            for key, offset in known.items():
+                if f"{key[0]}-{key[1]}" in held and offset > 0:
+                    self._put(key, self._offsets.get(key, NOTHING)._replace(log_start=offset))
+            self._starts = set(known)
+            then = f"log starts are those of `{STARTS}` where their logs don't contradict it"
+        except ValueError as error:
+            self._there[STARTS] = self._there[STARTS] if starts is None else ""
+            then = f"and `{STARTS}` doesn't help ({error}): records that DeleteRecords has deleted may be seen again"
+        _log.warning(
+            "`%s` %s: logs that weren't closed cleanly are checked from their beginning, compaction begins anew, %s",
+            ours, what, then,
+        )  # fmt: skip
+
+    def _holds_logs(self) -> set[str]:
+        """Names of folders in it that can be partitions'."""
+        try:
+            with os.scandir(self._folder) as entries:
+                return {
+                    entry.name for entry in entries if entry.name[-1].isdigit() and "-" in entry.name and entry.is_dir()
+                }
+        except OSError:
+            return set()
+
+
+def _differences(name: str, there: Mapping[Key, int], offsets: Mapping[Key, Offsets]) -> str:
+    """Where a log start, which an operator may want to set again, isn't ours."""
+    if name != STARTS:
+        return ""
+    ours = {key: known.log_start for key, known in offsets.items() if known.log_start > 0}
+    other = sorted(key for key in {*there, *ours} if there.get(key) != ours.get(key))
+    if not other:
+        return ""
+    said = [f"{key[0]}-{key[1]} begins at {ours.get(key, 0)}, not at {there.get(key, 0)}" for key in other[:_NAMED]]
+    more = f", and {len(other) - _NAMED} others" if len(other) > _NAMED else ""
+    return f" ({', '.join(said)}{more})"

@@ -1,0 +1,151 @@
+"""The logs of one broker, for its control plane. Errors of the disk are OSError, those of Kafka's rules KafkaError.
+
+Unknown partitions raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION), announced ones NOT_LEADER_OR_FOLLOWER or
+KAFKA_STORAGE_ERROR. All functions may be called from any thread and release
+the GIL while they work; those marked "slow" may touch the disk and belong in an executor thread.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penstock.errors import KafkaError
+from penstock.pyx.log.logtable import LogTable
+
+SEARCH_INFLATED_BYTES: int
+"""What one search by time may inflate, should the headers of many batches lie."""
+
+def room_end(batches_end: int) -> int:
+    """Where the zeros end that an append has left for the next ones, behind batches that end at this position."""
+
+class Appended(NamedTuple):
+    base_offset: int
+    log_append_time_ms: int  # -1 unless LogAppendTime
+    log_start: int
+
+class Offsets(NamedTuple):
+    log_start: int
+    last_stable: int
+    high_watermark: int
+    log_end: int
+    leader_epoch: int
+
+class Producer(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int  # -1 if its last batch was a marker
+    last_timestamp_ms: int
+    coordinator_epoch: int  # -1 if no marker was seen
+    txn_first_offset: int  # of its open transaction; -1 if none
+
+class LogSegment(NamedTuple):
+    base_offset: int
+    size_bytes: int
+    path: str  # of its .log file
+
+class Housekept(NamedTuple):
+    segments_deleted: int
+    bytes_deleted: int
+    rolled: bool
+    flushed: bool
+
+class Logs(LogTable):
+    """All that one broker leads; several in one process share nothing (but a folder must be given to one only)."""
+
+    def append(self, topic: str, partition: int, records: bytes, leader_epoch: int = -1) -> Appended:
+        """Append whole batches as a coordinator (control batches allowed, no sequence check). Raises KafkaError.
+
+        leader_epoch >= 0: refuse with FENCED_LEADER_EPOCH if the partition is not at that epoch.
+        """
+
+    def append_marker(self, topic: str, partition: int, records: bytes) -> Appended:
+        """Append a marker of transactions v2 (KIP-890): refused when a transaction of its own epoch is open.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED and as `append`.
+        """
+
+    def append_client(self, topic: str, partition: int, records: bytes) -> Appended:
+        """Append whole batches as a client's produce request does (sequences checked). Raises KafkaError."""
+
+    def append_replica(self, topic: str, partition: int, records: bytes) -> Appended:
+        """Append a leader's whole batches as they are: their offsets (holes allowed, never backwards) and epochs stay.
+
+        Raises KafkaError(CORRUPT_MESSAGE) for offsets below the log end.
+        """
+
+    def read(self, topic: str, partition: int, offset: int, max_bytes: int, isolation: int = 2) -> bytes:
+        """Whole raw batches from the one that holds `offset`, at most max_bytes (but at least one), of one segment.
+
+        isolation: 0 up to the high watermark, 1 up to the last stable offset, 2 up to the log end. Empty at the end.
+        Raises KafkaError(OFFSET_OUT_OF_RANGE).
+        """
+
+    def aborted(self, topic: str, partition: int, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that touch the range."""
+
+    def offsets(self, topic: str, partition: int) -> Offsets:
+        """Where the log begins and ends now."""
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record whose timestamp is at least timestamp_ms; None if there is none. Slow."""
+
+    def max_timestamp(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that has the largest timestamp; None if the log is empty. Slow."""
+
+    def offset_for_epoch(self, topic: str, partition: int, epoch: int) -> tuple[int, int]:
+        """The largest epoch <= `epoch` in the log and its end offset; (-1, -1) if unknown."""
+
+    def delete_records(self, before: Iterable[tuple[str, int, int]]) -> list[int | KafkaError | OSError]:
+        """Move the starts of logs (topic, partition, offset) up to the offset; -1 = the high watermark. Slow.
+
+        Answers of each the new log start, which is on the disk by then, or what went wrong: KafkaError(OFFSET_OUT_OF_RANGE)
+        for an offset past the high watermark, OSError of the log folder's checkpoint.
+        """
+
+    def producers(self, topic: str, partition: int) -> list[Producer]:
+        """State of every producer id that the log remembers."""
+
+    def highest_producer_id(self, below: int) -> int:
+        """The largest producer id below that one which a log remembers; -1 if there is none. Slow with many producers.
+
+        Raises KafkaError(COORDINATOR_LOAD_IN_PROGRESS) while a log that was announced isn't open, unless it is offline.
+        """
+
+    def sequences(self, topic: str, partition: int, producer_id: int) -> list[tuple[int, int, int]]:
+        """(first sequence, last sequence, first offset) of the up to five last batches of a producer, oldest first."""
+
+    def housekeep(self, topic: str, partition: int, now_ms: int, retain: bool = True) -> Housekept:
+        """Roll by age, apply retention (if `retain`), flush by policy, expire producer ids, close idle files. Slow. Raises
+        OSError."""
+
+    def flush_rolled(self, now_ms: int, most: int = ..., path: str | None = None) -> int:
+        """Flush the segments that were sealed a second ago or earlier, so that recovery believes them, of at most so many
+        logs, all of one log folder if its path is given; answers of how many. `folder_states` says whether there are
+        others. Slow."""
+
+    def give_back_idle(self) -> int:
+        """Cut the files of logs that had no append since the last call to their batches: a log that grows fast has blocks
+        and zeros behind them. Answers of how many logs."""
+
+    def prove_doubted(self) -> None:
+        """Walk the batches of segments whose index files may be wrong, if a fetch or an append waits for it: network
+        threads answer NOT_LEADER_OR_FOLLOWER until then. What was wrong is rebuilt, and logged. Slow. Raises OSError."""
+
+    def settle_all(self) -> None:
+        """Before all logs are stopped: write what is in memory, then sync their file systems once, which costs less than
+        a sync of each file. Slow. A sync that fails takes its folder offline, and the stops say so.
+        """
+
+    def flush_all(self) -> None:
+        """Flush every log that has unflushed bytes, then write the checkpoint files once. Slow.
+
+        Raises OSError, after all have been tried.
+        """
+
+    def write_checkpoints(self, only: str | None = None) -> None:
+        """Write the checkpoints of every log folder, or of that one, if something changed. Slow. Raises OSError."""
+
+    def size_bytes(self, topic: str, partition: int) -> int:
+        """Bytes of all segments' .log files."""
+
+    def segments(self, topic: str, partition: int) -> list[LogSegment]:
+        """The segments, oldest first; the last one is written to."""

@@ -1,0 +1,554 @@
+"""The logs of one broker, for its control plane; see logmanager.pyi."""
+
+import os
+from collections import namedtuple
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cython.operator cimport dereference as at, postincrement as step
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+from penstock.pyx.log.append cimport (
+    ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Append, partition_append,
+)
+from penstock.pyx.record.batch cimport BatchHeader, batch_parse
+from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
+from penstock.pyx.log.index cimport INDEX_WRONG
+from penstock.pyx.log.logtable cimport Folder, Led, LogTable, move_log_start, raise_os
+from penstock.pyx.log.partition cimport (
+    ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets,
+)
+from penstock.pyx.log.partitionlog cimport (
+    NOT_LEADER_OR_FOLLOWER, PartitionLog, doubt_segment, folder_fail, folder_ran_full, is_offline,
+)
+from penstock.pyx.posix cimport (
+    EIO, ENOENT, atomic_load32, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
+    syncfs,
+)
+from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get
+from penstock.pyx.log.proof cimport prove_doubted
+from penstock.pyx.log.read cimport (
+    SEARCH_INFLATED_MAX_BYTES, AbortedTxn, ReadResult, partition_aborted, partition_find_time, partition_read,
+    read_release,
+)
+from penstock.pyx.log.room cimport room_bound
+from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END
+from penstock.pyx.log.upkeep cimport Kept, flush_log, give_back_if_idle, housekeep_log, rests_until, settle_log
+
+from penstock.errors import ErrorCode, KafkaError
+
+AppendedTo = namedtuple("Appended", "base_offset log_append_time_ms log_start")
+Offsets = namedtuple("Offsets", "log_start last_stable high_watermark log_end leader_epoch")
+Producer = namedtuple(
+    "Producer", "producer_id producer_epoch last_sequence last_timestamp_ms coordinator_epoch txn_first_offset"
+)
+LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
+Housekept = namedtuple("Housekept", "segments_deleted bytes_deleted rolled flushed")
+SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
+globals()["Appended"] = AppendedTo
+
+
+def room_end(int64_t batches_end):
+    """How far zeros go that were written behind batches; see logmanager.pyi."""
+    return room_bound(batches_end)
+
+
+# How many of the n bytes are whole batches.
+cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
+    cdef BatchHeader header
+    cdef size_t done = 0
+    while done < n and batch_parse(p + done, n - done, &header) == 0:
+        done += <size_t>header.size
+    return done
+
+
+cdef class Logs(LogTable):
+    """Every log that one broker leads; see logmanager.pyi. Locks: logtable.pxd."""
+
+    cdef dict _flush_from              # where flush_rolled goes on, by log folder
+
+    def __cinit__(self):
+        self._flush_from = {}
+
+    cdef int _epoch(self, Led led):
+        cdef int32_t epoch
+        with nogil:
+            epoch = partition_leader_epoch(led.partition)
+        return epoch
+
+    # Prove what is doubted, if something is: whether that was so.
+    cdef bint _prove(self, Led led) except -1:
+        cdef PartitionLog* p = led.p
+        cdef int result = 0
+        if not atomic_load32(&p.doubted):
+            return False
+        with nogil:
+            pthread_mutex_lock(&p.upkeep)
+            if not p.stopped and not is_offline(p):
+                result = prove_doubted(p, wall_ms())
+            pthread_mutex_unlock(&p.upkeep)
+        self.say(led)
+        if result != 0:
+            raise_os(result, p.log.folder)
+        return not p.stopped and not is_offline(p)
+
+    cdef object _append(self, str topic, int partition, bytes records, int origin, int leader_epoch):
+        cdef Led led = self.find(topic, partition)
+        cdef Append one
+        cdef Append* part = &one
+        cdef int64_t may_inflate = INT64_MAX
+        cdef size_t n = <size_t>PyBytes_GET_SIZE(records)
+        if leader_epoch >= 0 and leader_epoch != self._epoch(led):
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{topic}-{partition} is at another epoch")
+        one.n = n
+        one.origin = origin
+        one.may_inflate = &may_inflate
+        one.records = <uint8_t*>malloc(n if n > 0 else 1)
+        if one.records == NULL:
+            raise MemoryError
+        memcpy(one.records, PyBytes_AS_STRING(records), n)
+        with nogil:
+            partition_append(led.partition, &part, 1)
+        free(one.records)
+        if one.done.error != 0:
+            raise KafkaError(one.done.error, f"append to {topic}-{partition}")
+        return AppendedTo(one.done.base_offset, one.done.log_append_time_ms, one.done.log_start_offset)
+
+    def append(self, str topic, int partition, bytes records, int leader_epoch=-1):
+        """Append as a coordinator; see logmanager.pyi."""
+        return self._append(topic, partition, records, ORIGIN_COORDINATOR, leader_epoch)
+
+    def append_marker(self, str topic, int partition, bytes records):
+        """Append a marker of transactions v2; see logmanager.pyi."""
+        return self._append(topic, partition, records, ORIGIN_MARKER, -1)
+
+    def append_client(self, str topic, int partition, bytes records):
+        """Append as a client; see logmanager.pyi."""
+        return self._append(topic, partition, records, ORIGIN_CLIENT, -1)
+
+    def append_replica(self, str topic, int partition, bytes records):
+        """Append a leader's bytes as they are; see logmanager.pyi."""
+        return self._append(topic, partition, records, ORIGIN_REPLICA, -1)
+
+    def read(self, str topic, int partition, int64_t offset, int32_t max_bytes, int isolation=ISOLATION_LOG_END):
+        """Whole raw batches; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef ReadResult result
+        cdef int16_t error
+        cdef int64_t got = 0
+        cdef size_t whole
+        while True:
+            with nogil:
+                error = partition_read(led.partition, offset, max_bytes, True, <int8_t>isolation, &result)
+            if error != NOT_LEADER_OR_FOLLOWER or not self._prove(led):
+                break
+        if error != 0:
+            raise KafkaError(error, f"read of {topic}-{partition} at {offset}")
+        if result.length == 0:
+            return b""
+        out = PyBytes_FromStringAndSize(NULL, result.length)
+        cdef char* to = PyBytes_AS_STRING(out)
+        with nogil:
+            got = read_at(result.fd, to, <size_t>result.length, result.position)
+            read_release(&result)
+            whole = _whole_batches(<const uint8_t*>to, <size_t>(got if got > 0 else 0))
+        if got < 0:
+            raise_os(<int>-got, p.log.folder)
+        return out if <int64_t>whole == result.length else out[:whole]
+
+    def aborted(self, str topic, int partition, int64_t from_offset, int64_t to_offset):
+        """Aborted transactions of a range; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef vector[AbortedTxn] found
+        cdef int16_t error
+        cdef size_t i
+        while True:
+            found.clear()
+            with nogil:
+                error = partition_aborted(led.partition, from_offset, to_offset, found)
+            if error != NOT_LEADER_OR_FOLLOWER or not self._prove(led):
+                break
+        if error != 0:
+            raise KafkaError(error, f"aborted transactions of {topic}-{partition}")
+        return [(found[i].producer_id, found[i].first_offset) for i in range(found.size())]
+
+    def offsets(self, str topic, int partition):
+        """Where the log begins and ends; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef int64_t log_start, last_stable, high_watermark, log_end
+        with nogil:
+            partition_offsets(led.partition, &log_start, &last_stable, &high_watermark, &log_end)
+        return Offsets(log_start, last_stable, high_watermark, log_end, self._epoch(led))
+
+    # By its holder: it keeps the partition alive while the GIL is released.
+    cdef object _answer_time(self, Led led, int64_t timestamp_ms):
+        cdef PartitionLog* p = led.p
+        cdef int64_t offset = -1, timestamp = -1
+        cdef int result
+        cdef int16_t error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        while True:
+            with nogil:
+                result = partition_find_time(led.partition, timestamp_ms, &offset, &timestamp, &error)
+            if result != -INDEX_WRONG or not self._prove(led):
+                break
+        if result == WALK_END:
+            return None
+        if result != WALK_BATCH:
+            raise KafkaError(error, os.fsdecode(p.log.folder))
+        return offset, timestamp
+
+    def offset_for_timestamp(self, str topic, int partition, int64_t timestamp_ms):
+        """The first record at or after a time; see logmanager.pyi."""
+        return self._answer_time(self.find(topic, partition), timestamp_ms)
+
+    def max_timestamp(self, str topic, int partition):
+        """The record with the largest timestamp; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef int64_t newest = -1
+        cdef size_t i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            for i in range(p.log.segments.size()):
+                if not p.log.segments[i].proved and not p.log.segments[i].unprovable:
+                    doubt_segment(p, p.log.segments[i])
+            pthread_mutex_unlock(&p.lock)
+        self._prove(led)
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            for i in range(p.log.segments.size()):
+                if p.log.segments[i].next_offset > p.log.log_start and p.log.segments[i].max_timestamp > newest:
+                    newest = p.log.segments[i].max_timestamp
+            pthread_mutex_unlock(&p.lock)
+        return None if newest < 0 else self._answer_time(led, newest)
+
+    def offset_for_epoch(self, str topic, int partition, int epoch):
+        """Where a leader epoch ended; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef int32_t found
+        cdef int64_t end_offset
+        with nogil:
+            partition_epoch_end(led.partition, epoch, &found, &end_offset)
+        return found, end_offset
+
+    cdef object _move_start(self, Led led, int64_t offset):
+        """The new log start (not in the checkpoints' file yet), or the KafkaError that says why it stays."""
+        cdef PartitionLog* p = led.p
+        cdef int64_t log_start
+        cdef bint stopped, out_of_range
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            stopped = p.stopped
+            if offset == -1:
+                offset = p.high_watermark
+            out_of_range = offset > p.high_watermark or offset < 0
+            if not stopped and not out_of_range and offset > p.log.log_start:
+                move_log_start(p, offset)
+            log_start = p.log.log_start
+            pthread_mutex_unlock(&p.lock)
+        name = "%s-%d" % led.key
+        if stopped:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} was stopped")
+        if out_of_range:
+            return KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"delete of records before {offset} in {name}")
+        self.note(led)
+        return log_start
+
+    def delete_records(self, object before):
+        """Move log starts; see logmanager.pyi."""
+        cdef Led led
+        outcomes, folders = [], {}
+        for topic, partition, offset in before:
+            try:
+                led = self.find(topic, partition)
+            except KafkaError as error:
+                outcomes.append(error)
+                continue
+            outcome = self._move_start(led, offset)
+            if not isinstance(outcome, KafkaError):
+                folders.setdefault(led.folder, []).append(len(outcomes))
+            outcomes.append(outcome)
+        # Before the answer: a kill must not bring deleted records back. Synced, so once for all.
+        for folder, moved in folders.items():
+            try:
+                folder.checkpoints.write()
+            except OSError as error:
+                for i in moved:
+                    outcomes[i] = error
+        return outcomes
+
+    def producers(self, str topic, int partition):
+        """What the log knows of its producers; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef vector[ProducerEntry] entries
+        cdef size_t i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            place = p.log.producers.entries.begin()
+            while place != p.log.producers.entries.end():
+                entries.push_back(at(place).second)
+                step(place)
+            pthread_mutex_unlock(&p.lock)
+        return sorted(
+            Producer(
+                entries[i].producer_id,
+                entries[i].epoch,
+                entries[i].batches[entries[i].count - 1].last_sequence if entries[i].count > 0 else -1,
+                entries[i].last_timestamp_ms,
+                entries[i].coordinator_epoch,
+                entries[i].txn_first_offset,
+            )
+            for i in range(entries.size())
+        )
+
+    def highest_producer_id(self, int64_t below):
+        """The largest producer id that a log remembers; see logmanager.pyi."""
+        cdef Led led
+        cdef PartitionLog* p
+        cdef int64_t producer_id, highest = -1
+        cdef int closed = 0
+        with self.lock:
+            every = list(self.led.values())
+            for led in self.announced.values():
+                closed += not led.p.offline
+        if closed:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{closed} logs are not open yet, which know producer ids"
+            )
+        for led in every:
+            p = led.p
+            with nogil:
+                pthread_mutex_lock(&p.lock)
+                place = p.log.producers.entries.begin()
+                while place != p.log.producers.entries.end():
+                    producer_id = at(place).first
+                    if highest < producer_id < below:
+                        highest = producer_id
+                    step(place)
+                pthread_mutex_unlock(&p.lock)
+        return highest
+
+    def sequences(self, str topic, int partition, int64_t producer_id):
+        """(first sequence, last sequence, first offset) of the remembered batches; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef ProducerEntry e
+        cdef int i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            e = producers_get(&p.log.producers, producer_id)
+            pthread_mutex_unlock(&p.lock)
+        return [
+            (
+                e.batches[i].last_sequence - e.batches[i].offset_delta,
+                e.batches[i].last_sequence,
+                e.batches[i].last_offset - e.batches[i].offset_delta,
+            )
+            for i in range(e.count)
+        ]
+
+    def size_bytes(self, str topic, int partition):
+        """Bytes of all segments; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef int64_t size = 0
+        cdef size_t i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            for i in range(p.log.segments.size()):
+                size += p.log.segments[i].size
+            pthread_mutex_unlock(&p.lock)
+        return size
+
+    def segments(self, str topic, int partition):
+        """The segments, oldest first; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef vector[string] stems
+        cdef vector[int64_t] bases, sizes
+        cdef size_t i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            for i in range(p.log.segments.size()):
+                stems.push_back(p.log.segments[i].stem)
+                bases.push_back(p.log.segments[i].base_offset)
+                sizes.push_back(p.log.segments[i].size)
+            pthread_mutex_unlock(&p.lock)
+        found = []
+        for i in range(stems.size()):
+            stem = PyBytes_FromStringAndSize(stems[i].data(), <Py_ssize_t>stems[i].size())
+            found.append(LogSegment(bases[i], sizes[i], os.fsdecode(stem) + ".log"))
+        return found
+
+    def housekeep(self, str topic, int partition, int64_t now_ms, bint retain=True):
+        """Roll, retention, flush, expiry, idle files; see logmanager.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef Kept kept
+        cdef int result
+        with nogil:
+            pthread_mutex_lock(&p.upkeep)
+            result = housekeep_log(p, now_ms, retain, &kept)
+            pthread_mutex_unlock(&p.upkeep)
+        self.note(led)
+        self.say(led)
+        if result != 0:
+            raise_os(result, p.log.folder)
+        return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
+
+    def flush_rolled(self, int64_t now_ms, int most=0x7fffffff, str path=None):
+        """Flush the segments that were sealed a moment ago; see logmanager.pyi."""
+        cdef Led led
+        cdef Folder folder
+        cdef bint rests
+        with self.lock:
+            of = [folder for where, folder in self.folders.items() if path is None or where == path]
+            every = [led for led in self.led.values() if (<Led>led).folder in of]
+            for folder in of:
+                atomic_store32(&folder.shared.rolled, 0)
+        done, first = 0, self._flush_from.get(path, 0) % max(1, len(every))
+        for i in range(len(every)):
+            led = every[(first + i) % len(every)]
+            if led.p.flush_at_ms == 0:
+                continue
+            rests = rests_until(led.p.flush_at_ms, now_ms)
+            if rests or done == most:
+                atomic_store32(&led.folder.shared.rolled, 1)
+            if rests:
+                continue
+            if done == most:
+                break
+            with nogil:
+                pthread_mutex_lock(&led.p.upkeep)
+                # What fails takes its folder offline, or is tried again by the next housekeeping.
+                if led.p.stopped or is_offline(led.p):
+                    led.p.flush_at_ms = 0
+                else:
+                    flush_log(led.p, False, now_ms, False)
+                pthread_mutex_unlock(&led.p.upkeep)
+            if led.p.flush_at_ms != 0:
+                atomic_store32(&led.folder.shared.rolled, 1)     # what was sealed later has to rest on
+            done += 1
+            self._flush_from[path] = first + i + 1     # each has its turn, however often another rolls
+        return done
+
+    def prove_doubted(self):
+        """Prove segments that a network thread waits for; see logmanager.pyi."""
+        cdef Folder folder
+        with self.lock:
+            for folder in self.folders.values():
+                atomic_store32(&folder.shared.doubted, 0)
+            every = [led for led in self.led.values() if atomic_load32(&(<Led>led).p.doubted)]
+        failed = None
+        for led in every:
+            try:
+                self._prove(led)
+            except OSError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def give_back_idle(self):
+        """Give back what files have ahead of logs that nobody appends to; see logmanager.pyi."""
+        cdef Led led
+        cdef Folder folder
+        cdef bint idle
+        with self.lock:
+            for folder in self.folders.values():
+                atomic_store32(&folder.shared.ahead, 0)
+            every = [led for led in self.led.values() if atomic_load32(&(<Led>led).p.ahead)]
+        done = 0
+        for led in every:
+            with nogil:
+                idle = give_back_if_idle(led.p)
+            done += idle
+            if not idle:
+                atomic_store32(&led.folder.shared.ahead, 1)
+        return done
+
+    def settle_all(self):
+        """Write out what is in memory and sync whole file systems; see logmanager.pyi."""
+        cdef Led led
+        cdef Folder folder
+        cdef int fd, result
+        with self.lock:
+            every = list(self.led.values())
+            folders = dict(self.folders)
+        opened = {}
+        try:
+            for path, folder in folders.items():
+                if atomic_load32(&folder.shared.failed):
+                    continue
+                try:
+                    opened[folder] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                except OSError as error:
+                    if not is_passing(error.errno) and error.errno != ENOENT:
+                        folder_fail(folder.shared, error.errno)
+            for led in every:
+                if led.folder not in opened:
+                    continue               # what can't be synced here is flushed, or fails, by its stop
+                with nogil:
+                    pthread_mutex_lock(&led.p.upkeep)
+                    settle_log(led.p)      # what fails here is written, and said, by its stop
+                    pthread_mutex_unlock(&led.p.upkeep)
+            for folder, held in opened.items():
+                fd = held
+                with nogil:
+                    result = errno if syncfs(fd) != 0 else 0
+                if result != 0:
+                    folder_fail(folder.shared, result)
+        finally:
+            for held in opened.values():
+                os.close(held)
+
+    def flush_all(self):
+        """Flush every log; see logmanager.pyi."""
+        cdef Led led
+        cdef PartitionLog* p
+        cdef int result
+        failed = None
+        with self.lock:
+            every = list(self.led.values())
+        for led in every:
+            p = led.p
+            with nogil:
+                pthread_mutex_lock(&p.upkeep)
+                if p.stopped:              # flushed by its stop, or deleted: its paths may be another log's by now
+                    result = 0
+                else:
+                    result = EIO if is_offline(p) else flush_log(p, True, wall_ms(), False)
+                pthread_mutex_unlock(&p.upkeep)
+            if result != 0:
+                failed = failed or OSError(result, os.strerror(result), os.fsdecode(p.log.folder))
+        self.write_checkpoints()
+        if failed is not None:
+            raise failed
+
+    def write_checkpoints(self, str only=None):
+        """Write the checkpoint files that changed; see logmanager.pyi."""
+        with self.lock:
+            folders = {path: folder for path, folder in self.folders.items() if only is None or path == only}
+            of = set(folders.values())
+            every = [led for led in self.led.values() if (<Led>led).folder in of]
+        used = set()
+        for led in every:
+            self.note(led)
+            used.add((<Led>led).folder)
+        failed = None
+        for path, folder in folders.items():
+            if atomic_load32(&(<Folder>folder).shared.failed):
+                continue                   # what it holds is looked at anew when it comes back
+            if folder not in used and not os.path.isdir(path):
+                continue                   # it went with its last log
+            try:
+                folder.checkpoints.write()
+            except OSError as error:
+                failed = failed or error
+                if not is_passing(error.errno):
+                    folder_fail((<Folder>folder).shared, error.errno)
+                elif is_full(error.errno):
+                    folder_ran_full((<Folder>folder).shared)
+        if failed is not None:
+            raise failed

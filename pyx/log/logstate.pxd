@@ -1,0 +1,39 @@
+"""The content of a partition's folder, as recovery finds it and appends go on with it."""
+
+from libc.stdint cimport int64_t
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+from penstock.pyx.log.epochs cimport EpochCache
+from penstock.pyx.log.producerstate cimport ProducerStates
+from penstock.pyx.log.segment cimport Segment
+
+# What an operator should hear.
+cdef enum NoteKind:
+    NOTE_REBUILT = 0                   # index files of the segment at `offset` were wrong
+    NOTE_UNREADABLE = 1                # a batch of it, at `position`, can't be read
+    NOTE_SNAPSHOT = 2                  # the producer snapshot at `offset` can't be read
+    NOTE_EPOCHS = 3                    # leader-epoch-checkpoint was wrong
+    NOTE_ROTTEN = 4                    # a reader has come upon bytes at `position` that are no batch
+    NOTE_CUT = 5                       # what was cut off at `position` is kept beside the segment
+
+cdef struct Note:
+    int kind
+    int64_t offset
+    int64_t position
+
+# The content of a partition's folder.
+cdef struct LogState:
+    string folder
+    vector[Segment*] segments          # by base offset; the last one is written; never empty once recovered
+    ProducerStates producers
+    EpochCache epochs
+    int64_t log_start
+    int64_t log_end
+    int64_t recovery_point             # all below it was flushed
+    int64_t index_interval_bytes
+    bint dense                         # nothing compacts it, or ever did: there are no holes between its batches
+    bint power_cut                     # the machine may have lost what wasn't flushed since the log was written last
+    vector[Note] notes
+
+cdef inline void note(LogState* log, int kind, int64_t offset, int64_t position) noexcept nogil:
+    log.notes.push_back(Note(kind, offset, position))

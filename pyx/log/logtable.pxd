@@ -1,0 +1,54 @@
+"""Which logs a broker leads, and the folders that they lie in: what `logmanager.pyx` works with.
+
+A partition's lock is taken without the GIL only, and nothing of Python runs under it: a write that hangs under it would
+hold up every thread, and a thread that waits for it with the GIL whoever has it and needs the GIL.
+"""
+
+from libc.stdint cimport int64_t
+from penstock.pyx.log.partition cimport LogSetOwner, Partition
+from penstock.pyx.log.partitionlog cimport LogFolder, PartitionLog
+from penstock.pyx.log.recovery cimport RecoveryReport
+
+
+# A log folder: its checkpoint files, and what all its partitions share.
+cdef class Folder:
+    cdef LogFolder* shared
+    cdef readonly object checkpoints
+
+
+# Holds the set's reference of a led partition, and what Python knows of it.
+cdef class Led:
+    cdef Partition* partition
+    cdef PartitionLog* p               # the same, seen from inside
+    cdef Folder folder                 # None while it isn't open
+    cdef dict config
+    cdef tuple key
+
+
+cdef class LogTable(LogSetOwner):
+    cdef object lock                   # the tables below
+    cdef dict led                      # (topic, partition) -> Led
+    cdef object opening                # those that are on their way into `led`
+    cdef dict announced                # (topic, partition) -> Led of those that aren't open
+    cdef dict folders                  # path -> Folder
+    cdef readonly int news_fd
+    cdef readonly object rebuilt_indexes       # segments whose index files were wrong
+    cdef readonly object damaged_segments      # those in which batches are missing or can't be read
+
+    # Raises KafkaError for what isn't led, or isn't open.
+    cdef Led find(self, str topic, int partition)
+    # Made when it is asked for first.
+    cdef Folder folder(self, str path)
+    # Give a partition's offsets to its folder's checkpoints (in memory), unless it isn't led any more: what a delete
+    # has dropped must not come back, a later topic of the name would begin with it.
+    cdef object note(self, Led led)
+    cdef object _put(self, Led led)
+    cdef object _check_start(self, Led led, object known, RecoveryReport* report)
+    # Log what its files have turned out to be. With nothing to say it costs a lock.
+    cdef object say(self, Led led)
+    cdef Led _take_out(self, str topic, int partition, Led place=*)
+
+
+cdef object raise_os(int number, object what)
+# Under the lock: what is below `offset`, which lies in the log, is not read any more.
+cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil

@@ -1,0 +1,140 @@
+"""Which logs a broker leads, and the folders that they lie in. Errors of the disk are OSError.
+
+Configuration keys of `lead` and `reconfigure` (all int; times ms, sizes bytes; missing ones take Kafka's defaults):
+segment_bytes segment_ms index_interval_bytes segment_index_bytes retention_ms retention_bytes flush_messages
+flush_ms max_message_bytes timestamp_before_max_ms timestamp_after_max_ms producer_id_expiration_ms
+log_append_time cleanup_delete cleanup_compact file_delete_delay_ms segment_jitter_ms preallocate.
+
+All may be called from any thread and release the GIL while they work; those marked "slow" may touch the disk and belong
+in an executor thread.
+"""
+
+from typing import NamedTuple
+
+from penstock.pyx.log.partition import LogSetOwner
+
+class DamagedLogError(ValueError):
+    """Records of a log that were acknowledged can't be read, or are missing; the text says which, and what to do. Nothing
+    was changed."""
+
+class Recovered(NamedTuple):
+    log_start: int
+    log_end: int
+    batches_checked: int  # batches whose bytes were read and checked; 0 after a clean stop
+    cut_bytes: int  # removed at the end because they were no whole, right batch, nor room ahead (zeros to `room_end`)
+
+class FolderState(NamedTuple):
+    failed: int  # errno of its failure; 0 = none
+    room: int  # 0 = some, 1 = an append found none, 2 = kept for the broker itself
+    rolled: bool  # a segment was sealed: `flush_rolled` has something to do
+    ahead: bool  # files have more than their batches, for appends to come: `give_back_idle` will have something to do
+    doubted: bool = False  # a network thread came upon an index file that may be wrong: `prove_doubted` has something to do
+
+class LogTable(LogSetOwner):
+    """What `Logs` stands on: logs are announced, led, stopped and deleted here."""
+
+    def lead(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        folder: str,
+        config: dict[str, int],
+        clean: bool = False,
+        new: bool = True,
+        power_cut: bool = False,
+    ) -> Recovered:
+        """Open (or create, if it is `new`) the log `<folder>/<topic>-<partition>` and take the lead. Slow.
+
+        `folder` is the log.dir. clean: the broker was stopped cleanly (its marker file was there), so the log isn't walked.
+        power_cut: the machine may have lost what wasn't flushed: holes there are cut off, as torn ends are, and are no damage.
+        If the partition is led already, only the leader epoch is raised. Raises DamagedLogError when records that
+        were acknowledged are missing or can't be read, OSError when the folder can't be used (FileNotFoundError: it isn't
+        there, and isn't new), ValueError for a name, id or config that is wrong.
+        """
+
+    def announce(self, topic: str, topic_id: bytes, partition: int, offline: bool = False) -> None:
+        """Say that a partition exists though its log isn't open: it answers NOT_LEADER_OR_FOLLOWER, which clients try
+        again, or KAFKA_STORAGE_ERROR if `offline`. `lead` takes its place. May be called again to change `offline`.
+        Raises ValueError if it is led.
+        """
+
+    def withdraw(self, topic: str, partition: int) -> None:
+        """Forget what was announced."""
+
+    def folder_states(self) -> dict[str, FolderState]:
+        """Of each folder that holds a log."""
+
+    def fail_folder(self, path: str, error: int) -> None:
+        """Take all partitions of a log folder offline, for as long as this object lives; `error` is an errno."""
+
+    def set_room(self, path: str, room: int) -> None:
+        """0 = clients may append; 2 = only coordinators may (KAFKA_STORAGE_ERROR for the others); 1 = nobody is refused,
+        but a full disk isn't told again."""
+
+    def folder_of(self, topic: str, partition: int) -> str:
+        """The log folder that holds the partition."""
+
+    @property
+    def rebuilt_indexes(self) -> int:
+        """Segments whose index files were missing or wrong and were rebuilt from the batches; each was a line in the log."""
+
+    @property
+    def damaged_segments(self) -> int:
+        """Segments in which batches are missing or can't be read; each was a line in the log, or is why a log isn't open."""
+
+    @property
+    def news_fd(self) -> int:
+        """An eventfd that is readable when `folder_states` says something new. It belongs to this object: read it
+        (os.eventfd_read), never close it."""
+
+    def reconfigure(self, topic: str, partition: int, config: dict[str, int]) -> None:
+        """Change the given keys of a partition's configuration; they hold from the next append or housekeep."""
+
+    def stop(self, topic: str, partition: int, announced: bool = False) -> None:
+        """Flush, write the producer snapshot, close. Waiters are woken. Slow. The checkpoints are written by
+        `write_checkpoints`, once for all.
+
+        announced: it stays announced (NOT_LEADER_OR_FOLLOWER), to be led again.
+        Raises OSError; the partition is gone all the same, and the next start must not be told that the stop was clean.
+        With many partitions call flush_all first: each stop has then next to nothing to sync.
+        """
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Stop without flushing, rename the folder to `<topic>-<partition>.<32 hex>-delete`, remove it. Slow.
+
+        Of a partition that is only announced nothing but the announcement goes.
+
+        Raises OSError.
+        """
+
+    def remove_deleted(self, folder: str) -> int:
+        """Remove what `delete` had renamed when the broker died; answers how many folders. One that can't be removed is said
+        and stays. Once per log.dir. Slow. Raises OSError: the disk has failed (EIO), or can't be listed."""
+
+    def carry_checkpoints(self, topic: str, partition: int, folder: str, to: str) -> None:
+        """Copy what the checkpoints of a log folder say of a log that isn't open to another folder's. Slow. Raises
+        OSError."""
+
+    def drop_checkpoints(self, topic: str, partition: int, folder: str) -> None:
+        """Forget what a folder's checkpoints say of a log that isn't there any more."""
+
+    def free_names(self, folder: str) -> None:
+        """Before names of deleted partitions are free for other topics: write the checkpoints of their log folder if a
+        file has something under such a name that isn't bound to a topic's id. Slow. Raises OSError."""
+
+    def recovery_point(self, topic: str, topic_id: bytes, partition: int, folder: str) -> int:
+        """What is known of a log in a log folder that needn't be open: all below it was flushed. 0 if nothing is."""
+
+    def first_dirty(self, topic: str, topic_id: bytes, partition: int) -> int:
+        """The offset up to which a log of that topic was compacted; -1 if it never was, or is another topic's."""
+
+    def compacted(self, topic: str, topic_id: bytes, partition: int, first_dirty: int) -> None:
+        """Take down up to which offset a log was compacted, unless it is another topic's by now. Slow. Raises OSError."""
+
+    def is_offline(self, topic: str, partition: int) -> bool:
+        """Whether the disk failed under it: it answers KAFKA_STORAGE_ERROR until the broker restarts."""
+
+    def partitions(self) -> list[tuple[str, int]]:
+        """Every partition that is led here."""

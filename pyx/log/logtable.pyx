@@ -1,0 +1,548 @@
+"""Which logs a broker leads, and where they lie; see logtable.pxd."""
+
+import base64
+import errno
+import logging
+import os
+import re
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t
+from libcpp.vector cimport vector
+from penstock.pyx.log.damage cimport Damage
+from penstock.pyx.log.epochs cimport epochs_cut_start
+from penstock.pyx.log.files cimport made, wall_ms
+from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
+from penstock.pyx.log.logstate cimport (
+    NOTE_CUT, NOTE_EPOCHS, NOTE_REBUILT, NOTE_ROTTEN, NOTE_SNAPSHOT, NOTE_UNREADABLE, Note,
+)
+from penstock.pyx.log.partition cimport (
+    LogSetOwner, Partition, logset_add, logset_count_flushing, logset_remove, partition_new, partition_release,
+)
+from penstock.pyx.log.partitionlog cimport (
+    TOPIC_ID_BYTES, LogFolder, PartitionLog, end_cleaning, folder_fail, folder_release, is_offline, log_of,
+    settle_stable, write_epochs,
+)
+from penstock.pyx.posix cimport (
+    atomic_add32, atomic_load32, atomic_store32, close, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from penstock.pyx.log.recovery cimport LOG_DAMAGED, RecoveryReport
+from penstock.pyx.log.upkeep cimport close_log, halt_log, open_log, raise_epoch
+
+from penstock import log
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.log.checkpoint import Checkpoints
+
+Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")
+FolderState = namedtuple("FolderState", "failed room rolled ahead doubted", defaults=[False])
+
+_log = log.get("logs")
+_TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
+_DELETED = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
+
+
+cdef class Folder:
+    """See logtable.pxd."""
+
+    def __cinit__(self, path, int news):
+        self.checkpoints = Checkpoints(path)
+        self.shared = made[LogFolder]()
+        self.shared.refs = 1
+        self.shared.news = news
+
+    def __dealloc__(self):
+        # Partitions that outlive the Logs must not write to a descriptor that is another's by then.
+        self.shared.news = -1
+        folder_release(self.shared)
+
+
+cdef class Led:
+    """See logtable.pxd."""
+
+    def __dealloc__(self):
+        if self.partition != NULL:
+            partition_release(self.partition)
+
+
+cdef Led _new_led(tuple key, bytes topic_id):
+    cdef Led led = Led()
+    name = key[0].encode()
+    led.key = key
+    led.partition = partition_new(
+        PyBytes_AS_STRING(name), <size_t>len(name), <const uint8_t*>PyBytes_AS_STRING(topic_id), key[1]
+    )
+    led.p = log_of(led.partition)
+    read_config(&led.p.config, {})
+    return led
+
+
+cdef object raise_os(int number, object what):
+    raise OSError(number, os.strerror(number), str(what))
+
+
+cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil:
+    p.log.log_start = offset
+    settle_stable(p)
+    if epochs_cut_start(&p.log.epochs, offset):
+        write_epochs(p, False)
+
+
+cdef bytes _topic_id(PartitionLog* p):
+    return PyBytes_FromStringAndSize(<char*>p.topic_id, TOPIC_ID_BYTES)
+
+
+def _prepare_folder(str folder, topic_id, bint new):
+    """Make the partition's folder if it is to be new; its `partition.metadata` says the topic id, and another one is
+    refused. Answers whether the folder was made."""
+    fresh = not os.path.isdir(folder)
+    if fresh and not new:
+        raise FileNotFoundError(errno.ENOENT, "the partition's folder is gone", folder)
+    if fresh:
+        os.mkdir(folder)
+    text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+    known = None if fresh else _read_topic_id(folder)
+    if known is not None and not _TOPIC_ID.fullmatch(known):
+        _log.warning("`%s/partition.metadata` held no topic id and is written anew with %s", folder, text)
+        known = None
+    if known is not None and known != text:
+        raise ValueError(f"`{folder}` belongs to a topic with the id {known}, not {text}")
+    if known is None and any(topic_id):
+        beside = f"{folder}/partition.metadata.tmp"
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, f"version: 0\ntopic_id: {text}\n".encode())
+        finally:
+            os.close(fd)
+        os.rename(beside, f"{folder}/partition.metadata")
+    return fresh
+
+
+def _read_topic_id(str folder):
+    """The id in `partition.metadata` as text, whatever that is; None if there is no such file."""
+    try:
+        fd = os.open(f"{folder}/partition.metadata", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return os.read(fd, 4096).decode("ascii", "replace").partition("topic_id: ")[2].strip()
+    finally:
+        os.close(fd)
+
+
+# What an operator should hear of a log, by the kind of note: the level, and the sentence.
+cdef dict _SENTENCES = {
+    NOTE_REBUILT: (
+        logging.WARNING,
+        "the index files of {stem}.log were missing or wrong: they are rebuilt from its batches",
+    ),
+    NOTE_UNREADABLE: (
+        logging.ERROR,
+        "the batch at byte {position} of {stem}.log can't be read: the segment isn't deleted by retention.ms, and its "
+        "index files are believed as they are",
+    ),
+    NOTE_SNAPSHOT: (
+        logging.WARNING,
+        "{stem}.snapshot (or .sequences) can't be read: what producers have sent is taken from an older one and "
+        "the batches",
+    ),
+    NOTE_EPOCHS: (
+        logging.WARNING,
+        "{folder}/leader-epoch-checkpoint was missing or wrong: it is written anew from the batches",
+    ),
+    NOTE_ROTTEN: (
+        logging.ERROR,
+        "{stem}.log holds no batch at byte {position}, where one was written: whoever reads there is answered "
+        "CORRUPT_MESSAGE. Restore the file; or stop the broker and run `penstock log repair {folder}`, which says what "
+        "is lost",
+    ),
+    NOTE_CUT: (
+        logging.WARNING,
+        "{stem}.log had no whole batch from byte {position} on, as a write that was cut short leaves it: those bytes "
+        "are now in {stem}.log.cut-{position}",
+    ),
+}
+
+
+class DamagedLogError(ValueError):
+    """Records that were acknowledged can't be read; the text says which, and what to do."""
+
+
+cdef object _what_is_damaged(str folder, const Damage* damage):
+    file = f"{folder}/{damage.base_offset:020d}.log"
+    if damage.next_offset > damage.first_offset:
+        lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read"
+    else:
+        lost = f"offsets from {damage.first_offset} on are missing or can't be read"
+    return (
+        f"{file} is damaged at byte {damage.position}, and {lost}; what follows is there. Nothing was changed. "
+        f"Restore the file from a copy and start again; or stop the broker and run `penstock log repair {folder}`, "
+        "which sets the damaged bytes aside, so that the log goes on without these records"
+    )
+
+
+def _remove_folder(folder):
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+
+
+cdef class LogTable(LogSetOwner):
+    """Which logs there are: announced, led, stopped, deleted; see logtable.pxd and logtable.pyi."""
+
+    def __cinit__(self):
+        self.lock = threading.Lock()
+        self.led = {}
+        self.announced = {}
+        self.opening = set()
+        self.folders = {}
+        self.rebuilt_indexes = 0
+        self.damaged_segments = 0
+        self.news_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def __dealloc__(self):
+        close(self.news_fd)
+
+    cdef Led find(self, str topic, int partition):
+        led = self.led.get((topic, partition))
+        if led is None:
+            led = self.announced.get((topic, partition))
+            if led is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not led here")
+            if (<Led>led).p.offline:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is not open yet")
+        return <Led>led
+
+    cdef Folder folder(self, str path):
+        with self.lock:
+            if path not in self.folders:
+                self.folders[path] = Folder(path, self.news_fd)
+            return self.folders[path]
+
+    def announce(self, str topic, bytes topic_id, int partition, bint offline=False):
+        """Say that a partition exists though it isn't open; see logtable.pyi."""
+        cdef Led led
+        key = (topic, partition)
+        with self.lock:
+            if key in self.led:
+                raise ValueError(f"`{topic}-{partition}` is led already")
+            led = self.announced.get(key)
+            if led is not None:
+                led.p.offline = offline
+                led.p.stopped = not offline
+                return
+            led = _new_led(key, topic_id)
+            led.p.offline = offline
+            led.p.stopped = not offline
+            self.announced[key] = led
+            logset_add(self.set, led.partition, NULL)
+
+    def withdraw(self, str topic, int partition):
+        """Forget a partition that was announced; see logtable.pyi."""
+        cdef Led led
+        with self.lock:
+            led = self.announced.pop((topic, partition), None)
+        if led is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not announced here")
+        logset_remove(self.set, led.partition)
+
+    def folder_states(self):
+        """What each folder has to tell; see logtable.pyi."""
+        cdef Folder folder
+        states = {}
+        with self.lock:
+            for path, folder in self.folders.items():
+                states[path] = FolderState(
+                    atomic_load32(&folder.shared.failed), atomic_load32(&folder.shared.room),
+                    atomic_load32(&folder.shared.rolled) != 0, atomic_load32(&folder.shared.ahead) != 0,
+                    atomic_load32(&folder.shared.doubted) != 0,
+                )
+        return states
+
+    def fail_folder(self, str path, int error):
+        """Take a folder offline; see logtable.pyi."""
+        folder_fail(self.folder(path).shared, error)
+
+    def set_room(self, str path, int room):
+        """Say whether a folder has room; see logtable.pyi."""
+        atomic_store32(&self.folder(path).shared.room, room)
+
+    def folder_of(self, str topic, int partition):
+        """The log folder that a partition lies in; see logtable.pyi."""
+        cdef Led led = self.find(topic, partition)
+        return str(Path(os.fsdecode(led.p.log.folder)).parent)
+
+    def _raise_led_epoch(self, Led led, int leader_epoch):
+        cdef PartitionLog* p = led.p
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            raise_epoch(p, leader_epoch)
+            pthread_mutex_unlock(&p.lock)
+        return Recovered(p.log.log_start, p.log.log_end, 0, 0)
+
+    def lead(
+        self, str topic, bytes topic_id, int partition, int leader_epoch, str folder, dict config, bint clean=False,
+        bint new=True, bint power_cut=False
+    ):
+        """Open (or create) a partition's log and take the lead; see logtable.pyi."""
+        cdef Led led, before
+        cdef PartitionLog* p
+        cdef LogConfig parsed
+        cdef RecoveryReport report
+        cdef int result
+        if len(topic_id) != TOPIC_ID_BYTES:
+            raise ValueError("a topic id has 16 bytes")
+        if not topic or "/" in topic or "\0" in topic or topic in (".", "..") or partition < 0:
+            raise ValueError(f"`{topic}-{partition}` is not a partition's name")
+        merged = read_config(&parsed, config)
+        key = (topic, partition)
+        with self.lock:
+            if key in self.led:
+                if os.fsdecode((<Led>self.led[key]).p.log.folder) != str(Path(folder, f"{topic}-{partition}")):
+                    raise ValueError(f"`{topic}-{partition}` is led already, from another folder than `{folder}`")
+                return self._raise_led_epoch(self.led[key], leader_epoch)
+            if key in self.opening:
+                raise ValueError(f"`{topic}-{partition}` is being opened already")
+            self.opening.add(key)
+        try:
+            path = os.path.join(folder, f"{topic}-{partition}")
+            led = _new_led(key, topic_id)
+            led.config = merged
+            led.folder = self.folder(folder)   # which looks whether there are logs without checkpoints
+            fresh = _prepare_folder(path, topic_id, new)
+            known = led.folder.checkpoints.of(key, topic_id)
+            if fresh:
+                # A deleted topic's, if the broker died before they were written.
+                led.folder.checkpoints.drop(key)
+                if known.topic_id is not None and max(known.log_start, known.recovery_point) > 0:
+                    _log.warning(
+                        "topic=%s partition=%d: its log had records up to offset %d or more, and `%s` is gone: "
+                        "it begins anew", topic, partition, max(known.log_start, known.recovery_point), path,
+                    )
+                known = led.folder.checkpoints.of(key, topic_id)
+            p = led.p
+            p.folder = led.folder.shared
+            atomic_add32(&p.folder.refs, 1)
+            p.config = parsed
+            p.log.folder = os.fsencode(path)
+            # One that Kafka's file says is applied only once the log's end is known.
+            p.log.log_start = 0 if known.topic_id is None else known.log_start
+            p.log.recovery_point = known.recovery_point
+            p.log.index_interval_bytes = parsed.index_interval_bytes
+            # A log that was compacted before its topic's cleanup.policy was changed has holes, too.
+            p.log.power_cut = power_cut
+            p.log.dense = not parsed.cleanup_compact and known.first_dirty < 0
+            with nogil:
+                result = open_log(p, leader_epoch, clean, &report)
+            if result == LOG_DAMAGED:
+                with self.lock:
+                    self.damaged_segments += 1
+                raise DamagedLogError(_what_is_damaged(path, &report.damage))
+            if result != 0:
+                raise_os(result, path)
+            self._check_start(led, known, &report)
+            with self.lock:
+                self.led[key] = led
+                before = self.announced.pop(key, None)
+                logset_add(self.set, led.partition, <Partition*>NULL if before is None else before.partition)
+                logset_count_flushing(self.set, config_flushes(&parsed))
+        finally:
+            with self.lock:
+                self.opening.discard(key)
+        self.note(led)
+        self.say(led)
+        return Recovered(p.log.log_start, p.log.log_end, report.batches_checked, report.cut_bytes)
+
+    cdef object _check_start(self, Led led, object known, RecoveryReport* report):
+        """What the checkpoints say must not contradict the log in silence."""
+        cdef PartitionLog* p = led.p
+        cdef int64_t log_start = known.log_start
+        topic, partition = led.key
+        if known.recovery_point > report.end_found:
+            _log.warning(
+                "topic=%s partition=%d: its log ends at offset %d, though records up to %d were flushed: they are gone",
+                topic, partition, report.end_found, known.recovery_point,
+            )
+        if known.topic_id is not None:
+            if log_start > report.end_found:
+                _log.warning(
+                    "topic=%s partition=%d: its log ends at offset %d, before its log start %d: all of it was deleted "
+                    "by request, and it goes on at %d", topic, partition, report.end_found, log_start, log_start,
+                )
+        elif log_start > p.log.log_end:
+            _log.warning(
+                "topic=%s partition=%d: the log start %d of an unchecked file lies beyond its log end %d and isn't "
+                "applied", topic, partition, log_start, p.log.log_end,
+            )
+        elif log_start > p.log.log_start:
+            with nogil:
+                pthread_mutex_lock(&p.lock)
+                move_log_start(p, log_start)
+                pthread_mutex_unlock(&p.lock)
+
+    cdef object say(self, Led led):
+        cdef PartitionLog* p = led.p
+        cdef vector[Note] notes
+        cdef size_t i
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            notes.swap(p.log.notes)
+            pthread_mutex_unlock(&p.lock)
+        folder = os.fsdecode(p.log.folder)
+        for i in range(notes.size()):
+            level, sentence = _SENTENCES[notes[i].kind]
+            stem = f"{folder}/{notes[i].offset:020d}"
+            _log.log(level, "%s", sentence.format(folder=folder, stem=stem, position=notes[i].position))
+            with self.lock:
+                self.rebuilt_indexes += notes[i].kind == NOTE_REBUILT
+                self.damaged_segments += notes[i].kind == NOTE_ROTTEN
+
+    cdef object note(self, Led led):
+        with self.lock:
+            if self.led.get(led.key) is led:
+                self._put(led)
+
+    cdef object _put(self, Led led):
+        cdef int64_t recovery_point, log_start, first_segment
+        cdef PartitionLog* p = led.p
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            recovery_point = p.log.recovery_point
+            log_start = p.log.log_start
+            first_segment = p.log.segments.front().base_offset
+            pthread_mutex_unlock(&p.lock)
+        led.folder.checkpoints.put(led.key, _topic_id(p), recovery_point, log_start, first_segment)
+
+    def reconfigure(self, str topic, int partition, dict config):
+        """Change keys of a partition's configuration; see logtable.pyi."""
+        cdef Led led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef LogConfig parsed
+        merged = read_config(&parsed, {**led.config, **config})
+        led.config = merged
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            logset_count_flushing(self.set, config_flushes(&parsed) - config_flushes(&p.config))
+            pthread_mutex_lock(&p.settings)
+            p.config = parsed
+            pthread_mutex_unlock(&p.settings)
+            p.log.index_interval_bytes = parsed.index_interval_bytes
+            pthread_mutex_unlock(&p.lock)
+
+    cdef Led _take_out(self, str topic, int partition, Led place=None):
+        """Remove a partition from the tables; what its finders hold stays valid until they release it."""
+        with self.lock:
+            led = self.led.pop((topic, partition), None)
+            if led is not None and place is not None:
+                self.announced[topic, partition] = place
+        if led is None:
+            led = self.find(topic, partition)     # which raises
+        if place is not None:
+            logset_add(self.set, place.partition, (<Led>led).partition)
+        else:
+            logset_remove(self.set, (<Led>led).partition)
+        logset_count_flushing(self.set, -config_flushes(&(<Led>led).p.config))
+        return <Led>led
+
+    def stop(self, str topic, int partition, bint announced=False):
+        """Flush and close a partition; see logtable.pyi."""
+        cdef Led led, place = None
+        cdef PartitionLog* p
+        cdef int result
+        if announced:
+            p = self.find(topic, partition).p
+            place = _new_led((topic, partition), _topic_id(p))
+            place.p.stopped = True
+        led = self._take_out(topic, partition, place)
+        p = led.p
+        with nogil:
+            end_cleaning(p)
+            pthread_mutex_lock(&p.upkeep)
+            halt_log(p)
+            result = close_log(p, wall_ms())
+            pthread_mutex_unlock(&p.upkeep)
+        self.say(led)
+        if result != 0:
+            raise_os(result, p.log.folder)
+        self._put(led)
+
+    def delete(self, str topic, int partition):
+        """Stop a partition and remove its folder; see logtable.pyi."""
+        cdef Led led
+        cdef PartitionLog* p
+        if (topic, partition) in self.announced:
+            self.withdraw(topic, partition)
+            return
+        led = self._take_out(topic, partition)
+        p = led.p
+        with nogil:
+            end_cleaning(p)
+            pthread_mutex_lock(&p.upkeep)
+            halt_log(p)
+            pthread_mutex_unlock(&p.upkeep)
+        led.folder.checkpoints.drop(led.key)
+        path = Path(os.fsdecode(p.log.folder))
+        # Kafka's form: a name of at most 255 bytes that no topic can have.
+        suffix = f"-{partition}.{os.urandom(16).hex()}-delete"
+        gone = path.with_name(topic[: 255 - len(suffix)] + suffix)
+        path.rename(gone)
+        _remove_folder(gone)
+
+    def remove_deleted(self, str folder):
+        """Remove folders that a delete had renamed when the broker died; see logtable.pyi."""
+        removed = 0
+        for path in Path(folder).iterdir():
+            if not _DELETED.fullmatch(path.name) or not path.is_dir():
+                continue
+            try:
+                _remove_folder(path)
+                removed += 1
+            except OSError as error:
+                if error.errno == errno.EIO:
+                    raise
+                _log.warning("a deleted partition's rest can't be removed; the next start tries again: %s", error)
+        return removed
+
+    def carry_checkpoints(self, str topic, int partition, str folder, str to):
+        """Copy what the checkpoints say of a log that isn't open to another folder; see logtable.pyi."""
+        after = self.folder(to).checkpoints
+        after.carry((topic, partition), self.folder(folder).checkpoints)
+        after.write()
+
+    def drop_checkpoints(self, str topic, int partition, str folder):
+        """Forget what a folder's checkpoints say of a log; see logtable.pyi."""
+        self.folder(folder).checkpoints.drop((topic, partition))
+
+    def free_names(self, str folder):
+        """Write a folder's checkpoints if names in them could be taken for others'; see logtable.pyi."""
+        self.folder(folder).checkpoints.write_overdue()
+
+    def recovery_point(self, str topic, bytes topic_id, int partition, str folder):
+        """The recovery point of a log that isn't open; see logtable.pyi."""
+        return self.folder(folder).checkpoints.of((topic, partition), topic_id).recovery_point
+
+    def first_dirty(self, str topic, bytes topic_id, int partition):
+        """How far a log was compacted; see logtable.pyi."""
+        return self.find(topic, partition).folder.checkpoints.of((topic, partition), topic_id).first_dirty
+
+    def compacted(self, str topic, bytes topic_id, int partition, int64_t first_dirty):
+        """Take how far a log was compacted; see logtable.pyi."""
+        cdef Led led = self.find(topic, partition)
+        with self.lock:
+            if self.led.get(led.key) is not led:
+                return
+            led.folder.checkpoints.put_first_dirty(led.key, topic_id, first_dirty)
+        led.folder.checkpoints.write()
+
+    def is_offline(self, str topic, int partition):
+        """Whether the disk failed under it; see logtable.pyi."""
+        led = self.announced.get((topic, partition))
+        return bool((<Led>led).p.offline) if led is not None else is_offline(self.find(topic, partition).p)
+
+    def partitions(self):
+        """Every partition that is led here."""
+        with self.lock:
+            return sorted(self.led)

@@ -1,0 +1,77 @@
+"""The partition log as the network threads see it.
+
+A `Partition` is one log: a chain of segments, its producers, its transactions, its leader epochs, and who waits for
+its end to move. Everything here is `noexcept nogil`; functions that can fail answer Kafka's error codes (0 = done).
+
+Order of calls, produce:   partition_find[_id] -> partition_append (append.pxd) -> partition_release
+Order of calls, fetch:     partition_find[_id] -> partition_read (read.pxd) -> (sendfile from result.fd)
+                           -> read_release -> partition_release
+When a read found too little: partition_watch with the end that the read saw; if it answers True look again, else the
+wake hook tells when to.
+
+What readers may rely on: bytes below `high_watermark` never change; a segment that retention deletes stays readable
+through a ReadResult until read_release.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libcpp.vector cimport vector
+
+cdef enum:
+    ISOLATION_UNCOMMITTED = 0          # Fetch's isolation_level: up to the high watermark
+    ISOLATION_COMMITTED = 1            # up to the last stable offset
+    ISOLATION_LOG_END = 2              # replicas and this broker's own loaders: up to the log end
+
+cdef struct Partition                  # opaque (partitionlog.pxd); reference counted
+cdef struct LogSet                     # all that one broker leads
+
+# --- finding -------------------------------------------------------------------------------------------------------
+# One more reference for the caller, who must partition_release it. NULL: this broker doesn't lead it.
+cdef Partition* partition_find(LogSet* logs, const char* topic, size_t n, int32_t index) noexcept nogil
+cdef Partition* partition_find_id(LogSet* logs, const uint8_t* topic_id16, int32_t index) noexcept nogil
+cdef void partition_retain(Partition* p) noexcept nogil
+cdef void partition_release(Partition* p) noexcept nogil
+# Whether the topic is known at all (then a missing partition is UNKNOWN_TOPIC_OR_PARTITION, not UNKNOWN_TOPIC_ID).
+cdef bint partition_known_id(LogSet* logs, const uint8_t* topic_id16) noexcept nogil
+
+# Whether an append is synced to the disk before it is answered (flush.messages), which no network thread waits for; and
+# whether any partition of the set is so, kept by logmanager.pyx.
+cdef bint partition_flushes(Partition* p) noexcept nogil
+cdef bint logset_flushes(LogSet* logs) noexcept nogil
+cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil
+
+# Constant while the reference is held; the name is NUL-terminated as well.
+cdef const char* partition_topic(Partition* p, size_t* n) noexcept nogil
+cdef const uint8_t* partition_topic_id(Partition* p) noexcept nogil
+cdef int32_t partition_index(Partition* p) noexcept nogil
+# May change while the reference is held (a new lead() with a higher epoch).
+cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil
+
+# --- keeping the set, for logmanager.pyx ------------------------------------------------------------------------------
+# Whoever finds partitions in `set` keeps its owner alive.
+cdef class LogSetOwner:
+    cdef LogSet* set
+
+# The set holds no reference of its own: whoever adds a partition keeps one until it was removed.
+# `before` (NULL: none) goes in the same moment, so that nobody finds neither.
+cdef void logset_add(LogSet* logs, Partition* p, Partition* before) noexcept nogil
+cdef void logset_remove(LogSet* logs, Partition* p) noexcept nogil
+# With one reference and an empty log.
+cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil
+
+# --- ends ----------------------------------------------------------------------------------------------------------
+cdef void partition_offsets(
+    Partition* p, int64_t* log_start, int64_t* last_stable, int64_t* high_watermark, int64_t* log_end
+) noexcept nogil
+# The end of an older epoch (OffsetForLeaderEpoch, Fetch's last_fetched_epoch): the largest epoch <= `epoch` and the
+# offset where it ends; both -1 if unknown.
+cdef void partition_epoch_end(Partition* p, int32_t epoch, int32_t* found, int64_t* end_offset) noexcept nogil
+
+# --- waiting -------------------------------------------------------------------------------------------------------
+# True: the end (by isolation) is past known_end already, or the partition was stopped or failed: look again. False:
+# bit `reactor` (0..63) is now in the wake mask; the hook will be called with it once, when the end moves, and the
+# mask is then empty again. An end that moves between the caller's read and this call is never lost (same lock).
+cdef bint partition_watch(Partition* p, int reactor, int8_t isolation, int64_t known_end) noexcept nogil
+# Called by the appending thread, without any lock held. NULL = none. Set once, before the first append.
+ctypedef void (*WakeHook)(Partition* p, uint64_t reactor_mask) noexcept nogil
+cdef void set_wake_hook(WakeHook hook) noexcept nogil
+cdef void wake_reactors(Partition* p, uint64_t reactor_mask) noexcept nogil

@@ -1,0 +1,2 @@
+class LogSetOwner:
+    """What the data plane needs of `penstock.pyx.log.logmanager.Logs`."""

@@ -1,0 +1,357 @@
+"""Finding partitions, holding them, waiting for their ends; see partition.pxd."""
+
+from cython.operator cimport dereference as at, postincrement as step
+from libc.stdint cimport int64_t, uint32_t
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
+from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.descriptors cimport FILES_BUSY, set_close_files
+from penstock.pyx.log.epochs cimport epochs_end
+from penstock.pyx.log.files cimport dropped, made
+from penstock.pyx.log.logconfig cimport config_flushes
+from penstock.pyx.log.partitionlog cimport (
+    TOPIC_ID_BYTES, PartitionLog, end_of, folder_release, is_offline, log_of,
+)
+from penstock.pyx.posix cimport (
+    atomic_add32, atomic_load32, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init,
+    pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock, pthread_rwlock_unlock, pthread_rwlock_wrlock,
+)
+from penstock.pyx.log.producerstate cimport producers_clear
+from penstock.pyx.log.segment cimport Segment, segment_close_file, segment_release
+
+# Keyed by a checksum of name (or id) and index; those that share one are told apart by comparing.
+cdef struct LogSet:
+    pthread_rwlock_t lock
+    unordered_map[uint32_t, vector[PartitionLog*]] by_name
+    unordered_map[uint32_t, vector[PartitionLog*]] by_id
+    unordered_map[string, int32_t] topic_ids       # partitions led of each topic id
+    int32_t flushing                               # atomic: partitions with flush.messages
+
+cdef WakeHook wake_hook = NULL
+
+
+# --- descriptors ---------------------------------------------------------------------------------------------------
+cdef enum:
+    CLOSED_PART = 8                    # of the open files, an eighth is closed at once
+    CLOSED_LEAST = 4
+
+cdef int64_t USED_LATELY = <int64_t>1 << 62        # added to the number of a file that was
+
+cdef extern from *:
+    """
+    #include <algorithm>
+    #include <vector>
+    static inline void ascend(std::vector<int64_t>& numbers) { std::sort(numbers.begin(), numbers.end()); }
+    """
+    void ascend(vector[int64_t]& numbers) noexcept nogil
+
+# Every set of the process, whose descriptors they share. Never freed: threads may outlive the interpreter.
+cdef struct Sets:
+    vector[LogSet*] all
+
+cdef Sets* sets = made[Sets]()
+cdef pthread_mutex_t sets_lock
+pthread_mutex_init(&sets_lock, NULL)
+
+
+cdef void forget_set(LogSet* gone) noexcept nogil:
+    cdef size_t i
+    pthread_mutex_lock(&sets_lock)
+    for i in range(sets.all.size()):
+        if sets.all[i] == gone:
+            sets.all.erase(sets.all.begin() + i)
+            break
+    pthread_mutex_unlock(&sets_lock)
+
+
+cdef inline int64_t age_of(const Segment* s) noexcept nogil:
+    return s.opened + (USED_LATELY if s.touched else 0)
+
+
+cdef int32_t look_at_files(LogSet* logs, int64_t until, vector[int64_t]* ages, bint* busy) noexcept nogil:
+    """With `ages`: adds the ages of files that may be closed. Without: closes those up to `until`, and of the others
+    nobody counts as used any more. Partitions that somebody works with are passed over: `busy`. How many were closed.
+    """
+    cdef PartitionLog* p
+    cdef Segment* s
+    cdef size_t i, j
+    cdef int32_t closed = 0
+    if pthread_rwlock_tryrdlock(&logs.lock) != 0:
+        busy[0] = True
+        return 0
+    one = logs.by_name.begin()
+    while one != logs.by_name.end():
+        for i in range(at(one).second.size()):
+            p = at(one).second[i]
+            if pthread_mutex_trylock(&p.lock) != 0:
+                busy[0] = True
+                continue
+            for j in range(p.log.segments.size()):
+                s = p.log.segments[j]
+                if s.fd < 0 or atomic_load32(&s.refs) != 1:
+                    continue
+                if ages != NULL:
+                    ages.push_back(age_of(s))
+                elif age_of(s) > until:
+                    s.touched = False
+                else:
+                    closed += segment_close_file(s)
+            pthread_mutex_unlock(&p.lock)
+        step(one)
+    pthread_rwlock_unlock(&logs.lock)
+    return closed
+
+
+cdef int32_t close_files() noexcept nogil:
+    """Closes files of logs that weren't used lately, the oldest first; see descriptors.pxd."""
+    cdef vector[int64_t] ages
+    cdef size_t i, n
+    cdef int32_t closed = 0
+    cdef bint busy = False
+    if pthread_mutex_trylock(&sets_lock) != 0:
+        return FILES_BUSY
+    for i in range(sets.all.size()):
+        look_at_files(sets.all[i], 0, &ages, &busy)
+    if not ages.empty():
+        ascend(ages)
+        n = min(max(ages.size() // CLOSED_PART, <size_t>CLOSED_LEAST), ages.size())
+        for i in range(sets.all.size()):
+            closed += look_at_files(sets.all[i], ages[n - 1], NULL, &busy)
+    pthread_mutex_unlock(&sets_lock)
+    return FILES_BUSY if closed == 0 and busy else closed
+
+
+set_close_files(close_files)
+
+
+# --- finding -------------------------------------------------------------------------------------------------------
+
+cdef class LogSetOwner:
+    """Keeps a LogSet for as long as it lives; `Logs` of logmanager.pyx is one."""
+
+    def __cinit__(self):
+        self.set = made[LogSet]()
+        pthread_rwlock_init(&self.set.lock, NULL)
+        with nogil:
+            pthread_mutex_lock(&sets_lock)
+            sets.all.push_back(self.set)
+            pthread_mutex_unlock(&sets_lock)
+
+    def __dealloc__(self):
+        with nogil:
+            forget_set(self.set)
+        pthread_rwlock_destroy(&self.set.lock)
+        dropped[LogSet](self.set)
+
+
+cdef inline uint32_t _key(const void* name, size_t n, int32_t index) noexcept nogil:
+    return crc32c(<uint32_t>index, <const uint8_t*>name, n)
+
+
+cdef Partition* partition_find(LogSet* logs, const char* topic, size_t n, int32_t index) noexcept nogil:
+    cdef PartitionLog* p = NULL
+    cdef size_t i
+    pthread_rwlock_rdlock(&logs.lock)
+    found = logs.by_name.find(_key(topic, n, index))
+    if found != logs.by_name.end():
+        for i in range(at(found).second.size()):
+            p = at(found).second[i]
+            if p.index == index and p.topic.size() == n and memcmp(p.topic.data(), topic, n) == 0:
+                atomic_add32(&p.refs, 1)
+                break
+            p = NULL
+    pthread_rwlock_unlock(&logs.lock)
+    return <Partition*>p
+
+
+cdef Partition* partition_find_id(LogSet* logs, const uint8_t* topic_id16, int32_t index) noexcept nogil:
+    cdef PartitionLog* p = NULL
+    cdef size_t i
+    pthread_rwlock_rdlock(&logs.lock)
+    found = logs.by_id.find(_key(topic_id16, TOPIC_ID_BYTES, index))
+    if found != logs.by_id.end():
+        for i in range(at(found).second.size()):
+            p = at(found).second[i]
+            if p.index == index and memcmp(p.topic_id, topic_id16, TOPIC_ID_BYTES) == 0:
+                atomic_add32(&p.refs, 1)
+                break
+            p = NULL
+    pthread_rwlock_unlock(&logs.lock)
+    return <Partition*>p
+
+
+cdef bint partition_known_id(LogSet* logs, const uint8_t* topic_id16) noexcept nogil:
+    cdef string topic_id
+    cdef bint known
+    topic_id.assign(<const char*>topic_id16, TOPIC_ID_BYTES)
+    pthread_rwlock_rdlock(&logs.lock)
+    known = logs.topic_ids.count(topic_id) != 0
+    pthread_rwlock_unlock(&logs.lock)
+    return known
+
+
+cdef void logset_add(LogSet* logs, Partition* partition, Partition* before) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    pthread_rwlock_wrlock(&logs.lock)
+    if before != NULL:
+        _forget_all(logs, log_of(before))
+    _know(logs, p)
+    pthread_rwlock_unlock(&logs.lock)
+
+
+cdef void _know(LogSet* logs, PartitionLog* p) noexcept nogil:
+    cdef string topic_id
+    topic_id.assign(<const char*>p.topic_id, TOPIC_ID_BYTES)
+    logs.by_name[_key(p.topic.data(), p.topic.size(), p.index)].push_back(p)
+    logs.by_id[_key(p.topic_id, TOPIC_ID_BYTES, p.index)].push_back(p)
+    logs.topic_ids[topic_id] += 1
+
+
+cdef void _forget(unordered_map[uint32_t, vector[PartitionLog*]]& table, uint32_t key, PartitionLog* p) noexcept nogil:
+    cdef size_t i
+    found = table.find(key)
+    if found == table.end():
+        return
+    for i in range(at(found).second.size()):
+        if at(found).second[i] == p:
+            at(found).second.erase(at(found).second.begin() + i)
+            break
+    if at(found).second.empty():
+        table.erase(found)
+
+
+cdef void _forget_all(LogSet* logs, PartitionLog* p) noexcept nogil:
+    cdef string topic_id
+    topic_id.assign(<const char*>p.topic_id, TOPIC_ID_BYTES)
+    _forget(logs.by_name, _key(p.topic.data(), p.topic.size(), p.index), p)
+    _forget(logs.by_id, _key(p.topic_id, TOPIC_ID_BYTES, p.index), p)
+    logs.topic_ids[topic_id] -= 1
+    if logs.topic_ids[topic_id] <= 0:
+        logs.topic_ids.erase(topic_id)
+
+
+cdef void logset_remove(LogSet* logs, Partition* partition) noexcept nogil:
+    pthread_rwlock_wrlock(&logs.lock)
+    _forget_all(logs, log_of(partition))
+    pthread_rwlock_unlock(&logs.lock)
+
+
+cdef bint logset_flushes(LogSet* logs) noexcept nogil:
+    return atomic_load32(&logs.flushing) > 0
+
+
+cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil:
+    atomic_add32(&logs.flushing, change)
+
+
+cdef bint partition_flushes(Partition* partition) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef bint flushes
+    pthread_mutex_lock(&p.lock)
+    flushes = config_flushes(&p.config)
+    pthread_mutex_unlock(&p.lock)
+    return flushes
+
+
+# --- holding -------------------------------------------------------------------------------------------------------
+
+cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil:
+    cdef PartitionLog* p = made[PartitionLog]()
+    p.refs = 1
+    pthread_mutex_init(&p.lock, NULL)
+    pthread_mutex_init(&p.settings, NULL)
+    pthread_mutex_init(&p.upkeep, NULL)
+    pthread_mutex_init(&p.cleaning, NULL)
+    p.topic.assign(topic, n)
+    p.index = index
+    memcpy(p.topic_id, topic_id16, TOPIC_ID_BYTES)
+    return <Partition*>p
+
+
+cdef void partition_retain(Partition* partition) noexcept nogil:
+    atomic_add32(&log_of(partition).refs, 1)
+
+
+cdef void partition_release(Partition* partition) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef size_t i
+    if atomic_add32(&p.refs, -1) != 0:
+        return
+    for i in range(p.log.segments.size()):
+        segment_release(p.log.segments[i])
+    producers_clear(&p.log.producers)
+    pthread_mutex_destroy(&p.lock)
+    pthread_mutex_destroy(&p.settings)
+    pthread_mutex_destroy(&p.upkeep)
+    pthread_mutex_destroy(&p.cleaning)
+    folder_release(p.folder)
+    dropped[PartitionLog](p)
+
+
+cdef const char* partition_topic(Partition* partition, size_t* n) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    n[0] = p.topic.size()
+    return p.topic.c_str()
+
+
+cdef const uint8_t* partition_topic_id(Partition* partition) noexcept nogil:
+    return log_of(partition).topic_id
+
+
+cdef int32_t partition_index(Partition* partition) noexcept nogil:
+    return log_of(partition).index
+
+
+cdef int32_t partition_leader_epoch(Partition* partition) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef int32_t epoch
+    pthread_mutex_lock(&p.lock)
+    epoch = p.leader_epoch
+    pthread_mutex_unlock(&p.lock)
+    return epoch
+
+
+# --- waiting -------------------------------------------------------------------------------------------------------
+
+cdef void set_wake_hook(WakeHook hook) noexcept nogil:
+    global wake_hook
+    wake_hook = hook
+
+
+cdef void wake_reactors(Partition* p, uint64_t reactors) noexcept nogil:
+    if reactors != 0 and wake_hook != NULL:
+        wake_hook(p, reactors)
+
+
+cdef bint partition_watch(Partition* partition, int reactor, int8_t isolation, int64_t known_end) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef bint moved
+    pthread_mutex_lock(&p.lock)
+    moved = p.stopped or is_offline(p) or end_of(p, isolation) > known_end
+    if not moved:
+        if isolation == ISOLATION_COMMITTED:
+            p.waiting_stable |= <uint64_t>1 << reactor
+        else:
+            p.waiting_end |= <uint64_t>1 << reactor
+    pthread_mutex_unlock(&p.lock)
+    return moved
+
+
+cdef void partition_offsets(
+    Partition* partition, int64_t* log_start, int64_t* last_stable, int64_t* high_watermark, int64_t* log_end
+) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    pthread_mutex_lock(&p.lock)
+    log_start[0] = p.log.log_start
+    last_stable[0] = p.last_stable
+    high_watermark[0] = p.high_watermark
+    log_end[0] = p.log.log_end
+    pthread_mutex_unlock(&p.lock)
+
+
+cdef void partition_epoch_end(Partition* partition, int32_t epoch, int32_t* found, int64_t* end_offset) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    pthread_mutex_lock(&p.lock)
+    epochs_end(&p.log.epochs, epoch, p.log.log_end, found, end_offset)
+    pthread_mutex_unlock(&p.lock)

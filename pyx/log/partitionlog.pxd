@@ -1,0 +1,162 @@
+"""What a `Partition` of partition.pxd is inside: for append.pyx, read.pyx, upkeep.pyx, cleaner.pyx and logmanager.pyx.
+
+Locks, in the order in which they may be taken: `cleaning` (one compaction pass at a time), `upkeep` (one flush,
+retention, stop or delete of a partition at a time; held while the disk works), the LogSet's, the partition's `lock`
+(held for checks, one write and the indexes), a segment's.
+"""
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+from penstock.pyx.log.epochs cimport epochs_write
+from penstock.pyx.log.files cimport dropped
+from penstock.pyx.log.logconfig cimport LogConfig
+from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED, Partition
+from penstock.pyx.posix cimport (
+    atomic_add32, atomic_load32, atomic_store32, eventfd_write, pthread_mutex_lock, pthread_mutex_t,
+    pthread_mutex_unlock,
+)
+from penstock.pyx.log.producerstate cimport producers_first_open
+from penstock.pyx.log.logstate cimport LogState
+from penstock.pyx.log.segment cimport DeletedFile, Segment
+
+cdef enum:
+    TOPIC_ID_BYTES = 16
+
+# Kafka's codes that the log gives.
+cdef enum:
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    NOT_LEADER_OR_FOLLOWER = 6
+    RECORD_LIST_TOO_LARGE = 18
+    INVALID_TIMESTAMP = 32
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    KAFKA_STORAGE_ERROR = 56
+    INVALID_RECORD = 87
+
+cdef enum FolderRoom:
+    FOLDER_HAS_ROOM = 0
+    FOLDER_FULL = 1                    # an append found no room; told once, until the control plane sets another value
+    FOLDER_RESERVED = 2                # what room there is is kept for the broker itself: clients are refused
+
+# What the partitions of one log folder (log.dirs) share. Reference counted.
+cdef struct LogFolder:
+    int32_t refs
+    int32_t failed                     # atomic: errno of the first failure, all its partitions are offline; 0 = none
+    int32_t room                       # atomic: FolderRoom
+    int32_t rolled                     # atomic: a segment was sealed and isn't flushed yet
+    int32_t ahead                      # atomic: a segment's file has more than its batches, for appends to come
+    int32_t doubted                    # atomic: a network thread waits for the proof of a segment
+    int news                           # eventfd of the control plane, written when one of them is set; -1 = none
+
+cdef inline void folder_tell(LogFolder* folder) noexcept nogil:
+    if folder.news >= 0:
+        eventfd_write(folder.news, 1)
+
+cdef inline void folder_fail(LogFolder* folder, int error) noexcept nogil:
+    if atomic_load32(&folder.failed) == 0:
+        atomic_store32(&folder.failed, error)
+        folder_tell(folder)
+
+cdef inline void folder_ran_full(LogFolder* folder) noexcept nogil:
+    if atomic_load32(&folder.room) == FOLDER_HAS_ROOM:
+        atomic_store32(&folder.room, FOLDER_FULL)
+        folder_tell(folder)
+
+cdef inline void folder_release(LogFolder* folder) noexcept nogil:
+    if folder != NULL and atomic_add32(&folder.refs, -1) == 0:
+        dropped[LogFolder](folder)
+
+# A partition that isn't open (its log is still being recovered, or its folder is offline) has no folder and no
+# segments; it is `stopped` or `offline` for good, and another takes its place once it can be opened.
+cdef struct PartitionLog:
+    int32_t refs
+    pthread_mutex_t lock
+    # Of `config` alone, so that appenders can begin while another one writes; who changes it holds `lock`, too.
+    pthread_mutex_t settings
+    pthread_mutex_t upkeep
+    pthread_mutex_t cleaning           # held by a compaction pass from its first to its last step
+    int32_t cancelled                  # atomic: a pass has to end, and no other begins
+    string topic
+    int32_t index
+    uint8_t topic_id[TOPIC_ID_BYTES]
+    LogFolder* folder
+    LogConfig config
+    LogState log
+    int32_t leader_epoch
+    int64_t high_watermark
+    int64_t last_stable
+    uint64_t waiting_end               # reactors that wait for the high watermark or log end
+    uint64_t waiting_stable            # reactors that wait for the last stable offset
+    int32_t stopped                    # atomic, as `offline`: set under the lock, but looked at without it, too
+    int32_t offline                    # the disk failed under it: what is in the page cache can't be believed any more
+    int64_t flushed_ms                 # when the active segment was last flushed
+    int64_t log_end_flushed
+    bint epochs_unsynced               # leader-epoch-checkpoint was replaced since it was last synced
+    bint epochs_unwritten              # the newest epoch has no batch yet: it is written with its first one
+    bint changed                       # since it was opened
+    int64_t flush_at_ms                # when a sealed segment is to be flushed; 0: none waits for it
+    int32_t ahead                      # atomic: its active segment's file has more than its batches, or had
+    int32_t doubted                    # atomic: a segment is `doubted`
+    int64_t ahead_end                  # the log end when give_back_idle last looked
+    int64_t roll_jitter_ms             # taken off segment_ms for the segment that is written
+    vector[DeletedFile] trash          # of deleted segments, until file_delete_delay_ms is over; `upkeep` covers it
+
+cdef inline PartitionLog* log_of(Partition* partition) noexcept nogil:
+    return <PartitionLog*>partition
+
+# Before `upkeep` is taken to stop a log for good: nothing writes into its folder any more.
+cdef inline void end_cleaning(PartitionLog* p) noexcept nogil:
+    atomic_store32(&p.cancelled, 1)
+    pthread_mutex_lock(&p.cleaning)
+    pthread_mutex_unlock(&p.cleaning)
+
+# Under the lock: everybody who waits for anything.
+cdef inline uint64_t take_all_waiting(PartitionLog* p) noexcept nogil:
+    cdef uint64_t reactors = p.waiting_end | p.waiting_stable
+    p.waiting_end = 0
+    p.waiting_stable = 0
+    return reactors
+
+cdef inline int64_t end_of(const PartitionLog* p, int8_t isolation) noexcept nogil:
+    if isolation == ISOLATION_COMMITTED:
+        return p.last_stable
+    return p.high_watermark if isolation == ISOLATION_UNCOMMITTED else p.log.log_end
+
+# Under the lock, when the epochs changed. Should the write fail, recovery learns the epochs from the batches again.
+cdef inline int write_epochs(PartitionLog* p, bint sync) noexcept nogil:
+    cdef string path = p.log.folder
+    path.append(b"/leader-epoch-checkpoint")
+    p.epochs_unsynced = not sync
+    p.epochs_unwritten = False
+    return epochs_write(&p.log.epochs, path.c_str(), sync)
+
+# Under the lock: the last stable offset follows from the high watermark, the open transactions and the log start.
+cdef inline void settle_stable(PartitionLog* p) noexcept nogil:
+    p.last_stable = producers_first_open(&p.log.producers, p.high_watermark)
+    if p.last_stable < p.log.log_start:
+        p.last_stable = p.log.log_start
+
+# Under the lock: a segment whose batches have to be asked before it can serve. Whoever can't do that answers
+# NOT_LEADER_OR_FOLLOWER, which clients try again.
+cdef inline void doubt_segment(PartitionLog* p, Segment* s) noexcept nogil:
+    s.proved = False
+    s.doubted = True
+    atomic_store32(&p.doubted, 1)
+
+# Of what a network thread came upon: the control plane has it proved.
+cdef inline void tell_doubt(PartitionLog* p) noexcept nogil:
+    if p.folder != NULL and atomic_load32(&p.folder.doubted) == 0:
+        atomic_store32(&p.folder.doubted, 1)
+        folder_tell(p.folder)
+
+# Whether the disk failed under it, or under another partition of its folder.
+cdef inline bint is_offline(const PartitionLog* p) noexcept nogil:
+    return atomic_load32(&p.offline) or (p.folder != NULL and atomic_load32(&p.folder.failed) != 0)
+
+# The disk can't be believed any more. Under the lock; answers who has to be woken.
+cdef inline uint64_t fail_log(PartitionLog* p, int error) noexcept nogil:
+    atomic_store32(&p.offline, True)
+    if p.folder != NULL:
+        folder_fail(p.folder, error)
+    return take_all_waiting(p)

@@ -1,0 +1,53 @@
+"""What a fetch needs of a log, and the search by time."""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
+from libcpp.vector cimport vector
+from penstock.pyx.log.partition cimport Partition
+
+cdef enum:
+    READ_COLD = -32768                 # no error of Kafka's
+    COLD_READ_BYTES = 16384            # read into memory at once to find a batch
+    SEARCH_INFLATED_MAX_BYTES = 256 << 20      # what a search by time may inflate, should many headers lie
+
+# A range of a segment file. `length` 0 and `fd` -1: nothing there yet. The fd belongs to the segment: never close it.
+cdef struct ReadResult:
+    int fd
+    int64_t position
+    int64_t length
+    int64_t first_offset               # base offset of the batch at `position`; -1 when length is 0
+    int64_t next_offset                # above all offsets in the range: the `to_offset` of partition_aborted
+    int64_t high_watermark
+    int64_t last_stable_offset
+    int64_t log_start_offset
+    int64_t log_end_offset
+    void* segment
+
+cdef struct AbortedTxn:
+    int64_t producer_id
+    int64_t first_offset
+
+# The range that holds `offset` and what follows it in the same segment, at most max_bytes, never past the isolation's
+# end. It starts with the batch that holds `offset` (so records below it may come first) and may end inside a batch when
+# max_bytes cuts it; whole_first_batch: the first batch is whole even if larger than max_bytes.
+# 0 with length 0 at the end; 1 OFFSET_OUT_OF_RANGE; 6 stopped, or a segment is `doubted` (proof.pxd); 56 offline. The
+# offsets in `out` are filled always.
+cdef int16_t partition_read(
+    Partition* p, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
+) noexcept nogil
+# The same for a network thread: READ_COLD instead of a wait for a disk, with a range that has to be read into memory
+# before the next try (and released as any other).
+cdef int16_t partition_read_cached(
+    Partition* p, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
+) noexcept nogil
+cdef void read_release(ReadResult* result) noexcept nogil      # safe twice, and on a result without a segment
+# Aborted transactions that touch [from_offset, to_offset): what a read_committed answer has to list. `out` is
+# appended to. 0, 6 when a segment is `doubted`, 56 when the index could not be read, or 1 when retention has taken the
+# range since it was read: answer that error for the partition, never the records without the list.
+cdef int16_t partition_aborted(
+    Partition* p, int64_t from_offset, int64_t to_offset, vector[AbortedTxn]& out
+) noexcept nogil
+# The first record whose timestamp is at or above the wanted one: WALK_BATCH, WALK_END (none), -INDEX_WRONG when a
+# segment is `doubted` now, or what failed: then `error` says Kafka's code.
+cdef int partition_find_time(
+    Partition* p, int64_t timestamp_ms, int64_t* offset, int64_t* timestamp, int16_t* error
+) noexcept nogil

@@ -1,0 +1,57 @@
+"""Opening a log folder: what is there, what of it can be believed, and what has to be walked again.
+
+After a clean stop everything is believed that agrees with its checks (checks.pxd); only the end of the last segment is
+walked (headers), to find the log end. Index files that disagree, or that can't be right, are built again from the
+batches, and that is said. A segment without checks (Apache Kafka leaves none) isn't proved as yet: proof.pxd.
+After anything else, segments from the one that holds the recovery point on are walked whole: each batch's length,
+header, checksum and offset are checked, and their indexes are rebuilt. What a write that was cut short has left at the
+end (zeros, garbage, half a batch) is cut off; if it isn't zeros, a file beside the segment keeps it (damage.pxd). Bad
+bytes with right batches or segments behind them, or below the recovery point, are no such end: nothing is cut then, and
+the log isn't opened. Nor is one that was never compacted and lacks offsets between two batches or segments. Producer
+states come from the newest valid snapshot at or below the first offset that is walked; the batches between it and there
+are replayed by their headers.
+
+A batch's checksum doesn't cover its base offset and leader epoch. In a log that was never compacted an offset that
+leaves a hole is found all the same; a flipped leader epoch isn't, as in Kafka.
+"""
+
+from libc.stdint cimport int64_t, uint8_t
+from libcpp.string cimport string
+from penstock.pyx.record.batch cimport BatchHeader
+from penstock.pyx.log.damage cimport Damage
+from penstock.pyx.log.logstate cimport LogState
+from penstock.pyx.log.segment cimport Segment
+
+cdef enum:
+    LOG_DAMAGED = 1 << 21              # where else an errno stands: the report's `damage` says what is wrong
+
+cdef struct RecoveryReport:
+    int64_t batches_checked
+    int64_t cut_bytes
+    Damage damage
+    int64_t end_found                  # where right batches end, should that be before the log start
+
+# Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), dense,
+# index_interval_bytes. 0, LOG_DAMAGED or errno. After an error the segments that were made are in the list, for
+# the caller to release.
+cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil
+
+# Walks the headers of the segment in `place` to `end` and fills its indexes anew; what it aborts follows from the
+# producer states at its start: of the newest snapshot, and of the batches of the segments in between. `good`: where
+# right batches end. 0 or errno.
+cdef int recover_indexes(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil
+# Goes on with that for what was appended since.
+cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil
+
+# A batch that is in the log (all its bytes, if it is a control batch) at `position` of the segment, into the
+# producer states; `index`: an aborted transaction also into the segment's index. Append and recovery use the same
+# function, so that what recovery finds is what there was.
+cdef void replay_batch(
+    LogState* log, Segment* s, const BatchHeader* header, const uint8_t* bytes, int64_t position, bint index,
+    int64_t now_ms
+) noexcept nogil
+
+# Path of a snapshot without its suffix.
+cdef string snapshot_stem(const string& folder, int64_t offset) noexcept nogil
+# Removes snapshots that belong to no segment, but for the newest one.
+cdef void remove_stray_snapshots(LogState* log) noexcept nogil

@@ -1,0 +1,749 @@
+"""Opening a log folder: see recovery.pxd."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libcpp.algorithm cimport binary_search, sort
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+from penstock.pyx.record.batch cimport (
+    CHECK_STORED, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
+)
+from penstock.pyx.log.damage cimport find_batch, set_aside
+from penstock.pyx.record.endian cimport get_i32
+from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
+from penstock.pyx.log.files cimport is_full
+from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_view
+from penstock.pyx.log.logstate cimport (
+    NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, LogState, note,
+)
+from penstock.pyx.posix cimport (
+    DIR, closedir, dirent, errno, ftruncate, opendir, readdir, rename, stat, stat_path, strlen, strncmp, unlink,
+)
+from penstock.pyx.log.producerstate cimport (
+    EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open, producers_get,
+    producers_put, producers_read, producers_remove,
+)
+from penstock.pyx.log.room cimport room_is_zeros
+from penstock.pyx.log.segment cimport (
+    CHECKS_AGREE, CHECKS_DISAGREE, WALK_BATCH, WALK_END, LogWalk, Segment, segment_delete, segment_index_abort,
+    segment_index_batch, segment_named_offset, segment_new, segment_open, segment_read_checks, segment_release,
+    segment_reset_indexes, segment_rest, segment_seal, segment_stem, segment_view_indexes, walk_begin, walk_next,
+)
+from penstock.pyx.log.swap cimport swap_recover
+from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
+from penstock.pyx.log.txnindex cimport TXNINDEX_ENTRY
+
+cdef enum:
+    WALK_CHUNK = 1 << 20               # one read of a whole walk
+    HEADER_CHUNK = 1 << 16             # one read of a walk that looks at headers
+    ORIGIN_REPLICA = 2                 # as in partition.pxd: what the log has is taken as it is
+
+# What a walk does beside moving on.
+cdef enum:
+    WALK_CHECKS = 1                    # checksums; cut at the first bad byte
+    WALK_INDEXES = 2                   # rebuild the segment's indexes
+    WALK_PRODUCERS = 4                 # replay into the producer states
+
+
+cdef string snapshot_stem(const string& folder, int64_t offset) noexcept nogil:
+    return segment_stem(folder, offset)
+
+
+cdef bint _ends_with(const char* name, const char* suffix) noexcept nogil:
+    cdef size_t n = strlen(name), m = strlen(suffix)
+    return n >= m and strncmp(name + n - m, suffix, m) == 0
+
+
+# What a partition's folder holds, by the offsets that files are named after, sorted.
+cdef struct Listing:
+    vector[int64_t] bases
+    vector[int64_t] snapshots
+    vector[int64_t] checks
+    vector[string] leftovers           # what a crash has left half done, or retention for later
+    bint swaps                         # there are files that compaction was putting in the place of others
+
+
+# 0 or errno.
+cdef int _list_folder(const string& folder, Listing* out) noexcept nogil:
+    cdef dirent* entry
+    cdef string path
+    cdef DIR* listing = opendir(folder.c_str())
+    if listing == NULL:
+        return errno
+    out.bases.clear()
+    out.snapshots.clear()
+    out.checks.clear()
+    out.leftovers.clear()
+    out.swaps = False
+    while True:
+        entry = readdir(listing)
+        if entry == NULL:
+            break
+        _add_named(entry.d_name, b".log", out.bases)
+        _add_named(entry.d_name, b".snapshot", out.snapshots)
+        _add_named(entry.d_name, b".checks", out.checks)
+        out.swaps = out.swaps or _ends_with(entry.d_name, b".swap")
+        if _ends_with(entry.d_name, b".deleted") or _ends_with(entry.d_name, b".cleaned") or _ends_with(
+            entry.d_name, b".tmp"
+        ):
+            path = folder
+            path.append(b"/")
+            path.append(entry.d_name)
+            out.leftovers.push_back(path)
+    closedir(listing)
+    sort(out.bases.begin(), out.bases.end())
+    sort(out.snapshots.begin(), out.snapshots.end())
+    return 0
+
+
+cdef void _add_named(const char* name, const char* suffix, vector[int64_t]& out) noexcept nogil:
+    cdef int64_t offset = segment_named_offset(name, suffix)
+    if offset >= 0:
+        out.push_back(offset)
+
+
+# The same; and what means nothing any more goes. Checks are such if Kafka has removed their segment.
+cdef int _clear_folder(const string& folder, Listing* out) noexcept nogil:
+    cdef size_t i
+    cdef string path
+    cdef int result = _list_folder(folder, out)
+    for i in range(out.leftovers.size()):
+        unlink(out.leftovers[i].c_str())
+    for i in range(out.checks.size()):
+        if not binary_search(out.bases.begin(), out.bases.end(), out.checks[i]):
+            path = segment_stem(folder, out.checks[i])
+            path.append(b".checks")
+            unlink(path.c_str())
+    return result
+
+
+cdef void replay_batch(
+    LogState* log, Segment* s, const BatchHeader* header, const uint8_t* bytes, int64_t position, bint index,
+    int64_t now_ms
+) noexcept nogil:
+    cdef ProducerEntry e
+    cdef EndedTxn ended
+    cdef int64_t duplicate_of
+    cdef int32_t coordinator_epoch = -1
+    cdef int marker
+    if header.magic < 2 or header.producer_id < 0:
+        return
+    e = producers_get(&log.producers, header.producer_id)
+    if not batch_is_control(header):
+        producer_data(&e, header, ORIGIN_REPLICA, header.base_offset, now_ms, &duplicate_of)
+        producers_put(&log.producers, &e, s.base_offset, position)
+        return
+    marker = batch_marker_type(bytes, header, &coordinator_epoch)
+    if marker < 0:
+        return
+    producer_marker(&e, header, marker == 1, coordinator_epoch, ORIGIN_REPLICA, header.base_offset, now_ms, &ended)
+    producers_put(&log.producers, &e, -1, -1)
+    if index and ended.aborted and ended.first_offset >= 0:
+        segment_index_abort(
+            s, ended.producer_id, ended.first_offset, ended.last_offset,
+            producers_first_open(&log.producers, header.base_offset + 1),
+        )
+
+
+# Walks a segment from `start` (a batch boundary) to the end of its file. Only batches at or past `from_offset` are
+# replayed. 0, or errno; `good` is where the right bytes end, s.next_offset and s.size what was seen.
+cdef int _walk(
+    LogState* log, Segment* s, int64_t start, int64_t end, int64_t from_offset, int what, int64_t now_ms, int64_t* good,
+    RecoveryReport* report
+) noexcept nogil:
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef const uint8_t* bytes
+    cdef int64_t expected = s.base_offset if start == 0 else s.next_offset
+    cdef int result
+    cdef bint checks = (what & WALK_CHECKS) != 0
+    cdef bint dense = checks and log.dense
+    cdef int fd = segment_open(s, False)
+    if fd < 0:
+        return -fd
+    walk_begin(&walk, fd, start, end, WALK_CHUNK if checks else HEADER_CHUNK)
+    while True:
+        good[0] = walk.position
+        result = walk_next(&walk, &header, &bytes, checks)
+        if result < 0:
+            return -result
+        if result != WALK_BATCH:
+            return 0
+        if header.magic >= 2 and (header.base_offset < expected or (dense and header.base_offset > expected)):
+            return 0
+        if batch_last_offset(&header) < expected or batch_last_offset(&header) - s.base_offset > 0x7fffffff:
+            return 0
+        if checks:
+            report.batches_checked += 1
+            if batch_check(bytes, &header, 0, CHECK_STORED) != 0:
+                return 0
+        elif what & WALK_PRODUCERS and batch_is_control(&header):
+            walk.position = good[0]
+            result = walk_next(&walk, &header, &bytes, True)
+            if result != WALK_BATCH:
+                return -result if result < 0 else 0
+        expected = batch_last_offset(&header) + 1
+        if what & WALK_INDEXES:
+            segment_index_batch(s, &header, good[0], log.index_interval_bytes)
+        if checks and header.magic >= 2 and (
+            log.epochs.entries.empty() or log.epochs.entries.back().epoch < header.leader_epoch
+        ):
+            epochs_assign(&log.epochs, header.leader_epoch, header.base_offset)
+        if what & WALK_PRODUCERS and header.base_offset >= from_offset:
+            replay_batch(log, s, &header, bytes, good[0], (what & WALK_INDEXES) != 0, now_ms)
+
+
+# Whether an index file of a segment that wasn't walked can be right: it is there (if it must be) in whole entries,
+# and its last entry lies within the segment. `entries` stay mapped.
+cdef bint _whole_index(
+    Segment* s, IndexFile* f, const char* suffix, size_t entry, bint needed, const uint8_t** entries, size_t* n
+) noexcept nogil:
+    cdef string path = s.stem
+    cdef stat info
+    path.append(suffix)
+    if stat_path(path.c_str(), &info) != 0:
+        n[0] = 0
+        return not needed
+    return index_view(f, path.c_str(), entries, n) == 0 and n[0] % entry == 0
+
+
+# Without checks: whether the index files look right.
+cdef bint _indexes_look_right(Segment* s) noexcept nogil:
+    cdef const uint8_t* entries = NULL
+    cdef size_t n = 0
+    if not _whole_index(s, &s.txnindex, b".txnindex", TXNINDEX_ENTRY, False, &entries, &n):
+        return False
+    s.has_aborts = n > 0
+    if not _whole_index(s, &s.timeindex, b".timeindex", TIMEINDEX_ENTRY, True, &entries, &n):
+        return False
+    # The last entry says the largest timestamp of the segment.
+    if timeindex_last(entries, n, s.base_offset, &s.max_timestamp, &s.max_timestamp_offset):
+        if s.max_timestamp < 0 or s.max_timestamp_offset < s.base_offset:
+            return False
+    elif s.size > 0:
+        return False                   # only logs without timestamps have this; walking those is right, if slow
+    if not _whole_index(s, &s.index, b".index", INDEX_ENTRY, True, &entries, &n):
+        return False
+    if n == 0:
+        return True
+    return get_i32(entries + n - INDEX_ENTRY) >= 0 and 0 < get_i32(entries + n - 4) < s.size
+
+
+# Whether the indexes of a segment that wasn't walked are what they should be. `whole`: their files are read for it;
+# else that is done when they are used.
+cdef bint _believe_indexes(LogState* log, Segment* s, bint whole) noexcept nogil:
+    cdef int found
+    if s.size == 0:
+        return False                   # there is nothing to walk, either
+    found = segment_read_checks(s)
+    if found == CHECKS_AGREE and (not whole or segment_view_indexes(s) != INDEX_WRONG):
+        return True
+    if found != CHECKS_AGREE and found != CHECKS_DISAGREE and _indexes_look_right(s):
+        return True
+    s.proved = False
+    note(log, NOTE_REBUILT, s.base_offset, 0)
+    return False
+
+
+# The offset after the last batch of a sealed segment that should end before `next_base`, from its last index entry on;
+# should that lead elsewhere, from the segment's start. `position`: where batches end. Below 0: -errno.
+cdef int64_t _next_offset(Segment* s, int64_t next_base, int64_t* position) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef const uint8_t* bytes
+    cdef size_t n
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef int result
+    cdef int64_t start = 0, next_offset
+    cdef string path = s.stem
+    cdef int fd = segment_open(s, False)
+    path.append(b".index")
+    if fd < 0:
+        return fd
+    if index_view(&s.index, path.c_str(), &entries, &n) == 0 and n >= INDEX_ENTRY:
+        start = get_i32(entries + n - 4)
+    while True:
+        next_offset = s.base_offset
+        walk_begin(&walk, fd, start, s.size, HEADER_CHUNK)
+        while True:
+            result = walk_next(&walk, &header, &bytes, False)
+            if result != WALK_BATCH:
+                break
+            next_offset = batch_last_offset(&header) + 1
+        position[0] = walk.position
+        if result < 0:
+            return result
+        if start == 0 or next_offset == next_base:
+            return next_offset
+        start = 0
+
+
+cdef int _damaged(RecoveryReport* report, const Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
+    report.damage.base_offset = s.base_offset
+    report.damage.position = position
+    report.damage.first_offset = s.next_offset
+    report.damage.next_offset = next_offset
+    return LOG_DAMAGED
+
+
+# Finds the end of a segment that is believed, from its last index entry on. False: it isn't what its index says.
+cdef bint _find_end(Segment* s) noexcept nogil:
+    cdef const uint8_t* entries
+    cdef size_t n
+    cdef int64_t start = 0, position
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef const uint8_t* bytes
+    cdef int result
+    cdef int64_t expected = s.base_offset
+    cdef bint first = True
+    cdef string path = s.stem
+    cdef int fd = segment_open(s, False)
+    path.append(b".index")
+    if fd < 0 or index_view(&s.index, path.c_str(), &entries, &n) != 0:
+        return False
+    if n >= INDEX_ENTRY:
+        start = get_i32(entries + n - 4)
+        expected = s.base_offset + get_i32(entries + n - INDEX_ENTRY)
+    walk_begin(&walk, fd, start, s.size, HEADER_CHUNK)
+    while True:
+        position = walk.position
+        result = walk_next(&walk, &header, &bytes, False)
+        if result != WALK_BATCH:
+            break
+        if batch_last_offset(&header) < expected or (first and start > 0 and batch_last_offset(&header) != expected):
+            return False
+        if position == 0:
+            s.first_timestamp = header.max_timestamp
+        if header.max_timestamp > s.max_timestamp and header.record_count > 0:
+            s.max_timestamp = header.max_timestamp
+            s.max_timestamp_offset = batch_last_offset(&header)
+        if first and start > 0:
+            s.bytes_since_index = 0
+        s.bytes_since_index += header.size
+        first = False
+        expected = batch_last_offset(&header) + 1
+        s.next_offset = expected
+    return result == WALK_END
+
+
+# The timestamp of the first batch decides when the segment is rolled.
+cdef void _first_timestamp(Segment* s) noexcept nogil:
+    cdef LogWalk walk
+    cdef BatchHeader header
+    cdef const uint8_t* bytes
+    cdef int fd
+    if s.size == 0 or s.first_timestamp >= 0:
+        return
+    fd = segment_open(s, False)
+    if fd < 0:
+        return
+    walk_begin(&walk, fd, 0, s.size, 4096)
+    if walk_next(&walk, &header, &bytes, False) == WALK_BATCH:
+        s.first_timestamp = header.max_timestamp
+
+
+# The base offset of the first segment after that in `place` that has any bytes; -1: there is none.
+cdef int64_t _following(const LogState* log, size_t place) noexcept nogil:
+    cdef size_t i
+    for i in range(place + 1, log.segments.size()):
+        if log.segments[i].size > 0:
+            return log.segments[i].base_offset
+    return -1
+
+
+# Whether what follows the right bytes of a segment needn't be right: the kernel writes pages in an order of its own, so
+# that a power cut leaves holes with whole batches behind them. A kill leaves none.
+cdef inline bint _may_have_holes(const LogState* log, const Segment* s) noexcept nogil:
+    return log.power_cut and s.next_offset >= log.recovery_point
+
+
+# Whether what lies behind the right bytes of a segment is what a write that was cut short leaves: then it may go. 0,
+# LOG_DAMAGED or errno; `room`: it is room ahead and nothing else.
+cdef int _judge_end(
+    LogState* log, size_t place, int64_t good, int64_t end, bint* room, RecoveryReport* report
+) noexcept nogil:
+    cdef Segment* s = log.segments[place]
+    cdef BatchHeader header
+    cdef int64_t following = _following(log, place), found
+    cdef int result, fd = -1
+    room[0] = False
+    if good < end:
+        fd = segment_open(s, False)
+        if fd < 0:
+            return -fd
+        result = room_is_zeros(fd, good, end)
+        if result < 0:
+            return -result
+        room[0] = result
+    if _may_have_holes(log, s):
+        return 0
+    if following >= 0 and log.dense and following > log.log_start:
+        return _damaged(report, s, good, following) if s.next_offset < following else 0
+    if good == end or room[0]:
+        return 0
+    result = find_batch(fd, good, end, s.next_offset, s.base_offset + 0x7fffffff, &header, &found)
+    if result == WALK_BATCH:
+        return _damaged(report, s, good, header.base_offset)
+    if result < 0:
+        return -result
+    if following >= 0 or s.next_offset < log.recovery_point or result != WALK_END:
+        return _damaged(report, s, good, following)
+    return 0
+
+
+cdef int _cut(
+    LogState* log, Segment* s, int64_t good, int64_t end, bint room, RecoveryReport* report
+) noexcept nogil:
+    cdef int fd, result
+    cdef bint kept = False
+    cdef string path = s.stem
+    s.size = good
+    if good == end:
+        return 0
+    fd = segment_open(s, False)
+    if fd < 0:
+        return -fd
+    path.append(b".log")
+    if not room:
+        # A full disk doesn't keep the log from being opened: that nobody was told of what is cut is known.
+        result = set_aside(fd, path, good, end, &kept)
+        if result != 0 and not is_full(result):
+            return result
+    if ftruncate(fd, good) != 0:
+        return errno
+    if not room:
+        report.cut_bytes += end - good
+    if kept:
+        note(log, NOTE_CUT, s.base_offset, good)
+    return 0
+
+
+# Walks a whole segment that isn't believed. 0, LOG_DAMAGED or errno.
+cdef int _rebuild(
+    LogState* log, size_t place, int64_t from_offset, int64_t now_ms, bint* was_cut, RecoveryReport* report
+) noexcept nogil:
+    cdef Segment* s = log.segments[place]
+    cdef int64_t following
+    cdef bint room = False
+    cdef int64_t good = 0
+    cdef int64_t end = s.size
+    cdef int result
+    segment_reset_indexes(s)
+    s.size = 0
+    result = _walk(
+        log, s, 0, end, from_offset, WALK_CHECKS | WALK_INDEXES | WALK_PRODUCERS, now_ms, &good, report
+    )
+    if result != 0:
+        s.size = end
+        return result
+    result = _judge_end(log, place, good, end, &room, report)
+    if result != 0:
+        return result
+    following = _following(log, place)
+    was_cut[0] = good != end and following < 0
+    if _may_have_holes(log, s):
+        was_cut[0] = good != end or (log.dense and following > s.next_offset)
+    return _cut(log, s, good, end, room, report)
+
+
+# Segments after a cut have nothing, or their first offset lies within the one before: what they have is set aside.
+cdef int _drop_from(LogState* log, size_t first, RecoveryReport* report) noexcept nogil:
+    cdef Segment* s
+    cdef int result = 0, error
+    cdef string path, aside
+    while log.segments.size() > first:
+        s = log.segments.back()
+        log.segments.pop_back()
+        report.cut_bytes += s.size
+        path = s.stem
+        path.append(b".log")
+        aside = path
+        aside.append(b".cut-0")
+        if s.size > 0 and rename(path.c_str(), aside.c_str()) == 0:
+            note(log, NOTE_CUT, s.base_offset, 0)
+        error = segment_delete(s)
+        segment_release(s)
+        if error != 0:
+            result = error
+    return result
+
+
+# The newest valid snapshot at or below `most` into the producer states; the offset from which batches must be replayed.
+cdef int64_t _load_snapshot(LogState* log, vector[int64_t]& snapshots, int64_t most, int64_t now_ms) noexcept nogil:
+    cdef size_t i = snapshots.size()
+    while i > 0:
+        i -= 1
+        if snapshots[i] > most:
+            continue
+        if producers_read(&log.producers, snapshot_stem(log.folder, snapshots[i]), now_ms):
+            return snapshots[i]
+        note(log, NOTE_SNAPSHOT, snapshots[i], 0)
+        producers_remove(snapshot_stem(log.folder, snapshots[i]))
+        snapshots.erase(snapshots.begin() + i)
+    producers_clear(&log.producers)
+    return 0
+
+
+cdef int _make_segments(LogState* log, const vector[int64_t]& bases, int64_t now_ms) noexcept nogil:
+    cdef size_t i
+    cdef Segment* s
+    cdef stat info
+    cdef string path
+    for i in range(bases.size()):
+        s = segment_new(log.folder, bases[i], now_ms)
+        log.segments.push_back(s)
+        path = s.stem
+        path.append(b".log")
+        if stat_path(path.c_str(), &info) != 0:
+            return errno
+        s.size = info.st_size
+        s.created_ms = <int64_t>info.st_mtime * 1000
+        s.sealed = i + 1 < bases.size()
+        s.next_offset = bases[i + 1] if s.sealed else bases[i]
+    return 0
+
+
+# Replays by headers what lies between the snapshot and the first segment that is walked whole.
+cdef int _replay_between(LogState* log, int64_t from_offset, size_t count, int64_t now_ms) noexcept nogil:
+    cdef size_t i
+    cdef Segment* s
+    cdef int64_t good
+    cdef RecoveryReport unused
+    cdef int result
+    for i in range(count):
+        s = log.segments[i]
+        if s.next_offset <= from_offset:
+            continue
+        result = _walk(log, s, 0, s.size, from_offset, WALK_PRODUCERS, now_ms, &good, &unused)
+        if result != 0:
+            return result
+    return 0
+
+
+cdef int _recover_indexes(
+    LogState* log, vector[int64_t]& snapshots, size_t place, int64_t end, int64_t now_ms, int64_t* good
+) noexcept nogil:
+    cdef int64_t from_offset = _load_snapshot(log, snapshots, log.segments[place].base_offset, now_ms)
+    cdef int result = _replay_between(log, from_offset, place, now_ms)
+    if result != 0:
+        return result
+    segment_reset_indexes(log.segments[place])
+    return recover_more(log, place, end, now_ms, good)
+
+
+cdef int recover_indexes(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil:
+    cdef Listing listing
+    cdef int result = _list_folder(log.folder, &listing)
+    log.segments[place].size = 0
+    return result if result != 0 else _recover_indexes(log, listing.snapshots, place, end, now_ms, good)
+
+
+cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil:
+    cdef RecoveryReport unused
+    cdef Segment* s = log.segments[place]
+    return _walk(log, s, s.size, end, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, good, &unused)
+
+
+# Whether a segment that is believed ends where the next one begins. 0, LOG_DAMAGED or errno.
+cdef int _judge_border(LogState* log, size_t place, RecoveryReport* report) noexcept nogil:
+    cdef Segment* s = log.segments[place]
+    cdef int64_t next_base, next_offset = s.next_offset, position = s.size
+    if place + 1 == log.segments.size():
+        return 0
+    next_base = log.segments[place + 1].base_offset
+    s.next_offset = next_base          # reads go on here
+    if not log.dense or next_base <= log.log_start:
+        return 0
+    if not s.checked and not s.walked and s.size > 0:
+        next_offset = _next_offset(s, next_base, &position)
+        s.touched = False
+        segment_rest(s)                # thousands of them may be looked at
+    if next_offset < 0:
+        return <int>-next_offset
+    if next_offset >= next_base:
+        return 0
+    s.next_offset = next_offset
+    return _damaged(report, s, position, next_base)
+
+
+# The same for one whose headers were walked, up to `good`.
+cdef int _judge_walked(LogState* log, size_t place, int64_t good, RecoveryReport* report) noexcept nogil:
+    cdef Segment* s = log.segments[place]
+    cdef int64_t next_base
+    if not log.dense or place + 1 == log.segments.size():
+        return 0
+    next_base = log.segments[place + 1].base_offset
+    if next_base <= log.log_start or s.next_offset >= next_base:
+        return 0
+    return _damaged(report, s, good, next_base)
+
+
+# Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
+# headers. 0, LOG_DAMAGED or errno.
+cdef int _believe(
+    LogState* log, vector[int64_t]& snapshots, size_t count, int64_t now_ms, RecoveryReport* report
+) noexcept nogil:
+    cdef size_t i
+    cdef Segment* s
+    cdef int64_t good = 0
+    cdef int64_t end
+    cdef int result
+    for i in range(count):
+        s = log.segments[i]
+        if _believe_indexes(log, s, False):
+            result = _judge_border(log, i, report)
+            if result != 0:
+                return result
+            continue
+        end = s.size
+        s.size = 0
+        result = _recover_indexes(log, snapshots, i, end, now_ms, &good)
+        s.size = end
+        if result == 0:
+            result = _judge_walked(log, i, good, report)
+        if result != 0:
+            return result
+        s.next_offset = log.segments[i + 1].base_offset if i + 1 < log.segments.size() else s.next_offset
+        segment_seal(s)
+        s.walked = True
+        if good != end:
+            s.proved = False
+            s.unprovable = True
+            note(log, NOTE_UNREADABLE, s.base_offset, good)
+    return 0
+
+
+# Walks the segments from `first` on. 0 or errno.
+cdef int _walk_rest(
+    LogState* log, size_t first, int64_t from_offset, int64_t now_ms, RecoveryReport* report
+) noexcept nogil:
+    cdef size_t i = first
+    cdef Segment* s
+    cdef bint was_cut = False
+    cdef int result
+    while i < log.segments.size():
+        s = log.segments[i]
+        if was_cut or (i > 0 and s.base_offset < log.segments[i - 1].next_offset):
+            return _drop_from(log, i, report)
+        if i > 0:
+            log.segments[i - 1].next_offset = s.base_offset    # reads go on here, should records be missing between
+        result = _rebuild(log, i, from_offset, now_ms, &was_cut, report)
+        if result != 0:
+            return result
+        if i + 1 < log.segments.size():
+            segment_seal(s)
+        i += 1
+    return 0
+
+
+# Where the walk begins: the segment that holds the recovery point. All of them count as believed after a clean stop.
+cdef size_t _first_to_walk(LogState* log, bint clean) noexcept nogil:
+    cdef size_t i = log.segments.size()
+    if clean:
+        return i
+    while i > 0 and log.segments[i - 1].base_offset > log.recovery_point:
+        i -= 1
+    return i - 1 if i > 0 else 0
+
+
+# The log's ends, once its segments are known; an empty folder gets its first segment.
+cdef int _settle(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
+    cdef Segment* s
+    cdef int fd
+    if not log.segments.empty() and log.segments.back().next_offset < log.log_start:
+        # What was kept lies wholly below the log start: nothing of it may be read again.
+        while not log.segments.empty():
+            s = log.segments.back()
+            log.segments.pop_back()
+            segment_delete(s)
+            segment_release(s)
+        producers_clear(&log.producers)
+    if log.segments.empty():
+        s = segment_new(log.folder, log.log_start, now_ms)
+        log.segments.push_back(s)
+        segment_reset_indexes(s)
+        fd = segment_open(s, True)
+        if fd < 0:
+            return -fd
+    s = log.segments.back()
+    s.sealed = False
+    log.log_end = s.next_offset
+    if log.log_start < log.segments.front().base_offset:
+        log.log_start = log.segments.front().base_offset
+    if believed:
+        log.recovery_point = log.log_end
+    elif log.recovery_point > s.base_offset:
+        log.recovery_point = s.base_offset     # what was rebuilt of it isn't on disk yet
+    _first_timestamp(s)
+    return 0
+
+
+cdef void _remove_strays(LogState* log, const vector[int64_t]& snapshots) noexcept nogil:
+    cdef size_t i, j
+    cdef bint known
+    for i in range(snapshots.size()):
+        known = i + 1 == snapshots.size() and snapshots[i] <= log.log_end
+        for j in range(log.segments.size()):
+            known = known or log.segments[j].base_offset == snapshots[i]
+        if not known:
+            producers_remove(snapshot_stem(log.folder, snapshots[i]))
+
+
+cdef void remove_stray_snapshots(LogState* log) noexcept nogil:
+    cdef Listing listing
+    if _clear_folder(log.folder, &listing) == 0:
+        _remove_strays(log, listing.snapshots)
+
+
+cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil:
+    cdef Listing listing
+    cdef size_t first, believed
+    cdef int64_t from_offset, most
+    cdef int result
+    cdef bint changed
+    cdef string path = log.folder
+    report.batches_checked = 0
+    report.cut_bytes = 0
+    path.append(b"/leader-epoch-checkpoint")
+    result = _clear_folder(log.folder, &listing)
+    if result == 0 and listing.swaps:
+        result = swap_recover(log.folder)
+        if result == 0:
+            result = _clear_folder(log.folder, &listing)
+    if result == 0:
+        result = epochs_read(&log.epochs, path.c_str())
+    if result == 0:
+        result = _make_segments(log, listing.bases, now_ms)
+    if result != 0:
+        return result
+    first = _first_to_walk(log, clean)
+    if clean and not log.segments.empty():
+        # Believing ends where the last segment isn't what its own indexes say: that one is then walked all the same.
+        if not _believe_indexes(log, log.segments.back(), True) or not _find_end(log.segments.back()):
+            first -= 1
+    believed = first
+    if believed > 0 and believed == log.segments.size():
+        believed -= 1                  # it was looked at just now
+    result = _believe(log, listing.snapshots, believed, now_ms, report)
+    if result != 0:
+        return result
+    if first < log.segments.size():
+        most = log.segments[first].base_offset
+    else:
+        most = log.segments.back().next_offset if first > 0 else 0
+    from_offset = _load_snapshot(log, listing.snapshots, most, now_ms)
+    result = _replay_between(log, from_offset, first, now_ms)
+    if result == 0:
+        result = _walk_rest(log, first, from_offset, now_ms, report)
+    report.end_found = log.log_start if log.segments.empty() else log.segments.back().next_offset
+    if result == 0:
+        result = _settle(log, clean and report.batches_checked == 0, now_ms)
+    if result != 0:
+        return result
+    changed = epochs_cut_end(&log.epochs, log.log_end)
+    changed = epochs_cut_start(&log.epochs, log.log_start) or changed
+    if changed or report.batches_checked > 0:
+        # Should there be no room, or this be cut short: the next recovery learns them from the batches again.
+        epochs_write(&log.epochs, path.c_str(), False)
+    _remove_strays(log, listing.snapshots)
+    return 0

@@ -1,0 +1,62 @@
+# What becomes of records between the wire and the log: judged, and only where it must be, rewritten.
+#
+# A batch of magic 2 stays as its producer made it:
+#   - it is opened, and every record looked at: penstock.validate.records is `full` (the default), the topic is
+#     compacted (no record may be without a key), compression.type names another codec, or the largest timestamp is
+#     missing;
+#   - else its header and checksum are looked at.
+# One that was opened is compressed anew if compression.type names another codec, or if its payload is framed as Java
+# reads it, but not every client (several gzip members: librdkafka reads the first and drops the rest).
+# Message sets (magic 0 and 1) keep their magic. Messages that lie plain get offsets in place; a wrapper of magic 1
+# too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed anew, as its messages
+# get absolute offsets (as in Kafka 0.8 to 3.9).
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libcpp.vector cimport vector
+
+from penstock.pyx.record.batch cimport BatchHeader
+from penstock.pyx.log.logconfig cimport LogConfig
+
+cdef enum:
+    INGEST_CLIENT = 0                           # judged wholly
+    INGEST_COORDINATOR = 1                      # this broker's own: control batches allowed, magic 2 only
+    INGEST_REPLICA = 2                          # judged by its leader: checksums and lengths only
+    # A batch that inflates to more than these bytes and as many for each of its own, or to more than `may_inflate`,
+    # is MESSAGE_TOO_LARGE. Only the Java producer fills batches by their compressed size, and splits what is refused.
+    INGEST_INFLATED_MAX_BYTES = 64 << 20
+    INGEST_INFLATED_PER_BYTE = 16
+    REFUSED_MOST = 16                           # records that an answer names; the others are refused all the same
+
+cdef enum ValidateRecords:
+    VALIDATE_NONE = 0                           # header fields: no checksum. Rot is found by readers and recovery
+    VALIDATE_HEADERS = 1                        # and the checksum
+    VALIDATE_FULL = 2                           # and every record
+
+# What is wrong, for the answer. `fault` is a BatchFault, 0 when the error code says it all; `refused` are the
+# numbers of records within the batch, in order.
+cdef struct Refusal:
+    int fault
+    int32_t count
+    int32_t records[REFUSED_MOST]
+
+cdef struct Ingested:
+    uint8_t* records                            # what is to be appended: the caller's bytes or `rebuilt`
+    size_t n
+    vector[BatchHeader] batches                 # of a wrapper: last_offset_delta is right
+    vector[uint8_t] rebuilt
+    vector[uint8_t] inner                       # messages of a wrapper of magic 0 that wait for their offsets
+    int64_t may_inflate                         # bytes, set by the caller; what was inflated is taken off
+    int wrapper_codec
+    int wrapper_level
+    int64_t placed_at                           # the first offset that `rebuilt` was made for; -1: none yet
+    Refusal refusal
+
+# Judges `records` without any lock and prepares them; they may be written to. 0 or Kafka's code:
+#   2 CORRUPT_MESSAGE  10 MESSAGE_TOO_LARGE  18 RECORD_LIST_TOO_LARGE  32 INVALID_TIMESTAMP
+#   56 KAFKA_STORAGE_ERROR (no memory)  76 UNSUPPORTED_COMPRESSION_TYPE  87 INVALID_RECORD
+cdef int16_t ingest(const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms,
+                    Ingested* out) noexcept nogil
+
+# What needs the offset of the first record: wrappers of magic 0 are compressed, and may still turn out too large (10).
+# Called first with the offset that is likely, so that under the partition's lock there is nothing left to do unless
+# somebody else has appended meanwhile.
+cdef int16_t ingest_place(const LogConfig* config, Ingested* out, int64_t offset) noexcept nogil

@@ -1,0 +1,437 @@
+"""Records judged and prepared for the log; see validator.pxd."""
+from libc.stdint cimport INT32_MAX, int8_t
+from libc.string cimport memcpy
+
+from penstock.pyx.record.batch cimport (
+    BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS, BATCH_BAD_TIMESTAMP, BATCH_BAD_TIMESTAMP_TYPE,
+    BATCH_NO_KEY, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CHECK_CLIENT, CHECK_DENSE,
+    CHECK_STORED, CODEC_MASK, INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE,
+    RECORDS_AT, RecordView, RecordsSeen, batch_check, batch_check_header, batch_error_code, batch_is_control,
+    batch_marker_type, batch_parse, batch_set_max_timestamp, batch_write_header, payload_fault, record_create_time,
+    record_read, records_walk,
+)
+from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress, codec_decompress_judged
+from penstock.pyx.record.messageset cimport (
+    Inner, MessageView, message_next, message_set_timestamp, messages_number, wrapper_open, wrapper_write,
+)
+
+cdef enum:
+    RECORD_LIST_TOO_LARGE = 18
+    KAFKA_STORAGE_ERROR = 56
+    SCRATCH_KEPT_BYTES = 4 << 20
+    BATCHES_MOST = 1 << 17                      # in one append: their headers take memory, 88 bytes each
+
+# A network thread inflates one batch after the other into the same memory: asking for it anew each time would cost
+# more than inflating does. What a large batch took is given back.
+cdef extern from *:
+    """
+    #include <vector>
+    #include <stdint.h>
+    static thread_local std::vector<uint8_t> ingest_scratch;
+    static inline std::vector<uint8_t>* scratch_of_thread() { return &ingest_scratch; }
+    static inline void scratch_done(size_t kept) {
+        if (ingest_scratch.capacity() > kept) std::vector<uint8_t>().swap(ingest_scratch);
+    }
+    """
+    vector[uint8_t]* scratch_of_thread() noexcept nogil
+    void scratch_done(size_t kept) noexcept nogil
+
+
+cdef int16_t error_of(int fault) noexcept nogil:
+    # A producer sends again what CORRUPT_MESSAGE refuses, and splits what MESSAGE_TOO_LARGE does: a payload that its
+    # codec can't read comes no better the second time, one that inflates to too much may.
+    if fault == BATCH_OVER_LIMIT:
+        return MESSAGE_TOO_LARGE
+    if fault == BATCH_BAD_PAYLOAD:
+        return INVALID_RECORD
+    return KAFKA_STORAGE_ERROR if fault == BATCH_NO_MEMORY else batch_error_code(fault)
+
+
+cdef inline size_t may_inflate(const Ingested* out, const BatchHeader* header) noexcept nogil:
+    cdef int64_t most = INGEST_INFLATED_MAX_BYTES + header.size * INGEST_INFLATED_PER_BYTE
+    return <size_t>min(max(out.may_inflate, <int64_t>0), most)
+
+
+cdef inline void was_inflated(Ingested* out, const vector[uint8_t]& into, size_t limit, int fault) noexcept nogil:
+    # Of what went wrong only the room that it took says how much work it was.
+    cdef size_t n = into.size() if fault == BATCH_OK else min(into.capacity(), limit)
+    out.may_inflate -= <int64_t>n
+
+
+cdef inline int16_t refuse(Ingested* out, int fault) noexcept nogil:
+    out.refusal.fault = fault
+    return error_of(fault)
+
+
+cdef inline void refuse_record(Ingested* out, int fault, int32_t number) noexcept nogil:
+    # A wrong timestamp outweighs a missing key in the answer, as in Kafka.
+    if out.refusal.fault != BATCH_BAD_TIMESTAMP:
+        out.refusal.fault = fault
+    if out.refusal.count < REFUSED_MOST:
+        out.refusal.records[out.refusal.count] = number
+        out.refusal.count += 1
+
+
+cdef inline bint timestamp_allowed(const LogConfig* config, int64_t timestamp_ms, int64_t now_ms) noexcept nogil:
+    if config.log_append_time or timestamp_ms == -1:
+        return True
+    if timestamp_ms > now_ms:
+        return timestamp_ms - now_ms <= config.timestamp_after_max_ms
+    return timestamp_ms >= now_ms - config.timestamp_before_max_ms
+
+
+cdef inline void look_at_record(const LogConfig* config, int32_t key_length, int64_t timestamp_ms, int32_t number,
+                                int64_t now_ms, Ingested* out) noexcept nogil:
+    if config.cleanup_compact and key_length < 0:
+        refuse_record(out, BATCH_NO_KEY, number)
+    elif not timestamp_allowed(config, timestamp_ms, now_ms):
+        refuse_record(out, BATCH_BAD_TIMESTAMP, number)
+
+
+# --- magic 2 -------------------------------------------------------------------------------------------------------
+
+cdef int look_at_records(const LogConfig* config, const BatchHeader* header, const uint8_t* p, size_t n, int64_t now_ms,
+                         Ingested* out, int64_t* newest) noexcept nogil:
+    cdef const uint8_t* end = p + n
+    cdef RecordsSeen seen
+    cdef RecordView record
+    cdef int32_t i
+    cdef int fault = records_walk(header, p, n, &seen)
+    newest[0] = seen.newest_ms
+    if fault != BATCH_OK or (
+        (not config.cleanup_compact or not seen.keyless)
+        and timestamp_allowed(config, seen.oldest_ms, now_ms) and timestamp_allowed(config, seen.newest_ms, now_ms)
+        and seen.oldest_ms != -1
+    ):
+        return fault
+    # One of them may not be taken (-1, which always may, hides a record that is nearly as old): now they are named.
+    for i in range(header.record_count):
+        p = record_read(p, end, &record)
+        look_at_record(config, record.key_length, record_create_time(header, &record), i, now_ms, out)
+    return out.refusal.fault
+
+
+cdef inline bint copy_behind(Ingested* out, const uint8_t* p, size_t n) noexcept nogil:
+    cdef size_t before = out.rebuilt.size()
+    if not bytes_grow(out.rebuilt, before + n):
+        return False
+    memcpy(out.rebuilt.data() + before, p, n)
+    return True
+
+
+cdef int compress_anew(const LogConfig* config, const uint8_t* records, size_t done, BatchHeader* header, int codec,
+                       const uint8_t* data, size_t n, Ingested* out) noexcept nogil:
+    # The same batch in this codec, behind what was rebuilt or stayed as it was before.
+    cdef int level = config.compression_level if codec == config.compression_codec else -1
+    cdef size_t before, size
+    if out.rebuilt.empty() and done and not copy_behind(out, records, done):
+        return BATCH_NO_MEMORY
+    before = out.rebuilt.size()
+    if not bytes_grow(out.rebuilt, before + RECORDS_AT):
+        return BATCH_NO_MEMORY
+    if codec_compress(codec, level, data, n, out.rebuilt):
+        return BATCH_NO_MEMORY
+    size = out.rebuilt.size() - before
+    if size > INT32_MAX or 0 < config.max_message_bytes < <int64_t>size:
+        return BATCH_TOO_LARGE
+    header.size = <int64_t>size
+    header.attributes = <int16_t>((header.attributes & ~<int>CODEC_MASK) | codec)
+    batch_write_header(out.rebuilt.data() + before, header)
+    return BATCH_OK
+
+
+cdef inline int inflate_batch(const uint8_t* p, const BatchHeader* header, const uint8_t** data, size_t* n,
+                              bint* common, Ingested* out) noexcept nogil:
+    cdef int codec = header.attributes & CODEC_MASK
+    cdef vector[uint8_t]* scratch = scratch_of_thread()
+    cdef size_t limit = may_inflate(out, header)
+    cdef int fault
+    data[0] = p + RECORDS_AT
+    n[0] = <size_t>header.size - RECORDS_AT
+    common[0] = True
+    if codec == 0:
+        return BATCH_OK
+    scratch.clear()
+    fault = payload_fault(codec_decompress_judged(codec, data[0], n[0], limit, scratch[0], common))
+    was_inflated(out, scratch[0], limit, fault)
+    data[0] = scratch.data()
+    n[0] = scratch.size()
+    return fault
+
+
+cdef int open_batch(const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms,
+                    Ingested* out) noexcept nogil:
+    cdef uint8_t* p = records + done
+    cdef int codec = header.attributes & CODEC_MASK
+    cdef int wanted = config.compression_codec if config.compression_codec >= 0 else codec
+    cdef const uint8_t* data
+    cdef size_t n
+    cdef bint common
+    cdef int64_t newest
+    cdef int fault = inflate_batch(p, header, &data, &n, &common, out)
+    if fault == BATCH_OK:
+        fault = look_at_records(config, header, data, n, now_ms, out, &newest)
+    if fault == BATCH_OK and newest != header.max_timestamp:
+        # Old sarama and others leave it out: the log's time index needs the true one. Kafka mends it, too.
+        batch_set_max_timestamp(p, header.size, newest, False)
+        header.max_timestamp = newest
+    if fault == BATCH_OK:
+        if wanted != codec or not common:
+            fault = compress_anew(config, records, done, header, wanted, data, n, out)
+        elif not out.rebuilt.empty() and not copy_behind(out, p, <size_t>header.size):
+            fault = BATCH_NO_MEMORY
+    scratch_done(SCRATCH_KEPT_BYTES)
+    return fault
+
+
+cdef int take_batch(const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms,
+                    Ingested* out) noexcept nogil:
+    """A batch of a client that begins at `done`; once one was rebuilt, all are in `rebuilt`."""
+    cdef int codec = header.attributes & CODEC_MASK
+    # Some clients leave the largest timestamp out, which retention and searches by time go by. And what the header says
+    # of times too far off, the records have to say, whose numbers belong into the answer.
+    cdef bint timed = header.max_timestamp >= header.base_timestamp and (
+        timestamp_allowed(config, header.base_timestamp, now_ms)
+        and timestamp_allowed(config, header.max_timestamp, now_ms)
+    )
+    if config.validate_records == VALIDATE_FULL or config.cleanup_compact or not timed or (
+        config.compression_codec >= 0 and config.compression_codec != codec
+    ):
+        return open_batch(config, records, done, header, now_ms, out)
+    if not out.rebuilt.empty() and not copy_behind(out, records + done, <size_t>header.size):
+        return BATCH_NO_MEMORY
+    return BATCH_OK
+
+
+cdef int judge(const LogConfig* config, const uint8_t* p, const BatchHeader* header, int who) noexcept nogil:
+    cdef int flags = CHECK_STORED
+    cdef int64_t max_bytes = 0                  # our own batches and the leader's have been judged before
+    if who == INGEST_CLIENT:
+        flags = CHECK_CLIENT
+        max_bytes = config.max_message_bytes
+        if config.validate_records == VALIDATE_NONE:
+            return batch_check_header(header, max_bytes, flags)
+    elif who == INGEST_COORDINATOR:
+        flags = CHECK_DENSE                     # offset commits of a transaction have a producer id, but no sequence
+        if header.magic < MAGIC_2:
+            return BATCH_BAD_MAGIC
+        if batch_is_control(header) and (header.producer_id < 0 or batch_marker_type(p, header, NULL) < 0):
+            return BATCH_BAD_RECORDS
+    return batch_check(p, header, max_bytes, flags)
+
+
+cdef int16_t ingest_batches(const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms,
+                            Ingested* out) noexcept nogil:
+    cdef size_t done = 0
+    cdef size_t size
+    cdef BatchHeader header
+    cdef int fault
+    while done < n:
+        fault = batch_parse(records + done, n - done, &header)
+        size = <size_t>header.size
+        if fault == BATCH_OK:
+            fault = judge(config, records + done, &header, who)
+        if fault == BATCH_OK and who == INGEST_CLIENT:
+            fault = take_batch(config, records, done, &header, now_ms, out)
+        if fault == BATCH_OK and out.batches.size() == BATCHES_MOST:
+            fault = BATCH_TOO_LARGE
+        if fault != BATCH_OK:
+            return refuse(out, fault)
+        out.batches.push_back(header)
+        done += size
+    return 0
+
+
+cdef void stamp(Ingested* out, int64_t now_ms) noexcept nogil:
+    """LogAppendTime."""
+    cdef uint8_t* p = out.records
+    cdef BatchHeader* header
+    cdef size_t i
+    for i in range(out.batches.size()):
+        header = &out.batches[i]
+        if header.magic == MAGIC_2 and not batch_is_control(header):
+            batch_set_max_timestamp(p, header.size, now_ms, True)
+            header.max_timestamp = now_ms
+        elif header.magic == 1:
+            message_set_timestamp(p, header.size, now_ms, True)
+            header.max_timestamp = now_ms
+        p += header.size
+
+
+# --- message sets --------------------------------------------------------------------------------------------------
+
+cdef int look_at_messages(const LogConfig* config, const uint8_t* p, size_t n, int8_t magic, int64_t now_ms,
+                          bint each, Ingested* out) noexcept nogil:
+    """Plain messages whose form was looked at before: keys and times, and with `each` a header for each one, as they
+    will lie in the log."""
+    cdef BatchHeader header
+    cdef MessageView message
+    cdef int fault
+    cdef int32_t number = 0
+    while n:
+        fault = message_next(&p, &n, magic, &header, &message)
+        if fault != BATCH_OK:
+            return fault
+        look_at_record(config, message.key_length, message.timestamp, number, now_ms, out)
+        number += 1
+        if each:
+            if 0 < config.max_message_bytes < header.size or number > BATCHES_MOST:
+                return BATCH_TOO_LARGE
+            out.batches.push_back(header)
+    return out.refusal.fault
+
+
+cdef int check_messages(const LogConfig* config, const uint8_t* p, size_t n, int8_t magic,
+                        BatchHeader* first) noexcept nogil:
+    """Each message's form, checksum and size; a wrapper stands alone."""
+    cdef const uint8_t* at = p
+    cdef const uint8_t* before
+    cdef size_t left = n
+    cdef BatchHeader header
+    cdef MessageView message
+    cdef int fault
+    while left:
+        before = at
+        fault = message_next(&at, &left, magic, &header, &message)
+        if fault != BATCH_OK:
+            return fault
+        header.base_offset = 0                  # some clients number their messages and some don't
+        fault = batch_check(before, &header, config.max_message_bytes, CHECK_STORED)
+        if fault != BATCH_OK:
+            return fault
+        if magic == 1 and header.attributes & LOG_APPEND_TIME_BIT:
+            return BATCH_BAD_TIMESTAMP_TYPE
+        if header.attributes & CODEC_MASK and header.size != <int64_t>n:
+            return BATCH_BAD_RECORDS
+        if before == p:
+            first[0] = header
+    return BATCH_OK
+
+
+cdef int wrap(const LogConfig* config, const BatchHeader* like, int codec, int32_t count, int64_t newest,
+              Ingested* out) noexcept nogil:
+    """The messages in `out.inner` as one wrapper: now (magic 1), or when their offsets are known (magic 0)."""
+    cdef BatchHeader header = like[0]
+    cdef int fault
+    out.wrapper_codec = codec
+    out.wrapper_level = config.compression_level if codec == config.compression_codec else -1
+    header.attributes = <int16_t>codec
+    header.last_offset_delta = count - 1
+    header.max_timestamp = newest
+    out.batches.clear()
+    if header.magic == 1:
+        messages_number(out.inner.data(), out.inner.size(), 0)
+        fault = wrapper_write(1, codec, out.wrapper_level, 0, count - 1, newest, out.inner.data(), out.inner.size(),
+                              out.rebuilt)
+        if fault != BATCH_OK:
+            return fault
+        out.inner.clear()
+        header.size = <int64_t>out.rebuilt.size()
+        if 0 < config.max_message_bytes < header.size:
+            return BATCH_TOO_LARGE
+    out.batches.push_back(header)
+    return BATCH_OK
+
+
+cdef int take_wrapper(const LogConfig* config, uint8_t* p, BatchHeader* header, int wanted, int64_t now_ms,
+                      Ingested* out) noexcept nogil:
+    cdef Inner found
+    cdef size_t limit = may_inflate(out, header)
+    cdef int fault = wrapper_open(p, header, limit, True, out.inner, &found)
+    was_inflated(out, out.inner, limit, fault)
+    if fault == BATCH_OK:
+        fault = look_at_messages(config, found.data, found.n, header.magic, now_ms, wanted == 0, out)
+    if fault != BATCH_OK:
+        return fault
+    if wanted == 0:
+        # As plain messages; `batches` has their headers.
+        out.rebuilt.swap(out.inner)
+        out.inner.clear()
+        return BATCH_OK
+    if header.magic == 0 or not found.dense or not found.common or wanted != header.attributes & CODEC_MASK:
+        return wrap(config, header, wanted, found.count, found.max_timestamp, out)
+    if header.max_timestamp != found.max_timestamp:
+        message_set_timestamp(p, header.size, found.max_timestamp, False)
+        header.max_timestamp = found.max_timestamp
+    header.last_offset_delta = found.count - 1
+    out.batches.push_back(header[0])
+    out.inner.clear()
+    return BATCH_OK
+
+
+cdef int take_messages(const LogConfig* config, uint8_t* records, size_t n, BatchHeader* first, int64_t now_ms,
+                       Ingested* out) noexcept nogil:
+    cdef int codec = first.attributes & CODEC_MASK
+    cdef int wanted = codec
+    cdef int64_t newest = -1
+    cdef size_t i
+    cdef int fault
+    if 0 <= config.compression_codec <= MESSAGE_CODEC_MOST:
+        wanted = config.compression_codec       # zstd has no place in a message set: it stays as it came
+    if codec:
+        return take_wrapper(config, records, first, wanted, now_ms, out)
+    fault = look_at_messages(config, records, n, first.magic, now_ms, True, out)
+    if fault != BATCH_OK or wanted == 0:
+        return fault
+    if not bytes_resize(out.inner, n):
+        return BATCH_NO_MEMORY
+    memcpy(out.inner.data(), records, n)
+    for i in range(out.batches.size()):
+        newest = max(newest, out.batches[i].max_timestamp)
+    return wrap(config, first, wanted, <int32_t>out.batches.size(), newest, out)
+
+
+cdef int16_t ingest_place(const LogConfig* config, Ingested* out, int64_t offset) noexcept nogil:
+    cdef BatchHeader* header
+    cdef int fault
+    if out.inner.empty() or out.placed_at == offset:
+        return 0
+    header = &out.batches[0]
+    messages_number(out.inner.data(), out.inner.size(), offset)
+    out.rebuilt.clear()
+    fault = wrapper_write(0, out.wrapper_codec, out.wrapper_level, 0, offset + header.last_offset_delta, -1,
+                          out.inner.data(), out.inner.size(), out.rebuilt)
+    if fault != BATCH_OK:
+        return refuse(out, fault)
+    header.size = <int64_t>out.rebuilt.size()
+    out.records = out.rebuilt.data()
+    out.n = out.rebuilt.size()
+    out.placed_at = offset
+    if 0 < config.max_message_bytes < header.size or header.size > config.segment_bytes:
+        return refuse(out, BATCH_TOO_LARGE)
+    return 0
+
+
+# --- all -----------------------------------------------------------------------------------------------------------
+
+cdef int16_t ingest(const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms,
+                    Ingested* out) noexcept nogil:
+    cdef BatchHeader first
+    cdef int fault
+    cdef int16_t error
+    out.refusal.fault = BATCH_OK
+    out.refusal.count = 0
+    out.placed_at = -1
+    if n == 0:
+        return INVALID_RECORD
+    fault = batch_parse(records, n, &first)
+    if fault != BATCH_OK:
+        return refuse(out, fault)
+    if who == INGEST_CLIENT and first.magic < MAGIC_2:
+        fault = check_messages(config, records, n, first.magic, &first)
+        if fault == BATCH_OK:
+            fault = take_messages(config, records, n, &first, now_ms, out)
+        if fault != BATCH_OK:
+            return refuse(out, fault)
+    else:
+        error = ingest_batches(config, records, n, who, now_ms, out)
+        if error:
+            return error
+    out.records = records if out.rebuilt.empty() else out.rebuilt.data()
+    out.n = n if out.rebuilt.empty() else out.rebuilt.size()
+    if config.log_append_time and who != INGEST_REPLICA:
+        stamp(out, now_ms)
+    # What a coordinator has decided is appended all or none of it, in a segment of its own if no other has room.
+    if who != INGEST_COORDINATOR and <int64_t>out.n > config.segment_bytes:
+        return RECORD_LIST_TOO_LARGE
+    return 0

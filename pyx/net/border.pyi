@@ -1,0 +1,174 @@
+"""The only door between the control plane and the network threads, besides the partition functions.
+
+The network threads serve Produce (3 to 13) and Fetch (0 to 18) by themselves. Every other request, also Produce and Fetch of
+other versions and requests nobody knows, comes out here and is answered, or its connection closed, by its token. Answers
+leave each connection in the order of its requests, whatever the order in which they are given. A token whose connection is
+gone, or that was answered before, is dropped silently (counted as `answers_late`).
+
+Use: make, `listen`, `start`; watch `request_fd`; `take_requests`, `answer` each; `stop`. All functions may be called from any
+thread; none but `stop` waits.
+"""
+
+from typing import NamedTuple
+
+from penstock.pyx.log.logmanager import Logs
+
+class Request(NamedTuple):
+    token: int  # names connection and request; opaque, below 2**64
+    api_key: int
+    api_version: int
+    correlation_id: int
+    frame: bytes  # the whole request with its header, without the size in front; at least 10 bytes
+    peer: str  # "10.0.0.1:4711", "[::1]:4711"
+    listener: str  # as given to `listen`
+    handed_over: bool = False  # a produce for `serve_produce`: a transaction coordinator has to be asked before (KIP-890)
+
+class Closed(NamedTuple):
+    """A connection that was closed for what its peer did, or didn't."""
+
+    reason: str  # closed_memory_short, closed_slow_request, closed_slow_reader or closed_address_limit, as in `counters`
+    peer: str
+    held_bytes: int  # of memory, for a request that hadn't come whole
+
+class Unasked(NamedTuple):
+    """A partition of a produce request whose first batch would begin a transaction there."""
+
+    place: int  # of the partition in the request, from 0, through all topics
+    partition: tuple[str, int]
+    producer_id: int
+    producer_epoch: int
+
+class DataPlane:
+    """The network threads and their listening sockets.
+
+    network_threads: epoll threads, 1 to 64 (num.network.threads). max_request_bytes: larger frames close their connection
+    (socket.request.max.bytes). max_idle_ms: a connection that sent no whole request and took no answer for so long is closed,
+    unless this broker owes it one (connections.max.idle.ms). queued_bytes_max: bounds both the bytes of requests that wait in
+    the control queue and the bytes of frames that have come in part (queued.max.request.bytes); beyond it connections aren't
+    read; at least 1 MiB. fetch_max_bytes: of a whole answer (fetch.max.bytes).
+    logs: what is produced to and fetched from. fetch_sessions: slots of fetch sessions (KIP-227,
+    max.incremental.fetch.session.cache.slots); one that wasn't used for fetch_session_eviction_ms gives way to any other;
+    fetch_sessions_bytes bounds what all of them hold. frame_ms: a request that has begun to come has to be whole within it
+    (and a second more for each 64 KiB), else its connection is closed; take_ms: so is one whose peer takes nothing of its
+    answers for so long. memory_patience_ms: while a connection waits for memory for a request, one that holds some and for
+    so long brought less than would fill it in a minute is closed, the largest first.
+
+    Raises ValueError for a number out of range, OSError when descriptors are short.
+    """
+
+    def __init__(
+        self,
+        *,
+        network_threads: int,
+        node_id: int,
+        max_request_bytes: int,
+        max_idle_ms: int,
+        queued_bytes_max: int,
+        fetch_max_bytes: int,
+        logs: Logs,
+        fetch_sessions: int = 1000,
+        fetch_session_eviction_ms: int = 120_000,
+        fetch_sessions_bytes: int = 64 << 20,
+        frame_ms: int = 60_000,
+        take_ms: int = 300_000,
+        memory_patience_ms: int = 5_000,
+    ) -> None: ...
+    @property
+    def request_fd(self) -> int:
+        """An eventfd, readable while `take_requests` has something. It belongs to the DataPlane: never read or close it."""
+
+    def limit_connections(
+        self,
+        most: int = 2**31 - 1,
+        rate: int = 0,
+        most_of_address: int = 2**31 - 1,
+        of_addresses: dict[str, int] | None = None,
+    ) -> None:
+        """Limits of the whole broker, at any time; connections that are there stay.
+
+        most: connections at once (max.connections). rate: new ones a second, 0 = any (max.connection.creation.rate). Beyond
+        either the next ones wait in the kernel's queue. most_of_address, of_addresses: at once from an address, and what
+        holds for single ones instead (max.connections.per.ip and its overrides); more are closed at once.
+        """
+
+    def listen(
+        self,
+        host: str,
+        port: int,
+        listener: str,
+        *,
+        max_connections: int = 2**31 - 1,
+        rate: int = 0,
+        kept_open: bool = False,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        congestion: str = "",
+    ) -> int:
+        """Bind (port 0: any free one) and answer the real port. Connections are refused until `start`. Raises OSError.
+
+        max_connections, rate: the listener's own limits. kept_open: the whole broker's number doesn't stop it. Socket buffers
+        are the system's for -1, and so is the congestion control for "".
+        """
+
+    def start(self) -> None:
+        """Listen and start the threads. Raises OSError."""
+
+    def take_requests(self) -> list[Request]:
+        """At most 256 requests, oldest first; `request_fd` stays readable while there are more."""
+
+    def answer(self, token: int, frame: bytes | bytearray | memoryview) -> None:
+        """Give the answer to a request: response header and body, without the size in front."""
+
+    def close_connection(self, token: int) -> None:
+        """Close the connection of a request that can't be answered, once the requests before it are answered."""
+
+    def divert(self, api_key: int, on: bool) -> None:
+        """Send the requests of Produce (0) or Fetch (1) to `take_requests` instead of serving them, or no longer."""
+
+    def resume(self, request: Request, *, lose_answer: bool = False) -> None:
+        """Let the network thread serve a diverted request after all, in its turn. Its version must be one that is served.
+
+        lose_answer: a produce is carried out and its connection closed instead of answered.
+        """
+
+    def unverified(self, request: Request) -> tuple[str, list[Unasked]]:
+        """The transactional id of a produce request, and the partitions in which it begins a transaction (KIP-890).
+
+        No partitions (and no id): nobody has to be asked. A malformed request has none; `serve_produce` closes its
+        connection.
+        """
+
+    def flushes(self, request: Request) -> bool:
+        """Whether a handed over produce names a partition that is synced before its answer (flush.messages)."""
+
+    def serve_flushing(self, request: Request) -> bool:
+        """Append a produce request, sync it and answer it, in the calling thread, without the GIL. Slow. Its frame is
+        written to. False, and nothing was done: it begins a transaction, so its coordinator has to be asked first.
+        """
+
+    def serve_produce(self, request: Request, refused: dict[int, int], *, lose_answer: bool = False) -> None:
+        """Append a produce request and answer it. Its frame is written to: nobody may use it any more.
+
+        refused: places of `unverified` -> the error code that the partition is answered with; all others are appended.
+        Appends in the calling thread, without the GIL. lose_answer: the connection is closed instead of answered.
+        """
+
+    def counters(self) -> dict[str, int]:
+        """Sums over the threads since `start`, by name.
+
+        Now: connections, queued_bytes, input_bytes, fetch_sessions, fetch_session_partitions, fetch_session_bytes. Ever:
+        connections_accepted, connections_closed, closed_malformed, closed_idle, closed_slow_request, closed_slow_reader,
+        closed_memory_short, closed_address_limit, accepts_delayed, accepts_without_descriptor, fetch_session_evictions,
+        requests, requests_produce, requests_fetch, requests_control, answers_late, bytes_in, bytes_out, produce_batches,
+        produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked
+        (those that sessions remember aren't), cold_ranges, stalls.
+        """
+
+    def closures(self) -> list[Closed]:
+        """Take what is known of connections that were closed for what their peers did; of many at once the first 256."""
+
+    def stop(self) -> None:
+        """Take nothing new, answer waiting fetches, give waiting control requests 2 s, close everything, join the threads.
+
+        Blocks, so an event loop that still has answers to give calls it in another thread. Safe twice.
+        """

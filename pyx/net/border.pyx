@@ -1,0 +1,483 @@
+"""The border between the planes: requests out to the control plane, answers in. See border.pyi."""
+import socket
+import threading
+from typing import NamedTuple
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
+
+from penstock.pyx.net.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
+from penstock.pyx.net.closures cimport CLOSURES_KEPT, Closure, closures_take
+from penstock.pyx.net.control cimport queue_close
+from penstock.pyx.record.endian cimport get_i16, get_i32
+from penstock.pyx.record.frame cimport (
+    API_VERSION_AT,
+    CORRELATION_AT,
+    Reader,
+    RequestHead,
+    Slice,
+    Writer,
+    read_head,
+    read_string,
+    reader_start,
+    write_i32,
+    write_raw,
+)
+from penstock.pyx.log.partition cimport LogSetOwner, partition_index, partition_topic
+from penstock.pyx.request.fetch cimport FETCH_KEY
+from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
+from penstock.pyx.request.produce cimport (
+    PRODUCE_ANSWERED,
+    PRODUCE_HAND_OVER,
+    PRODUCE_MALFORMED,
+    PRODUCE_SILENT,
+    ProduceResult,
+    ProduceTally,
+    produce_flushes,
+    produce_partitions,
+    produce_serve,
+)
+from penstock.pyx.request.producerequest cimport (
+    PRODUCE_FLEXIBLE_FROM,
+    PRODUCE_KEY,
+    PRODUCE_VERSION_MAX,
+    PRODUCE_VERSION_MIN,
+)
+from penstock.pyx.net.plane cimport (
+    DRAIN_MS,
+    MAIL_ANSWER,
+    MAIL_CLOSE,
+    MAIL_RESUME,
+    MAIL_RESUME_LOSE,
+    REACTORS_MAX,
+    ControlRequest,
+    Counters,
+    Plane,
+)
+from penstock.pyx.net.mailbox cimport on_read, token_post
+from penstock.pyx.net.planes cimport plane_close, plane_listen, plane_open, plane_stop, plane_take
+from penstock.pyx.net.reactor cimport reactor_loop
+from penstock.pyx.request.sessions cimport sessions_free, sessions_new, sessions_rest
+from penstock.pyx.net.coldreader cimport reader_free, reader_loop, reader_new, reader_stop
+from penstock.pyx.request.verification cimport Unverified, find_unverified, unverified_free
+
+cdef enum:
+    TAKE_MAX = 256
+    READER_THREADS = 2
+    INPUT_BYTES_LEAST = 1 << 20
+
+BACKLOG = 1024
+# A peer that has gone without a word is found after about seven minutes.
+KEEPALIVE_IDLE_S = 300
+KEEPALIVE_EVERY_S = 30
+KEEPALIVE_TIMES = 4
+JOIN_S = DRAIN_MS / 1000 + 10
+
+
+class Unasked(NamedTuple):
+    """A partition of a produce that the transaction coordinator has to be asked about; see border.pyi."""
+
+    place: int
+    partition: tuple
+    producer_id: int
+    producer_epoch: int
+
+
+cdef bint _begin(bytes frame, RequestHead* head, Reader* body) noexcept:
+    """The header of a produce; the reader then stands at its body. The records behind it will be written to: the
+    bytes came from `take_requests`, and nobody else has them.
+    """
+    cdef int16_t version
+    reader_start(body, <uint8_t*>PyBytes_AS_STRING(frame), <size_t>PyBytes_GET_SIZE(frame))
+    version = get_i16(body.p + API_VERSION_AT)
+    if not PRODUCE_VERSION_MIN <= version <= PRODUCE_VERSION_MAX:
+        return False
+    read_head(body, version >= PRODUCE_FLEXIBLE_FROM, head)
+    return not body.bad and head.api_key == PRODUCE_KEY
+
+
+class Closed(NamedTuple):
+    """A connection that was closed for what its peer did; see border.pyi."""
+
+    reason: str
+    peer: str
+    held_bytes: int
+
+
+# By closures.pxd's Reason: the counters' names.
+REASONS = ("closed_memory_short", "closed_slow_request", "closed_slow_reader", "closed_address_limit")
+
+
+class Request(NamedTuple):
+    """A request that the control plane has to answer; see border.pyi."""
+
+    token: int
+    api_key: int
+    api_version: int
+    correlation_id: int
+    frame: bytes
+    peer: str
+    listener: str
+    handed_over: bool = False
+
+
+cdef class DataPlane:
+    """The network threads; see border.pyi."""
+
+    cdef Plane plane
+    cdef LogSetOwner _logs                            # owns plane.logs
+    cdef list _bound                                  # (socket, its index) before start, then empty
+    cdef list _listeners                              # names, by index
+    cdef list _reactor_threads
+    cdef list _reader_threads
+    cdef object _stopping                             # a lock
+    cdef bint _started
+    cdef bint _stopped
+
+    def __cinit__(self, *, int network_threads, int node_id, int max_request_bytes, int64_t max_idle_ms,
+                  int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None,
+                  int fetch_sessions=1000, int64_t fetch_session_eviction_ms=120_000,
+                  int64_t fetch_sessions_bytes=64 << 20, int64_t frame_ms=60_000, int64_t take_ms=300_000,
+                  int64_t memory_patience_ms=5_000):
+        memset(&self.plane, 0, sizeof(Plane))
+        self._logs = logs
+        self.plane.logs = logs.set
+        self.plane.queue.fd = -1
+        self._stopped = True                          # until all below worked
+        self._stopping = threading.Lock()
+        self._bound = []
+        self._listeners = []
+        self._reactor_threads = []
+        self._reader_threads = []
+        if not 1 <= network_threads <= REACTORS_MAX:
+            raise ValueError(f"network_threads is {network_threads}, not 1 to {REACTORS_MAX}")
+        if min(max_request_bytes, max_idle_ms, fetch_max_bytes, frame_ms, take_ms, memory_patience_ms) <= 0:
+            raise ValueError("a size or time that must be above 0 is not")
+        self.plane.request_bytes_max = max_request_bytes
+        self.plane.answer_bytes_max = fetch_max_bytes
+        self.plane.idle_ms_max = max_idle_ms
+        self.plane.frame_ms_max = frame_ms
+        self.plane.take_ms_max = take_ms
+        self.plane.input_patience_ms = memory_patience_ms
+        self.plane.input_bytes_max = max(queued_bytes_max, <int64_t>INPUT_BYTES_LEAST)
+        self.plane.queue.bytes_max = self.plane.input_bytes_max
+        self.plane.readers = reader_new(on_read)
+        self.plane.sessions = sessions_new(fetch_sessions, fetch_session_eviction_ms, fetch_sessions_bytes)
+        self.plane.admission = admission_new()
+        if self.plane.readers == NULL or self.plane.sessions == NULL or self.plane.admission == NULL:
+            raise MemoryError
+        if not plane_open(&self.plane, network_threads):
+            plane_close(&self.plane)
+            raise OSError("cannot make the network threads' epoll and event descriptors")
+        self._stopped = False
+
+    def __dealloc__(self):
+        # Running threads hold a reference, so none runs here.
+        if not self._stopped:
+            plane_close(&self.plane)
+        if self.plane.queue.fd >= 0:
+            queue_close(&self.plane.queue)
+        if self.plane.readers != NULL:
+            reader_free(self.plane.readers)
+        if self.plane.sessions != NULL:
+            sessions_free(self.plane.sessions)
+        if self.plane.admission != NULL:
+            admission_free(self.plane.admission)
+
+    @property
+    def request_fd(self) -> int:
+        return self.plane.queue.fd
+
+    def limit_connections(
+        self, int most=INT32_MAX, int rate=0, int most_of_address=INT32_MAX, of_addresses: dict | None = None
+    ) -> None:
+        cdef unordered_map[string, int32_t] own
+        for address, limit in (of_addresses or {}).items():
+            # As the network threads write addresses.
+            text = f"[{address}]" if ":" in address else address
+            own[<string>text.encode("ascii")] = <int32_t>limit
+        admission_limit(self.plane.admission, most, rate, most_of_address, own)
+
+    def listen(self, host: str, port: int, listener: str, *, int max_connections=INT32_MAX, int rate=0,
+               bint kept_open=False, int send_buffer_bytes=-1, int receive_buffer_bytes=-1,
+               congestion: str = "") -> int:
+        cdef Listener* limits = &self.plane.admission.listeners[len(self._listeners)]
+        if self._started or self._stopped:
+            raise RuntimeError("listen comes before start")
+        if len(self._listeners) == LISTENERS_MAX:
+            raise ValueError(f"more than {LISTENERS_MAX} listeners")
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit these.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TIMES)
+            if send_buffer_bytes >= 0:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+            if receive_buffer_bytes >= 0:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+            if congestion:
+                bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+            bound.bind(address)
+            bound.setblocking(False)
+        except OSError:
+            bound.close()
+            raise
+        self._bound.append(bound)
+        self._listeners.append(listener)
+        limits.connections_max = max_connections
+        limits.rate.per_second = rate
+        limits.kept_open = kept_open
+        return bound.getsockname()[1]
+
+    def start(self) -> None:
+        if self._started or self._stopped:
+            raise RuntimeError("start comes once")
+        self._started = True
+        cdef int fd
+        for bound in self._bound:
+            bound.listen(BACKLOG)
+            fd = bound.detach()
+            if not plane_listen(&self.plane, fd):
+                close(fd)
+                raise OSError("cannot watch the listening socket")
+        self._bound = []
+        for i in range(READER_THREADS):
+            self._reader_threads.append(
+                threading.Thread(target=self._read, name=f"reader-{i}", daemon=True)
+            )
+        for i in range(self.plane.reactor_count):
+            self._reactor_threads.append(
+                threading.Thread(target=self._serve, args=(i,), name=f"network-{i}", daemon=True)
+            )
+        for thread in self._reader_threads + self._reactor_threads:
+            thread.start()
+
+    def _serve(self, int index):
+        with nogil:
+            reactor_loop(self.plane.reactors[index])
+
+    def _read(self):
+        with nogil:
+            reader_loop(self.plane.readers)
+
+    def take_requests(self) -> list:
+        cdef ControlRequest* request
+        cdef ControlRequest* after
+        cdef list taken = []
+        if self._stopped:
+            return taken
+        request = plane_take(&self.plane, TAKE_MAX)
+        while request != NULL:
+            after = request.next
+            taken.append(
+                Request(
+                    request.token,
+                    get_i16(request.frame),
+                    get_i16(request.frame + API_VERSION_AT),
+                    get_i32(request.frame + CORRELATION_AT),
+                    PyBytes_FromStringAndSize(<char*>request.frame, request.n),
+                    (<bytes>request.peer).decode("ascii"),
+                    self._listeners[request.listener],
+                    request.handed_over,
+                )
+            )
+            free(request)
+            request = after
+        return taken
+
+    def answer(self, uint64_t token, frame) -> None:
+        cdef Writer writer
+        cdef Py_buffer view
+        memset(&writer, 0, sizeof(Writer))
+        PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+        write_i32(&writer, <int32_t>view.len)
+        write_raw(&writer, view.buf, <size_t>view.len)
+        PyBuffer_Release(&view)
+        if writer.failed:
+            free(writer.p)
+            raise MemoryError
+        token_post(&self.plane, token, MAIL_ANSWER, &writer)
+
+    def close_connection(self, uint64_t token) -> None:
+        cdef Writer nothing
+        memset(&nothing, 0, sizeof(Writer))
+        token_post(&self.plane, token, MAIL_CLOSE, &nothing)
+
+    def divert(self, int api_key, bint on) -> None:
+        if api_key not in (PRODUCE_KEY, FETCH_KEY):
+            raise ValueError("only Produce (0) and Fetch (1) can be diverted")
+        with self._stopping:
+            bits = atomic_load32(&self.plane.diverted)
+            atomic_store32(&self.plane.diverted, bits | 1 << api_key if on else bits & ~(1 << api_key))
+
+    def resume(self, request, *, bint lose_answer=False) -> None:
+        cdef Writer writer
+        cdef bytes frame = request.frame
+        memset(&writer, 0, sizeof(Writer))
+        if request.api_key not in (PRODUCE_KEY, FETCH_KEY):
+            raise ValueError("only Produce (0) and Fetch (1) are served by the network threads")
+        write_raw(&writer, PyBytes_AS_STRING(frame), <size_t>PyBytes_GET_SIZE(frame))
+        if writer.failed:
+            free(writer.p)
+            raise MemoryError
+        token_post(&self.plane, request.token, MAIL_RESUME_LOSE if lose_answer else MAIL_RESUME, &writer)
+
+    def unverified(self, request) -> tuple:
+        cdef bytes frame = request.frame
+        cdef vector[Unverified] found
+        cdef RequestHead head
+        cdef Reader body
+        cdef Slice transactional_id
+        cdef const char* name
+        cdef size_t i, n
+        cdef list asked = []
+        if not _begin(frame, &head, &body):
+            return "", asked
+        with nogil:
+            find_unverified(self.plane.logs, &head, body, &found)
+        if found.empty():
+            return "", asked
+        transactional_id = read_string(&body, head.api_version >= PRODUCE_FLEXIBLE_FROM, True)
+        for i in range(found.size()):
+            name = partition_topic(found[i].partition, &n)
+            asked.append(
+                Unasked(
+                    found[i].place,
+                    (name[:n].decode(), partition_index(found[i].partition)),
+                    found[i].producer_id,
+                    found[i].producer_epoch,
+                )
+            )
+        unverified_free(found)
+        return (<char*>transactional_id.p)[:transactional_id.n].decode(errors="replace"), asked
+
+    def flushes(self, request) -> bool:
+        cdef bytes frame = request.frame
+        cdef RequestHead head
+        cdef Reader body
+        cdef bint flushes
+        if not _begin(frame, &head, &body):
+            return False
+        with nogil:
+            flushes = produce_flushes(self.plane.logs, &head, body)
+        return flushes
+
+    def serve_flushing(self, request) -> bool:
+        cdef bytes frame = request.frame
+        cdef RequestHead head
+        cdef Reader body
+        cdef Writer writer
+        cdef ProduceTally tally
+        cdef ProduceResult result
+        memset(&writer, 0, sizeof(Writer))
+        memset(&tally, 0, sizeof(ProduceTally))
+        if not _begin(frame, &head, &body):
+            return False
+        with nogil:
+            result = produce_serve(self.plane.logs, &head, body, &writer, &tally, NULL)
+        if result == PRODUCE_HAND_OVER:
+            free(writer.p)
+            return False
+        self.plane.produced.batches += tally.batches
+        self.plane.produced.bytes += tally.bytes
+        self.plane.produced.errors += tally.errors
+        if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
+            free(writer.p)
+            memset(&writer, 0, sizeof(Writer))
+            token_post(&self.plane, request.token, MAIL_CLOSE, &writer)
+        else:
+            token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
+        return True
+
+    def serve_produce(self, request, dict refused, *, bint lose_answer=False) -> None:
+        cdef bytes frame = request.frame
+        cdef vector[int16_t] verdicts
+        cdef RequestHead head
+        cdef Reader body
+        cdef Writer writer
+        cdef int64_t partitions = -1
+        cdef ProduceResult result = PRODUCE_MALFORMED
+        memset(&writer, 0, sizeof(Writer))
+        if _begin(frame, &head, &body):
+            partitions = produce_partitions(&head, body)
+        if partitions >= 0:
+            verdicts.resize(<size_t>partitions + 1)   # never empty: its address tells that somebody was asked
+            for place, error in refused.items():
+                if not 0 <= place < partitions:
+                    free(writer.p)
+                    raise ValueError(f"the request has no partition {place}")
+                verdicts[<size_t>place] = error
+            with nogil:
+                result = produce_serve(self.plane.logs, &head, body, &writer, &self.plane.produced, verdicts.data())
+        if (result == PRODUCE_ANSWERED or result == PRODUCE_SILENT) and not lose_answer:
+            token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
+            return
+        free(writer.p)
+        memset(&writer, 0, sizeof(Writer))
+        token_post(&self.plane, request.token, MAIL_CLOSE, &writer)
+
+    def counters(self) -> dict:
+        cdef Counters total
+        cdef ProduceTally produced
+        cdef Counters* one
+        cdef int i
+        cdef size_t field
+        memset(&total, 0, sizeof(Counters))
+        produced = self.plane.produced
+        for i in range(self.plane.reactor_count):
+            one = &self.plane.reactors[i].counters
+            for field in range(sizeof(Counters) // sizeof(int64_t)):
+                (<int64_t*>&total)[field] += (<int64_t*>one)[field]
+            produced.batches += self.plane.reactors[i].produced.batches
+            produced.bytes += self.plane.reactors[i].produced.bytes
+            produced.errors += self.plane.reactors[i].produced.errors
+        counted = dict(total)
+        counted["produce_batches"] = produced.batches
+        counted["produce_bytes"] = produced.bytes
+        counted["produce_errors"] = produced.errors
+        counted["queued_bytes"] = self.plane.queue.bytes
+        counted["fetch_sessions"] = self.plane.sessions.by_id.size()
+        counted["fetch_session_partitions"] = self.plane.sessions.partitions
+        counted["fetch_session_bytes"] = self.plane.sessions.bytes
+        counted["fetch_session_evictions"] = self.plane.sessions.evictions
+        counted["input_bytes"] = atomic_load64(&self.plane.input_bytes)
+        return counted
+
+    def closures(self) -> list:
+        cdef Closure taken[CLOSURES_KEPT]
+        cdef int32_t i, n = closures_take(&self.plane.closed, taken)
+        return [
+            Closed(REASONS[taken[i].reason], (<bytes>taken[i].peer).decode("ascii"), taken[i].held_bytes)
+            for i in range(n)
+        ]
+
+    def stop(self) -> None:
+        with self._stopping:
+            if not self._stopped:
+                self._stop()
+
+    def _stop(self):
+        plane_stop(&self.plane)
+        for thread in self._reactor_threads:
+            thread.join(JOIN_S)
+            if thread.is_alive():
+                raise RuntimeError(f"`{thread.name}` did not stop")
+        reader_stop(self.plane.readers)
+        for thread in self._reader_threads:
+            thread.join()
+        for bound in self._bound:
+            bound.close()
+        self._stopped = True
+        plane_close(&self.plane)
+        sessions_rest(self.plane.sessions, INT64_MAX)   # the logs are closed after this

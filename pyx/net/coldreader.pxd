@@ -1,0 +1,57 @@
+# Cold pages: a few threads that wait for the disk, so that no network thread does. A job is a range of a file. One that
+# has a socket is sent there by the reader thread itself, for as long as the peer takes it and nobody else wants the
+# thread; what is left then, and a job without a socket, is read into the page cache, from where its network thread
+# takes it. File and socket are kept open for the job by descriptors of its own.
+#
+# A `direct` job is sent past the page cache (O_DIRECT): what one consumer reads once takes no page from those who are
+# at the end of their logs, nor the processor to find, fill and free pages. What its peer doesn't take stays on the disk
+# until there is room in the socket.
+from libc.stdint cimport int32_t, int64_t, uint32_t
+
+from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
+from penstock.pyx.log.segment cimport BatchPlace
+
+cdef enum:
+    READER_JOBS_MAX = 1024            # waiting at once; beyond it the network thread reads the range itself
+    READER_CHUNK_BYTES = 131072       # sent by one call: the kernel may not give the processor to others within one
+    READER_DIRECT_BYTES = 524288      # read by one past the page cache, for a peer that keeps up
+    READER_DIRECT_LEAST_BYTES = 65536  # for one that doesn't: what there is room for, but no less
+    READER_PATIENCE_MS = 5            # with a peer that takes nothing
+
+cdef struct ReaderJob:
+    int fd
+    int socket                        # -1: the range is only read
+    int64_t position
+    int64_t length
+    bint direct
+    bint begins_batch                 # the range does, so that the batches in it can be told apart
+    void* owner
+    uint32_t place
+    uint32_t generation
+    # What the reader thread gives:
+    int64_t sent                      # from the range's beginning
+    int64_t ready                     # what is in memory now, from there, too
+    BatchPlace follows                # of a direct job: the first batch that isn't whole in the range, or follows it
+    bint full                         # the peer takes no more for now
+    bint failed                       # the socket is broken, or the file shorter than its log says
+    ReaderJob* next
+
+# Called by a reader thread when a job is done. Whether the range could be read its next user will see.
+ctypedef void (*ReaderHook)(const ReaderJob* job) noexcept nogil
+
+cdef struct ReaderPool:
+    pthread_mutex_t lock
+    pthread_cond_t ready
+    ReaderJob* first
+    ReaderJob* last
+    int32_t waiting
+    bint stopping
+    ReaderHook hook
+
+cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil       # NULL: no memory
+# Takes a copy of what is asked. True: the hook will be called once; until then nobody else may send to `socket`. False:
+# the queue is full or there is no descriptor; nothing was taken.
+cdef bint reader_submit(ReaderPool* pool, const ReaderJob* asked) noexcept nogil
+cdef void reader_loop(ReaderPool* pool) noexcept nogil            # the body of a thread; returns after reader_stop
+cdef void reader_stop(ReaderPool* pool) noexcept nogil
+cdef void reader_free(ReaderPool* pool) noexcept nogil            # after its threads were joined

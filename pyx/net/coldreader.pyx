@@ -1,0 +1,299 @@
+"""The pool of threads that wait for the disk; see coldreader.pxd."""
+from libc.stdint cimport int64_t, uint8_t
+
+from penstock.pyx.record.batch cimport BATCH_OK, RECORDS_AT, BatchHeader, batch_parse_header
+from penstock.pyx.posix cimport (
+    EAGAIN,
+    EINTR,
+    EINVAL,
+    F_DUPFD_CLOEXEC,
+    MSG_NOSIGNAL,
+    O_CLOEXEC,
+    O_DIRECT,
+    O_RDONLY,
+    O_WRONLY,
+    POLLOUT,
+    POSIX_FADV_RANDOM,
+    SIOCOUTQ,
+    SOL_SOCKET,
+    SO_SNDBUF,
+    block_signals,
+    calloc,
+    close,
+    errno,
+    fcntl,
+    free,
+    getsockopt,
+    give_way,
+    ioctl,
+    memset,
+    off_t,
+    open,
+    poll,
+    pollfd,
+    posix_fadvise,
+    posix_memalign,
+    pread,
+    pthread_cond_broadcast,
+    pthread_cond_destroy,
+    pthread_cond_init,
+    pthread_cond_signal,
+    pthread_cond_wait,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_unlock,
+    send,
+    sendfile,
+    snprintf,
+    socklen_t,
+)
+
+cdef enum:
+    DIRECT_ALIGNMENT = 4096           # of file position, memory and length: no disk wants more
+    DIRECT_BUFFER_BYTES = READER_DIRECT_BYTES + 2 * DIRECT_ALIGNMENT
+    KEEPS_UP_BYTES = 4096             # on their way to a peer that has taken what there was
+
+
+cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil:
+    cdef ReaderPool* pool = <ReaderPool*>calloc(1, sizeof(ReaderPool))
+    if pool == NULL:
+        return NULL
+    pthread_mutex_init(&pool.lock, NULL)
+    pthread_cond_init(&pool.ready, NULL)
+    pool.hook = hook
+    return pool
+
+
+cdef bint reader_submit(ReaderPool* pool, const ReaderJob* asked) noexcept nogil:
+    cdef ReaderJob* job = <ReaderJob*>calloc(1, sizeof(ReaderJob))
+    cdef bint taken = False
+    if job == NULL:
+        return False
+    job[0] = asked[0]
+    job.fd = fcntl(asked.fd, F_DUPFD_CLOEXEC, 0)
+    job.socket = fcntl(asked.socket, F_DUPFD_CLOEXEC, 0) if asked.socket >= 0 else -1
+    job.follows.position = -1
+    pthread_mutex_lock(&pool.lock)
+    if (
+        job.fd >= 0
+        and (job.socket >= 0 or asked.socket < 0)
+        and pool.waiting < READER_JOBS_MAX
+        and not pool.stopping
+    ):
+        if pool.last == NULL:
+            pool.first = job
+        else:
+            pool.last.next = job
+        pool.last = job
+        pool.waiting += 1
+        taken = True
+        pthread_cond_signal(&pool.ready)
+    pthread_mutex_unlock(&pool.lock)
+    if not taken:
+        drop(job)
+    return taken
+
+
+cdef void drop(ReaderJob* job) noexcept nogil:
+    if job.fd >= 0:
+        close(job.fd)
+    if job.socket >= 0:
+        close(job.socket)
+    free(job)
+
+
+cdef ReaderJob* take(ReaderPool* pool) noexcept nogil:
+    """The next job; NULL when the pool stops."""
+    cdef ReaderJob* job = NULL
+    pthread_mutex_lock(&pool.lock)
+    while pool.first == NULL and not pool.stopping:
+        pthread_cond_wait(&pool.ready, &pool.lock)
+    if not pool.stopping:
+        job = pool.first
+        pool.first = job.next
+        if pool.first == NULL:
+            pool.last = NULL
+        pool.waiting -= 1
+    pthread_mutex_unlock(&pool.lock)
+    return job
+
+
+cdef bint wanted(ReaderPool* pool) noexcept nogil:
+    """Whether somebody waits for a thread."""
+    cdef bint yes
+    pthread_mutex_lock(&pool.lock)
+    yes = pool.first != NULL or pool.stopping
+    pthread_mutex_unlock(&pool.lock)
+    return yes
+
+
+cdef int open_again(int fd, int flags) noexcept nogil:
+    """The same file with flags, a position and advice of its own, whatever it is called by now. -1: it can't be had."""
+    cdef char path[32]
+    snprintf(path, sizeof(path), b"/proc/self/fd/%d", fd)
+    return open(path, O_RDONLY | O_CLOEXEC | flags)
+
+
+# What a thread has read past the page cache.
+cdef struct Direct:
+    int fd                            # of the job's file, while a job is direct
+    uint8_t* buffer                   # DIRECT_BUFFER_BYTES
+    int64_t position
+    int64_t n
+    int64_t most                      # to be read at once
+    int64_t batch                     # where in the file the next batch begins; -1: nobody knows
+
+
+cdef int64_t room_of(int socket) noexcept nogil:
+    """What a peer will take, as far as it makes sense to read so much at once."""
+    cdef int size = 0, queued = 0
+    cdef socklen_t n = sizeof(int)
+    if ioctl(socket, SIOCOUTQ, &queued) != 0 or queued < KEEPS_UP_BYTES:
+        return READER_DIRECT_BYTES
+    getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, &n)
+    return min(max(size - queued, <int64_t>READER_DIRECT_LEAST_BYTES), <int64_t>READER_DIRECT_BYTES)
+
+
+cdef void direct_begin(Direct* d, ReaderJob* job) noexcept nogil:
+    if d.buffer == NULL and posix_memalign(<void**>&d.buffer, DIRECT_ALIGNMENT, DIRECT_BUFFER_BYTES) != 0:
+        d.buffer = NULL
+    d.fd = open_again(job.fd, O_DIRECT) if d.buffer != NULL else -1
+    d.n = 0
+    d.most = room_of(job.socket)
+    d.batch = job.position if job.begins_batch else -1
+    job.direct = d.fd >= 0
+
+
+cdef void direct_end(Direct* d, ReaderJob* job) noexcept nogil:
+    close(d.fd)
+    job.direct = False
+
+
+cdef void look_at_batches(Direct* d, ReaderJob* job) noexcept nogil:
+    """Goes from batch to batch through the buffer. The last one that begins in the range, or right behind it, is where
+    the next fetch begins, and that fetch needn't look for it, which would be a read of its own."""
+    cdef BatchHeader header
+    cdef int64_t left = d.position + d.n - d.batch
+    while d.position <= d.batch <= job.position + job.length and left >= RECORDS_AT:
+        if batch_parse_header(d.buffer + (d.batch - d.position), <size_t>left, &header) != BATCH_OK:
+            d.batch = -1
+            return
+        job.follows.offset = header.base_offset
+        job.follows.position = d.batch
+        job.follows.size = header.size
+        d.batch += header.size
+        left -= header.size
+
+
+cdef ssize_t direct_fill(Direct* d, ReaderJob* job) noexcept nogil:
+    """Bytes that the buffer has of what isn't sent; 0 at the end of the file; -1 and errno."""
+    cdef int64_t at = job.position + job.sent, n
+    if at < d.position or at >= d.position + d.n:
+        d.position = at - at % DIRECT_ALIGNMENT
+        n = min(job.position + job.length - at, d.most) + (at - d.position) + DIRECT_ALIGNMENT - 1
+        d.n = pread(d.fd, d.buffer, <size_t>(n - n % DIRECT_ALIGNMENT), d.position)
+        if d.n < 0:
+            d.n = 0
+            return -1
+        look_at_batches(d, job)
+    return max(d.position + d.n - at, <int64_t>0)
+
+
+cdef ssize_t send_some(ReaderJob* job, Direct* d) noexcept nogil:
+    """Sends of what is left of a range. Bytes that went; 0: the file ends too early; -1 and errno."""
+    cdef off_t at = job.position + job.sent
+    cdef int64_t n = min(job.length - job.sent, <int64_t>READER_CHUNK_BYTES)
+    cdef ssize_t there
+    if job.direct:
+        there = direct_fill(d, job)
+        if there > 0:
+            return send(job.socket, d.buffer + (at - d.position), <size_t>min(n, <int64_t>there), MSG_NOSIGNAL)
+        if there == 0 or errno != EINVAL:
+            return there
+        direct_end(d, job)            # this file system takes the flag and not the read
+    return sendfile(job.socket, job.fd, &at, <size_t>n)
+
+
+cdef void send_range(ReaderPool* pool, ReaderJob* job, Direct* d) noexcept nogil:
+    """Sends what the peer takes now, or takes soon while nobody else waits for this thread."""
+    cdef pollfd peer
+    cdef ssize_t went
+    cdef bint has_more
+    peer.fd = job.socket
+    peer.events = POLLOUT
+    if job.direct:
+        direct_begin(d, job)
+    while job.sent < job.length:
+        went = send_some(job, d)
+        if went > 0:
+            job.sent += went
+        elif went < 0 and errno == EAGAIN:
+            # Who has yet to take what was read for him alone is waited for, whoever else wants the thread.
+            has_more = job.direct and job.position + job.sent < d.position + d.n
+            job.full = (wanted(pool) and not has_more) or poll(&peer, 1, READER_PATIENCE_MS) <= 0
+            if job.full:
+                break
+        elif went == 0 or errno != EINTR:
+            job.failed = True
+            break
+
+
+cdef void read_range(ReaderJob* job, int nowhere) noexcept nogil:
+    """Waits until the pages of what wasn't sent are there; their bytes go nowhere, without a copy."""
+    cdef off_t at = job.position + job.sent
+    cdef int64_t end = job.position + job.length
+    cdef int fd = job.fd, own = -1
+    job.ready = job.length
+    if 0 < end - at <= READER_CHUNK_BYTES:
+        own = open_again(job.fd, 0)
+    if own >= 0:
+        posix_fadvise(own, 0, 0, POSIX_FADV_RANDOM)   # so little is wanted that nothing is to be read ahead
+        fd = own
+    while at < end and sendfile(nowhere, fd, &at, <size_t>min(end - at, <int64_t>READER_CHUNK_BYTES)) > 0:
+        pass
+    if own >= 0:
+        close(own)
+
+
+cdef void reader_loop(ReaderPool* pool) noexcept nogil:
+    cdef int nowhere = open(b"/dev/null", O_WRONLY | O_CLOEXEC)
+    cdef ReaderJob* job
+    cdef Direct direct
+    memset(&direct, 0, sizeof(Direct))
+    block_signals()
+    give_way()
+    while True:
+        job = take(pool)
+        if job == NULL:
+            break
+        if job.socket >= 0:
+            send_range(pool, job, &direct)
+        if job.direct:
+            job.ready = job.sent
+            direct_end(&direct, job)
+        elif not job.failed:
+            read_range(job, nowhere)
+        pool.hook(job)
+        drop(job)
+    free(direct.buffer)
+    if nowhere >= 0:
+        close(nowhere)
+
+
+cdef void reader_stop(ReaderPool* pool) noexcept nogil:
+    pthread_mutex_lock(&pool.lock)
+    pool.stopping = True
+    pthread_cond_broadcast(&pool.ready)
+    pthread_mutex_unlock(&pool.lock)
+
+
+cdef void reader_free(ReaderPool* pool) noexcept nogil:
+    cdef ReaderJob* job
+    while pool.first != NULL:
+        job = pool.first
+        pool.first = job.next
+        drop(job)
+    pthread_cond_destroy(&pool.ready)
+    pthread_mutex_destroy(&pool.lock)
+    free(pool)

@@ -1,0 +1,11 @@
+# One connection, run by its reactor's thread only: bytes in (input.pxd), requests (requests.pxd), answers out in order
+# (output.pxd).
+from libc.stdint cimport int32_t
+
+from penstock.pyx.net.plane cimport Connection, Reactor
+
+# Takes over a socket that was accepted; closes it when there is no memory or place, or the reactor drains.
+cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil
+cdef void connection_close(Reactor* r, Connection* c) noexcept nogil       # safe on a closed one
+cdef void connection_run(Reactor* r, Connection* c) noexcept nogil         # a turn; may close it
+cdef void connection_rest(Reactor* r, Connection* c) noexcept nogil        # gives empty buffers back

@@ -1,0 +1,253 @@
+"""One connection: opening and closing it, and its turns; see connection.pxd."""
+from libc.stdint cimport int32_t, uint32_t
+
+from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, SECURITY_PLAINTEXT, admission_leave
+from penstock.pyx.request.fetch cimport fetch_free
+from penstock.pyx.request.fetchanswer cimport piece_release
+from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, Cut, SIZE_BYTES, frame_cut, writer_free
+from penstock.pyx.net.input cimport (
+    TAKEN_ERROR,
+    TAKEN_STALLED,
+    Taken,
+    input_free,
+    input_settle,
+    input_stall,
+    input_take,
+    input_unstall,
+)
+from penstock.pyx.net.output cimport output_abandon, output_pump, output_watch
+from penstock.pyx.net.plane cimport (
+    Connection,
+    GENERATION_MASK,
+    PEER_BYTES,
+    PLACES_MAX,
+    Reactor,
+    SERVE_CLOSE,
+    SERVE_STALLED,
+    STALL_INPUT,
+    STALL_QUEUE,
+    Served,
+    Slot,
+    TURN_BYTES,
+    TURN_FRAMES,
+    connection_ready,
+    output_full,
+    slot_at,
+)
+from penstock.pyx.posix cimport (
+    EPOLL_CTL_ADD,
+    calloc,
+    close,
+    free,
+    memcpy,
+    memset,
+    realloc,
+)
+from penstock.pyx.net.requests cimport Span, request_serve, requests_refuse, slots_full
+from penstock.pyx.net.waiting cimport unpark
+
+cdef void connection_rest(Reactor* r, Connection* c) noexcept nogil:
+    if c.input != NULL and c.start == c.end:
+        input_free(r, c)
+    if c.output.n == 0:
+        writer_free(&c.output)
+    if c.pieces.n == 0:
+        free(c.pieces.p)
+        c.pieces.p = NULL
+        c.pieces.capacity = 0
+
+
+cdef Connection* connection_place(Reactor* r) noexcept nogil:
+    """A free connection; NULL when there is no memory or no place."""
+    cdef Connection** grown
+    cdef uint32_t* frees
+    cdef uint32_t places
+    cdef Connection* c
+    if r.free_count:
+        r.free_count -= 1
+        return r.connections[r.free_places[r.free_count]]
+    if r.places_used == r.places:
+        places = r.places * 2 if r.places else 64
+        if places > PLACES_MAX:
+            return NULL
+        frees = <uint32_t*>realloc(r.free_places, places * sizeof(uint32_t))
+        if frees == NULL:
+            return NULL
+        r.free_places = frees
+        grown = <Connection**>realloc(r.connections, places * sizeof(Connection*))
+        if grown == NULL:
+            return NULL
+        r.connections = grown
+        r.places = places
+    c = <Connection*>calloc(1, sizeof(Connection))
+    if c == NULL:
+        return NULL
+    c.place = r.places_used
+    c.fd = -1
+    r.connections[r.places_used] = c
+    r.places_used += 1
+    return c
+
+
+cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil:
+    cdef Connection* c = NULL
+    if not r.draining:
+        c = connection_place(r)
+    if c == NULL:
+        close(fd)
+        admission_leave(r.plane.admission, listener, peer)
+        return
+    c.fd = fd
+    c.listener = listener
+    c.security = r.plane.admission.listeners[listener].security
+    c.authenticated = c.security == SECURITY_PLAINTEXT
+    c.frame_bytes_max = r.plane.request_bytes_max if c.authenticated else min(
+        r.plane.request_bytes_max, <int32_t>FRAME_BYTES_BEFORE_MAX
+    )
+    c.active_ms = r.now_ms
+    c.took_ms = r.now_ms
+    c.frame_ms = 0
+    c.kept_up_ms = 0
+    c.brought = 0
+    c.served_bytes = 0
+    c.writable = True
+    memcpy(c.peer, peer, PEER_BYTES)
+    r.counters.connections += 1
+    r.counters.connections_accepted += 1
+    if not output_watch(r, c, EPOLL_CTL_ADD, True):
+        connection_close(r, c)
+
+
+cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
+    """Frees all that the connection holds. A token or event that comes late is told by the generation."""
+    cdef Slot* slot
+    cdef int32_t i
+    if c.fd < 0:
+        return
+    output_abandon(r, c)
+    close(c.fd)
+    c.fd = -1
+    admission_leave(r.plane.admission, c.listener, c.peer)
+    input_unstall(r, c)
+    while c.head != c.tail:
+        slot = slot_at(c, c.head)
+        if slot.fetch != NULL:
+            unpark(r, slot.fetch)
+            fetch_free(slot.fetch)
+        writer_free(&slot.answer)
+        c.head += 1
+    for i in range(c.pieces.first, c.pieces.n):
+        piece_release(&c.pieces.p[i])
+    free(c.pieces.p)
+    memset(&c.pieces, 0, sizeof(c.pieces))
+    writer_free(&c.output)
+    c.sent = 0
+    input_free(r, c)
+    c.head = 0
+    c.tail = 0
+    c.readable = False
+    c.hung_up = False
+    c.ended = False
+    c.refusing = False
+    c.closing = False
+    c.handed_over = 0
+    c.cold = False
+    c.cold_in = NULL
+    c.generation = (c.generation + 1) & GENERATION_MASK
+    r.free_places[r.free_count] = c.place
+    r.free_count += 1
+    r.counters.connections -= 1
+    r.counters.connections_closed += 1
+
+
+cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
+    """Takes bytes and serves frames until there are none, the turn is over, or the connection mustn't take more.
+    False: it has to be closed.
+    """
+    cdef int32_t frames = 0, size
+    cdef size_t bytes_taken = 0, got
+    cdef Cut cut
+    cdef Span span
+    cdef Served served
+    cdef Taken taken
+    while not c.refusing and not output_full(c) and not slots_full(c) and not r.draining:
+        cut = CUT_MORE
+        if c.end > c.start:
+            cut = frame_cut(c.input + c.start, c.end - c.start, c.frame_bytes_max, &size)
+        if cut == CUT_BAD:
+            r.counters.closed_malformed += 1
+            requests_refuse(r, c)
+            return True
+        if cut == CUT_MORE:
+            if c.ended or not c.readable or c.stalled:
+                return True
+            if bytes_taken >= TURN_BYTES:
+                connection_ready(r, c)
+                return True
+            taken = input_take(r, c, &got)
+            if taken == TAKEN_ERROR:
+                return False
+            if taken == TAKEN_STALLED:
+                input_stall(r, c, STALL_INPUT)
+            bytes_taken += got
+            continue
+        if frames == TURN_FRAMES or bytes_taken >= TURN_BYTES:
+            connection_ready(r, c)
+            return True
+        served = request_serve(r, c, size, TURN_FRAMES - frames, &span)
+        if served == SERVE_STALLED:
+            input_stall(r, c, STALL_QUEUE)
+            return True
+        frames += span.frames
+        r.counters.requests += span.frames
+        c.active_ms = r.now_ms
+        c.frame_ms = 0
+        c.start += span.bytes
+        c.served_bytes += span.bytes
+        c.largest = max(c.largest, span.largest)
+        if served == SERVE_CLOSE:
+            r.counters.closed_malformed += 1
+            requests_refuse(r, c)
+    return True
+
+
+cdef void clock_frame(Reactor* r, Connection* c) noexcept nogil:
+    """Notes since when a frame is here in part. It isn't the peer's fault while nothing more is read."""
+    if c.start == c.end or c.stalled or c.refusing or output_full(c) or slots_full(c):
+        c.frame_ms = 0
+    elif c.frame_ms == 0:
+        c.frame_ms = r.now_ms
+
+
+cdef void connection_run(Reactor* r, Connection* c) noexcept nogil:
+    """One turn of a connection."""
+    if c.fd < 0:
+        return
+    input_unstall(r, c)                          # it stalls again if it still has to
+    if not output_pump(r, c):
+        connection_close(r, c)
+        return
+    if not connection_read(r, c) or input_settle(r, c) == SERVE_CLOSE or not output_pump(r, c):
+        connection_close(r, c)
+        return
+    if c.closing and c.output.n == c.sent and c.pieces.first == c.pieces.n:
+        connection_close(r, c)
+        return
+    if c.ended or (c.hung_up and not c.readable):
+        # The peer has gone; what was answered was sent, what waits is dropped.
+        if not c.on_ready:
+            connection_close(r, c)
+            return
+    clock_frame(r, c)
+    # The pump may have made room for frames that are here already, or that the socket has.
+    if (c.readable or c.end - c.start >= SIZE_BYTES) and not c.stalled and not c.refusing and not output_full(c):
+        if not slots_full(c) and runnable(r, c):
+            connection_ready(r, c)
+
+
+cdef bint runnable(Reactor* r, Connection* c) noexcept nogil:
+    """Whether a next turn would find a whole frame, or bytes to take."""
+    cdef int32_t size
+    if r.draining:
+        return False
+    return c.readable or frame_cut(c.input + c.start, c.end - c.start, c.frame_bytes_max, &size) != CUT_MORE

@@ -1,0 +1,32 @@
+# What a connection receives. Its bytes are first in the reactor's scratch; what of them isn't a whole frame moves into
+# a buffer of the connection's own, which grows with what has arrived, whatever a frame's size says.
+#
+# What all connections hold beyond INPUT_FREE_BYTES each is bounded (`input_bytes_max`). A buffer grows only if the rest
+# of its frame would fit, too: so large frames leave room to small ones, and those that have begun can end. Half of the
+# bound is for frames of connections that have brought as much in whole requests before: who only begins requests
+# doesn't get it.
+#
+# Who gets no memory is STALL_INPUT: the connection isn't read until some is given back. Memory is then short, and
+# every reactor looks who holds it (reactor.pyx: `relieve`): a connection has to bring as much as it holds in
+# INPUT_TURNOVER_MS. One that has brought less for `input_patience_ms` is closed, the largest first, until most of the
+# memory is free. While memory isn't short nobody is closed for it.
+from penstock.pyx.net.plane cimport Connection, Reactor, Served, Stall
+
+cdef enum Taken:
+    TAKEN_BYTES = 1
+    TAKEN_NOTHING = 0
+    TAKEN_STALLED = 2                 # there is no memory for it now
+    TAKEN_ERROR = -1
+
+cdef Taken input_take(Reactor* r, Connection* c, size_t* got) noexcept nogil      # one recv
+cdef Served input_settle(Reactor* r, Connection* c) noexcept nogil                # at the end of a turn
+cdef void input_free(Reactor* r, Connection* c) noexcept nogil   # only while nothing is in it, or to close
+# A connection that isn't read, as the control queue is full or memory for input is short; and no longer.
+cdef void input_stall(Reactor* r, Connection* c, Stall why) noexcept nogil
+cdef void input_unstall(Reactor* r, Connection* c) noexcept nogil
+# Whether a connection that waits would get what it waits for. Nobody has taken it yet.
+cdef bint input_may_go_on(Reactor* r, const Connection* c) noexcept nogil
+# In a sweep: notes whether the connection brings enough for the memory that it holds.
+cdef void input_watch(Reactor* r, Connection* c) noexcept nogil
+# Whether it has brought too little for too long. It matters only while memory is short.
+cdef bint input_lags(Reactor* r, const Connection* c) noexcept nogil

@@ -1,0 +1,265 @@
+"""A connection's requests; see requests.pxd."""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint8_t
+
+from penstock.pyx.net.control cimport queue_put
+from penstock.pyx.record.endian cimport get_i16
+from penstock.pyx.request.fetch cimport (
+    FETCH_FLEXIBLE_FROM,
+    FETCH_KEY,
+    FETCH_PARSED,
+    FETCH_VERSION_MAX,
+    FETCH_VERSION_MIN,
+    FetchJob,
+    fetch_held_bytes,
+    fetch_parse,
+)
+from penstock.pyx.record.frame cimport (
+    API_VERSION_AT,
+    CUT_WHOLE,
+    Reader,
+    RequestHead,
+    SIZE_BYTES,
+    Writer,
+    frame_cut,
+    read_head,
+    reader_start,
+    writer_free,
+)
+from penstock.pyx.net.plane cimport (
+    Connection,
+    Reactor,
+    SERVED,
+    SERVE_CLOSE,
+    SLOTS,
+    SLOTS_BYTES_MAX,
+    SLOT_CLOSE,
+    SLOT_CONTROL,
+    SLOT_DONE,
+    SLOT_FETCH,
+    Served,
+    Slot,
+    SlotState,
+    connection_ready,
+    slot_at,
+)
+from penstock.pyx.posix cimport atomic_load32, memset
+from penstock.pyx.request.produce cimport (
+    PRODUCE_ANSWERED,
+    PRODUCE_HAND_OVER,
+    PRODUCE_SILENT,
+    PRODUCE_TAKEN,
+    ProduceResult,
+    produce_answer,
+    produce_append,
+    produce_clear,
+    produce_flushes,
+    produce_group_open,
+    produce_serve,
+    produce_take,
+)
+from penstock.pyx.request.producerequest cimport (
+    PRODUCE_FLEXIBLE_FROM,
+    PRODUCE_KEY,
+    PRODUCE_VERSION_MAX,
+    PRODUCE_VERSION_MIN,
+)
+
+cdef bint slots_full(Connection* c) noexcept nogil:
+    """Whether no further request may be taken, by number (one slot is kept for a SLOT_CLOSE) or by what waits."""
+    cdef uint32_t number = c.head
+    cdef int64_t held = 0
+    cdef const Slot* slot
+    if c.tail - c.head >= SLOTS - 1:
+        return True
+    while number != c.tail and held <= SLOTS_BYTES_MAX:
+        slot = slot_at(c, number)
+        held += slot.request_bytes + <int64_t>slot.answer.capacity
+        if slot.fetch != NULL:
+            held += fetch_held_bytes(slot.fetch)
+        number += 1
+    return held > SLOTS_BYTES_MAX
+
+
+cdef Slot* slot_push(Connection* c, SlotState state) noexcept nogil:
+    """The caller has seen that the ring has room."""
+    cdef Slot* slot = slot_at(c, c.tail)
+    memset(slot, 0, sizeof(Slot))
+    slot.state = state
+    c.tail += 1
+    return slot
+
+
+cdef void requests_refuse(Reactor* r, Connection* c) noexcept nogil:
+    """The last frame was wrong: what came before it is still answered, nothing after it is read."""
+    slot_push(c, SLOT_CLOSE)
+    c.refusing = True
+
+
+cdef Served hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t n, bint produce) noexcept nogil:
+    """A request for the control plane. A produce is served there: those of its connection that come behind it follow
+    it, so that they stay in order.
+    """
+    cdef Served result = queue_put(r, c, c.tail, frame, n, produce)
+    cdef Slot* slot
+    if result == SERVED:
+        slot = slot_push(c, SLOT_CONTROL)
+        slot.request_bytes = n
+        slot.handed_over = produce
+        c.handed_over += produce
+        r.counters.requests_produce += produce
+        r.counters.requests_control += not produce
+    return result
+
+
+cdef bint is_served_here(Reactor* r, const uint8_t* frame, int16_t api_key) noexcept nogil:
+    """Whether it is a Produce, or Fetch, that needs no control plane."""
+    cdef int16_t version = get_i16(frame + API_VERSION_AT)
+    if get_i16(frame) != api_key or (atomic_load32(&r.plane.diverted) >> api_key) & 1:
+        return False
+    if api_key == PRODUCE_KEY:
+        return PRODUCE_VERSION_MIN <= version <= PRODUCE_VERSION_MAX
+    return FETCH_VERSION_MIN <= version <= FETCH_VERSION_MAX
+
+
+cdef bint read_start(const uint8_t* frame, int32_t n, RequestHead* head, Reader* body) noexcept nogil:
+    """The head of a Produce or Fetch; False when it is malformed."""
+    cdef int16_t flexible_from = PRODUCE_FLEXIBLE_FROM if get_i16(frame) == PRODUCE_KEY else FETCH_FLEXIBLE_FROM
+    reader_start(body, frame, <size_t>n)
+    read_head(body, get_i16(frame + API_VERSION_AT) >= flexible_from, head)
+    return not body.bad
+
+
+cdef void take_more(Reactor* r, Connection* c, int32_t most, Span* served) noexcept nogil:
+    """Produces that are here already join the group. One that can't, for whatever reason, is left for its own turn."""
+    cdef const uint8_t* frame
+    cdef size_t at
+    cdef int32_t n
+    cdef RequestHead head
+    cdef Reader body
+    while served.frames < most and produce_group_open(r.produces):
+        at = c.start + served.bytes
+        if frame_cut(c.input + at, c.end - at, c.frame_bytes_max, &n) != CUT_WHOLE:
+            return
+        frame = c.input + at + SIZE_BYTES
+        if not is_served_here(r, frame, PRODUCE_KEY) or not read_start(frame, n, &head, &body):
+            return
+        if produce_flushes(r.plane.logs, &head, body):
+            return
+        if produce_take(r.produces, r.plane.logs, &head, body, NULL) != PRODUCE_TAKEN:
+            return
+        served.frames += 1
+        served.bytes += SIZE_BYTES + <size_t>n
+        served.largest = max(served.largest, n)
+
+
+cdef Served answer_produces(Reactor* r, Connection* c, int32_t count, bint straight) noexcept nogil:
+    """Into the output, or into a slot where something before it waits."""
+    cdef Writer waiting
+    cdef Writer* out = &c.output if straight else &waiting
+    cdef ProduceResult result
+    cdef int32_t i
+    memset(&waiting, 0, sizeof(Writer))
+    for i in range(count):
+        result = produce_answer(r.produces, <size_t>i, out, &r.produced)
+        if result != PRODUCE_ANSWERED and not straight:
+            writer_free(&waiting)
+        if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
+            return SERVE_CLOSE
+        if result == PRODUCE_ANSWERED and not straight:
+            slot_push(c, SLOT_DONE).answer = waiting
+    return SERVED
+
+
+cdef Served serve_produce(
+    Reactor* r, Connection* c, const RequestHead* head, Reader body, const uint8_t* frame, int32_t n, int32_t most,
+    Span* served
+) noexcept nogil:
+    cdef bint straight = c.head == c.tail             # nothing before it waits
+    cdef ProduceResult taken
+    cdef Served result
+    if c.handed_over > 0 or produce_flushes(r.plane.logs, head, body):
+        return hand_over(r, c, frame, n, True)
+    taken = produce_take(r.produces, r.plane.logs, head, body, NULL)
+    if taken == PRODUCE_HAND_OVER:
+        return hand_over(r, c, frame, n, True)
+    if taken == PRODUCE_TAKEN and straight:
+        take_more(r, c, most, served)
+    r.counters.requests_produce += served.frames
+    if taken != PRODUCE_TAKEN:
+        return SERVE_CLOSE
+    produce_append(r.produces)
+    result = answer_produces(r, c, served.frames, straight)
+    produce_clear(r.produces)
+    return result
+
+
+cdef FetchJob* begin_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
+    """The job of a fetch; NULL when it is malformed or there is no memory."""
+    cdef FetchJob* job
+    r.counters.requests_fetch += 1
+    if fetch_parse(head, body, r.plane.answer_bytes_max, &job) != FETCH_PARSED:
+        return NULL
+    r.counters.fetch_partitions_asked += job.asked.count
+    job.connection = c
+    job.deadline_ms = r.now_ms + max(job.max_wait_ms, 0)
+    job.look = True
+    return job
+
+
+cdef Served serve_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
+    cdef FetchJob* job = begin_fetch(r, c, head, body)
+    cdef Slot* slot
+    if job == NULL:
+        return SERVE_CLOSE
+    slot = slot_push(c, SLOT_FETCH)
+    slot.fetch = job
+    return SERVED
+
+
+cdef Served request_serve(Reactor* r, Connection* c, int32_t n, int32_t most, Span* served) noexcept nogil:
+    cdef const uint8_t* frame = c.input + c.start + SIZE_BYTES
+    cdef bint produce = is_served_here(r, frame, PRODUCE_KEY)
+    cdef RequestHead head
+    cdef Reader body
+    served.frames = 1
+    served.bytes = SIZE_BYTES + <size_t>n
+    served.largest = n
+    if not produce and not is_served_here(r, frame, FETCH_KEY):
+        return hand_over(r, c, frame, n, False)
+    if not read_start(frame, n, &head, &body):
+        return SERVE_CLOSE
+    return serve_produce(r, c, &head, body, frame, n, most, served) if produce else serve_fetch(r, c, &head, body)
+
+
+cdef void requests_resume(
+    Reactor* r, Connection* c, uint32_t number, uint8_t* frame, int32_t n, bint lose
+) noexcept nogil:
+    """Serves a diverted Produce or Fetch into the slot that it has held meanwhile."""
+    cdef bint produce = get_i16(frame) == PRODUCE_KEY
+    cdef RequestHead head
+    cdef Reader body
+    cdef bint right = read_start(frame, n, &head, &body)
+    cdef ProduceResult result
+    cdef Slot* slot = slot_at(c, number)
+    slot.request_bytes = 0
+    slot.state = SLOT_CLOSE
+    if right and produce:
+        result = produce_serve(r.plane.logs, &head, body, &slot.answer, &r.produced, NULL)
+        if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
+            slot.state = SLOT_DONE
+        elif result == PRODUCE_HAND_OVER and not lose and queue_put(r, c, number, frame, n, True) == SERVED:
+            slot.state = SLOT_CONTROL
+            slot.request_bytes = n
+            slot.handed_over = True
+            c.handed_over += 1
+            return
+    elif right:
+        slot.fetch = begin_fetch(r, c, &head, body)
+        if slot.fetch != NULL:
+            slot.state = SLOT_FETCH
+    if lose and slot.state == SLOT_DONE:
+        writer_free(&slot.answer)
+        slot.state = SLOT_CLOSE
+    if slot.state == SLOT_CLOSE:
+        c.refusing = True
+    connection_ready(r, c)

@@ -1,0 +1,26 @@
+# A reactor's waiting fetches: on its heap of deadlines, and on a list for each partition that they wait for, so that
+# a log that grows costs only those who wait for it.
+from penstock.pyx.request.fetch cimport FetchJob
+from penstock.pyx.log.partition cimport Partition
+from penstock.pyx.net.plane cimport Reactor
+
+from libc.stdint cimport int32_t
+from libcpp.unordered_map cimport unordered_map
+
+# One of a job's partitions; the job holds all of its as an array.
+cdef struct Waiter:
+    FetchJob* job
+    Partition* partition
+    int32_t at                        # of the job's set
+    Waiter* next                      # of the same partition
+    Waiter* previous
+
+cdef struct WaitTable:
+    unordered_map[size_t, Waiter*] by_partition   # the first of its list, by the partition's address
+
+cdef bint wait_open(Reactor* r) noexcept nogil
+cdef bint park(Reactor* r, FetchJob* job) noexcept nogil          # True also when it waits already; False: no memory
+cdef void unpark(Reactor* r, FetchJob* job) noexcept nogil        # safe on a job that doesn't wait
+# Calls `look` for each waiting job for which the partition's end has moved, and watches it again for the others.
+ctypedef void (*Look)(Reactor* r, FetchJob* job) noexcept nogil
+cdef void look_moved(Reactor* r, Partition* partition, Look look) noexcept nogil

@@ -1,2 +1,0 @@
-class LogSetOwner:
-    """What the data plane needs of `penstock.pyx.logs.Logs`."""

@@ -1,0 +1,304 @@
+"""Building batches: see builder.pxd.
+
+Records are written one behind the other; the header comes last, as it has their sum.
+"""
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT32_MAX, int16_t
+from libc.string cimport memcpy, memset
+
+from penstock.pyx.record.batch cimport (
+    BATCH_NO_MEMORY, BATCH_OK, BATCH_TOO_LARGE, CODEC_MASK, CODEC_MOST, MESSAGE_TOO_LARGE, RECORDS_AT,
+    TRANSACTIONAL_BIT, batch_write_header, payload_fault,
+)
+from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress
+from penstock.pyx.record.rawbatch cimport raise_fault
+from penstock.pyx.record.varint cimport varint_size, varint_write, varlong_size, varlong_write
+
+from penstock.pyx.record.rawbatch import BatchError
+
+cdef enum:
+    VARINT_MOST = 5
+
+
+cdef int64_t record_body_size(int64_t timestamp_delta, int32_t offset_delta, int64_t key_length,
+                              int64_t value_length,
+                              int32_t header_count, int64_t headers_size) noexcept nogil:
+    # Of a record without its own length; lengths of -1 are null.
+    return (1 + varlong_size(timestamp_delta) + varint_size(offset_delta)
+            + varlong_size(key_length) + (key_length if key_length > 0 else 0)
+            + varlong_size(value_length) + (value_length if value_length > 0 else 0)
+            + varint_size(header_count) + headers_size)
+
+
+cdef uint8_t* sized_write(uint8_t* p, const uint8_t* data, int32_t length) noexcept nogil:
+    p = varint_write(p, length)
+    if length > 0:
+        memcpy(p, data, <size_t>length)
+        p += length
+    return p
+
+
+cdef uint8_t* record_write(uint8_t* p, int64_t body_size, const RecordView* record,
+                           size_t headers_size) noexcept nogil:
+    p = varint_write(p, <int32_t>body_size)
+    p[0] = 0
+    p = varlong_write(p + 1, record.timestamp_delta)
+    p = varint_write(p, record.offset_delta)
+    p = sized_write(p, record.key, record.key_length)
+    p = sized_write(p, record.value, record.value_length)
+    p = varint_write(p, record.header_count)
+    if headers_size:
+        memcpy(p, record.headers, headers_size)
+    return p + headers_size
+
+
+cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header,
+                      vector[uint8_t]& packed) noexcept nogil:
+    cdef int codec = header.attributes & CODEC_MASK
+    cdef int fault
+    if codec == 0:
+        header.size = <int64_t>plain.size()
+        batch_write_header(plain.data(), header)
+        return BATCH_OK
+    if not bytes_resize(packed, RECORDS_AT):
+        return BATCH_NO_MEMORY
+    fault = codec_compress(codec, level, plain.data() + RECORDS_AT, plain.size() - RECORDS_AT, packed)
+    if fault:
+        return payload_fault(fault)
+    if packed.size() > INT32_MAX:
+        return BATCH_TOO_LARGE
+    header.size = <int64_t>packed.size()
+    batch_write_header(packed.data(), header)
+    return BATCH_OK
+
+
+cdef class BatchBuilder:
+    """See builder.pyi."""
+
+    def __init__(self, int codec=0, int level=-1, int64_t max_bytes=1_048_576):
+        if not 0 <= codec <= CODEC_MOST:
+            raise ValueError(f"codec {codec} is not one of 0..{CODEC_MOST}")
+        if not RECORDS_AT < max_bytes <= INT32_MAX:
+            raise ValueError(f"max_bytes {max_bytes} is not in {RECORDS_AT + 1}..{INT32_MAX}")
+        self.codec = codec
+        self.level = level
+        self.max_bytes = max_bytes
+        self.clear()
+
+    cpdef clear(self):
+        """See builder.pyi."""
+        self.taken = 0
+        self.base_timestamp = self.max_timestamp = -1
+        if not bytes_resize(self.buffer, RECORDS_AT):
+            raise MemoryError()
+
+    @property
+    def count(self):
+        return self.taken
+
+    @property
+    def size_in_bytes(self):
+        return self.buffer.size()
+
+    def append(self, bytes key, bytes value, int64_t timestamp_ms, headers=()):
+        """See builder.pyi."""
+        cdef RecordView record
+        cdef bytes packed = pack_headers(headers, &record.header_count) if headers else b""
+        cdef int taken
+        if timestamp_ms < -1:
+            raise_timestamp(timestamp_ms)
+        if not headers:
+            record.header_count = 0
+        key_value(&record, key, value)
+        record.headers = <const uint8_t*>PyBytes_AS_STRING(packed)
+        taken = self.take(&record, timestamp_ms, PyBytes_GET_SIZE(packed))
+        if taken < 0:
+            raise_taking(taken)
+        return bool(taken)
+
+    cdef int take(self, RecordView* record, int64_t timestamp_ms, size_t headers_size) noexcept nogil:
+        cdef int64_t base = self.base_timestamp if self.taken else timestamp_ms
+        cdef int64_t before = <int64_t>self.buffer.size()
+        cdef int64_t body, size
+        if self.taken == INT32_MAX:
+            return 0
+        record.timestamp_delta = timestamp_ms - base
+        record.offset_delta = self.taken
+        body = record_body_size(record.timestamp_delta, record.offset_delta, record.key_length,
+                                record.value_length,
+                                record.header_count, <int64_t>headers_size)
+        size = varlong_size(body) + body
+        if before + size > (self.max_bytes if self.taken else <int64_t>INT32_MAX):
+            return 0 if self.taken else BATCH_TOO_LARGE
+        if not bytes_grow(self.buffer, <size_t>(before + size)):
+            return BATCH_NO_MEMORY
+        record_write(self.buffer.data() + before, body, record, headers_size)
+        if self.taken == 0 or timestamp_ms > self.max_timestamp:
+            self.max_timestamp = timestamp_ms
+        self.base_timestamp = base
+        self.taken += 1
+        return 1
+
+    def append_columns(self, *, timestamps, key_data=None, key_starts=None, key_null=None, value_data=None,
+                       value_starts=None, value_null=None, Py_ssize_t first=0):
+        """See builder.pyi."""
+        cdef ColumnBuffers columns = ColumnBuffers(timestamps, key_data, key_starts, key_null, value_data,
+                                                   value_starts,
+                                                   value_null)
+        cdef RecordView record
+        cdef Py_ssize_t i = first
+        cdef int taken = 1
+        if not 0 <= first <= columns.count:
+            raise ValueError(f"first {first} is not in 0..{columns.count}")
+        with nogil:
+            while i < columns.count and columns.timestamps[i] >= -1:
+                columns.view(i, &record)
+                taken = self.take(&record, columns.timestamps[i], 0)
+                if taken <= 0:
+                    break
+                i += 1
+        if taken < 0:
+            raise_taking(taken)
+        if i < columns.count and columns.timestamps[i] < -1:
+            raise_timestamp(columns.timestamps[i])
+        return i - first
+
+    def build(self, int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
+              bint transactional=False):
+        """See builder.pyi."""
+        cdef vector[uint8_t] packed
+        cdef BatchHeader header
+        cdef int fault = BATCH_OK
+        if self.taken == 0:
+            raise ValueError("a batch needs at least one record")
+        memset(&header, 0, sizeof(header))
+        header.leader_epoch = -1
+        header.attributes = <int16_t>(self.codec | (TRANSACTIONAL_BIT if transactional else 0))
+        header.last_offset_delta = self.taken - 1
+        header.base_timestamp = self.base_timestamp
+        header.max_timestamp = self.max_timestamp
+        header.producer_id = producer_id
+        header.producer_epoch = producer_epoch
+        header.base_sequence = base_sequence
+        header.record_count = self.taken
+        with nogil:
+            fault = batch_finish(self.buffer, self.level, &header, packed)
+        if fault != BATCH_OK:
+            raise_fault(fault, 0)
+        if self.codec:
+            return PyBytes_FromStringAndSize(<const char*>packed.data(), <Py_ssize_t>packed.size())
+        return PyBytes_FromStringAndSize(<const char*>self.buffer.data(), <Py_ssize_t>self.buffer.size())
+
+
+cdef inline void key_value(RecordView* record, bytes key, bytes value) noexcept:
+    record.key_length = record.value_length = -1
+    record.key = record.value = NULL
+    if key is not None:
+        record.key = <const uint8_t*>PyBytes_AS_STRING(key)
+        record.key_length = clipped(PyBytes_GET_SIZE(key))
+    if value is not None:
+        record.value = <const uint8_t*>PyBytes_AS_STRING(value)
+        record.value_length = clipped(PyBytes_GET_SIZE(value))
+
+
+cdef inline int32_t clipped(int64_t length) noexcept nogil:
+    # A field of 2 GiB or more makes a record that is too large, whatever else is in it.
+    return <int32_t>length if length < INT32_MAX else INT32_MAX
+
+
+cdef object raise_timestamp(int64_t timestamp_ms):
+    raise ValueError(f"timestamp {timestamp_ms} is negative")
+
+
+cdef object raise_taking(int reason):
+    if reason == BATCH_TOO_LARGE:
+        raise BatchError("the record is too large for any batch", MESSAGE_TOO_LARGE)
+    raise MemoryError()
+
+
+cdef bytes pack_headers(object headers, int32_t* count):
+    # As they stand in a record. Headers are few and rare, so they may cost objects.
+    cdef uint8_t room[VARINT_MOST]
+    cdef bytearray out = bytearray()
+    cdef bytes key, data
+    count[0] = 0
+    for name, value in headers:
+        key = name.encode("utf-8", "surrogateescape")
+        out += room[:varint_write(room, clipped(len(key))) - room]
+        out += key
+        data = value
+        out += room[:varint_write(room, -1 if data is None else clipped(len(data))) - room]
+        if data is not None:
+            out += data
+        count[0] += 1
+    return bytes(out)
+
+
+cdef class ColumnBuffers:
+    # The arrays of append_columns, checked so that `view` needs no checks, and held until it is done.
+    cdef Py_buffer buffers[7]
+    cdef bint held[7]
+    cdef Py_ssize_t count
+    cdef const int64_t* timestamps
+
+    def __cinit__(self):
+        memset(self.held, 0, sizeof(self.held))
+
+    def __init__(self, timestamps, key_data, key_starts, key_null, value_data, value_starts, value_null):
+        self.hold(0, timestamps, 8)
+        self.count = self.buffers[0].len // 8
+        self.timestamps = <const int64_t*>self.buffers[0].buf
+        self.side(1, key_data, key_starts, key_null)
+        self.side(4, value_data, value_starts, value_null)
+
+    cdef int hold(self, int which, object array, Py_ssize_t item_size) except -1:
+        PyObject_GetBuffer(array, &self.buffers[which], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+        self.held[which] = True
+        if self.buffers[which].itemsize != item_size or self.buffers[which].ndim != 1:
+            raise ValueError(f"an array of one dimension and {item_size} bytes an item is needed")
+        return 0
+
+    cdef int side(self, int at, object data, object starts, object null) except -1:
+        cdef const int64_t* place
+        cdef Py_ssize_t i
+        if starts is None:
+            if data is not None or null is not None:
+                raise ValueError("data needs starts")
+            return 0
+        self.hold(at, data, 1)
+        self.hold(at + 1, starts, 8)
+        if self.buffers[at + 1].len // 8 != self.count + 1:
+            raise ValueError("starts must be one longer than timestamps")
+        if null is not None:
+            self.hold(at + 2, null, 1)
+            if self.buffers[at + 2].len != self.count:
+                raise ValueError("null must be as long as timestamps")
+        place = <const int64_t*>self.buffers[at + 1].buf
+        if place[0] < 0 or place[self.count] > self.buffers[at].len:
+            raise ValueError("starts reach outside of the data")
+        for i in range(self.count):
+            if place[i + 1] < place[i]:
+                raise ValueError("starts must not go down")
+        return 0
+
+    cdef inline void view(self, Py_ssize_t i, RecordView* record) noexcept nogil:
+        record.header_count = 0
+        record.headers = NULL
+        self.field(1, i, &record.key, &record.key_length)
+        self.field(4, i, &record.value, &record.value_length)
+
+    cdef inline void field(self, int at, Py_ssize_t i, const uint8_t** out, int32_t* length) noexcept nogil:
+        cdef const int64_t* starts = <const int64_t*>self.buffers[at + 1].buf
+        if not self.held[at + 1] or self.held[at + 2] and (<const uint8_t*>self.buffers[at + 2].buf)[i]:
+            out[0] = NULL
+            length[0] = -1
+            return
+        out[0] = <const uint8_t*>self.buffers[at].buf + starts[i]
+        length[0] = clipped(starts[i + 1] - starts[i])
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(7):
+            if self.held[i]:
+                PyBuffer_Release(&self.buffers[i])

@@ -1,0 +1,1 @@
+"""Produce and Fetch: requests read, carried out on the logs, and answered."""

@@ -1,0 +1,97 @@
+# Fetch, versions 0 to 18, served in place. A request becomes a `FetchJob`: read from the frame when it comes
+# (fetch_parse), begun when all before it on its connection are answered (fetch_begin: that is when its session is
+# taken), tried until there is enough to answer (fetch_try, in fetchread.pxd), answered (fetch_answer, in
+# fetchanswer.pxd). While too little is there it waits for its partitions' ends to move (waiting.pxd).
+#
+# Versions 0 to 3 are of clients that can't read today's batches: what they get is converted (fetchconvert.pxd).
+# A replica id gives no view above the high watermark; it only makes the session a privileged one. A rack is accepted
+# and no other replica is ever preferred. Not done: the tags that name a new leader (KIP-951), snapshots.
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libcpp.vector cimport vector
+
+from penstock.pyx.request.fetchset cimport FetchSet
+from penstock.pyx.record.frame cimport Reader, RequestHead
+from penstock.pyx.log.partition cimport LogSet
+from penstock.pyx.log.read cimport ReadResult
+from penstock.pyx.request.sessions cimport Session, SessionCache
+
+cdef enum:
+    FETCH_KEY = 1
+    FETCH_VERSION_MIN = 0
+    FETCH_VERSION_MAX = 18
+    FETCH_FLEXIBLE_FROM = 12
+    FETCH_PARTITIONS_MAX = 100000     # that one request names; more closes the connection
+
+    # Versions from which a field is there.
+    FETCH_THROTTLE_FROM = 1
+    FETCH_MAX_BYTES_FROM = 3
+    FETCH_ISOLATION_FROM = 4
+    FETCH_LOG_START_OFFSET_FROM = 5
+    FETCH_SESSIONS_FROM = 7
+    FETCH_LEADER_EPOCH_FROM = 9
+    FETCH_RACK_FROM = 11
+    FETCH_LAST_FETCHED_EPOCH_FROM = 12
+    FETCH_TOPIC_IDS_FROM = 13
+    FETCH_REPLICA_STATE_FROM = 15     # replica_id moved into a tagged field
+
+    FETCH_MAGIC_1_FROM = 2            # versions from which a format may be sent
+    FETCH_MAGIC_2_FROM = 4
+
+cdef enum FetchParse:
+    FETCH_PARSED = 0
+    FETCH_MALFORMED = -1
+    FETCH_NO_MEMORY = -2
+
+# What a partition of the set has for the answer.
+cdef struct FetchRange:
+    int32_t at                        # of the set
+    int16_t error
+    bint diverged                     # the client's log has parted from this one (KIP-595)
+    int32_t diverging_epoch
+    int64_t diverging_end
+    ReadResult read                   # its offsets are true, its range is held until it is released
+    vector[uint8_t]* converted        # instead of the range; NULL: it goes as it is stored
+
+cdef struct FetchJob:
+    int16_t version
+    int32_t correlation_id
+    int16_t error                     # of the whole answer
+    int8_t isolation
+    bint privileged                   # a follower asks
+    int32_t max_wait_ms
+    int32_t min_bytes
+    int32_t max_bytes
+    int32_t session_id
+    int32_t session_epoch
+    FetchSet asked
+    FetchSet forgotten
+    # From fetch_begin on.
+    bint begun
+    bint wants_session
+    bint incremental                  # only partitions with news are answered
+    SessionCache* sessions
+    LogSet* logs
+    Session* session                  # taken; NULL: none
+    FetchSet* set                     # what is read: the session's or `asked`
+    FetchRange* ranges                # for the answer, in its order
+    int32_t range_count
+    int32_t range_capacity
+    int32_t cold                      # of `ranges`, when FETCH_COLD
+    int32_t cold_times
+    # The reactor's own fields.
+    void* connection
+    int64_t deadline_ms
+    int32_t heap_index                # in the reactor's heap of deadlines; -1 = not waiting
+    bint look                         # to be tried when the connection runs next
+    void* waiters                     # waiting.pxd
+
+# A job from a request whose reader stands at the body; `out` is owned by the caller when FETCH_PARSED.
+cdef FetchParse fetch_parse(
+    const RequestHead* head, Reader body, int32_t answer_bytes_max, FetchJob** out
+) noexcept nogil
+cdef int64_t fetch_held_bytes(const FetchJob* job) noexcept nogil
+# Takes or closes its session. What is wrong with that is the job's `error`.
+cdef void fetch_begin(FetchJob* job, LogSet* logs, SessionCache* sessions, int64_t now_ms) noexcept nogil
+cdef void fetch_drop_ranges(FetchJob* job) noexcept nogil
+cdef void range_release(FetchRange* r) noexcept nogil             # and its length is 0
+cdef void fetch_free(FetchJob* job) noexcept nogil                # safe on NULL; gives back all that it holds

@@ -1,0 +1,227 @@
+"""Whether there is enough to answer a fetch; see fetchread.pxd."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from penstock.pyx.record.batch cimport LENGTH_AT, LOG_OVERHEAD
+from penstock.pyx.descriptors cimport is_last_file
+from penstock.pyx.record.endian cimport get_i32
+from penstock.pyx.request.fetch cimport (
+    FETCH_MAGIC_2_FROM,
+    FETCH_MAX_BYTES_FROM,
+    FetchRange,
+    fetch_drop_ranges,
+    range_release,
+)
+from penstock.pyx.request.fetchconvert cimport CONVERT_DONE, CONVERT_STORED_MAX_BYTES, fetch_convert
+from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition, FetchSet, set_resolve, set_unresolve
+from penstock.pyx.log.pagecache cimport read_cached_at
+from penstock.pyx.log.partition cimport (
+    ISOLATION_COMMITTED,
+    partition_epoch_end,
+    partition_leader_epoch,
+    partition_watch,
+)
+from penstock.pyx.posix cimport free, memset, realloc
+from penstock.pyx.log.read cimport READ_COLD, ReadResult, partition_read, partition_read_cached
+
+cdef enum:
+    OFFSET_OUT_OF_RANGE = 1
+    NOT_LEADER_OR_FOLLOWER = 6
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+
+    LOOKS_MAX = 4                     # of one try, while the ends keep moving
+    COLD_TIMES_MAX = 3                # and once a partition
+    RANGES_KEPT = 64                  # room for so many is kept while a job waits
+
+
+# --- one partition ------------------------------------------------------------------------------------------
+cdef void check_epochs(const FetchPartition* partition, FetchRange* r) noexcept nogil:
+    """Sets an error, or that the client's log has parted from this one (KIP-320, KIP-595)."""
+    cdef int32_t epoch
+    cdef int32_t found = -1
+    cdef int64_t end_offset = -1
+    if partition.leader_epoch >= 0:
+        epoch = partition_leader_epoch(partition.partition)
+        if partition.leader_epoch != epoch:
+            r.error = FENCED_LEADER_EPOCH if partition.leader_epoch < epoch else UNKNOWN_LEADER_EPOCH
+            return
+    if partition.last_fetched_epoch < 0:
+        return
+    partition_epoch_end(partition.partition, partition.last_fetched_epoch, &found, &end_offset)
+    if end_offset < 0:
+        r.error = OFFSET_OUT_OF_RANGE
+    elif found < partition.last_fetched_epoch or end_offset < partition.offset:
+        r.diverged = True
+        r.diverging_epoch = found
+        r.diverging_end = end_offset
+
+
+cdef bint begins_whole(const ReadResult* read) noexcept nogil:
+    """Whether the first batch of a range is whole in it. Pages that aren't in memory say no."""
+    cdef uint8_t header[LOG_OVERHEAD]
+    return (
+        read.length >= LOG_OVERHEAD
+        and read_cached_at(read.fd, header, LOG_OVERHEAD, read.position) == LOG_OVERHEAD
+        and LOG_OVERHEAD + <int64_t>get_i32(header + LENGTH_AT) <= read.length
+    )
+
+
+cdef struct Limits:
+    int64_t left                      # bytes of records that the answer may still take
+    int64_t total                     # that it has
+    bint urgent                       # something mustn't wait, however few the bytes are
+    bint cold                         # the last range has to be read into memory before anything else
+
+
+cdef inline bint may_block(const FetchJob* job) noexcept nogil:
+    """Whether enough was read into memory for a job: what went out again meanwhile is waited for."""
+    return job.cold_times >= COLD_TIMES_MAX + job.set.count
+
+
+cdef void take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Limits* limits) noexcept nogil:
+    """Reads a partition without an error so far."""
+    cdef bint first = not r.diverged and (
+        limits.total == 0 if job.version >= FETCH_MAX_BYTES_FROM else limits.left > 0
+    )
+    cdef int32_t allowed = 0 if r.diverged else <int32_t>min(<int64_t>max(partition.max_bytes, 0), limits.left)
+    if may_block(job):
+        r.error = partition_read(partition.partition, partition.offset, allowed, first, job.isolation, &r.read)
+    else:
+        r.error = partition_read_cached(partition.partition, partition.offset, allowed, first, job.isolation, &r.read)
+    if r.error == READ_COLD:
+        limits.cold = True
+        return
+    if r.error:
+        if r.error == NOT_LEADER_OR_FOLLOWER:
+            set_unresolve(partition)                  # stopped: the next look finds who has its name then
+        range_release(r)
+        return
+    partition.known_end = (
+        r.read.last_stable_offset if job.isolation == ISOLATION_COMMITTED else r.read.high_watermark
+    )
+    if r.read.length and (r.diverged or (not first and r.read.length >= allowed and not begins_whole(&r.read))):
+        range_release(r)
+    if r.read.length and r.read.length < allowed:
+        # The rest of an older segment: waiting would not make this range longer.
+        limits.urgent = limits.urgent or r.read.next_offset < partition.known_end
+    limits.total += r.read.length
+    limits.left = max(limits.left - r.read.length, <int64_t>0)
+    if r.read.segment != NULL and is_last_file(r.read.fd):
+        limits.left = 0                               # an answer holds a file for each range: the next has the others
+
+
+cdef bint has_news(const FetchPartition* partition, const FetchRange* r) noexcept nogil:
+    """Whether the client of a session has to hear of a partition."""
+    return (
+        r.error != 0
+        or r.diverged
+        or r.read.length > 0
+        or r.read.high_watermark != partition.told_high_watermark
+        or r.read.log_start_offset != partition.told_log_start
+    )
+
+
+# --- all of them --------------------------------------------------------------------------------------------
+cdef FetchRange* next_range(FetchJob* job) noexcept nogil:
+    cdef int32_t capacity
+    cdef FetchRange* grown
+    if job.range_count == job.range_capacity:
+        capacity = job.range_capacity * 2 + 1
+        grown = <FetchRange*>realloc(job.ranges, <size_t>capacity * sizeof(FetchRange))
+        if grown == NULL:
+            return NULL
+        job.ranges = grown
+        job.range_capacity = capacity
+    memset(&job.ranges[job.range_count], 0, sizeof(FetchRange))
+    return &job.ranges[job.range_count]
+
+
+cdef bint gather(FetchJob* job, Limits* limits) noexcept nogil:
+    """Takes the ranges to answer with. False: no memory."""
+    cdef FetchSet* s = job.set
+    cdef FetchPartition* partition
+    cdef FetchRange* r
+    cdef int32_t at = s.first
+    fetch_drop_ranges(job)
+    limits.total = 0
+    limits.urgent = False
+    limits.cold = False
+    limits.left = job.max_bytes
+    if job.version < FETCH_MAGIC_2_FROM:
+        limits.left = min(limits.left, <int64_t>CONVERT_STORED_MAX_BYTES)
+    while at != NOWHERE:
+        partition = &s.partitions[at]
+        r = next_range(job)
+        if r == NULL:
+            return False
+        r.at = at
+        r.read.fd = -1
+        r.error = set_resolve(s, job.logs, partition)
+        if r.error == 0:
+            check_epochs(partition, r)
+        if r.error == 0:
+            take_range(job, partition, r, limits)
+        if limits.cold:
+            job.cold = job.range_count
+            job.range_count += 1                      # so that it is released
+            return True
+        limits.urgent = limits.urgent or r.error != 0 or r.diverged
+        if not job.incremental or has_news(partition, r):
+            job.range_count += 1
+        at = partition.next
+    return True
+
+
+cdef bint moved(FetchJob* job, int reactor) noexcept nogil:
+    """Whether a partition's end has moved since it was read; else all of them are watched."""
+    cdef FetchSet* s = job.set
+    cdef int32_t at = s.first
+    while at != NOWHERE:
+        if s.partitions[at].partition != NULL and partition_watch(
+            s.partitions[at].partition, reactor, job.isolation, s.partitions[at].known_end
+        ):
+            return True
+        at = s.partitions[at].next
+    return False
+
+
+cdef bint has_converted(const FetchJob* job) noexcept nogil:
+    """Whether old clients get anything; markers alone give nothing, and it would ask for them again and again."""
+    cdef int32_t i
+    for i in range(job.range_count):
+        if job.ranges[i].error or (job.ranges[i].converted != NULL and job.ranges[i].converted.size() > 0):
+            return True
+    return False
+
+
+cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept nogil:
+    cdef Limits limits
+    cdef int32_t _look
+    cdef bint must, enough
+    if job.error:
+        return FETCH_READY
+    for _look in range(LOOKS_MAX):
+        if not gather(job, &limits):
+            return FETCH_FAILED
+        if limits.cold:
+            job.cold_times += 1
+            return FETCH_COLD
+        must = limits.urgent or must_answer or job.max_wait_ms <= 0 or job.set.count == 0
+        enough = must or limits.total >= job.min_bytes or (limits.total > 0 and limits.left == 0)
+        if enough and job.version < FETCH_MAGIC_2_FROM:
+            job.cold = fetch_convert(job, may_block(job))
+            if job.cold != CONVERT_DONE:
+                job.cold_times += 1
+                return FETCH_COLD
+            enough = must or has_converted(job)
+        if enough:
+            return FETCH_READY
+        if not moved(job, reactor):
+            fetch_drop_ranges(job)
+            if job.range_capacity > RANGES_KEPT:
+                free(job.ranges)
+                job.ranges = NULL
+                job.range_capacity = 0
+            return FETCH_WAIT
+    fetch_drop_ranges(job)
+    return FETCH_AGAIN

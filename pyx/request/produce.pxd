@@ -1,0 +1,63 @@
+# Produce, versions 0 to 13, served in place: the records are checked, given offsets and appended out of the
+# connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is
+# the log end, so acks=all is answered at once.
+#
+# Requests that a connection brought together are appended together: what they have for one partition goes into its log
+# with one write, which costs little more than a write for each. A group is filled by produce_take, appended, answered
+# request by request, and used again.
+#
+# Versions 0 to 2 bring message sets (magic 0 and 1; Kafka takes one batch of magic 2 there, too), later ones exactly
+# one batch of magic 2 for each partition.
+#
+# A request that begins a transaction in a partition has to wait for its coordinator (KIP-890, verification.pxd): it is
+# handed over to the control plane whole, which asks and then serves it by the same function.
+#
+# Not done here: the tags that name a new leader (KIP-951).
+from libc.stdint cimport int16_t, int64_t
+
+from penstock.pyx.record.frame cimport Reader, RequestHead, Writer
+from penstock.pyx.log.partition cimport LogSet
+
+cdef enum ProduceResult:
+    PRODUCE_ANSWERED = 0              # a whole answer, size first, was written
+    PRODUCE_SILENT = 1                # acks=0: there is none
+    PRODUCE_HAND_OVER = 2             # nothing was appended: the control plane has to ask the transaction coordinator
+    PRODUCE_CLOSE = -1                # acks=0 and something failed: only a closed connection can tell (as in Kafka)
+    PRODUCE_MALFORMED = -2            # nothing was appended; the connection is closed
+    PRODUCE_TAKEN = 3                 # it is in the group
+    PRODUCE_NO_MEMORY = -3            # the answer couldn't be written; the connection is closed
+
+# What one thread appended; read by Python without a lock.
+cdef struct ProduceTally:
+    int64_t batches
+    int64_t bytes
+    int64_t errors                    # partitions answered with an error
+
+cdef struct ProduceGroup
+cdef ProduceGroup* produce_group_new() noexcept nogil            # for a network thread, which keeps it
+
+# One more request, whose reader stands at the body: its partitions are found and what the request alone says is judged.
+# PRODUCE_TAKEN, or PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_NO_MEMORY: the group is as before then.
+# `verdicts`: what the transaction coordinator says to each partition, in the order of the request: 0, or the error that
+# it is answered with. NULL on the network threads: nobody was asked.
+cdef ProduceResult produce_take(
+    ProduceGroup* g, LogSet* logs, const RequestHead* head, Reader body, const int16_t* verdicts
+) noexcept nogil
+# Whether it may take another request that it is appended with.
+cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil
+# Appends all. The records behind the readers are written to (offsets, epochs).
+cdef void produce_append(ProduceGroup* g) noexcept nogil
+# The answer to request `i`, in the order in which they were taken. When the result isn't PRODUCE_ANSWERED, `out` is as
+# it was before.
+cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil
+cdef void produce_clear(ProduceGroup* g) noexcept nogil
+
+# All of that for one request.
+cdef ProduceResult produce_serve(
+    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
+) noexcept nogil
+# Whether a partition that it names is synced before it is answered (flush.messages): the control plane then serves the
+# request in a thread of its own, so that nobody else on this network thread waits for a disk.
+cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
+# How many partitions a request names; -1 if it is malformed.
+cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil

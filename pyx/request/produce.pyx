@@ -1,0 +1,437 @@
+"""Produce in place; see produce.pxd. A request is walked three times: to see that it is whole and right, so that a
+malformed one appends nothing; to find its partitions and what there is for them; and to answer.
+"""
+from penstock.pyx.record.batch cimport (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_2,
+    MAGIC_AT,
+    TRANSACTIONAL_BIT,
+    batch_error_text,
+)
+from penstock.pyx.record.endian cimport get_i16, get_i32
+from penstock.pyx.record.frame cimport (
+    TOPIC_ID_BYTES,
+    Slice,
+    answer_begin,
+    answer_end,
+    read_count,
+    read_i16,
+    read_i32,
+    read_string,
+    reader_left,
+    skip_tags,
+    write_count,
+    write_i16,
+    write_i32,
+    write_i64,
+    write_no_tags,
+    write_raw,
+    write_string,
+)
+from penstock.pyx.log.append cimport ORIGIN_ADDED, ORIGIN_CLIENT, ORIGIN_VERIFIED, Append, Appended, partition_append
+from penstock.pyx.log.partition cimport (
+    logset_flushes,
+    partition_flushes,
+    LogSet,
+    Partition,
+    partition_known_id,
+    partition_release,
+    partition_topic,
+)
+from penstock.pyx.log.validator cimport INGEST_INFLATED_MAX_BYTES, INGEST_INFLATED_PER_BYTE, Refusal
+from penstock.pyx.posix cimport calloc, free, realloc
+from penstock.pyx.request.producerequest cimport (
+    PRODUCE_FLEXIBLE_FROM, PRODUCE_PARTITIONS_MAX, PRODUCE_TOPIC_BYTES_MIN, PRODUCE_TRANSACTIONS_FROM, ProduceTopic,
+    produce_find, produce_part, produce_topic,
+)
+from penstock.pyx.request.verification cimport ADDS_PARTITIONS_FROM, find_unverified, is_internal
+from libc.stdint cimport int32_t, uint8_t
+from libc.string cimport memset, strlen
+
+cdef enum:
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_REQUIRED_ACKS = 21
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+
+    CODEC_ZSTD = 4
+    ZSTD_FROM = 7                     # the first version of Produce whose clients may send zstd
+    THROTTLE_FROM = 1
+    APPEND_TIME_FROM = 2
+    STORAGE_ERROR_FROM = 4            # older clients take KAFKA_STORAGE_ERROR for fatal; NOT_LEADER they try again
+    LOG_START_OFFSET_FROM = 5
+    RECORD_ERRORS_FROM = 8
+
+    GROUP_ASKED_MAX = 64
+    GROUP_TOGETHER_MAX = 64           # for one partition
+    GROUP_PARTS_MAX = 256             # of several requests: what the comparing of all with all is cheap for
+    PARTS_KEPT = 1024                 # a group that was larger gives its memory back
+
+# What a request says before its topics.
+cdef struct Terms:
+    int16_t version
+    bint flexible
+    bint transactional                # the request names a transactional id
+    int16_t acks
+    int origin                        # of what is appended
+
+# A partition of a request.
+cdef struct Part:
+    Partition* partition              # NULL: there is nothing to append; `append.done.error` says whether that is right
+    Append append
+
+cdef struct Asked:
+    Terms terms
+    int32_t correlation_id
+    Reader topics                     # where they begin
+    int64_t may_inflate
+    size_t first                      # of its parts
+
+cdef struct ProduceGroup:
+    Asked asked[GROUP_ASKED_MAX]
+    size_t asked_n
+    Part* parts
+    size_t n
+    size_t capacity
+
+
+cdef void read_terms(Reader* r, Terms* out) noexcept nogil:
+    out.transactional = out.version >= PRODUCE_TRANSACTIONS_FROM and read_string(r, out.flexible, True).p != NULL
+    out.acks = read_i16(r)
+    read_i32(r)                                       # timeout_ms: nothing waits
+
+
+cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil:
+    cdef Reader r = body
+    cdef Terms terms
+    cdef ProduceTopic topic
+    cdef int32_t topics, index, _i, _j
+    cdef int64_t total = 0
+    terms.version = head.api_version
+    terms.flexible = terms.version >= PRODUCE_FLEXIBLE_FROM
+    read_terms(&r, &terms)
+    topics = read_count(&r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
+    if topics > PRODUCE_PARTITIONS_MAX:
+        return -1
+    for _i in range(topics):
+        produce_topic(&r, terms.version, &topic)
+        total += topic.partitions
+        if total > PRODUCE_PARTITIONS_MAX:
+            return -1
+        for _j in range(topic.partitions):
+            produce_part(&r, terms.version, &index)
+            if r.bad:
+                return -1
+        skip_tags(&r, terms.flexible)
+        if r.bad:
+            return -1
+    skip_tags(&r, terms.flexible)
+    return -1 if r.bad else total
+
+
+cdef int64_t count_batches(const uint8_t* p, int64_t n) noexcept nogil:
+    """Batches in records that were appended, so that their lengths are right."""
+    cdef int64_t count = 0
+    while n >= LOG_OVERHEAD:
+        count += 1
+        n -= LOG_OVERHEAD + get_i32(p + LENGTH_AT)
+        p += LOG_OVERHEAD + get_i32(p + LENGTH_AT)
+    return count
+
+
+cdef int16_t judge_by_version(const uint8_t* p, size_t n, int16_t version) noexcept nogil:
+    """What the request's version alone says against the records."""
+    cdef int64_t size = <int64_t>LOG_OVERHEAD + get_i32(p + LENGTH_AT) if n >= LOG_OVERHEAD else LOG_OVERHEAD
+    if version >= PRODUCE_TRANSACTIONS_FROM and size > <int64_t>n:
+        return INVALID_RECORD                         # no whole batch
+    if n < LAST_OFFSET_DELTA_AT:
+        return 0                                      # too short for a batch of magic 2: the log says what it is
+    if p[MAGIC_AT] != MAGIC_2:
+        return INVALID_RECORD if version >= PRODUCE_TRANSACTIONS_FROM else 0
+    if version < ZSTD_FROM and get_i16(p + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD:
+        return UNSUPPORTED_COMPRESSION_TYPE
+    if LOG_OVERHEAD < size < <int64_t>n - LOG_OVERHEAD:
+        return INVALID_RECORD                         # a second batch; a few bytes too many the log refuses
+    return 0
+
+
+cdef bint is_transactional(const uint8_t* p, int32_t n) noexcept nogil:
+    """Whether the first batch says that it is part of a transaction (no client may send its marker)."""
+    return (
+        n >= LAST_OFFSET_DELTA_AT
+        and p[MAGIC_AT] >= MAGIC_2
+        and get_i16(p + ATTRIBUTES_AT) & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT
+    )
+
+
+cdef int16_t judge(Partition* partition, const uint8_t* p, int32_t n, const Terms* terms) noexcept nogil:
+    """What can be said without the log."""
+    cdef size_t name_bytes
+    cdef int16_t error
+    cdef const char* name = partition_topic(partition, &name_bytes)
+    if is_internal(name, name_bytes):
+        return INVALID_TOPIC_EXCEPTION
+    if n == 0:
+        # An empty message set of the oldest clients appends nothing, and that is fine.
+        return INVALID_RECORD if terms.version >= PRODUCE_TRANSACTIONS_FROM or p == NULL else 0
+    error = judge_by_version(p, <size_t>n, terms.version)
+    if error == 0 and not terms.transactional and is_transactional(p, n):
+        return TRANSACTIONAL_ID_AUTHORIZATION_FAILED      # nobody could be asked about its transaction
+    return error
+
+
+cdef int16_t find_partition(
+    LogSet* logs, const Terms* terms, const ProduceTopic* topic, int32_t index, Partition** out
+) noexcept nogil:
+    if terms.acks < -1 or terms.acks > 1:
+        return INVALID_REQUIRED_ACKS
+    out[0] = produce_find(logs, topic, index)
+    if out[0] != NULL:
+        return 0
+    if topic.id != NULL:
+        return UNKNOWN_TOPIC_OR_PARTITION if partition_known_id(logs, topic.id) else UNKNOWN_TOPIC_ID
+    # The name alone decides for the internal ones, also where another broker leads them.
+    if is_internal(<const char*>topic.name.p, <size_t>topic.name.n):
+        return INVALID_TOPIC_EXCEPTION
+    return UNKNOWN_TOPIC_OR_PARTITION
+
+
+cdef ProduceGroup* produce_group_new() noexcept nogil:
+    return <ProduceGroup*>calloc(1, sizeof(ProduceGroup))
+
+
+cdef bint has_room(ProduceGroup* g, size_t more) noexcept nogil:
+    cdef Part* grown
+    cdef size_t capacity = max(g.n + more, g.capacity)
+    if capacity > g.capacity:
+        grown = <Part*>realloc(g.parts, capacity * sizeof(Part))
+        if grown == NULL:
+            return False
+        g.parts = grown
+        g.capacity = capacity
+    return True
+
+
+cdef void produce_clear(ProduceGroup* g) noexcept nogil:
+    g.asked_n = 0
+    g.n = 0
+    if g.capacity > PARTS_KEPT:
+        free(g.parts)
+        g.parts = NULL
+        g.capacity = 0
+
+
+cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil:
+    # Of requests without an answer one that fails closes the connection, and nothing behind it may be appended.
+    return g.asked_n == 0 or (
+        g.asked_n < GROUP_ASKED_MAX and g.n < GROUP_PARTS_MAX and g.asked[g.asked_n - 1].terms.acks != 0
+    )
+
+
+cdef ProduceResult produce_take(
+    ProduceGroup* g, LogSet* logs, const RequestHead* head, Reader body, const int16_t* verdicts
+) noexcept nogil:
+    cdef Reader whole = body
+    cdef Reader* r = &body
+    cdef Asked* asked = &g.asked[g.asked_n]
+    cdef Terms* terms = &asked.terms
+    cdef Part* part
+    cdef ProduceTopic topic
+    cdef Slice records
+    cdef int32_t topics, index, _i, _j
+    cdef int64_t place = 0, total = produce_partitions(head, body)
+    if total < 0:
+        return PRODUCE_MALFORMED
+    if not has_room(g, <size_t>total):
+        return PRODUCE_NO_MEMORY
+    asked.correlation_id = head.correlation_id
+    asked.first = g.n
+    # A request of batches that are nearly nothing compressed would keep its network thread busy for minutes.
+    asked.may_inflate = INGEST_INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INGEST_INFLATED_PER_BYTE
+    terms.version = head.api_version
+    terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
+    read_terms(r, terms)
+    terms.origin = ORIGIN_CLIENT
+    if verdicts != NULL:
+        terms.origin = ORIGIN_ADDED if terms.version >= ADDS_PARTITIONS_FROM else ORIGIN_VERIFIED
+    elif terms.transactional and find_unverified(logs, head, whole, NULL):
+        return PRODUCE_HAND_OVER
+    asked.topics = body
+    topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
+    for _i in range(topics):
+        produce_topic(r, terms.version, &topic)
+        for _j in range(topic.partitions):
+            records = produce_part(r, terms.version, &index)
+            part = &g.parts[g.n]
+            g.n += 1
+            memset(part, 0, sizeof(Part))
+            part.append.records = <uint8_t*>records.p
+            part.append.n = <size_t>max(records.n, 0)
+            part.append.origin = terms.origin
+            part.append.may_inflate = &asked.may_inflate
+            part.append.done.base_offset = -1
+            part.append.done.log_append_time_ms = -1
+            part.append.done.log_start_offset = -1
+            part.append.done.error = verdicts[place] if verdicts != NULL else 0
+            place += 1
+            if part.append.done.error == 0:
+                part.append.done.error = find_partition(logs, terms, &topic, index, &part.partition)
+            if part.partition != NULL:
+                part.append.done.error = judge(part.partition, records.p, records.n, terms)
+                if part.append.done.error != 0 or part.append.n == 0:
+                    partition_release(part.partition)
+                    part.partition = NULL
+        skip_tags(r, terms.flexible)
+    g.asked_n += 1
+    return PRODUCE_TAKEN
+
+
+cdef void produce_append(ProduceGroup* g) noexcept nogil:
+    cdef Append* together[GROUP_TOGETHER_MAX]
+    cdef Partition* partition
+    cdef size_t i, j, n
+    for i in range(g.n):
+        partition = g.parts[i].partition
+        if partition == NULL:
+            continue
+        together[0] = &g.parts[i].append
+        n = 1
+        if g.asked_n > 1:
+            for j in range(i + 1, g.n):
+                if g.parts[j].partition == partition and n < GROUP_TOGETHER_MAX:
+                    together[n] = &g.parts[j].append
+                    n += 1
+                    g.parts[j].partition = NULL
+                    partition_release(partition)
+        partition_append(partition, together, n)
+        partition_release(partition)
+
+
+cdef void write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexcept nogil:
+    """record_errors and error_message: one reason for all records that are named."""
+    cdef Slice reason
+    cdef int32_t i
+    reason.p = NULL
+    reason.n = 0
+    if refusal.fault:
+        reason.p = <const uint8_t*>batch_error_text(refusal.fault)
+        reason.n = <int32_t>strlen(batch_error_text(refusal.fault))
+    write_count(w, refusal.count, flexible)
+    for i in range(refusal.count):
+        write_i32(w, refusal.records[i])
+        write_string(w, reason, flexible)
+        write_no_tags(w, flexible)
+    write_string(w, reason, flexible)
+
+
+cdef void write_partition(
+    Writer* w, const Terms* terms, int32_t index, int16_t error, const Appended* done
+) noexcept nogil:
+    write_i32(w, index)
+    write_i16(w, error)
+    write_i64(w, done.base_offset if error == 0 else -1)
+    if terms.version >= APPEND_TIME_FROM:
+        write_i64(w, done.log_append_time_ms if error == 0 else -1)
+    if terms.version >= LOG_START_OFFSET_FROM:
+        write_i64(w, done.log_start_offset if error == 0 else -1)
+    if terms.version >= RECORD_ERRORS_FROM:
+        write_refusal(w, terms.flexible, &done.refusal)
+    write_no_tags(w, terms.flexible)
+
+
+cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil:
+    cdef Reader* r = &body
+    cdef Terms terms
+    cdef ProduceTopic topic
+    cdef Partition* partition
+    cdef int32_t topics, index, _i, _j
+    cdef bint flushes = False
+    if not logset_flushes(logs) or produce_partitions(head, body) < 0:
+        return False
+    terms.version = head.api_version
+    terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
+    read_terms(r, &terms)
+    topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
+    for _i in range(topics):
+        produce_topic(r, terms.version, &topic)
+        for _j in range(topic.partitions):
+            produce_part(r, terms.version, &index)
+            partition = produce_find(logs, &topic, index)
+            if partition != NULL:
+                flushes = flushes or partition_flushes(partition)
+                partition_release(partition)
+        skip_tags(r, terms.flexible)
+    return flushes
+
+
+cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil:
+    cdef const Terms* terms = &g.asked[i].terms
+    cdef Reader body = g.asked[i].topics
+    cdef Reader* r = &body
+    cdef Append* part
+    cdef ProduceTopic topic
+    cdef size_t before = out.n, at, place = g.asked[i].first
+    cdef int32_t topics, index, _i, _j
+    cdef int16_t error
+    cdef int64_t errors = 0
+    at = answer_begin(out, g.asked[i].correlation_id, terms.flexible)
+    topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
+    write_count(out, topics, terms.flexible)
+    for _i in range(topics):
+        produce_topic(r, terms.version, &topic)
+        if topic.id != NULL:
+            write_raw(out, topic.id, TOPIC_ID_BYTES)
+        else:
+            write_string(out, topic.name, terms.flexible)
+        write_count(out, topic.partitions, terms.flexible)
+        for _j in range(topic.partitions):
+            produce_part(r, terms.version, &index)
+            part = &g.parts[place].append
+            place += 1
+            error = part.done.error
+            if error == KAFKA_STORAGE_ERROR and terms.version < STORAGE_ERROR_FROM:
+                error = NOT_LEADER_OR_FOLLOWER
+            if error:
+                errors += 1
+            else:
+                tally.batches += count_batches(part.records, <int64_t>part.n)
+                tally.bytes += <int64_t>part.n
+            write_partition(out, terms, index, error, &part.done)
+        skip_tags(r, terms.flexible)
+        write_no_tags(out, terms.flexible)
+    if terms.version >= THROTTLE_FROM:
+        write_i32(out, 0)                             # throttle_time_ms
+    write_no_tags(out, terms.flexible)
+    tally.errors += errors
+    if terms.acks == 0:
+        out.n = before
+        return PRODUCE_CLOSE if errors else PRODUCE_SILENT
+    if out.failed:
+        out.n = before
+        return PRODUCE_NO_MEMORY
+    answer_end(out, at, 0)
+    return PRODUCE_ANSWERED
+
+
+cdef ProduceResult produce_serve(
+    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
+) noexcept nogil:
+    cdef ProduceGroup g
+    cdef ProduceResult result
+    memset(&g, 0, sizeof(ProduceGroup))
+    result = produce_take(&g, logs, head, body, verdicts)
+    if result == PRODUCE_TAKEN:
+        produce_append(&g)
+        result = produce_answer(&g, 0, out, tally)
+    free(g.parts)
+    return result

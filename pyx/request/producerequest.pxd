@@ -1,0 +1,49 @@
+# A Produce request, versions 0 to 13, for everybody who looks into one: its limits, and the walk over its topics.
+from libc.stdint cimport int16_t, int32_t, uint8_t
+
+from penstock.pyx.record.frame cimport (
+    TOPIC_ID_BYTES, Reader, Slice, read_bytes, read_count, read_i32, read_raw, read_string, skip_tags,
+)
+from penstock.pyx.log.partition cimport LogSet, Partition, partition_find, partition_find_id
+
+cdef enum:
+    PRODUCE_KEY = 0
+    PRODUCE_VERSION_MIN = 0
+    PRODUCE_VERSION_MAX = 13
+    PRODUCE_FLEXIBLE_FROM = 9
+    PRODUCE_TOPIC_IDS_FROM = 13
+    PRODUCE_TRANSACTIONS_FROM = 3     # and batches of magic 2, one for each partition
+    PRODUCE_TOPIC_BYTES_MIN = 2
+    PRODUCE_PART_BYTES_MIN = 5        # index and the length of the records
+    PRODUCE_PARTITIONS_MAX = 100000   # of one request; more closes the connection, as answers are larger than requests
+
+cdef struct ProduceTopic:
+    Slice name
+    const uint8_t* id                 # NULL in versions that name topics
+    int32_t partitions
+
+cdef inline void produce_topic(Reader* r, int16_t version, ProduceTopic* out) noexcept nogil:
+    cdef bint flexible = version >= PRODUCE_FLEXIBLE_FROM
+    out.name.p = NULL
+    out.name.n = 0
+    out.id = NULL
+    if version >= PRODUCE_TOPIC_IDS_FROM:
+        out.id = read_raw(r, TOPIC_ID_BYTES)
+    else:
+        out.name = read_string(r, flexible, False)
+    out.partitions = read_count(r, flexible, PRODUCE_PART_BYTES_MIN)
+
+# The records for the next partition of a topic.
+cdef inline Slice produce_part(Reader* r, int16_t version, int32_t* index) noexcept nogil:
+    cdef bint flexible = version >= PRODUCE_FLEXIBLE_FROM
+    cdef Slice records
+    index[0] = read_i32(r)
+    records = read_bytes(r, flexible, True)
+    skip_tags(r, flexible)
+    return records
+
+# partition_find by whatever the request gives.
+cdef inline Partition* produce_find(LogSet* logs, const ProduceTopic* topic, int32_t index) noexcept nogil:
+    if topic.id != NULL:
+        return partition_find_id(logs, topic.id, index)
+    return partition_find(logs, <const char*>topic.name.p, <size_t>topic.name.n, index)
