@@ -1,10 +1,12 @@
-# File descriptors, which the whole process shares: connections and the files of logs take them, and the rest of the
-# broker (indexes, checkpoints, the metadata store) always has to find some.
-#
-# The kernel gives the lowest free number, so the number of a new descriptor says how many are in use. Of the limit a
-# reserve is kept. Connections don't go into it, they wait in the kernel's queue; files of logs may use half of it.
-# Where a new one comes into that, and where none is free at all, files of logs that weren't used lately are closed;
-# they are opened again at their next use. So a shortage costs time, and no partition.
+"""File descriptors, which the whole process shares: connections and the files of logs take them, and the rest of the
+broker (indexes, checkpoints, the metadata store) always has to find some.
+
+The kernel gives the lowest free number, so the number of a new descriptor says how many are in use. Of the limit a
+reserve is kept. Connections don't go into it, they wait in the kernel's queue; files of logs may use half of it.
+Where a new one comes into that, and where none is free at all, files of logs that weren't used lately are closed;
+they are opened again at their next use. So a shortage costs time, and no partition.
+"""
+
 from libc.stdint cimport int32_t
 
 # open(2): an fd, or -errno. Where no descriptor is free, files of logs are closed for it; if that doesn't help, it is

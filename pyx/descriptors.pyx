@@ -1,26 +1,10 @@
 """File descriptors, which the whole process shares; see descriptors.pxd."""
+
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.pyx.posix cimport (
-    EMFILE,
-    ENFILE,
-    RLIMIT_NOFILE,
-    atomic_add64,
-    atomic_load64,
-    atomic_store64,
-    close,
-    dup,
-    errno,
-    getrlimit,
-    memcpy,
-    open,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_t,
-    pthread_mutex_unlock,
-    rlimit,
-    strnlen,
-    usleep,
+    EMFILE, ENFILE, RLIMIT_NOFILE, atomic_add64, atomic_load64, atomic_store64, close, dup, errno, getrlimit, memcpy,
+    open, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, rlimit, strnlen, usleep,
 )
 
 cdef enum:

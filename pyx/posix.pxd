@@ -1,6 +1,8 @@
-# Every libc extern of the data plane, in one place. All are nogil and noexcept: errors come back as the C
-# library gives them (-1 and `errno`, or the error number itself for pthread_*). Append here; never declare an
-# extern elsewhere.
+"""Every libc extern of the data plane, in one place. All are nogil and noexcept: errors come back as the C
+library gives them (-1 and `errno`, or the error number itself for pthread_*). Append here; never declare an
+extern elsewhere.
+"""
+
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "sys/types.h" nogil:

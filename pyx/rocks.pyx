@@ -13,12 +13,10 @@ output topic.
 RocksDB merges neighbouring small files in age order, so that look-ups meet few of them; a file never grows past a
 twenty-fourth of the size bound, so that the window shrinks in small steps.
 """
-import os
-import threading
-from pathlib import Path
 
 import numpy as np
-
+import os
+import threading
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
@@ -26,6 +24,7 @@ from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+from pathlib import Path
 
 cdef extern from * nogil:
     """

@@ -3,10 +3,11 @@
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
-from penstock.pyx.record.batch cimport BatchHeader
+
 from penstock.pyx.compaction.cleaning cimport Cleaning
-from penstock.pyx.posix cimport timespec
 from penstock.pyx.log.segment cimport Segment
+from penstock.pyx.posix cimport timespec
+from penstock.pyx.record.batch cimport BatchHeader
 
 cdef struct Cleaned:
     Segment* segment

@@ -8,48 +8,46 @@ lock: they are sealed. If retention has taken one of them meanwhile, what was ma
 
 import os
 from collections import namedtuple
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libcpp.algorithm cimport sort
 from libcpp.vector cimport vector
-from penstock.pyx.record.batch cimport BATCH_BAD_OFFSET, BatchHeader, batch_error_text
-from penstock.pyx.compaction.cleankeys cimport clean_index
+
+from penstock.errors import ErrorCode, KafkaError
+from penstock.failpoints import declare, failpoint
 from penstock.pyx.compaction.cleaning cimport (
     CLEAN_CANCELLED, CLEAN_DONE, CLEAN_FULL, CLEAN_ROTTEN, Cleaning, LastRecord,
 )
+from penstock.pyx.compaction.cleankeys cimport clean_index
 from penstock.pyx.compaction.cleansegments cimport clean_segments
-from penstock.pyx.record.endian cimport get_i64
+from penstock.pyx.compaction.offsetmap cimport OffsetMap, offsetmap_begin, offsetmap_clear
+from penstock.pyx.compaction.pace cimport Pace
+from penstock.pyx.compaction.txntrack cimport AbortSpan, track_begin
 from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.log.files cimport dropped, made, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logconfig cimport LogConfig
-from penstock.pyx.compaction.offsetmap cimport OffsetMap, offsetmap_begin, offsetmap_clear
-from penstock.pyx.compaction.pace cimport Pace
 from penstock.pyx.log.partition cimport LogSetOwner, Partition, partition_find, partition_release, wake_reactors
 from penstock.pyx.log.partitionlog cimport PartitionLog, fail_log, is_offline, log_of
-from penstock.pyx.posix cimport (
-    EIO, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, close, fstat, pthread_mutex_lock, pthread_mutex_unlock, stat,
-    usleep,
-)
 from penstock.pyx.log.producerstate cimport OpenTxn, ProducerEntry, producers_remove
 from penstock.pyx.log.proof cimport prove_all
 from penstock.pyx.log.recovery cimport snapshot_stem
 from penstock.pyx.log.segment cimport (
-    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_close_file,
-    segment_hold_indexes, segment_newest_ms, segment_open,
-    segment_release, segment_retain, walk_begin, walk_next,
+    WALK_BATCH, LogWalk, Segment, segment_aborts, segment_close_file, segment_hold_indexes, segment_newest_ms,
+    segment_open, segment_release, segment_retain, walk_begin, walk_next,
 )
 from penstock.pyx.log.swap cimport FileStep, swap_again, swap_step, swap_steps, swap_undo
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY
 from penstock.pyx.log.txnindex cimport (
-    TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
+    TXNINDEX_ENTRY, TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT,
 )
-from penstock.pyx.compaction.txntrack cimport AbortSpan, track_begin
-
-from penstock.errors import ErrorCode, KafkaError
-from penstock.failpoints import declare, failpoint
+from penstock.pyx.posix cimport (
+    EIO, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, close, fstat, pthread_mutex_lock, pthread_mutex_unlock, stat,
+    usleep,
+)
+from penstock.pyx.record.batch cimport BATCH_BAD_OFFSET, BatchHeader, batch_error_text
+from penstock.pyx.record.endian cimport get_i64
 
 Cleanable = namedtuple("Cleanable", "first_dirty upper_bound clean_bytes cleanable_bytes oldest_dirty_ms")
 Compacted = namedtuple(

@@ -10,13 +10,14 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
+
+from penstock.pyx.compaction.offsetmap cimport OffsetMap
+from penstock.pyx.compaction.pace cimport CleanPace
+from penstock.pyx.compaction.txntrack cimport TxnTrack
+from penstock.pyx.posix cimport ENOMEM
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_OFFSET, BATCH_BAD_RECORDS, BATCH_NO_MEMORY, CHECK_STORED, BatchHeader, batch_check, batch_last_offset,
 )
-from penstock.pyx.compaction.offsetmap cimport OffsetMap
-from penstock.pyx.compaction.pace cimport CleanPace
-from penstock.pyx.posix cimport ENOMEM
-from penstock.pyx.compaction.txntrack cimport TxnTrack
 
 cdef enum:
     CLEAN_CHUNK = 1 << 20              # one read, and about one write

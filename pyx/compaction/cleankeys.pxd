@@ -1,6 +1,7 @@
 """The first half of a compaction pass: each key's newest offset into the map."""
 
 from libc.stdint cimport int64_t
+
 from penstock.pyx.compaction.cleaning cimport Cleaning
 from penstock.pyx.log.segment cimport Segment
 

@@ -1,19 +1,19 @@
 """Keys of dirty segments: see cleankeys.pxd."""
 
 from libc.stdint cimport int32_t, uint8_t
+
+from penstock.pyx.compaction.cleaning cimport (
+    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, CLEAN_FULL, clean_check, clean_rotten, clean_walk_fault,
+)
+from penstock.pyx.compaction.offsetmap cimport OFFSETMAP_FULL, offsetmap_put
+from penstock.pyx.compaction.pace cimport pace_take
+from penstock.pyx.compaction.txntrack cimport AbortSpan, track_control, track_data
+from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, LogWalk, segment_find, segment_open, walk_begin, walk_next
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_RECORDS, CODEC_MASK, BatchHeader, RecordView, batch_is_control, batch_last_offset, batch_payload,
     record_offset, record_read,
 )
-from penstock.pyx.compaction.cleaning cimport (
-    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, CLEAN_FULL, clean_check, clean_rotten, clean_walk_fault,
-)
 from penstock.pyx.record.messageset cimport Inner, MessageView, inner_offset, message_next, message_read, wrapper_open
-from penstock.pyx.compaction.offsetmap cimport OFFSETMAP_FULL, offsetmap_put
-from penstock.pyx.compaction.pace cimport pace_take
-from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, LogWalk, segment_find, segment_open, walk_begin, walk_next
-from penstock.pyx.compaction.txntrack cimport AbortSpan, track_control, track_data
-
 
 cdef inline int _put(Cleaning* c, const uint8_t* key, int32_t n, int64_t offset) noexcept nogil:
     cdef int result

@@ -18,6 +18,7 @@ and then until its horizon. The index of aborted transactions has an entry for a
 from libc.stdint cimport int64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+
 from penstock.pyx.compaction.cleaning cimport Cleaning
 from penstock.pyx.log.segment cimport Segment
 

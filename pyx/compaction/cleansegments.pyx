@@ -3,28 +3,29 @@
 from cython.operator cimport dereference as at
 from libc.stdint cimport int8_t, int16_t, int32_t, uint8_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
+
+from penstock.pyx.compaction.cleaned cimport Cleaned, cleaned_begin, cleaned_end, cleaned_write
+from penstock.pyx.compaction.cleaning cimport (
+    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, LastRecord, clean_check, clean_rotten, clean_walk_fault,
+)
+from penstock.pyx.compaction.offsetmap cimport offsetmap_get
+from penstock.pyx.compaction.pace cimport pace_take
+from penstock.pyx.compaction.txntrack cimport AbortSpan, track_control, track_data
+from penstock.pyx.log.segment cimport (
+    WALK_BATCH, WALK_END, LogWalk, segment_index_abort, segment_open, walk_begin, walk_next,
+)
+from penstock.pyx.posix cimport ENOMEM, fstat, memcpy, stat, timespec
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_RECORDS, CODEC_MASK, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
     batch_is_control, batch_last_offset, batch_parse, batch_payload, batch_write_header, record_create_time,
     record_offset, record_read,
 )
 from penstock.pyx.record.builder cimport batch_finish
-from penstock.pyx.compaction.cleaned cimport Cleaned, cleaned_begin, cleaned_end, cleaned_write
-from penstock.pyx.compaction.cleaning cimport (
-    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, LastRecord, clean_check, clean_rotten, clean_walk_fault,
-)
 from penstock.pyx.record.codec cimport bytes_resize
 from penstock.pyx.record.messageset cimport (
     Inner, MessageView, inner_offset, inner_timestamp, message_next, message_read, message_write, wrapper_open,
     wrapper_write,
 )
-from penstock.pyx.compaction.offsetmap cimport offsetmap_get
-from penstock.pyx.compaction.pace cimport pace_take
-from penstock.pyx.posix cimport ENOMEM, fstat, memcpy, stat, timespec
-from penstock.pyx.log.segment cimport (
-    WALK_BATCH, WALK_END, LogWalk, segment_index_abort, segment_open, walk_begin, walk_next,
-)
-from penstock.pyx.compaction.txntrack cimport AbortSpan, track_control, track_data
 from penstock.pyx.record.varint cimport varint_write, varlong_size, varlong_write
 
 cdef enum:

@@ -1,6 +1,7 @@
 """Keys and their newest offsets: see offsetmap.pxd. Python sees it for tests only."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
 from penstock.pyx.posix cimport ENOMEM, calloc, free, getrandom, memcpy
 
 cdef enum:

@@ -1,6 +1,7 @@
 """How fast all cleaners of a broker together may read and write, and whether they should end."""
 
 from libc.stdint cimport int32_t, int64_t
+
 from penstock.pyx.posix cimport pthread_mutex_t
 
 cdef struct CleanPace:

@@ -8,6 +8,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.unordered_set cimport unordered_set
 from libcpp.vector cimport vector
+
 from penstock.pyx.record.batch cimport BatchHeader
 
 cdef struct AbortSpan:                 # an entry of a .txnindex

@@ -1,6 +1,7 @@
 """Transactions on the way through a log: see txntrack.pxd."""
 
 from cython.operator cimport dereference as at
+
 from penstock.pyx.record.batch cimport batch_is_transactional, batch_last_offset, batch_marker_type
 
 cdef enum:

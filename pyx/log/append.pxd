@@ -1,8 +1,9 @@
 """The one way into a log, for producers, this broker's coordinators and replicas."""
 
 from libc.stdint cimport int16_t, int64_t, uint8_t
-from penstock.pyx.log.validator cimport Refusal
+
 from penstock.pyx.log.partition cimport Partition
+from penstock.pyx.log.validator cimport Refusal
 
 cdef enum:
     # Who appends. It decides what is checked.

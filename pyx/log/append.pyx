@@ -4,25 +4,16 @@ from cython.operator cimport dereference as at, preincrement
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
-from penstock.pyx.record.batch cimport (
-    BatchHeader, batch_is_control, batch_is_transactional, batch_last_offset, batch_marker_type, batch_set_offset,
-)
-from penstock.pyx.record.endian cimport put_i64
+
 from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.files cimport is_full, is_passing, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG
-from penstock.pyx.log.validator cimport (
-    INGEST_CLIENT, INGEST_COORDINATOR, INGEST_REPLICA, Ingested, ingest, ingest_place,
-)
 from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     CORRUPT_MESSAGE, FOLDER_RESERVED, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline,
     log_of, settle_stable, tell_doubt, write_epochs,
-)
-from penstock.pyx.posix cimport (
-    EIO, atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
@@ -33,6 +24,16 @@ from penstock.pyx.log.segment cimport (
     BatchPlace, Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
 )
 from penstock.pyx.log.upkeep cimport flush_log, roll
+from penstock.pyx.log.validator cimport (
+    INGEST_CLIENT, INGEST_COORDINATOR, INGEST_REPLICA, Ingested, ingest, ingest_place,
+)
+from penstock.pyx.posix cimport (
+    EIO, atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from penstock.pyx.record.batch cimport (
+    BatchHeader, batch_is_control, batch_is_transactional, batch_last_offset, batch_marker_type, batch_set_offset,
+)
+from penstock.pyx.record.endian cimport put_i64
 
 cdef enum:
     RELATIVE_MAX = 0x7fffffff          # offsets in an index are 32 bits

@@ -7,6 +7,7 @@ silence. Whatever is cut off lies beside the segment from then on, as `<base off
 
 from libc.stdint cimport int64_t
 from libcpp.string cimport string
+
 from penstock.pyx.record.batch cimport BatchHeader
 
 # Offsets that a log should have and hasn't, or can't read.

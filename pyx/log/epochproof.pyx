@@ -1,13 +1,12 @@
 """Leader epochs and the batches that they came from: see epochproof.pxd."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from penstock.pyx.record.batch cimport BatchHeader, batch_last_offset
+
 from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport LogState
-from penstock.pyx.log.segment cimport (
-    WALK_BATCH, LogWalk, Segment, segment_find, segment_open, walk_begin, walk_next,
-)
+from penstock.pyx.log.segment cimport WALK_BATCH, LogWalk, Segment, segment_find, segment_open, walk_begin, walk_next
+from penstock.pyx.record.batch cimport BatchHeader, batch_last_offset
 
 cdef enum:
     ONE_BATCH = 4096                   # one read that finds a header

@@ -14,6 +14,7 @@ learns missing ones from the batches that it walks.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+
 from penstock.pyx.log.files cimport read_whole, replace_whole
 from penstock.pyx.posix cimport ENOENT, snprintf
 

@@ -3,11 +3,12 @@
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+
 from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.posix cimport (
-    CLOCK_REALTIME, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, O_CLOEXEC, O_CREAT,
-    O_DIRECTORY, O_RDONLY, O_TRUNC, O_WRONLY, clock_gettime, close, errno, fstat, fsync, iovec, pread, pwrite,
-    pwritev, rename, stat, timespec, unlink,
+    CLOCK_REALTIME, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, O_CLOEXEC, O_CREAT, O_DIRECTORY,
+    O_RDONLY, O_TRUNC, O_WRONLY, clock_gettime, close, errno, fstat, fsync, iovec, pread, pwrite, pwritev, rename, stat,
+    timespec, unlink,
 )
 
 # C++ objects behind plain structs: Cython has no `new` for a struct.

@@ -1,3 +1,5 @@
+"""A topic's configs as the log needs them."""
+
 from libc.stdint cimport int8_t, int32_t, int64_t
 
 # Per topic. Times are ms, sizes bytes; -1 = no limit for retention_ms and retention_bytes.

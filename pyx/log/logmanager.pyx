@@ -2,16 +2,16 @@
 
 import os
 from collections import namedtuple
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.append cimport (
     ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Append, partition_append,
 )
-from penstock.pyx.record.batch cimport BatchHeader, batch_parse
 from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logtable cimport Folder, Led, LogTable, move_log_start, raise_os
@@ -20,10 +20,6 @@ from penstock.pyx.log.partition cimport (
 )
 from penstock.pyx.log.partitionlog cimport (
     NOT_LEADER_OR_FOLLOWER, PartitionLog, doubt_segment, folder_fail, folder_ran_full, is_offline,
-)
-from penstock.pyx.posix cimport (
-    EIO, ENOENT, atomic_load32, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
-    syncfs,
 )
 from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get
 from penstock.pyx.log.proof cimport prove_doubted
@@ -34,8 +30,11 @@ from penstock.pyx.log.read cimport (
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END
 from penstock.pyx.log.upkeep cimport Kept, flush_log, give_back_if_idle, housekeep_log, rests_until, settle_log
-
-from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.posix cimport (
+    EIO, ENOENT, atomic_load32, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
+    syncfs,
+)
+from penstock.pyx.record.batch cimport BatchHeader, batch_parse
 
 AppendedTo = namedtuple("Appended", "base_offset log_append_time_ms log_start")
 Offsets = namedtuple("Offsets", "log_start last_stable high_watermark log_end leader_epoch")

@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+
 from penstock.pyx.log.epochs cimport EpochCache
 from penstock.pyx.log.producerstate cimport ProducerStates
 from penstock.pyx.log.segment cimport Segment

@@ -5,10 +5,10 @@ hold up every thread, and a thread that waits for it with the GIL whoever has it
 """
 
 from libc.stdint cimport int64_t
+
 from penstock.pyx.log.partition cimport LogSetOwner, Partition
 from penstock.pyx.log.partitionlog cimport LogFolder, PartitionLog
 from penstock.pyx.log.recovery cimport RecoveryReport
-
 
 # A log folder: its checkpoint files, and what all its partitions share.
 cdef class Folder:

@@ -7,11 +7,14 @@ import os
 import re
 import threading
 from collections import namedtuple
-from pathlib import Path
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
+from pathlib import Path
+
+from penstock import log
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.log.checkpoint import Checkpoints
 from penstock.pyx.log.damage cimport Damage
 from penstock.pyx.log.epochs cimport epochs_cut_start
 from penstock.pyx.log.files cimport made, wall_ms
@@ -26,15 +29,11 @@ from penstock.pyx.log.partitionlog cimport (
     TOPIC_ID_BYTES, LogFolder, PartitionLog, end_cleaning, folder_fail, folder_release, is_offline, log_of,
     settle_stable, write_epochs,
 )
+from penstock.pyx.log.recovery cimport LOG_DAMAGED, RecoveryReport
+from penstock.pyx.log.upkeep cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_store32, close, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from penstock.pyx.log.recovery cimport LOG_DAMAGED, RecoveryReport
-from penstock.pyx.log.upkeep cimport close_log, halt_log, open_log, raise_epoch
-
-from penstock import log
-from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.log.checkpoint import Checkpoints
 
 Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")
 FolderState = namedtuple("FolderState", "failed room rolled ahead doubted", defaults=[False])

@@ -1,6 +1,10 @@
-# What of a file is in the page cache. A look must not start a read: preadv2 with RWF_NOWAIT starts the kernel's reading
-# ahead of what isn't there, megabytes of it, in the thread that looks. So the kernel is asked first (cachestat, Linux
-# 6.5 on); an older one can't tell, and the look is all there is.
+"""What of a file is in the page cache.
+
+Checking the page cache must not trigger readahead: preadv2 with RWF_NOWAIT starts the kernel's reading
+ahead of what isn't there, megabytes of it, in the thread that looks. So the kernel is asked first (cachestat, Linux
+6.5 on); an older one can't tell, and the look is all there is.
+"""
+
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from penstock.pyx.log.files cimport read_at

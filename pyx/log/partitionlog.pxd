@@ -8,17 +8,18 @@ retention, stop or delete of a partition at a time; held while the disk works), 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+
 from penstock.pyx.log.epochs cimport epochs_write
 from penstock.pyx.log.files cimport dropped
 from penstock.pyx.log.logconfig cimport LogConfig
+from penstock.pyx.log.logstate cimport LogState
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED, Partition
+from penstock.pyx.log.producerstate cimport producers_first_open
+from penstock.pyx.log.segment cimport DeletedFile, Segment
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_store32, eventfd_write, pthread_mutex_lock, pthread_mutex_t,
     pthread_mutex_unlock,
 )
-from penstock.pyx.log.producerstate cimport producers_first_open
-from penstock.pyx.log.logstate cimport LogState
-from penstock.pyx.log.segment cimport DeletedFile, Segment
 
 cdef enum:
     TOPIC_ID_BYTES = 16

@@ -26,6 +26,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libcpp.map cimport map as ordered_map
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
+
 from penstock.pyx.record.batch cimport BatchHeader
 
 cdef enum:

@@ -4,13 +4,12 @@ from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport uint8_t
 from libcpp.algorithm cimport nth_element
 from libcpp.vector cimport vector
-from penstock.pyx.record.batch cimport (
-    BatchHeader, batch_is_transactional, batch_last_sequence, sequence_add,
-)
-from penstock.pyx.record.crc cimport crc32c
-from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
+
 from penstock.pyx.log.files cimport read_whole, replace_whole, sync_file
 from penstock.pyx.posix cimport atomic_add64, memmove, stat, stat_path, unlink
+from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_last_sequence, sequence_add
+from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
 
 cdef enum:
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45

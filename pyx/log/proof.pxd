@@ -17,6 +17,7 @@ believed.
 """
 
 from libc.stdint cimport int64_t
+
 from penstock.pyx.log.partitionlog cimport PartitionLog
 
 # All with `upkeep` held, and without other locks. 0 or errno.

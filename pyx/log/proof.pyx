@@ -2,15 +2,11 @@
 
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
-from penstock.pyx.record.batch cimport BatchHeader, batch_is_control, batch_last_offset, batch_marker_type
-from penstock.pyx.record.endian cimport get_i32, get_i64
+
 from penstock.pyx.log.files cimport read_whole
 from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_is_right, index_sum
 from penstock.pyx.log.logstate cimport NOTE_REBUILT, NOTE_UNREADABLE, LogState, note
 from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment
-from penstock.pyx.posix cimport (
-    EAGAIN, ENOENT, atomic_store32, dup, errno, memcmp, pthread_mutex_lock, pthread_mutex_unlock,
-)
 from penstock.pyx.log.producerstate cimport producers_clear, producers_first_open
 from penstock.pyx.log.recovery cimport recover_indexes, recover_more
 from penstock.pyx.log.segment cimport (
@@ -20,8 +16,13 @@ from penstock.pyx.log.segment cimport (
 )
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY
 from penstock.pyx.log.txnindex cimport (
-    TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
+    TXNINDEX_ENTRY, TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT,
 )
+from penstock.pyx.posix cimport (
+    EAGAIN, ENOENT, atomic_store32, dup, errno, memcmp, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from penstock.pyx.record.batch cimport BatchHeader, batch_is_control, batch_last_offset, batch_marker_type
+from penstock.pyx.record.endian cimport get_i32, get_i64
 
 cdef enum:
     WALK_CHUNK = 1 << 16

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 from libcpp.vector cimport vector
+
 from penstock.pyx.log.partition cimport Partition
 
 cdef enum:

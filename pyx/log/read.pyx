@@ -3,8 +3,7 @@
 from cython.operator cimport dereference as at
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
-from penstock.pyx.record.batch cimport BatchHeader
-from penstock.pyx.record.endian cimport get_i64
+
 from penstock.pyx.log.files cimport is_passing
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport NOTE_ROTTEN, LogState, note
@@ -13,15 +12,16 @@ from penstock.pyx.log.partitionlog cimport (
     CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, PartitionLog, doubt_segment,
     end_of, fail_log, is_offline, log_of, tell_doubt,
 )
-from penstock.pyx.posix cimport atomic_store32, pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.log.segment cimport (
-    WALK_BATCH, WALK_COLD, WALK_END, WALK_GARBAGE, BatchPlace, Segment, segment_aborts, segment_bound,
-    segment_expected, segment_find, segment_find_time, segment_open, segment_release, segment_retain,
+    WALK_BATCH, WALK_COLD, WALK_END, WALK_GARBAGE, BatchPlace, Segment, segment_aborts, segment_bound, segment_expected,
+    segment_find, segment_find_time, segment_open, segment_release, segment_retain,
 )
 from penstock.pyx.log.txnindex cimport (
-    TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT, TXNINDEX_ENTRY,
+    TXNINDEX_ENTRY, TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT,
 )
-
+from penstock.pyx.posix cimport atomic_store32, pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.record.batch cimport BatchHeader
+from penstock.pyx.record.endian cimport get_i64
 
 # Under the lock: the number of the segment that holds `offset` (the first one when none does).
 cdef size_t _segment_of(const LogState* log, int64_t offset) noexcept nogil:

@@ -17,10 +17,11 @@ leaves a hole is found all the same; a flipped leader epoch isn't, as in Kafka.
 
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
-from penstock.pyx.record.batch cimport BatchHeader
+
 from penstock.pyx.log.damage cimport Damage
 from penstock.pyx.log.logstate cimport LogState
 from penstock.pyx.log.segment cimport Segment
+from penstock.pyx.record.batch cimport BatchHeader
 
 cdef enum:
     LOG_DAMAGED = 1 << 21              # where else an errno stands: the report's `damage` says what is wrong

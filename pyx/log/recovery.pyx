@@ -4,20 +4,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.algorithm cimport binary_search, sort
 from libcpp.string cimport string
 from libcpp.vector cimport vector
-from penstock.pyx.record.batch cimport (
-    CHECK_STORED, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
-)
+
 from penstock.pyx.log.damage cimport find_batch, set_aside
-from penstock.pyx.record.endian cimport get_i32
 from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
 from penstock.pyx.log.files cimport is_full
 from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_view
-from penstock.pyx.log.logstate cimport (
-    NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, LogState, note,
-)
-from penstock.pyx.posix cimport (
-    DIR, closedir, dirent, errno, ftruncate, opendir, readdir, rename, stat, stat_path, strlen, strncmp, unlink,
-)
+from penstock.pyx.log.logstate cimport NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, LogState, note
 from penstock.pyx.log.producerstate cimport (
     EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open, producers_get,
     producers_put, producers_read, producers_remove,
@@ -31,6 +23,13 @@ from penstock.pyx.log.segment cimport (
 from penstock.pyx.log.swap cimport swap_recover
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
 from penstock.pyx.log.txnindex cimport TXNINDEX_ENTRY
+from penstock.pyx.posix cimport (
+    DIR, closedir, dirent, errno, ftruncate, opendir, readdir, rename, stat, stat_path, strlen, strncmp, unlink,
+)
+from penstock.pyx.record.batch cimport (
+    CHECK_STORED, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
+)
+from penstock.pyx.record.endian cimport get_i32
 
 cdef enum:
     WALK_CHUNK = 1 << 20               # one read of a whole walk

@@ -6,6 +6,7 @@ overwrite: ARCHITECTURE.md says why. Nobody reads behind the batches; the room i
 
 from libc.stdint cimport int64_t
 from libcpp.vector cimport vector
+
 from penstock.pyx.log.files cimport LOG_MAX_BYTES
 from penstock.pyx.posix cimport iovec
 

@@ -2,8 +2,8 @@
 
 import os
 import re
-
 from libc.stdint cimport uint8_t
+
 from penstock.pyx.log.files cimport read_at
 from penstock.pyx.posix cimport (
     EXT4_SUPER_MAGIC, FALLOC_FL_KEEP_SIZE, XFS_SUPER_MAGIC, errno, fallocate, fstatfs, ftruncate, memcmp, pwritev,

@@ -21,10 +21,11 @@ Locks: the partition's lock, then the segment's. The segment's lock covers the i
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
-from penstock.pyx.record.batch cimport BatchHeader
+
 from penstock.pyx.log.index cimport IndexFile
-from penstock.pyx.posix cimport iovec, pthread_mutex_t
 from penstock.pyx.log.room cimport Room
+from penstock.pyx.posix cimport iovec, pthread_mutex_t
+from penstock.pyx.record.batch cimport BatchHeader
 
 # A batch in a segment; `position` -1: none.
 cdef struct BatchPlace:

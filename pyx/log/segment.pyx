@@ -1,30 +1,27 @@
 """Segments: see segment.pxd."""
 
-from penstock.pyx.record.batch cimport (
-    BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
-    batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
-)
-from penstock.pyx.log.checks cimport Checks, checks_read, checks_write
 from penstock.pyx.descriptors cimport open_file, spare_descriptors
-from penstock.pyx.log.files cimport (
-    FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_pieces_at,
-)
+from penstock.pyx.log.checks cimport Checks, checks_read, checks_write
+from penstock.pyx.log.files cimport FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_pieces_at
 from penstock.pyx.log.index cimport (
     INDEX_ENTRY, INDEX_WRONG, IndexFile, IndexSum, index_add, index_bound, index_floor, index_hold, index_release,
     index_reset, index_sum, index_unmap, index_view, index_write,
 )
-from penstock.pyx.record.messageset cimport message_at_time
 from penstock.pyx.log.pagecache cimport read_cached_at
+from penstock.pyx.log.room cimport room_give_back, room_reserve, room_wants_blocks, room_wants_zeros, room_write
+from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor, timeindex_last
+from penstock.pyx.log.txnindex cimport txnindex_add
 from penstock.pyx.posix cimport (
     EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, O_CLOEXEC, O_CREAT, O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER,
     SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32, atomic_add64, atomic_load32, close, errno,
     fdatasync, ftruncate, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_trylock,
-    pthread_mutex_unlock, rename,
-    snprintf, stat, stat_path, strlen, strncmp, sync_file_range, unlink,
+    pthread_mutex_unlock, rename, snprintf, stat, stat_path, strlen, strncmp, sync_file_range, unlink,
 )
-from penstock.pyx.log.room cimport room_give_back, room_reserve, room_wants_blocks, room_wants_zeros, room_write
-from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeindex_floor, timeindex_last
-from penstock.pyx.log.txnindex cimport txnindex_add
+from penstock.pyx.record.batch cimport (
+    BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
+    batch_last_offset, batch_parse, batch_parse_header, batch_payload, record_create_time, record_offset, record_read,
+)
+from penstock.pyx.record.messageset cimport message_at_time
 
 cdef enum:
     NAME_DIGITS = 20

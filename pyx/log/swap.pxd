@@ -16,6 +16,7 @@ folder in any of these states is right for Kafka as well.
 
 from libcpp.string cimport string
 from libcpp.vector cimport vector
+
 from penstock.pyx.log.segment cimport Segment
 
 cdef enum FileStepKind:

@@ -1,14 +1,14 @@
 """Swapping segments' files: see swap.pxd."""
 
 from libc.stdint cimport int64_t, uint8_t
-from penstock.pyx.record.batch cimport BatchHeader, batch_last_offset
+
 from penstock.pyx.log.files cimport is_passing, sync_folder
-from penstock.pyx.posix cimport (
-    DIR, ENOENT,
-    O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, fsync, open, opendir, readdir, rename, stat,
-    unlink,
-)
 from penstock.pyx.log.segment cimport WALK_BATCH, LogWalk, segment_named_offset, segment_stem, walk_begin, walk_next
+from penstock.pyx.posix cimport (
+    DIR, ENOENT, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, fsync, open, opendir, readdir, rename,
+    stat, unlink,
+)
+from penstock.pyx.record.batch cimport BatchHeader, batch_last_offset
 
 cdef enum:
     FILES = 5                          # of a segment

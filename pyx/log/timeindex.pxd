@@ -9,8 +9,9 @@ index.pxd.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from penstock.pyx.record.endian cimport get_i32, get_i64, put_i32, put_i64
+
 from penstock.pyx.log.index cimport IndexFile
+from penstock.pyx.record.endian cimport get_i32, get_i64, put_i32, put_i64
 
 cdef enum:
     TIMEINDEX_ENTRY = 12

@@ -1,6 +1,7 @@
 """What a log needs besides appends and reads. Answers are 0 or errno."""
 
 from libc.stdint cimport int32_t, int64_t
+
 from penstock.pyx.log.partitionlog cimport PartitionLog
 from penstock.pyx.log.recovery cimport RecoveryReport
 

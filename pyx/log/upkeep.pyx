@@ -2,7 +2,7 @@
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
-from penstock.pyx.record.crc cimport crc32c
+
 from penstock.pyx.log.epochproof cimport epochs_agree, epochs_learn
 from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_start
 from penstock.pyx.log.files cimport is_full, is_passing, is_shortage, sync_folder, wall_ms
@@ -13,19 +13,19 @@ from penstock.pyx.log.partitionlog cimport (
     PartitionLog, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline, settle_stable, take_all_waiting,
     write_epochs,
 )
-from penstock.pyx.posix cimport (
-    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, fstat, ftruncate, pthread_mutex_lock,
-    pthread_mutex_unlock, stat,
-)
 from penstock.pyx.log.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.log.proof cimport prove_doubted, prove_expired
 from penstock.pyx.log.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
 from penstock.pyx.log.segment cimport (
-    Segment, empty_trash, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes,
-    segment_last_time, segment_new, segment_newest_ms, segment_open, segment_release, segment_reset_indexes,
-    segment_rest, segment_retain, segment_retire, segment_seal, segment_settle, segment_write_checks, segment_write_out,
+    Segment, empty_trash, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes, segment_last_time,
+    segment_new, segment_newest_ms, segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain,
+    segment_retire, segment_seal, segment_settle, segment_write_checks, segment_write_out,
 )
-
+from penstock.pyx.posix cimport (
+    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, fstat, ftruncate, pthread_mutex_lock,
+    pthread_mutex_unlock, stat,
+)
+from penstock.pyx.record.crc cimport crc32c
 
 # Under the lock: segments of partitions that were made together are not all rolled together.
 cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:

@@ -1,20 +1,22 @@
-# What becomes of records between the wire and the log: judged, and only where it must be, rewritten.
-#
-# A batch of magic 2 stays as its producer made it:
-#   - it is opened, and every record looked at: penstock.validate.records is `full` (the default), the topic is
-#     compacted (no record may be without a key), compression.type names another codec, or the largest timestamp is
-#     missing;
-#   - else its header and checksum are looked at.
-# One that was opened is compressed anew if compression.type names another codec, or if its payload is framed as Java
-# reads it, but not every client (several gzip members: librdkafka reads the first and drops the rest).
-# Message sets (magic 0 and 1) keep their magic. Messages that lie plain get offsets in place; a wrapper of magic 1
-# too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed anew, as its messages
-# get absolute offsets (as in Kafka 0.8 to 3.9).
+"""What becomes of records between the wire and the log: judged, and only where it must be, rewritten.
+
+A batch of magic 2 stays as its producer made it:
+  - it is opened, and every record looked at: penstock.validate.records is `full` (the default), the topic is
+    compacted (no record may be without a key), compression.type names another codec, or the largest timestamp is
+    missing;
+  - else its header and checksum are looked at.
+One that was opened is compressed anew if compression.type names another codec, or if its payload is framed as Java
+reads it, but not every client (several gzip members: librdkafka reads the first and drops the rest).
+Message sets (magic 0 and 1) keep their magic. Messages that lie plain get offsets in place; a wrapper of magic 1
+too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed anew, as its messages
+get absolute offsets (as in Kafka 0.8 to 3.9).
+"""
+
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.record.batch cimport BatchHeader
 from penstock.pyx.log.logconfig cimport LogConfig
+from penstock.pyx.record.batch cimport BatchHeader
 
 cdef enum:
     INGEST_CLIENT = 0                           # judged wholly

@@ -1,14 +1,14 @@
 """Records judged and prepared for the log; see validator.pxd."""
+
 from libc.stdint cimport INT32_MAX, int8_t
 from libc.string cimport memcpy
 
 from penstock.pyx.record.batch cimport (
-    BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS, BATCH_BAD_TIMESTAMP, BATCH_BAD_TIMESTAMP_TYPE,
-    BATCH_NO_KEY, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CHECK_CLIENT, CHECK_DENSE,
-    CHECK_STORED, CODEC_MASK, INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE,
-    RECORDS_AT, RecordView, RecordsSeen, batch_check, batch_check_header, batch_error_code, batch_is_control,
-    batch_marker_type, batch_parse, batch_set_max_timestamp, batch_write_header, payload_fault, record_create_time,
-    record_read, records_walk,
+    BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS, BATCH_BAD_TIMESTAMP, BATCH_BAD_TIMESTAMP_TYPE, BATCH_NO_KEY,
+    BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, CODEC_MASK,
+    INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE, RECORDS_AT, RecordView,
+    RecordsSeen, batch_check, batch_check_header, batch_error_code, batch_is_control, batch_marker_type, batch_parse,
+    batch_set_max_timestamp, batch_write_header, payload_fault, record_create_time, record_read, records_walk,
 )
 from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress, codec_decompress_judged
 from penstock.pyx.record.messageset cimport (

@@ -1,4 +1,5 @@
-# New connections: accepted by the first reactor, as far as admission.pxd lets them in, and given to each in turn.
+"""New connections: accepted by the first reactor, as far as admission.pxd lets them in, and given to each in turn."""
+
 from libc.stdint cimport int32_t
 
 from penstock.pyx.net.plane cimport Reactor

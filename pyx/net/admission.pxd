@@ -1,11 +1,13 @@
-# Which connections may come in: Kafka's limits by broker, listener and address, and rates of new ones.
-#
-# Where the broker or a listener is full, or connections come faster than the rate, nothing is accepted for a while:
-# they wait in the kernel's queue. A connection of an address that has too many is accepted and closed at once. One
-# listener may be `kept_open` (the one for brokers): it isn't stopped by the broker's limit, only by its own.
-#
-# The accepting thread asks and counts in; whoever closes a connection counts it out. The broker's limits may change at
-# any time: who is in stays.
+"""Which connections may come in: Kafka's limits by broker, listener and address, and rates of new ones.
+
+Where the broker or a listener is full, or connections come faster than the rate, nothing is accepted for a while:
+they wait in the kernel's queue. A connection of an address that has too many is accepted and closed at once. One
+listener may be `kept_open` (the one for brokers): it isn't stopped by the broker's limit, only by its own.
+
+The accepting thread asks and counts in; whoever closes a connection counts it out. The broker's limits may change at
+any time: who is in stays.
+"""
+
 from libc.stdint cimport int32_t, int64_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map

@@ -1,18 +1,12 @@
 """Which connections may come in; see admission.pxd."""
-from cython.operator cimport dereference as at
 
+from cython.operator cimport dereference as at
 from libc.stdint cimport INT32_MAX
 
 from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.posix cimport (
-    atomic_add32,
-    atomic_load32,
-    atomic_store32,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-    strlen,
+    atomic_add32, atomic_load32, atomic_store32, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_unlock, strlen,
 )
 
 cdef enum:

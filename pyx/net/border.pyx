@@ -1,68 +1,41 @@
 """The border between the planes: requests out to the control plane, answers in. See border.pyi."""
+
 import socket
 import threading
-from typing import NamedTuple
-
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
+from typing import NamedTuple
 
+from penstock.pyx.log.partition cimport LogSetOwner, partition_index, partition_topic
 from penstock.pyx.net.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
 from penstock.pyx.net.closures cimport CLOSURES_KEPT, Closure, closures_take
+from penstock.pyx.net.coldreader cimport reader_free, reader_loop, reader_new, reader_stop
 from penstock.pyx.net.control cimport queue_close
-from penstock.pyx.record.endian cimport get_i16, get_i32
-from penstock.pyx.record.frame cimport (
-    API_VERSION_AT,
-    CORRELATION_AT,
-    Reader,
-    RequestHead,
-    Slice,
-    Writer,
-    read_head,
-    read_string,
-    reader_start,
-    write_i32,
-    write_raw,
-)
-from penstock.pyx.log.partition cimport LogSetOwner, partition_index, partition_topic
-from penstock.pyx.request.fetch cimport FETCH_KEY
-from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
-from penstock.pyx.request.produce cimport (
-    PRODUCE_ANSWERED,
-    PRODUCE_HAND_OVER,
-    PRODUCE_MALFORMED,
-    PRODUCE_SILENT,
-    ProduceResult,
-    ProduceTally,
-    produce_flushes,
-    produce_partitions,
-    produce_serve,
-)
-from penstock.pyx.request.producerequest cimport (
-    PRODUCE_FLEXIBLE_FROM,
-    PRODUCE_KEY,
-    PRODUCE_VERSION_MAX,
-    PRODUCE_VERSION_MIN,
-)
-from penstock.pyx.net.plane cimport (
-    DRAIN_MS,
-    MAIL_ANSWER,
-    MAIL_CLOSE,
-    MAIL_RESUME,
-    MAIL_RESUME_LOSE,
-    REACTORS_MAX,
-    ControlRequest,
-    Counters,
-    Plane,
-)
 from penstock.pyx.net.mailbox cimport on_read, token_post
+from penstock.pyx.net.plane cimport (
+    DRAIN_MS, MAIL_ANSWER, MAIL_CLOSE, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, ControlRequest, Counters, Plane,
+)
 from penstock.pyx.net.planes cimport plane_close, plane_listen, plane_open, plane_stop, plane_take
 from penstock.pyx.net.reactor cimport reactor_loop
+from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
+from penstock.pyx.record.endian cimport get_i16, get_i32
+from penstock.pyx.record.frame cimport (
+    API_VERSION_AT, CORRELATION_AT, Reader, RequestHead, Slice, Writer, read_head, read_string, reader_start, write_i32,
+    write_raw,
+)
+from penstock.pyx.request.fetch cimport FETCH_KEY
+from penstock.pyx.request.produce cimport (
+    PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult, ProduceTally,
+    produce_flushes, produce_partitions, produce_serve,
+)
+from penstock.pyx.request.producerequest cimport (
+    PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY, PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
+)
 from penstock.pyx.request.sessions cimport sessions_free, sessions_new, sessions_rest
-from penstock.pyx.net.coldreader cimport reader_free, reader_loop, reader_new, reader_stop
 from penstock.pyx.request.verification cimport Unverified, find_unverified, unverified_free
 
 cdef enum:

@@ -1,5 +1,7 @@
-# Connections that were closed for what their peers did, and whose they were: kept until the control plane takes them,
-# so that it can say whom an operator should look at. More than CLOSURES_KEPT are counted only (plane.pxd: Counters).
+"""Connections that were closed for what their peers did, and whose they were: kept until the control plane takes them,
+so that it can say whom an operator should look at. More than CLOSURES_KEPT are counted only (plane.pxd: Counters).
+"""
+
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.pyx.posix cimport pthread_mutex_t

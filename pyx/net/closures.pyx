@@ -1,8 +1,8 @@
 """Connections that were closed for what their peers did; see closures.pxd."""
+
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.pyx.posix cimport memcpy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
-
 
 cdef void closures_open(Closures* closures) noexcept nogil:
     pthread_mutex_init(&closures.lock, NULL)

@@ -1,15 +1,19 @@
-# Cold pages: a few threads that wait for the disk, so that no network thread does. A job is a range of a file. One that
-# has a socket is sent there by the reader thread itself, for as long as the peer takes it and nobody else wants the
-# thread; what is left then, and a job without a socket, is read into the page cache, from where its network thread
-# takes it. File and socket are kept open for the job by descriptors of its own.
-#
-# A `direct` job is sent past the page cache (O_DIRECT): what one consumer reads once takes no page from those who are
-# at the end of their logs, nor the processor to find, fill and free pages. What its peer doesn't take stays on the disk
-# until there is room in the socket.
+"""Cold pages: a few threads that wait for the disk, so that no network thread does.
+
+A job is a range of a file. One that
+has a socket is sent there by the reader thread itself, for as long as the peer takes it and nobody else wants the
+thread; what is left then, and a job without a socket, is read into the page cache, from where its network thread
+takes it. File and socket are kept open for the job by descriptors of its own.
+
+A `direct` job is sent past the page cache (O_DIRECT): what one consumer reads once takes no page from those who are
+at the end of their logs, nor the processor to find, fill and free pages. What its peer doesn't take stays on the disk
+until there is room in the socket.
+"""
+
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
 from penstock.pyx.log.segment cimport BatchPlace
+from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
 
 cdef enum:
     READER_JOBS_MAX = 1024            # waiting at once; beyond it the network thread reads the range itself

@@ -1,53 +1,15 @@
 """The pool of threads that wait for the disk; see coldreader.pxd."""
+
 from libc.stdint cimport int64_t, uint8_t
 
-from penstock.pyx.record.batch cimport BATCH_OK, RECORDS_AT, BatchHeader, batch_parse_header
 from penstock.pyx.posix cimport (
-    EAGAIN,
-    EINTR,
-    EINVAL,
-    F_DUPFD_CLOEXEC,
-    MSG_NOSIGNAL,
-    O_CLOEXEC,
-    O_DIRECT,
-    O_RDONLY,
-    O_WRONLY,
-    POLLOUT,
-    POSIX_FADV_RANDOM,
-    SIOCOUTQ,
-    SOL_SOCKET,
-    SO_SNDBUF,
-    block_signals,
-    calloc,
-    close,
-    errno,
-    fcntl,
-    free,
-    getsockopt,
-    give_way,
-    ioctl,
-    memset,
-    off_t,
-    open,
-    poll,
-    pollfd,
-    posix_fadvise,
-    posix_memalign,
-    pread,
-    pthread_cond_broadcast,
-    pthread_cond_destroy,
-    pthread_cond_init,
-    pthread_cond_signal,
-    pthread_cond_wait,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-    send,
-    sendfile,
-    snprintf,
-    socklen_t,
+    EAGAIN, EINTR, EINVAL, F_DUPFD_CLOEXEC, MSG_NOSIGNAL, O_CLOEXEC, O_DIRECT, O_RDONLY, O_WRONLY, POLLOUT,
+    POSIX_FADV_RANDOM, SIOCOUTQ, SOL_SOCKET, SO_SNDBUF, block_signals, calloc, close, errno, fcntl, free, getsockopt,
+    give_way, ioctl, memset, off_t, open, poll, pollfd, posix_fadvise, posix_memalign, pread, pthread_cond_broadcast,
+    pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait, pthread_mutex_destroy,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, send, sendfile, snprintf, socklen_t,
 )
+from penstock.pyx.record.batch cimport BATCH_OK, RECORDS_AT, BatchHeader, batch_parse_header
 
 cdef enum:
     DIRECT_ALIGNMENT = 4096           # of file position, memory and length: no disk wants more

@@ -1,5 +1,7 @@
-# One connection, run by its reactor's thread only: bytes in (input.pxd), requests (requests.pxd), answers out in order
-# (output.pxd).
+"""One connection, run by its reactor's thread only: bytes in (input.pxd), requests (requests.pxd), answers out in order
+(output.pxd).
+"""
+
 from libc.stdint cimport int32_t
 
 from penstock.pyx.net.plane cimport Connection, Reactor

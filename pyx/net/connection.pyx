@@ -1,50 +1,22 @@
 """One connection: opening and closing it, and its turns; see connection.pxd."""
+
 from libc.stdint cimport int32_t, uint32_t
 
 from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, SECURITY_PLAINTEXT, admission_leave
-from penstock.pyx.request.fetch cimport fetch_free
-from penstock.pyx.request.fetchanswer cimport piece_release
-from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, Cut, SIZE_BYTES, frame_cut, writer_free
 from penstock.pyx.net.input cimport (
-    TAKEN_ERROR,
-    TAKEN_STALLED,
-    Taken,
-    input_free,
-    input_settle,
-    input_stall,
-    input_take,
-    input_unstall,
+    TAKEN_ERROR, TAKEN_STALLED, Taken, input_free, input_settle, input_stall, input_take, input_unstall,
 )
 from penstock.pyx.net.output cimport output_abandon, output_pump, output_watch
 from penstock.pyx.net.plane cimport (
-    Connection,
-    GENERATION_MASK,
-    PEER_BYTES,
-    PLACES_MAX,
-    Reactor,
-    SERVE_CLOSE,
-    SERVE_STALLED,
-    STALL_INPUT,
-    STALL_QUEUE,
-    Served,
-    Slot,
-    TURN_BYTES,
-    TURN_FRAMES,
-    connection_ready,
-    output_full,
-    slot_at,
-)
-from penstock.pyx.posix cimport (
-    EPOLL_CTL_ADD,
-    calloc,
-    close,
-    free,
-    memcpy,
-    memset,
-    realloc,
+    GENERATION_MASK, PEER_BYTES, PLACES_MAX, SERVE_CLOSE, SERVE_STALLED, STALL_INPUT, STALL_QUEUE, TURN_BYTES,
+    TURN_FRAMES, Connection, Reactor, Served, Slot, connection_ready, output_full, slot_at,
 )
 from penstock.pyx.net.requests cimport Span, request_serve, requests_refuse, slots_full
 from penstock.pyx.net.waiting cimport unpark
+from penstock.pyx.posix cimport EPOLL_CTL_ADD, calloc, close, free, memcpy, memset, realloc
+from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame_cut, writer_free
+from penstock.pyx.request.fetch cimport fetch_free
+from penstock.pyx.request.fetchanswer cimport piece_release
 
 cdef void connection_rest(Reactor* r, Connection* c) noexcept nogil:
     if c.input != NULL and c.start == c.end:

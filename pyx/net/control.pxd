@@ -1,5 +1,6 @@
-# The queue of requests for the control plane: bounded in bytes, read by Python when its eventfd is readable.
-from libc.stdint cimport int32_t, uint32_t, uint8_t
+"""The queue of requests for the control plane: bounded in bytes, read by Python when its eventfd is readable."""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 from penstock.pyx.net.plane cimport Connection, ControlQueue, ControlRequest, Reactor, Served
 

@@ -1,33 +1,15 @@
 """The queue between the network threads and the control plane; see control.pxd."""
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from penstock.pyx.net.plane cimport (
-    Connection,
-    ControlQueue,
-    ControlRequest,
-    PEER_BYTES,
-    Reactor,
-    SERVED,
-    SERVE_CLOSE,
-    SERVE_STALLED,
-    Served,
+    PEER_BYTES, SERVED, SERVE_CLOSE, SERVE_STALLED, Connection, ControlQueue, ControlRequest, Reactor, Served,
     token_pack,
 )
 from penstock.pyx.posix cimport (
-    EFD_CLOEXEC,
-    EFD_NONBLOCK,
-    close,
-    eventfd,
-    eventfd_read,
-    eventfd_write,
-    free,
-    malloc,
-    memcpy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
+    EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write, free, malloc, memcpy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_unlock,
 )
-
 
 cdef bint queue_open(ControlQueue* q) noexcept nogil:
     pthread_mutex_init(&q.lock, NULL)

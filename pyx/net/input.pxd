@@ -1,15 +1,17 @@
-# What a connection receives. Its bytes are first in the reactor's scratch; what of them isn't a whole frame moves into
-# a buffer of the connection's own, which grows with what has arrived, whatever a frame's size says.
-#
-# What all connections hold beyond INPUT_FREE_BYTES each is bounded (`input_bytes_max`). A buffer grows only if the rest
-# of its frame would fit, too: so large frames leave room to small ones, and those that have begun can end. Half of the
-# bound is for frames of connections that have brought as much in whole requests before: who only begins requests
-# doesn't get it.
-#
-# Who gets no memory is STALL_INPUT: the connection isn't read until some is given back. Memory is then short, and
-# every reactor looks who holds it (reactor.pyx: `relieve`): a connection has to bring as much as it holds in
-# INPUT_TURNOVER_MS. One that has brought less for `input_patience_ms` is closed, the largest first, until most of the
-# memory is free. While memory isn't short nobody is closed for it.
+"""What a connection receives. Its bytes are first in the reactor's scratch; what of them isn't a whole frame moves into
+a buffer of the connection's own, which grows with what has arrived, whatever a frame's size says.
+
+What all connections hold beyond INPUT_FREE_BYTES each is bounded (`input_bytes_max`). A buffer grows only if the rest
+of its frame would fit, too: so large frames leave room to small ones, and those that have begun can end. Half of the
+bound is for frames of connections that have brought as much in whole requests before: who only begins requests
+doesn't get it.
+
+Who gets no memory is STALL_INPUT: the connection isn't read until some is given back. Memory is then short, and
+every reactor looks who holds it (reactor.pyx: `relieve`): a connection has to bring as much as it holds in
+INPUT_TURNOVER_MS. One that has brought less for `input_patience_ms` is closed, the largest first, until most of the
+memory is free. While memory isn't short nobody is closed for it.
+"""
+
 from penstock.pyx.net.plane cimport Connection, Reactor, Served, Stall
 
 cdef enum Taken:

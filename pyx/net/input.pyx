@@ -1,43 +1,18 @@
 """What a connection receives: its memory, and the bytes in it; see input.pxd."""
+
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from penstock.pyx.record.endian cimport get_u32
-from penstock.pyx.record.frame cimport SIZE_BYTES
 from penstock.pyx.net.mailbox cimport reactor_wake
 from penstock.pyx.net.plane cimport (
-    Connection,
-    INPUT_BYTES_MIN,
-    INPUT_FREE_BYTES,
-    INPUT_TOGETHER,
-    INPUT_TOGETHER_BYTES,
-    INPUT_TURNOVER_MS,
-    Plane,
-    Reactor,
-    SCRATCH_BYTES,
-    SERVED,
-    SERVE_CLOSE,
-    SERVE_STALLED,
-    STALL_INPUT,
-    STALL_NONE,
-    Served,
-    Stall,
+    INPUT_BYTES_MIN, INPUT_FREE_BYTES, INPUT_TOGETHER, INPUT_TOGETHER_BYTES, INPUT_TURNOVER_MS, SCRATCH_BYTES, SERVED,
+    SERVE_CLOSE, SERVE_STALLED, STALL_INPUT, STALL_NONE, Connection, Plane, Reactor, Served, Stall,
 )
 from penstock.pyx.posix cimport (
-    EAGAIN,
-    EINTR,
-    atomic_add32,
-    atomic_add64,
-    atomic_load32,
-    atomic_load64,
-    atomic_store32,
-    atomic_swap32,
-    errno,
-    free,
-    memcpy,
-    memmove,
-    realloc,
-    recv,
+    EAGAIN, EINTR, atomic_add32, atomic_add64, atomic_load32, atomic_load64, atomic_store32, atomic_swap32, errno, free,
+    memcpy, memmove, realloc, recv,
 )
+from penstock.pyx.record.endian cimport get_u32
+from penstock.pyx.record.frame cimport SIZE_BYTES
 
 cdef enum Growth:
     GROW_FRAME = 0                    # for the frame that is coming

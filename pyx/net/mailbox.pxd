@@ -1,10 +1,11 @@
-# How other threads reach a reactor: mail, the list of partitions that moved, and one eventfd for both.
+"""How other threads reach a reactor: mail, the list of partitions that moved, and one eventfd for both."""
+
 from libc.stdint cimport uint64_t
 
-from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.log.partition cimport Partition
-from penstock.pyx.net.plane cimport Mail, MailKind, Plane, Reactor
 from penstock.pyx.net.coldreader cimport ReaderJob
+from penstock.pyx.net.plane cimport Mail, MailKind, Plane, Reactor
+from penstock.pyx.record.frame cimport Writer
 
 # A reactor that no plane has, with the lowest free id; NULL when there is none. Given back it may be taken again.
 cdef Reactor* reactor_take(Plane* plane) noexcept nogil

@@ -1,35 +1,17 @@
 """How other threads reach a reactor; see mailbox.pxd."""
+
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
-from penstock.pyx.record.frame cimport Writer, writer_free
 from penstock.pyx.log.partition cimport Partition, partition_retain
+from penstock.pyx.net.coldreader cimport ReaderJob
 from penstock.pyx.net.plane cimport (
-    GENERATION_MASK,
-    MAIL_READ,
-    Mail,
-    MailKind,
-    PLACE_MASK,
-    Plane,
-    REACTORS_MAX,
-    REQUEST_MASK,
-    Reactor,
+    GENERATION_MASK, MAIL_READ, PLACE_MASK, REACTORS_MAX, REQUEST_MASK, Mail, MailKind, Plane, Reactor,
 )
 from penstock.pyx.posix cimport (
-    atomic_load32,
-    atomic_swap32,
-    calloc,
-    eventfd_write,
-    lowest_bit,
-    memset,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_t,
-    pthread_mutex_unlock,
-    pthread_self,
-    realloc,
+    atomic_load32, atomic_swap32, calloc, eventfd_write, lowest_bit, memset, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_t, pthread_mutex_unlock, pthread_self, realloc,
 )
-from penstock.pyx.net.coldreader cimport ReaderJob
-
+from penstock.pyx.record.frame cimport Writer, writer_free
 
 cdef extern from *:
     """

@@ -1,54 +1,24 @@
 """What a connection sends; see output.pxd."""
+
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
+from penstock.pyx.log.pagecache cimport CACHE_NOT_ALL, CacheState, cache_state, range_is_cached
+from penstock.pyx.log.segment cimport Segment, segment_expect
+from penstock.pyx.net.coldreader cimport ReaderJob, reader_submit
+from penstock.pyx.net.plane cimport (
+    OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES, SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, TURN_BYTES,
+    Connection, Mail, Reactor, Slot, connection_ready, output_full, slot_at,
+)
+from penstock.pyx.net.waiting cimport park, unpark
+from penstock.pyx.posix cimport (
+    EAGAIN, EINTR, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_MORE, MSG_NOSIGNAL,
+    SHUT_RDWR, atomic_load64, atomic_store64, epoll_ctl, epoll_event, errno, memmove, memset, off_t, send, sendfile,
+    shutdown,
+)
+from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
 from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
 from penstock.pyx.request.fetchanswer cimport FilePiece, fetch_answer, piece_release
 from penstock.pyx.request.fetchread cimport FETCH_AGAIN, FETCH_COLD, FETCH_FAILED, FETCH_WAIT, FetchState, fetch_try
-from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
-from penstock.pyx.log.pagecache cimport CACHE_NOT_ALL, CacheState, cache_state, range_is_cached
-from penstock.pyx.net.plane cimport (
-    Connection,
-    Mail,
-    OUTPUT_BYTES_MAX,
-    OUTPUT_KEPT_BYTES,
-    Reactor,
-    SENDFILE_CHUNK_BYTES,
-    SLOT_CLOSE,
-    SLOT_CONTROL,
-    SLOT_FETCH,
-    Slot,
-    TURN_BYTES,
-    connection_ready,
-    output_full,
-    slot_at,
-)
-from penstock.pyx.posix cimport (
-    EAGAIN,
-    EINTR,
-    EPOLLET,
-    EPOLLIN,
-    EPOLLOUT,
-    EPOLLRDHUP,
-    EPOLL_CTL_DEL,
-    EPOLL_CTL_MOD,
-    MSG_MORE,
-    MSG_NOSIGNAL,
-    SHUT_RDWR,
-    atomic_load64,
-    atomic_store64,
-    epoll_ctl,
-    epoll_event,
-    errno,
-    memmove,
-    memset,
-    off_t,
-    send,
-    sendfile,
-    shutdown,
-)
-from penstock.pyx.net.coldreader cimport ReaderJob, reader_submit
-from penstock.pyx.log.segment cimport Segment, segment_expect
-from penstock.pyx.net.waiting cimport park, unpark
 
 cdef enum:
     OUTPUT_COMPACT_BYTES = OUTPUT_BYTES_MAX // 4

@@ -1,30 +1,32 @@
-# What the network threads are made of, and their limits. A `Plane` is one set of them with one queue of
-# requests for the control plane; a `Reactor` is one epoll thread; a `Connection` belongs to one reactor for
-# life, and only that thread touches it.
-#
-#   bytes come -> input (shared scratch, or the connection's own while a frame isn't whole) -> frame_cut
-#     produce: appended at once. Nothing waits before it: the answer goes straight into the output; else into its slot
-#     fetch: a slot with a job, tried when all before it are answered
-#     anything else: a slot, and a copy on the control queue; the answer comes back through the mailbox by its token
-#   slots leave the ring in order -> output (bytes, and pieces of files between them) -> send, sendfile
-#
-# Other threads reach a reactor through its mailbox only (a list under a mutex, an eventfd that is written
-# when `wake` was 0), and through `moved`, which names partitions with a waiting fetch that grew.
-#
-# Reactors are never freed: a partition's wake mask may name one that has stopped, and the next Plane takes it
-# over.
+"""What the network threads are made of, and their limits. A `Plane` is one set of them with one queue of
+requests for the control plane; a `Reactor` is one epoll thread; a `Connection` belongs to one reactor for
+life, and only that thread touches it.
+
+  bytes come -> input (shared scratch, or the connection's own while a frame isn't whole) -> frame_cut
+    produce: appended at once. Nothing waits before it: the answer goes straight into the output; else into its slot
+    fetch: a slot with a job, tried when all before it are answered
+    anything else: a slot, and a copy on the control queue; the answer comes back through the mailbox by its token
+  slots leave the ring in order -> output (bytes, and pieces of files between them) -> send, sendfile
+
+Other threads reach a reactor through its mailbox only (a list under a mutex, an eventfd that is written
+when `wake` was 0), and through `moved`, which names partitions with a waiting fetch that grew.
+
+Reactors are never freed: a partition's wake mask may name one that has stopped, and the next Plane takes it
+over.
+"""
+
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from penstock.pyx.log.partition cimport LogSet, Partition
+from penstock.pyx.log.segment cimport BatchPlace
 from penstock.pyx.net.admission cimport LISTENERS_MAX, Admission, Security
 from penstock.pyx.net.closures cimport Closures
+from penstock.pyx.net.coldreader cimport ReaderPool
+from penstock.pyx.posix cimport pthread_mutex_t, pthread_t
+from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.fetchanswer cimport Pieces
-from penstock.pyx.record.frame cimport Writer
-from penstock.pyx.log.partition cimport LogSet, Partition
-from penstock.pyx.posix cimport pthread_mutex_t, pthread_t
 from penstock.pyx.request.produce cimport ProduceGroup, ProduceTally
-from penstock.pyx.net.coldreader cimport ReaderPool
-from penstock.pyx.log.segment cimport BatchPlace
 from penstock.pyx.request.sessions cimport SessionCache
 
 cdef enum:

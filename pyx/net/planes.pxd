@@ -1,4 +1,5 @@
-# Sets of epoll threads, as Python makes and ends them.
+"""Sets of epoll threads, as Python makes and ends them."""
+
 from libc.stdint cimport int32_t
 
 from penstock.pyx.net.plane cimport ControlRequest, Plane

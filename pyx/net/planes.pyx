@@ -1,40 +1,20 @@
 """Sets of epoll threads, made and ended; see planes.pxd."""
-from libc.stdint cimport int32_t, uint32_t, uint64_t, uint8_t
 
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+
+from penstock.pyx.log.partition cimport set_wake_hook
 from penstock.pyx.net.admission cimport LISTENERS_MAX
 from penstock.pyx.net.closures cimport closures_open
 from penstock.pyx.net.control cimport queue_clear, queue_open, queue_take
 from penstock.pyx.net.mailbox cimport on_partition_moved, reactor_give_back, reactor_take, reactor_wake
-from penstock.pyx.log.partition cimport set_wake_hook
-from penstock.pyx.net.plane cimport (
-    ControlRequest,
-    Counters,
-    EVENT_LISTENER,
-    EVENT_WAKE,
-    Plane,
-    Reactor,
-    SCRATCH_BYTES,
-)
-from penstock.pyx.posix cimport (
-    EFD_CLOEXEC,
-    EFD_NONBLOCK,
-    EPOLLET,
-    EPOLLIN,
-    EPOLL_CLOEXEC,
-    EPOLL_CTL_ADD,
-    atomic_store32,
-    close,
-    epoll_create1,
-    epoll_ctl,
-    epoll_event,
-    eventfd,
-    malloc,
-    memset,
-)
-from penstock.pyx.request.produce cimport produce_group_new
+from penstock.pyx.net.plane cimport EVENT_LISTENER, EVENT_WAKE, SCRATCH_BYTES, ControlRequest, Counters, Plane, Reactor
 from penstock.pyx.net.reactor cimport close_all
 from penstock.pyx.net.waiting cimport wait_open
-
+from penstock.pyx.posix cimport (
+    EFD_CLOEXEC, EFD_NONBLOCK, EPOLLET, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, atomic_store32, close, epoll_create1,
+    epoll_ctl, epoll_event, eventfd, malloc, memset,
+)
+from penstock.pyx.request.produce cimport produce_group_new
 
 cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
     """Makes a taken reactor fit to run: the numbers of its last run are forgotten, its connection places are kept."""

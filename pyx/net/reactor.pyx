@@ -3,84 +3,34 @@
 The rule that keeps it simple: events, mail, timers and wakes only note what they saw on a connection and put it
 on the ready list; `connection_run` is the one place where a connection does anything.
 """
+
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
+from penstock.pyx.log.partition cimport Partition, partition_release
 from penstock.pyx.net.acceptor cimport accept_all
 from penstock.pyx.net.closures cimport (
-    CLOSED_MEMORY_SHORT,
-    CLOSED_SLOW_READER,
-    CLOSED_SLOW_REQUEST,
-    Reason,
-    closures_note,
+    CLOSED_MEMORY_SHORT, CLOSED_SLOW_READER, CLOSED_SLOW_REQUEST, Reason, closures_note,
 )
 from penstock.pyx.net.connection cimport connection_close, connection_open, connection_rest, connection_run
-from penstock.pyx.record.endian cimport get_u32
-from penstock.pyx.request.fetch cimport FetchJob
-from penstock.pyx.record.frame cimport SIZE_BYTES, Writer, writer_free
-from penstock.pyx.net.input cimport (
-    input_free,
-    input_lags,
-    input_may_go_on,
-    input_unstall,
-    input_watch,
-)
+from penstock.pyx.net.input cimport input_free, input_lags, input_may_go_on, input_unstall, input_watch
 from penstock.pyx.net.mailbox cimport reactor_enter, wake_others
 from penstock.pyx.net.output cimport output_was_read
-from penstock.pyx.log.partition cimport Partition, partition_release
 from penstock.pyx.net.plane cimport (
-    Connection,
-    DRAIN_MS,
-    EVENTS_MAX,
-    EVENT_LISTENER,
-    EVENT_WAKE,
-    FRAME_BYTES_A_SECOND,
-    INPUT_FREE_BYTES,
-    MAIL_CLOSE,
-    MAIL_READ,
-    MAIL_RESUME,
-    MAIL_RESUME_LOSE,
-    MAIL_SOCKET,
-    Mail,
-    REQUEST_MASK,
-    Reactor,
-    SLOT_CLOSE,
-    SLOT_CONTROL,
-    SLOT_DONE,
-    STALL_NONE,
-    SWEEP_MS_MAX,
-    Slot,
-    connection_ready,
-    output_left,
-    slot_at,
-)
-from penstock.pyx.posix cimport (
-    CLOCK_MONOTONIC,
-    EPOLLERR,
-    EPOLLHUP,
-    EPOLLIN,
-    EPOLLOUT,
-    EPOLLRDHUP,
-    atomic_add32,
-    atomic_load32,
-    atomic_load64,
-    atomic_store32,
-    atomic_swap32,
-    block_signals,
-    clock_gettime,
-    close,
-    epoll_event,
-    epoll_wait,
-    free,
-    memset,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-    pthread_self,
-    set_time_slice,
-    timespec,
+    DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND, INPUT_FREE_BYTES, MAIL_CLOSE, MAIL_READ,
+    MAIL_RESUME, MAIL_RESUME_LOSE, MAIL_SOCKET, REQUEST_MASK, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, STALL_NONE,
+    SWEEP_MS_MAX, Connection, Mail, Reactor, Slot, connection_ready, output_left, slot_at,
 )
 from penstock.pyx.net.requests cimport requests_resume, slots_full
-from penstock.pyx.request.sessions cimport sessions_rest
 from penstock.pyx.net.waiting cimport look_moved, unpark
+from penstock.pyx.posix cimport (
+    CLOCK_MONOTONIC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64,
+    atomic_store32, atomic_swap32, block_signals, clock_gettime, close, epoll_event, epoll_wait, free, memset,
+    pthread_mutex_lock, pthread_mutex_unlock, pthread_self, set_time_slice, timespec,
+)
+from penstock.pyx.record.endian cimport get_u32
+from penstock.pyx.record.frame cimport SIZE_BYTES, Writer, writer_free
+from penstock.pyx.request.fetch cimport FetchJob
+from penstock.pyx.request.sessions cimport sessions_rest
 
 cdef enum:
     KEEP_BUFFERS_MS = 5000            # an idle connection's empty buffers are kept this long

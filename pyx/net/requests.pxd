@@ -1,6 +1,8 @@
-# A connection's requests: served in place into the output or a slot, or handed to the control plane, whose answer
-# comes back into the slot.
-from libc.stdint cimport int32_t, uint32_t, uint8_t
+"""A connection's requests: served in place into the output or a slot, or handed to the control plane, whose answer
+comes back into the slot.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 from penstock.pyx.net.plane cimport Connection, Reactor, Served
 

@@ -1,67 +1,27 @@
 """A connection's requests; see requests.pxd."""
-from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint8_t
+
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from penstock.pyx.net.control cimport queue_put
-from penstock.pyx.record.endian cimport get_i16
-from penstock.pyx.request.fetch cimport (
-    FETCH_FLEXIBLE_FROM,
-    FETCH_KEY,
-    FETCH_PARSED,
-    FETCH_VERSION_MAX,
-    FETCH_VERSION_MIN,
-    FetchJob,
-    fetch_held_bytes,
-    fetch_parse,
-)
-from penstock.pyx.record.frame cimport (
-    API_VERSION_AT,
-    CUT_WHOLE,
-    Reader,
-    RequestHead,
-    SIZE_BYTES,
-    Writer,
-    frame_cut,
-    read_head,
-    reader_start,
-    writer_free,
-)
 from penstock.pyx.net.plane cimport (
-    Connection,
-    Reactor,
-    SERVED,
-    SERVE_CLOSE,
-    SLOTS,
-    SLOTS_BYTES_MAX,
-    SLOT_CLOSE,
-    SLOT_CONTROL,
-    SLOT_DONE,
-    SLOT_FETCH,
-    Served,
-    Slot,
-    SlotState,
-    connection_ready,
-    slot_at,
+    SERVED, SERVE_CLOSE, SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, Connection, Reactor,
+    Served, Slot, SlotState, connection_ready, slot_at,
 )
 from penstock.pyx.posix cimport atomic_load32, memset
+from penstock.pyx.record.endian cimport get_i16
+from penstock.pyx.record.frame cimport (
+    API_VERSION_AT, CUT_WHOLE, SIZE_BYTES, Reader, RequestHead, Writer, frame_cut, read_head, reader_start, writer_free,
+)
+from penstock.pyx.request.fetch cimport (
+    FETCH_FLEXIBLE_FROM, FETCH_KEY, FETCH_PARSED, FETCH_VERSION_MAX, FETCH_VERSION_MIN, FetchJob, fetch_held_bytes,
+    fetch_parse,
+)
 from penstock.pyx.request.produce cimport (
-    PRODUCE_ANSWERED,
-    PRODUCE_HAND_OVER,
-    PRODUCE_SILENT,
-    PRODUCE_TAKEN,
-    ProduceResult,
-    produce_answer,
-    produce_append,
-    produce_clear,
-    produce_flushes,
-    produce_group_open,
-    produce_serve,
-    produce_take,
+    PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append,
+    produce_clear, produce_flushes, produce_group_open, produce_serve, produce_take,
 )
 from penstock.pyx.request.producerequest cimport (
-    PRODUCE_FLEXIBLE_FROM,
-    PRODUCE_KEY,
-    PRODUCE_VERSION_MAX,
-    PRODUCE_VERSION_MIN,
+    PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY, PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
 )
 
 cdef bint slots_full(Connection* c) noexcept nogil:

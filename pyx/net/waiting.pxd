@@ -1,11 +1,13 @@
-# A reactor's waiting fetches: on its heap of deadlines, and on a list for each partition that they wait for, so that
-# a log that grows costs only those who wait for it.
-from penstock.pyx.request.fetch cimport FetchJob
-from penstock.pyx.log.partition cimport Partition
-from penstock.pyx.net.plane cimport Reactor
+"""A reactor's waiting fetches: on its heap of deadlines, and on a list for each partition that they wait for, so that
+a log that grows costs only those who wait for it.
+"""
 
 from libc.stdint cimport int32_t
 from libcpp.unordered_map cimport unordered_map
+
+from penstock.pyx.log.partition cimport Partition
+from penstock.pyx.net.plane cimport Reactor
+from penstock.pyx.request.fetch cimport FetchJob
 
 # One of a job's partitions; the job holds all of its as an array.
 cdef struct Waiter:

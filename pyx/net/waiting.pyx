@@ -1,11 +1,11 @@
 """Fetches that wait: by partition, to be found when it grew, and on a heap by the time when each has to be answered."""
+
 from cython.operator cimport dereference as at
 
-from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition
 from penstock.pyx.log.files cimport made
 from penstock.pyx.log.partition cimport partition_watch
 from penstock.pyx.posix cimport free, malloc, realloc
-
+from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition
 
 cdef bint wait_open(Reactor* r) noexcept nogil:
     if r.waits == NULL:

@@ -1,16 +1,18 @@
-# Record batches (magic 2) as they are on the wire and on disk; message sets of magic 0 and 1 as far as the
-# log and plain consumers need them.
-#
-#  0 base offset i64 | 8 length i32 (of what follows it) | 12 leader epoch i32 | 16 magic i8
-# 17 crc u32 (of all that follows it) | 21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64
-# 35 max timestamp i64 | 43 producer id i64 | 51 producer epoch i16 | 53 base sequence i32
-# 57 record count i32 | 61 records, maybe compressed
-#
-# A record: length varint | attributes i8 | timestamp delta varlong | offset delta varint
-#   | key length varint (-1 = null), key | value length varint (-1 = null), value | header count varint
-#   | for each header: key length varint, key, value length varint (-1 = null), value
-#
-# Base offset and leader epoch lie outside the CRC, so a broker assigns both without touching it.
+"""Record batches (magic 2) as they are on the wire and on disk; message sets of magic 0 and 1 as far as the
+log and plain consumers need them.
+
+ 0 base offset i64 | 8 length i32 (of what follows it) | 12 leader epoch i32 | 16 magic i8
+17 crc u32 (of all that follows it) | 21 attributes i16 | 23 last offset delta i32 | 27 base timestamp i64
+35 max timestamp i64 | 43 producer id i64 | 51 producer epoch i16 | 53 base sequence i32
+57 record count i32 | 61 records, maybe compressed
+
+A record: length varint | attributes i8 | timestamp delta varlong | offset delta varint
+  | key length varint (-1 = null), key | value length varint (-1 = null), value | header count varint
+  | for each header: key length varint, key, value length varint (-1 = null), value
+
+Base offset and leader epoch lie outside the CRC, so a broker assigns both without touching it.
+"""
+
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 

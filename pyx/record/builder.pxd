@@ -1,4 +1,5 @@
-# Builds record batches of magic 2: records behind room for the header, then the header, compressed if wanted.
+"""Builds record batches of magic 2: records behind room for the header, then the header, compressed if wanted."""
+
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 

@@ -2,6 +2,7 @@
 
 Records are written one behind the other; the header comes last, as it has their sum.
 """
+
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int16_t
@@ -13,9 +14,8 @@ from penstock.pyx.record.batch cimport (
 )
 from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress
 from penstock.pyx.record.rawbatch cimport raise_fault
-from penstock.pyx.record.varint cimport varint_size, varint_write, varlong_size, varlong_write
-
 from penstock.pyx.record.rawbatch import BatchError
+from penstock.pyx.record.varint cimport varint_size, varint_write, varlong_size, varlong_write
 
 cdef enum:
     VARINT_MOST = 5

@@ -1,4 +1,5 @@
-# Kafka's compression codecs, whole payloads at a time. Ids: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+"""Kafka's compression codecs, whole payloads at a time. Ids: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
 

@@ -6,12 +6,13 @@
 - lz4: the LZ4 frame format, blocks of 64 KiB, no content checksum (Java's reader asks for independent blocks).
 - zstd: frames.
 """
+
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t
 
-from penstock.pyx.record.endian cimport get_u32, put_i32
 from penstock.pyx.posix cimport memcmp, memcpy, memset
+from penstock.pyx.record.endian cimport get_u32, put_i32
 
 cdef extern from "zlib.h" nogil:
     ctypedef struct z_stream:

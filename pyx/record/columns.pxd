@@ -1,5 +1,7 @@
-# Records as columns: the C side of `columns.Columns`. Offsets of the k-th record's key: key_starts[k],
-# key_starts[k + 1].
+"""Records as columns: the C side of `columns.Columns`. Offsets of the k-th record's key: key_starts[k],
+key_starts[k + 1].
+"""
+
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 

@@ -3,6 +3,9 @@
 Record bytes go from the batch (or from where it was inflated to) into the columns in one copy, without Python
 objects and without the GIL. The arrays look at memory that the Store owns.
 """
+
+import numpy
+from collections import namedtuple
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int16_t
@@ -19,10 +22,6 @@ from penstock.pyx.record.messageset cimport (
     Inner, MessageView, inner_offset, inner_timestamp, message_next, wrapper_open,
 )
 from penstock.pyx.record.rawbatch cimport RawBatch, raise_fault
-
-from collections import namedtuple
-
-import numpy
 
 Column = namedtuple("Column", ["data", "starts", "null"])
 

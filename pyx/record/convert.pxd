@@ -1,4 +1,5 @@
-# Stored batches as message sets, for clients of Fetch 0 to 3 that can't read what is stored (KIP-31, KIP-98).
+"""Stored batches as message sets, for clients of Fetch 0 to 3 that can't read what is stored (KIP-31, KIP-98)."""
+
 from libc.stdint cimport int8_t, int16_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 

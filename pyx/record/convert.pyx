@@ -1,4 +1,5 @@
 """Stored batches to older formats; see convert.pxd."""
+
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t
@@ -15,7 +16,6 @@ from penstock.pyx.record.messageset cimport (
     Inner, MessageView, inner_offset, inner_timestamp, message_next, message_read, message_write, wrapper_open,
     wrapper_write,
 )
-
 from penstock.pyx.record.rawbatch import BatchError
 
 cdef enum:

@@ -1,4 +1,5 @@
-# CRC32C (Castagnoli) as Kafka's magic 2 batches carry it, and zlib's CRC32 for message sets of magic 0 and 1.
+"""CRC32C (Castagnoli) as Kafka's magic 2 batches carry it, and zlib's CRC32 for message sets of magic 0 and 1."""
+
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 # Goes on from `crc` (0 at the start), in the quickest way that the machine has.

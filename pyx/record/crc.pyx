@@ -3,6 +3,7 @@
 The register is a polynomial over GF(2), lowest bit = highest power. Appending n zero bytes multiplies it by
 x^(8n) modulo the Castagnoli polynomial; that is all that the three ways and `crc32c_combine` rest on.
 """
+
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
 cdef extern from "zlib.h" nogil:

@@ -1,5 +1,7 @@
-# Big-endian loads and stores, as the wire and the log have them. No alignment is asked of the pointer; the
-# caller has checked that the bytes are there.
+"""Big-endian loads and stores, as the wire and the log have them. No alignment is asked of the pointer; the
+caller has checked that the bytes are there.
+"""
+
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from *:

@@ -1,19 +1,21 @@
-# Cutting requests out of what a connection brought, reading them with every bound checked, and writing
-# answers.
-#
-#   a frame:   size int32 | api_key int16 | api_version int16 | correlation_id int32 | client_id nullable string
-#              | tagged fields (flexible versions) | body
-#
-# `Reader` never looks past `end`. The first read that fails sets `bad`, moves to the end, and each later read
-# gives 0 or an empty slice; so a parser looks at `bad` once a loop, and before it believes what it read. A
-# count that came over the wire is a loop's bound only, never the size of an allocation.
-#
-# `Writer` grows as bytes are put in. When there is no memory it sets `failed` and takes nothing more; the
-# owner looks once, at the end.
+"""Cutting requests out of what a connection brought, reading them with every bound checked, and writing
+answers.
+
+  a frame:   size int32 | api_key int16 | api_version int16 | correlation_id int32 | client_id nullable string
+             | tagged fields (flexible versions) | body
+
+`Reader` never looks past `end`. The first read that fails sets `bad`, moves to the end, and each later read
+gives 0 or an empty slice; so a parser looks at `bad` once a loop, and before it believes what it read. A
+count that came over the wire is a loop's bound only, never the size of an allocation.
+
+`Writer` grows as bytes are put in. When there is no memory it sets `failed` and takes nothing more; the
+owner looks once, at the end.
+"""
+
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, put_i16, put_i32, put_i64
 from penstock.pyx.posix cimport free, memcpy, realloc
+from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, put_i16, put_i32, put_i64
 from penstock.pyx.record.varint cimport uvarint_read, uvarlong_write
 
 cdef enum:

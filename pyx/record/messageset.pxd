@@ -1,15 +1,17 @@
-# Message sets: messages of magic 0 and 1, one after the other, as clients before 0.11 (Produce 0 to 2, Fetch 0
-# to 3) speak them and as the log keeps what such clients sent.
-#
-#  0 offset i64 | 8 length i32 (of what follows it) | 12 crc u32 (zlib's, of all that follows it) | 16 magic i8
-# 17 attributes i8 | 18 timestamp i64 (magic 1 only) | key length i32 (-1 = null), key | value length i32, value
-#
-# Attributes: the codec in bits 0 to 2, bit 3 = LogAppendTime (magic 1). A message with a codec is a wrapper: its
-# value is a compressed message set whose messages have no codec. Offsets inside are absolute in magic 0 and
-# relative in magic 1; the wrapper has the offset of its last message. The offset lies outside the CRC.
-#
-# lz4 in magic 0 has a frame header whose checksum covers the frame's magic number too (KAFKA-3160): it is written
-# so, and not looked at when read. zstd came with magic 2.
+"""Message sets: messages of magic 0 and 1, one after the other, as clients before 0.11 (Produce 0 to 2, Fetch 0
+to 3) speak them and as the log keeps what such clients sent.
+
+ 0 offset i64 | 8 length i32 (of what follows it) | 12 crc u32 (zlib's, of all that follows it) | 16 magic i8
+17 attributes i8 | 18 timestamp i64 (magic 1 only) | key length i32 (-1 = null), key | value length i32, value
+
+Attributes: the codec in bits 0 to 2, bit 3 = LogAppendTime (magic 1). A message with a codec is a wrapper: its
+value is a compressed message set whose messages have no codec. Offsets inside are absolute in magic 0 and
+relative in magic 1; the wrapper has the offset of its last message. The offset lies outside the CRC.
+
+lz4 in magic 0 has a frame header whose checksum covers the frame's magic number too (KAFKA-3160): it is written
+so, and not looked at when read. zstd came with magic 2.
+"""
+
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 

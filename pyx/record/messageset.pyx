@@ -1,4 +1,5 @@
 """Message sets of magic 0 and 1; see messageset.pxd."""
+
 from libc.stdint cimport INT32_MAX, uint32_t, uint64_t
 from libc.string cimport memcpy
 

@@ -1,4 +1,5 @@
-# Batches as Python sees them: where one lies, in which buffer, and its faults as exceptions.
+"""Batches as Python sees them: where one lies, in which buffer, and its faults as exceptions."""
+
 from libc.stdint cimport int64_t, uint8_t
 
 from penstock.pyx.record.batch cimport BatchHeader

@@ -1,4 +1,6 @@
 """Batches as Python sees them: see rawbatch.pyi."""
+
+from collections import namedtuple
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
@@ -6,9 +8,9 @@ from libc.stdint cimport int16_t, int32_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.record.batch cimport (
-    BATCH_BAD_RECORDS, BATCH_OK, BATCH_PARTIAL, CHECK_CLIENT, CHECK_STORED, CODEC_MASK, CORRUPT_MESSAGE,
-    INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2, MAGIC_AT, MARKER_SIZE, RECORDS_AT, HeaderView, RecordView,
-    batch_check, batch_error_code, batch_error_text, batch_is_control, batch_is_transactional, batch_last_offset,
+    BATCH_BAD_RECORDS, BATCH_OK, BATCH_PARTIAL, CHECK_CLIENT, CHECK_STORED, CODEC_MASK, CORRUPT_MESSAGE, INVALID_RECORD,
+    LOG_APPEND_TIME_BIT, MAGIC_2, MAGIC_AT, MARKER_SIZE, RECORDS_AT, HeaderView, RecordView, batch_check,
+    batch_error_code, batch_error_text, batch_is_control, batch_is_transactional, batch_last_offset,
     batch_last_sequence, batch_marker_type, batch_parse, batch_payload, batch_write_marker, record_create_time,
     record_header, record_offset, record_read,
 )
@@ -16,8 +18,6 @@ from penstock.pyx.record.endian cimport get_i64
 from penstock.pyx.record.messageset cimport (
     Inner, MessageView, inner_offset, inner_timestamp, message_next, message_read, wrapper_open,
 )
-
-from collections import namedtuple
 
 HEADER_SIZE = RECORDS_AT
 

@@ -1,4 +1,5 @@
-# The header of a batch that goes on to another cluster, without its payload being read.
+"""The header of a batch that goes on to another cluster, without its payload being read."""
+
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 # Writes the new 61 bytes into `out` (which may be `p` itself). `size` is of the whole batch at `p`; only its

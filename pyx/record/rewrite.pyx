@@ -5,6 +5,7 @@ in the 40 bytes of header that the checksum covers, followed by the same n bytes
 crc(new) = crc(old) ^ shift(crc(new header) ^ crc(old header), n), and shifting by n bytes takes O(log n). A
 checksum that was wrong stays wrong by the same difference: what went bad on the way is still found out.
 """
+
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memmove

@@ -1,10 +1,12 @@
-# Kafka's variable-length integers. Readers never look at or past `end`; they give back the place after the
-# number, or NULL when it is cut off, longer than its type may be, or wider than its type. A NULL `p` gives
-# NULL, so that several reads can be chained and looked at once. Writers need 10 bytes of room (5 for the
-# 32-bit ones).
-#
-# - varint, varlong: zigzag, 32 and 64 bits, in records of magic 2
-# - uvarint: unsigned, 32 bits, in flexible versions of the protocol
+"""Kafka's variable-length integers. Readers never look at or past `end`; they give back the place after the
+number, or NULL when it is cut off, longer than its type may be, or wider than its type. A NULL `p` gives
+NULL, so that several reads can be chained and looked at once. Writers need 10 bytes of room (5 for the
+32-bit ones).
+
+- varint, varlong: zigzag, 32 and 64 bits, in records of magic 2
+- uvarint: unsigned, 32 bits, in flexible versions of the protocol
+"""
+
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from *:

@@ -1,18 +1,20 @@
-# Fetch, versions 0 to 18, served in place. A request becomes a `FetchJob`: read from the frame when it comes
-# (fetch_parse), begun when all before it on its connection are answered (fetch_begin: that is when its session is
-# taken), tried until there is enough to answer (fetch_try, in fetchread.pxd), answered (fetch_answer, in
-# fetchanswer.pxd). While too little is there it waits for its partitions' ends to move (waiting.pxd).
-#
-# Versions 0 to 3 are of clients that can't read today's batches: what they get is converted (fetchconvert.pxd).
-# A replica id gives no view above the high watermark; it only makes the session a privileged one. A rack is accepted
-# and no other replica is ever preferred. Not done: the tags that name a new leader (KIP-951), snapshots.
+"""Fetch, versions 0 to 18, served in place. A request becomes a `FetchJob`: read from the frame when it comes
+(fetch_parse), begun when all before it on its connection are answered (fetch_begin: that is when its session is
+taken), tried until there is enough to answer (fetch_try, in fetchread.pxd), answered (fetch_answer, in
+fetchanswer.pxd). While too little is there it waits for its partitions' ends to move (waiting.pxd).
+
+Versions 0 to 3 are of clients that can't read today's batches: what they get is converted (fetchconvert.pxd).
+A replica id gives no view above the high watermark; it only makes the session a privileged one. A rack is accepted
+and no other replica is ever preferred. Not done: the tags that name a new leader (KIP-951), snapshots.
+"""
+
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.request.fetchset cimport FetchSet
-from penstock.pyx.record.frame cimport Reader, RequestHead
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.log.read cimport ReadResult
+from penstock.pyx.record.frame cimport Reader, RequestHead
+from penstock.pyx.request.fetchset cimport FetchSet
 from penstock.pyx.request.sessions cimport Session, SessionCache
 
 cdef enum:

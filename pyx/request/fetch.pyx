@@ -1,43 +1,20 @@
 """Fetch requests: reading them, and their sessions' part; see fetch.pxd."""
+
 from libc.stdint cimport INT32_MAX, uint32_t
 
-from penstock.pyx.request.fetchset cimport (
-    NOWHERE,
-    FetchPartition,
-    set_add,
-    set_close,
-    set_index,
-    set_merge,
-    set_open,
-    set_subtract,
-    set_topic,
-)
 from penstock.pyx.log.files cimport dropped
-from penstock.pyx.record.frame cimport (
-    TAGS_MAX,
-    TOPIC_ID_BYTES,
-    Slice,
-    read_count,
-    read_i8,
-    read_i32,
-    read_i64,
-    read_raw,
-    read_string,
-    read_uvarint,
-    reader_fail,
-    reader_start,
-    skip_tags,
-)
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED
-from penstock.pyx.posix cimport calloc, free
 from penstock.pyx.log.read cimport read_release
+from penstock.pyx.posix cimport calloc, free
+from penstock.pyx.record.frame cimport (
+    TAGS_MAX, TOPIC_ID_BYTES, Slice, read_count, read_i8, read_i32, read_i64, read_raw, read_string, read_uvarint,
+    reader_fail, reader_start, skip_tags,
+)
+from penstock.pyx.request.fetchset cimport (
+    NOWHERE, FetchPartition, set_add, set_close, set_index, set_merge, set_open, set_subtract, set_topic,
+)
 from penstock.pyx.request.sessions cimport (
-    SESSION_EPOCH_FINAL,
-    SESSION_EPOCH_INITIAL,
-    session_close,
-    session_drop,
-    session_give_back,
-    session_resized,
+    SESSION_EPOCH_FINAL, SESSION_EPOCH_INITIAL, session_close, session_drop, session_give_back, session_resized,
     session_take,
 )
 

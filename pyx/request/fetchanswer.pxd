@@ -1,11 +1,13 @@
-# The answer of a job that is FETCH_READY: bytes in the connection's output and, for record ranges of
-# SENDFILE_BYTES_MIN and more, `FilePiece`s: ranges of segment files that go out by sendfile at their place between
-# those bytes.
+"""The answer of a job that is FETCH_READY: bytes in the connection's output and, for record ranges of
+SENDFILE_BYTES_MIN and more, `FilePiece`s: ranges of segment files that go out by sendfile at their place between
+those bytes.
+"""
+
 from libc.stdint cimport int32_t, int64_t
 
-from penstock.pyx.request.fetch cimport FetchJob
-from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.log.read cimport ReadResult
+from penstock.pyx.record.frame cimport Writer
+from penstock.pyx.request.fetch cimport FetchJob
 
 cdef enum:
     SENDFILE_BYTES_MIN = 16384        # below it, reading into the answer and one send is cheaper

@@ -1,40 +1,21 @@
 """Answers to fetches; see fetchanswer.pxd."""
+
 from libcpp.vector cimport vector
 
-from penstock.pyx.request.fetch cimport (
-    FETCH_FLEXIBLE_FROM,
-    FETCH_ISOLATION_FROM,
-    FETCH_LOG_START_OFFSET_FROM,
-    FETCH_RACK_FROM,
-    FETCH_SESSIONS_FROM,
-    FETCH_THROTTLE_FROM,
-    FETCH_TOPIC_IDS_FROM,
-    FetchRange,
-    range_release,
-)
-from penstock.pyx.request.fetchset cimport FetchPartition, FetchSet, FetchTopic, set_move_last
-from penstock.pyx.record.frame cimport (
-    TOPIC_ID_BYTES,
-    Slice,
-    answer_begin,
-    answer_end,
-    write_count,
-    write_i8,
-    write_i16,
-    write_i32,
-    write_i64,
-    write_no_tags,
-    write_raw,
-    write_string,
-    write_uvarint,
-    writer_room,
-)
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED
-from penstock.pyx.posix cimport realloc
 from penstock.pyx.log.read cimport AbortedTxn, partition_aborted, read_release
+from penstock.pyx.posix cimport realloc
+from penstock.pyx.record.frame cimport (
+    TOPIC_ID_BYTES, Slice, answer_begin, answer_end, write_count, write_i8, write_i16, write_i32, write_i64,
+    write_no_tags, write_raw, write_string, write_uvarint, writer_room,
+)
+from penstock.pyx.request.fetch cimport (
+    FETCH_FLEXIBLE_FROM, FETCH_ISOLATION_FROM, FETCH_LOG_START_OFFSET_FROM, FETCH_RACK_FROM, FETCH_SESSIONS_FROM,
+    FETCH_THROTTLE_FROM, FETCH_TOPIC_IDS_FROM, FetchRange, range_release,
+)
+from penstock.pyx.request.fetchset cimport FetchPartition, FetchSet, FetchTopic, set_move_last
 from penstock.pyx.request.sessions cimport session_make
-
 
 # --- records ------------------------------------------------------------------------------------------------
 cdef void piece_release(FilePiece* piece) noexcept nogil:

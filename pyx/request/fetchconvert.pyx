@@ -1,14 +1,15 @@
 """Message sets for old clients; see fetchconvert.pxd."""
+
 from libc.stdint cimport int8_t, int16_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.log.files cimport dropped, made, read_at
+from penstock.pyx.log.pagecache cimport read_cached_at
+from penstock.pyx.log.read cimport partition_read, read_release
 from penstock.pyx.record.batch cimport BatchHeader, batch_last_offset, batch_parse
 from penstock.pyx.record.convert cimport CONVERT_OPENED_ENOUGH_BYTES, convert_down
 from penstock.pyx.request.fetch cimport FETCH_MAGIC_1_FROM, FetchRange, range_release
 from penstock.pyx.request.fetchset cimport FetchPartition
-from penstock.pyx.log.files cimport dropped, made, read_at
-from penstock.pyx.log.pagecache cimport read_cached_at
-from penstock.pyx.log.read cimport partition_read, read_release
 
 cdef enum:
     KAFKA_STORAGE_ERROR = 56

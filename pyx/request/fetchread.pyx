@@ -1,27 +1,21 @@
 """Whether there is enough to answer a fetch; see fetchread.pxd."""
+
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from penstock.pyx.record.batch cimport LENGTH_AT, LOG_OVERHEAD
 from penstock.pyx.descriptors cimport is_last_file
+from penstock.pyx.log.pagecache cimport read_cached_at
+from penstock.pyx.log.partition cimport (
+    ISOLATION_COMMITTED, partition_epoch_end, partition_leader_epoch, partition_watch,
+)
+from penstock.pyx.log.read cimport READ_COLD, ReadResult, partition_read, partition_read_cached
+from penstock.pyx.posix cimport free, memset, realloc
+from penstock.pyx.record.batch cimport LENGTH_AT, LOG_OVERHEAD
 from penstock.pyx.record.endian cimport get_i32
 from penstock.pyx.request.fetch cimport (
-    FETCH_MAGIC_2_FROM,
-    FETCH_MAX_BYTES_FROM,
-    FetchRange,
-    fetch_drop_ranges,
-    range_release,
+    FETCH_MAGIC_2_FROM, FETCH_MAX_BYTES_FROM, FetchRange, fetch_drop_ranges, range_release,
 )
 from penstock.pyx.request.fetchconvert cimport CONVERT_DONE, CONVERT_STORED_MAX_BYTES, fetch_convert
 from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition, FetchSet, set_resolve, set_unresolve
-from penstock.pyx.log.pagecache cimport read_cached_at
-from penstock.pyx.log.partition cimport (
-    ISOLATION_COMMITTED,
-    partition_epoch_end,
-    partition_leader_epoch,
-    partition_watch,
-)
-from penstock.pyx.posix cimport free, memset, realloc
-from penstock.pyx.log.read cimport READ_COLD, ReadResult, partition_read, partition_read_cached
 
 cdef enum:
     OFFSET_OUT_OF_RANGE = 1

@@ -1,12 +1,14 @@
-# The partitions that one client fetches: those of one request, or those of its session. They have an order, in
-# which they are read. A set that is indexed (a session's) holds no partition twice and finds each by its name.
-#
-# Places (`at`) are numbers into `partitions`; they stay what they are until the partition is removed. Partitions
-# are looked up when they are read: `partition` is NULL until then, and again after its log was stopped.
+"""The partitions that one client fetches: those of one request, or those of its session. They have an order, in
+which they are read. A set that is indexed (a session's) holds no partition twice and finds each by its name.
+
+Places (`at`) are numbers into `partitions`; they stay what they are until the partition is removed. Partitions
+are looked up when they are read: `partition` is NULL until then, and again after its log was stopped.
+"""
+
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from penstock.pyx.record.frame cimport Slice, TOPIC_ID_BYTES
 from penstock.pyx.log.partition cimport LogSet, Partition
+from penstock.pyx.record.frame cimport TOPIC_ID_BYTES, Slice
 
 cdef enum:
     NOWHERE = -1                      # no place: the end of an order or a chain, not found, no memory

@@ -1,22 +1,24 @@
-# Produce, versions 0 to 13, served in place: the records are checked, given offsets and appended out of the
-# connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is
-# the log end, so acks=all is answered at once.
-#
-# Requests that a connection brought together are appended together: what they have for one partition goes into its log
-# with one write, which costs little more than a write for each. A group is filled by produce_take, appended, answered
-# request by request, and used again.
-#
-# Versions 0 to 2 bring message sets (magic 0 and 1; Kafka takes one batch of magic 2 there, too), later ones exactly
-# one batch of magic 2 for each partition.
-#
-# A request that begins a transaction in a partition has to wait for its coordinator (KIP-890, verification.pxd): it is
-# handed over to the control plane whole, which asks and then serves it by the same function.
-#
-# Not done here: the tags that name a new leader (KIP-951).
+"""Produce, versions 0 to 13, served in place: the records are checked, given offsets and appended out of the
+connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is
+the log end, so acks=all is answered at once.
+
+Requests that a connection brought together are appended together: what they have for one partition goes into its log
+with one write, which costs little more than a write for each. A group is filled by produce_take, appended, answered
+request by request, and used again.
+
+Versions 0 to 2 bring message sets (magic 0 and 1; Kafka takes one batch of magic 2 there, too), later ones exactly
+one batch of magic 2 for each partition.
+
+A request that begins a transaction in a partition has to wait for its coordinator (KIP-890, verification.pxd): it is
+handed over to the control plane whole, which asks and then serves it by the same function.
+
+Not done here: the tags that name a new leader (KIP-951).
+"""
+
 from libc.stdint cimport int16_t, int64_t
 
-from penstock.pyx.record.frame cimport Reader, RequestHead, Writer
 from penstock.pyx.log.partition cimport LogSet
+from penstock.pyx.record.frame cimport Reader, RequestHead, Writer
 
 cdef enum ProduceResult:
     PRODUCE_ANSWERED = 0              # a whole answer, size first, was written

@@ -1,57 +1,30 @@
 """Produce in place; see produce.pxd. A request is walked three times: to see that it is whole and right, so that a
 malformed one appends nothing; to find its partitions and what there is for them; and to answer.
 """
-from penstock.pyx.record.batch cimport (
-    ATTRIBUTES_AT,
-    CODEC_MASK,
-    CONTROL_BIT,
-    LAST_OFFSET_DELTA_AT,
-    LENGTH_AT,
-    LOG_OVERHEAD,
-    MAGIC_2,
-    MAGIC_AT,
-    TRANSACTIONAL_BIT,
-    batch_error_text,
-)
-from penstock.pyx.record.endian cimport get_i16, get_i32
-from penstock.pyx.record.frame cimport (
-    TOPIC_ID_BYTES,
-    Slice,
-    answer_begin,
-    answer_end,
-    read_count,
-    read_i16,
-    read_i32,
-    read_string,
-    reader_left,
-    skip_tags,
-    write_count,
-    write_i16,
-    write_i32,
-    write_i64,
-    write_no_tags,
-    write_raw,
-    write_string,
-)
+
+from libc.stdint cimport int32_t, uint8_t
+from libc.string cimport memset, strlen
+
 from penstock.pyx.log.append cimport ORIGIN_ADDED, ORIGIN_CLIENT, ORIGIN_VERIFIED, Append, Appended, partition_append
 from penstock.pyx.log.partition cimport (
-    logset_flushes,
-    partition_flushes,
-    LogSet,
-    Partition,
-    partition_known_id,
-    partition_release,
-    partition_topic,
+    LogSet, Partition, logset_flushes, partition_flushes, partition_known_id, partition_release, partition_topic,
 )
 from penstock.pyx.log.validator cimport INGEST_INFLATED_MAX_BYTES, INGEST_INFLATED_PER_BYTE, Refusal
 from penstock.pyx.posix cimport calloc, free, realloc
+from penstock.pyx.record.batch cimport (
+    ATTRIBUTES_AT, CODEC_MASK, CONTROL_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD, MAGIC_2, MAGIC_AT,
+    TRANSACTIONAL_BIT, batch_error_text,
+)
+from penstock.pyx.record.endian cimport get_i16, get_i32
+from penstock.pyx.record.frame cimport (
+    TOPIC_ID_BYTES, Slice, answer_begin, answer_end, read_count, read_i16, read_i32, read_string, reader_left,
+    skip_tags, write_count, write_i16, write_i32, write_i64, write_no_tags, write_raw, write_string,
+)
 from penstock.pyx.request.producerequest cimport (
     PRODUCE_FLEXIBLE_FROM, PRODUCE_PARTITIONS_MAX, PRODUCE_TOPIC_BYTES_MIN, PRODUCE_TRANSACTIONS_FROM, ProduceTopic,
     produce_find, produce_part, produce_topic,
 )
 from penstock.pyx.request.verification cimport ADDS_PARTITIONS_FROM, find_unverified, is_internal
-from libc.stdint cimport int32_t, uint8_t
-from libc.string cimport memset, strlen
 
 cdef enum:
     UNKNOWN_TOPIC_OR_PARTITION = 3

@@ -1,10 +1,11 @@
-# A Produce request, versions 0 to 13, for everybody who looks into one: its limits, and the walk over its topics.
+"""A Produce request, versions 0 to 13, for everybody who looks into one: its limits, and the walk over its topics."""
+
 from libc.stdint cimport int16_t, int32_t, uint8_t
 
+from penstock.pyx.log.partition cimport LogSet, Partition, partition_find, partition_find_id
 from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Reader, Slice, read_bytes, read_count, read_i32, read_raw, read_string, skip_tags,
 )
-from penstock.pyx.log.partition cimport LogSet, Partition, partition_find, partition_find_id
 
 cdef enum:
     PRODUCE_KEY = 0

@@ -1,21 +1,23 @@
-# Fetch sessions (KIP-227): the broker remembers which partitions a client fetches and what it told it of them, so
-# that a request names only what changed and an answer only what has news.
-#
-# A session belongs to a client, not to a connection or a thread. A request takes it by id and epoch, and gives it
-# back when it was answered (or its connection is gone); between the two only that request's thread touches its set.
-# The epoch grows with each taking, so a request that comes twice, or while another has the session, is refused.
-#
-# Kafka's rules of eviction: with all slots in use, a new session may take the place of one that wasn't used for
-# eviction_ms, or of one that is worth less: a consumer's before a follower's (privileged), then the one with fewer
-# partitions, and one that is younger than eviction_ms only by a privileged one. Beyond Kafka: `bytes_max` bounds what
-# all of them hold; a client that would exceed it has no session and sends whole requests.
+"""Fetch sessions (KIP-227): the broker remembers which partitions a client fetches and what it told it of them, so
+that a request names only what changed and an answer only what has news.
+
+A session belongs to a client, not to a connection or a thread. A request takes it by id and epoch, and gives it
+back when it was answered (or its connection is gone); between the two only that request's thread touches its set.
+The epoch grows with each taking, so a request that comes twice, or while another has the session, is refused.
+
+Kafka's rules of eviction: with all slots in use, a new session may take the place of one that wasn't used for
+eviction_ms, or of one that is worth less: a consumer's before a follower's (privileged), then the one with fewer
+partitions, and one that is younger than eviction_ms only by a privileged one. Beyond Kafka: `bytes_max` bounds what
+all of them hold; a client that would exceed it has no session and sends whole requests.
+"""
+
 from libc.stdint cimport int16_t, int32_t, int64_t, uint64_t
 from libcpp.map cimport map
 from libcpp.pair cimport pair
 from libcpp.unordered_map cimport unordered_map
 
-from penstock.pyx.request.fetchset cimport FetchSet
 from penstock.pyx.posix cimport pthread_mutex_t
+from penstock.pyx.request.fetchset cimport FetchSet
 
 cdef enum:
     SESSION_EPOCH_INITIAL = 0         # a full request that would like a session

@@ -1,21 +1,14 @@
 """Fetch sessions; see sessions.pxd."""
-from cython.operator cimport dereference as at, postincrement
 
+from cython.operator cimport dereference as at, postincrement
 from libc.stdint cimport INT32_MAX
 
-from penstock.pyx.request.fetchset cimport NOWHERE, set_close, set_open, set_unresolve
 from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.posix cimport (
-    CLOCK_REALTIME,
-    calloc,
-    clock_gettime,
-    free,
-    pthread_mutex_destroy,
-    pthread_mutex_init,
-    pthread_mutex_lock,
-    pthread_mutex_unlock,
-    timespec,
+    CLOCK_REALTIME, calloc, clock_gettime, free, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_unlock, timespec,
 )
+from penstock.pyx.request.fetchset cimport NOWHERE, set_close, set_open, set_unresolve
 
 cdef enum:
     FETCH_SESSION_ID_NOT_FOUND = 70

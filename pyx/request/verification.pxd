@@ -8,9 +8,10 @@ transaction that nobody ends.
 
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libcpp.vector cimport vector
-from penstock.pyx.record.frame cimport Reader, RequestHead
+
 from penstock.pyx.log.partition cimport LogSet, Partition
 from penstock.pyx.posix cimport memcmp
+from penstock.pyx.record.frame cimport Reader, RequestHead
 
 cdef enum:
     ADDS_PARTITIONS_FROM = 12          # from this version of Produce on the broker adds the partition by itself

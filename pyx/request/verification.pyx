@@ -1,29 +1,17 @@
 """Produce requests that begin transactions; see verification.pxd."""
 
 from libc.stdint cimport uint8_t
-from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_parse
-from penstock.pyx.record.frame cimport (
-    Slice,
-    read_count,
-    read_i16,
-    read_i32,
-    read_string,
-    skip_tags,
-)
+
 from penstock.pyx.log.partition cimport partition_release, partition_topic
 from penstock.pyx.log.partitionlog cimport PartitionLog, log_of
+from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get, would_begin
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
+from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_parse
+from penstock.pyx.record.frame cimport Slice, read_count, read_i16, read_i32, read_string, skip_tags
 from penstock.pyx.request.producerequest cimport (
-    PRODUCE_FLEXIBLE_FROM,
-    PRODUCE_TOPIC_BYTES_MIN,
-    PRODUCE_TRANSACTIONS_FROM,
-    ProduceTopic,
-    produce_find,
-    produce_part,
+    PRODUCE_FLEXIBLE_FROM, PRODUCE_TOPIC_BYTES_MIN, PRODUCE_TRANSACTIONS_FROM, ProduceTopic, produce_find, produce_part,
     produce_topic,
 )
-from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get, would_begin
-
 
 # Under no lock. The entry of the producer, empty if there is none; False: this partition isn't asked about.
 cdef bint _entry(PartitionLog* p, int16_t version, int64_t producer_id, ProducerEntry* e) noexcept nogil:
