@@ -19,7 +19,7 @@ from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
 from penstock.bench.world import World
 
 LONG_RUN_MINUTES = 30.0
-FREE_BYTES_LEAST = 8 << 30
+FREE_BYTES_MIN = 8 << 30
 
 
 @click.command("bench")
@@ -93,7 +93,7 @@ def _carry_out(run: Run, out: Path, work: Path | None) -> None:
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="work-", dir=(work or out).resolve()))
-    if shutil.disk_usage(folder).free < FREE_BYTES_LEAST * min(1.0, run.scale):
+    if shutil.disk_usage(folder).free < FREE_BYTES_MIN * min(1.0, run.scale):
         shutil.rmtree(folder)
         raise click.ClickException(f"`{folder.parent}` has too little room for the brokers' data")
     world = World(folder, run.scale, run.minutes, Programs(out / "programs"))

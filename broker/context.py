@@ -20,7 +20,7 @@ from penstock.broker.coordination.producerids import check_ids
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.store.base import BadValueError, Store
 from penstock.errors import KafkaError
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 
 if TYPE_CHECKING:
     from penstock.broker.topics import Topics
@@ -87,7 +87,7 @@ class Context:
     """The broker's parts. One per process; handlers run on the one asyncio loop, so no locks are needed.
 
     `partitions` are this broker's logs (`penstock.pyx.log.logmanager`). Methods that touch a disk
-    for long (`lead`, `housekeep`, `delete`, `stop`) are called in an executor; `append`, `read` and `offsets`
+    for long (`lead`, `upkeep`, `delete`, `stop`) are called in an executor; `append`, `read` and `offsets`
     may be called on the loop when little is read or written.
     """
 
@@ -95,7 +95,7 @@ class Context:
     config: BrokerConfig
     store: Store
     topics: Topics
-    partitions: Logs
+    partitions: LogManager
     coordinators: Coordinators
     advertised: Endpoint
     cluster_id: str

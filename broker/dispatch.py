@@ -37,7 +37,7 @@ API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
 SAY_EVERY_S = 1.0
 # Array elements that a request may have: a frame of 100 MiB may name 100 million, each of which is an object here.
-MOST_ELEMENTS = 250_000
+ELEMENTS_MAX = 250_000
 
 _log = log.get("broker.dispatch")
 
@@ -201,7 +201,7 @@ class Dispatch:
         header = decode_request_header(request.frame)
         # Bytes after the message are passed over, as Kafka does: librdkafka's Metadata has some.
         body = memoryview(request.frame)[header.body_start :]
-        message = REQUESTS[request.api_key].decode(body, version, trailing=True, most_elements=MOST_ELEMENTS)
+        message = REQUESTS[request.api_key].decode(body, version, trailing=True, most_elements=ELEMENTS_MAX)
         return handler, message, Call(version, header.client_id, request.peer, request.listener)
 
     def _answer_api_versions_range(self, request: Request) -> None:

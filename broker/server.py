@@ -8,7 +8,7 @@ the others answer what clients try again. It says that it serves when all are op
 takes longer.
 
 Stop: network (no new requests, what is served is finished) -> moves (given up) -> handlers -> cleaner -> coordinators ->
-housekeeping -> disks -> aftercare -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) ->
+upkeep -> disks -> pending -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) ->
 clean-shutdown mark -> lock.
 """
 
@@ -38,12 +38,12 @@ from penstock.broker.store.values import INT_MAX, Fields, whole_number
 from penstock.broker.topics import Topics
 from penstock.broker.upkeep.disks import Disks
 from penstock.broker.upkeep.logcleaner import LogCleaner
-from penstock.broker.upkeep.pending import Aftercare
-from penstock.broker.upkeep.periodic import Housekeeping
+from penstock.broker.upkeep.pending import PendingUpkeep
+from penstock.broker.upkeep.periodic import PeriodicUpkeep
 from penstock.broker.upkeep.watch import Watch
 from penstock.errors import KafkaError
 from penstock.pyx.descriptors import counters as process_counters
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.net.border import DataPlane
 
 OPEN_FIRST_S = 5.0
@@ -77,7 +77,7 @@ class Server:
         self.node_id: int = config["broker.id"]
         self._data = data
         self._listeners = list(listeners)
-        self._logs = Logs()
+        self._logs = LogManager()
         self._data_plane: DataPlane | None = None
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
@@ -165,14 +165,14 @@ class Server:
         )
         await context.load()
         await self._keep_store(store, dirs)
-        aftercare = Aftercare(self._logs, len(list(dirs)))
-        self._undo.append(aftercare.stop)
-        disks = Disks(dirs, self._logs, topics, aftercare, self.failed.set)
-        self._undo.append(disks.stop)  # Before aftercare, which it tells of work.
+        pending = PendingUpkeep(self._logs, len(list(dirs)))
+        self._undo.append(pending.stop)
+        disks = Disks(dirs, self._logs, topics, pending, self.failed.set)
+        self._undo.append(disks.stop)  # Before pending, which it tells of work.
         await disks.start()
-        housekeeping = Housekeeping(context)
-        housekeeping.start()
-        self._undo.append(housekeeping.stop)
+        periodic = PeriodicUpkeep(context)
+        periodic.start()
+        self._undo.append(periodic.stop)
         self._undo.append(coordinators.stop)
         await coordinators.start(context)
         await topics.finish_deletions(coordinators.topic_deleted)

@@ -48,7 +48,7 @@ from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import INTERNAL, PartitionState, Topic, check_name, internal_settings
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 
 DELETED_LATELY_S = 0.5  # longer than a look after a deletion takes, shorter than any client tries again
 
@@ -71,7 +71,7 @@ class Topics:
         config: BrokerConfig,
         store: Store,
         dirs: LogDirs,
-        logs: Logs,
+        logs: LogManager,
         executor: ThreadPoolExecutor,
         opening: ThreadPoolExecutor,
     ) -> None:
@@ -92,7 +92,7 @@ class Topics:
         self._deleted_s: dict[str, float] = {}  # when topics were deleted, monotonic; the latest only
         # Grows whenever a topic is created, gets partitions or is deleted.
         self.version = 0
-        # Set when a topic or a setting changed; housekeeping, whose rhythm depends on them, waits for it.
+        # Set when a topic or a setting changed; upkeep, whose rhythm depends on them, waits for it.
         self.changed = asyncio.Event()
 
     def get(self, name: str) -> Topic | None:

@@ -38,7 +38,7 @@ from penstock.pyx.wire.messages import InitProducerIdRequest
 Headers = Sequence[tuple[str, bytes | None]]
 Serializer = Callable[[Any], bytes | None]
 RECORD_OVERHEAD_BYTES = 32  # more than the varints of a record take
-BATCH_BYTES_LEAST = 64  # a header and a little: the builder takes one record in any case
+BATCH_BYTES_MIN = 64  # a header and a little: the builder takes one record in any case
 SEQUENCE_MASK = 0x7FFFFFFF
 CLOSE_TIMEOUT_S = 60.0
 # Codes that say for certain: not stored, because of the sequence number. The batch may go again under a new
@@ -451,7 +451,7 @@ class Producer:
 
     def _open_batch(self, line: _Line) -> _Batch:
         now = time.monotonic()
-        builder = BatchBuilder(self._codec, self._level, max(BATCH_BYTES_LEAST, self._batch_bytes))
+        builder = BatchBuilder(self._codec, self._level, max(BATCH_BYTES_MIN, self._batch_bytes))
         deadline = now + self.config["delivery.timeout.ms"] / 1000
         line.open = _Batch(line.tp, builder, now + self._linger_s, deadline)
         self._flying.add(line.open)

@@ -8,17 +8,17 @@ from penstock.pyx.posix cimport (
 )
 
 cdef enum:
-    RESERVE_LEAST = 32
-    RESERVE_MOST = 256
+    RESERVE_MIN = 32
+    RESERVE_MAX = 256
     TRIES = 16
     BUSY_TRIES = 50
     BUSY_US = 1000
-    LIMIT_MOST = 1 << 30
+    LIMIT_MAX = 1 << 30
     PATH_BYTES = 512
 
 cdef CloseFiles close_files = NULL
 cdef int64_t _closed = 0                              # atomic: files of logs, to have their descriptors
-cdef int64_t _files_until = LIMIT_MOST                # atomic: where the half of the reserve begins that logs don't get
+cdef int64_t _files_until = LIMIT_MAX                # atomic: where the half of the reserve begins that logs don't get
 cdef int64_t _refused = 0                             # atomic: opens that found none
 cdef pthread_mutex_t _lock
 cdef char _last[PATH_BYTES]                           # what was to be opened last, under the lock
@@ -27,14 +27,14 @@ _last[0] = 0
 
 
 cdef int64_t reserve_of(int64_t most) noexcept nogil:
-    return min(max(most // 8, <int64_t>RESERVE_LEAST), <int64_t>RESERVE_MOST)
+    return min(max(most // 8, <int64_t>RESERVE_MIN), <int64_t>RESERVE_MAX)
 
 
 cdef int64_t limit() noexcept nogil:
     """Asked each time that something is opened: it may be changed while the process runs."""
     cdef rlimit now
-    cdef int64_t most = LIMIT_MOST
-    if getrlimit(RLIMIT_NOFILE, &now) == 0 and now.rlim_cur < LIMIT_MOST:
+    cdef int64_t most = LIMIT_MAX
+    if getrlimit(RLIMIT_NOFILE, &now) == 0 and now.rlim_cur < LIMIT_MAX:
         most = <int64_t>now.rlim_cur
     atomic_store64(&_files_until, most - reserve_of(most) // 2)
     return most

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from logs import LOGS, NOW_MS, Log
 
-from penstock.pyx.compaction.cleaner import Cleanable, Compacted, Compactor, cleanable
+from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, cleanable
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, records
@@ -64,7 +64,7 @@ class CompactedLog(Log):
         self.rolls += 1
         # The new segment is as old as this moment: each roll is later than the one before.
         self.rolled_ms = time.time_ns() // 1_000_000 + 10_000 * self.rolls
-        self.housekeep(self.rolled_ms)
+        self.upkeep(self.rolled_ms)
         LOGS.reconfigure(self.topic, 0, {"segment_ms": self.config.get("segment_ms", MAX)})
 
     def cleanable(self, now_ms: int = NOW_MS, min_lag_ms: int = 0) -> Cleanable:
@@ -74,8 +74,8 @@ class CompactedLog(Log):
         self, now_ms: int = NOW_MS, *, min_lag_ms: int = 0, buffer_bytes: int = 1 << 20, pace: Pace | None = None
     ) -> Compacted:
         """One pass; the next one goes on where it ended."""
-        compactor = Compactor(pace or Pace(), buffer_bytes)
-        done = compactor.compact(LOGS, self.topic, 0, self.checkpoint, now_ms, min_lag_ms, RETENTION_MS)
+        cleaner = Cleaner(pace or Pace(), buffer_bytes)
+        done = cleaner.compact(LOGS, self.topic, 0, self.checkpoint, now_ms, min_lag_ms, RETENTION_MS)
         self.checkpoint = done.first_dirty
         return done
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.pyx.log.checkpoint import OURS, format_line, format_offsets, parse_offsets
-from penstock.pyx.log.logmanager import Housekept, Logs, Offsets, Producer
+from penstock.pyx.log.logmanager import LogManager, Offsets, Producer, UpkeepResult
 from penstock.pyx.log.logtable import Recovered
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, split
 
-LOGS = Logs()
+LOGS = LogManager()
 """The logs of this test process; topics have names of their own."""
 TOPIC_ID = bytes(range(1, 17))
 NOW_MS = 1_700_000_000_000
@@ -92,8 +92,8 @@ class Log:
     def offsets(self) -> Offsets:
         return LOGS.offsets(self.topic, 0)
 
-    def housekeep(self, now_ms: int = NOW_MS) -> Housekept:
-        return LOGS.housekeep(self.topic, 0, now_ms)
+    def upkeep(self, now_ms: int = NOW_MS) -> UpkeepResult:
+        return LOGS.upkeep(self.topic, 0, now_ms)
 
     def read_all(self, max_bytes: int = 1 << 20, isolation: int = 2) -> list[RawBatch]:
         """Every batch from the log start on, each checked."""

@@ -18,14 +18,14 @@ from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.sides import PENSTOCK
 from penstock.bench.world import MIB, World
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import RawBatch
 
 TOPIC = "functions"
 SEGMENT_BYTES = 32 * MIB
-CALLS_MOST = 20_000
-BYTES_MOST = 512 * MIB
+CALLS_MAX = 20_000
+BYTES_MAX = 512 * MIB
 READS = 5_000
 
 
@@ -50,7 +50,7 @@ class Functions(Case):
     def run(self, world: World, side: str) -> Sample:
         folder = world.path(self.name)
         folder.mkdir()
-        logs = Logs()
+        logs = LogManager()
         config = {"segment_bytes": SEGMENT_BYTES, "retention_bytes": SEGMENT_BYTES, "file_delete_delay_ms": 0}
         logs.lead(TOPIC, bytes(range(16)), 0, 0, str(folder), config)
         try:
@@ -59,10 +59,10 @@ class Functions(Case):
             logs.stop(TOPIC, 0)
             shutil.rmtree(folder)
 
-    def _measure(self, world: World, logs: Logs, folder: Path) -> Sample:
+    def _measure(self, world: World, logs: LogManager, folder: Path) -> Sample:
         records = max(1, self.batch_bytes // (self.record_bytes + frames.RECORD_OVERHEAD))
         body = frames.batch(frames.letters(self.record_bytes, records))
-        count = world.scaled(min(CALLS_MOST, BYTES_MOST // len(body)), least=20)
+        count = world.scaled(min(CALLS_MAX, BYTES_MAX // len(body)), least=20)
         sample = {
             "door ns": each_ns(count, lambda _: logs.offsets(TOPIC, 0)),
             "CRC32C ns": each_ns(count, lambda _: crc32c(body)),
@@ -78,13 +78,13 @@ class Functions(Case):
         )
         return sample
 
-    def _append(self, logs: Logs, body: bytes, count: int) -> float:
+    def _append(self, logs: LogManager, body: bytes, count: int) -> float:
         """In pieces, between which retention frees pages that the next piece takes again; that isn't counted."""
         spent, piece = 0.0, max(1, SEGMENT_BYTES // len(body))
         for first in range(0, count, piece):
             calls = min(piece, count - first)
             spent += calls * each_ns(calls, lambda _: logs.append_client(TOPIC, 0, body))
-            logs.housekeep(TOPIC, 0, int(time.time() * 1000))
+            logs.upkeep(TOPIC, 0, int(time.time() * 1000))
         return spent / count
 
     def _pwrite(self, path: Path, body: bytes, count: int) -> float:

@@ -244,7 +244,7 @@ SCHEMA = Schema(
         ),
         Property("min.insync.replicas", parse_int(1, INT_MAX), 1, "Copies that `acks=all` waits for."),
         Property("unclean.leader.election.enable", parse_bool, False, "Let a stale copy lead (clusters)."),
-        # Housekeeping.
+        # Upkeep.
         Property("log.retention.check.interval.ms", _POSITIVE, 300_000, "How often old segments are sought."),
         Property("log.initial.task.delay.ms", _LONG, 30_000, "First time after the start, if the interval isn't less."),
         Property("log.flush.scheduler.interval.ms", _POSITIVE, LONG_MAX, "How often flushes are looked for."),

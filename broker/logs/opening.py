@@ -20,7 +20,7 @@ from pathlib import Path
 from penstock import log
 from penstock.broker.logs.logdirs import Key, LogDir, LogDirs
 from penstock.broker.topic import PartitionState, Topic
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 
 PROGRESS_S = 1.0
 CHUNK = 64
@@ -51,7 +51,7 @@ class Job:
 class Opening:
     """Opens logs in the executor's threads and keeps `PartitionState.leader` and `.offline` true. On the loop."""
 
-    def __init__(self, node_id: int, dirs: LogDirs, logs: Logs, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, node_id: int, dirs: LogDirs, logs: LogManager, executor: ThreadPoolExecutor) -> None:
         self._node_id = node_id
         self._dirs = dirs
         self._logs = logs
@@ -173,7 +173,7 @@ class _Progress:
 
 
 def lead(
-    logs: Logs, job: Job, progress: _Progress | None = None, *, clean: bool | None = None, new: bool = False
+    logs: LogManager, job: Job, progress: _Progress | None = None, *, clean: bool | None = None, new: bool = False
 ) -> None:
     """Open one log. Slow. Raises OSError, ValueError. clean: it was just closed; None = as its folder was. new: make it."""
     recovered = logs.lead(
@@ -234,7 +234,7 @@ def _chunks(jobs: Sequence[Job]) -> Iterable[Sequence[Job]]:
         yield chunk
 
 
-def _weigh(logs: Logs, jobs: Sequence[Job]) -> None:
+def _weigh(logs: LogManager, jobs: Sequence[Job]) -> None:
     """Find out how many bytes of each log that wasn't left clean must be checked: a guess, no more."""
     for job in jobs:
         if job.log_dir.was_clean:

@@ -21,7 +21,7 @@ from penstock.broker.logs.opening import PASSING, Job, Opening, each, lead
 from penstock.broker.topic import PartitionState, Topic
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import failpoint
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 
 _log = log.get("broker.topiclogs")
 
@@ -37,7 +37,7 @@ class TopicLogs:
         node_id: int,
         config: BrokerConfig,
         dirs: LogDirs,
-        logs: Logs,
+        logs: LogManager,
         executor: ThreadPoolExecutor,
         opening: ThreadPoolExecutor,
         changes: asyncio.Lock,

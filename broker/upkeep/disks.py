@@ -23,8 +23,8 @@ from penstock import log
 from penstock.broker import tasks
 from penstock.broker.logs.logdirs import LogDir, LogDirs
 from penstock.broker.topics import Topics
-from penstock.broker.upkeep.pending import Aftercare
-from penstock.pyx.log.logmanager import Logs
+from penstock.broker.upkeep.pending import PendingUpkeep
+from penstock.pyx.log.logmanager import LogManager
 
 LOOK_S = 1.0
 """How often a full disk is looked at."""
@@ -36,16 +36,16 @@ _log = log.get("broker.disks")
 class Disks:
     """Watches the log folders from `start` to `stop`. On the loop; disks are touched in a thread of its own.
 
-    It hears what the data plane says of them (one eventfd for all), and lets `aftercare` look too.
+    It hears what the data plane says of them (one eventfd for all), and lets `pending` look too.
     """
 
     def __init__(
-        self, dirs: LogDirs, logs: Logs, topics: Topics, aftercare: Aftercare, all_failed: Callable[[], None]
+        self, dirs: LogDirs, logs: LogManager, topics: Topics, pending: PendingUpkeep, all_failed: Callable[[], None]
     ) -> None:
         self._dirs = dirs
         self._logs = logs
         self._topics = topics
-        self._aftercare = aftercare
+        self._pending = pending
         self._all_failed = all_failed
         self._thread = ThreadPoolExecutor(1, "disks")
         self._full: set[str] = set()
@@ -75,7 +75,7 @@ class Disks:
 
     def _hear(self) -> None:
         os.eventfd_read(self._logs.news_fd)
-        self._aftercare.look()
+        self._pending.look()
         self._news.set()
 
     async def _run(self) -> None:

@@ -28,7 +28,7 @@ from penstock.broker.configs.properties import CLEANER_THREADS_MAX
 from penstock.broker.configs.topicconfig import rests, topic_value
 from penstock.broker.context import Context
 from penstock.errors import KafkaError
-from penstock.pyx.compaction.cleaner import Cleanable, Compacted, Compactor, RottenLogError, cleanable
+from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, RottenLogError, cleanable
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.checkpoint import Key
 
@@ -107,7 +107,7 @@ class LogCleaner:
         await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
 
     def _sizes(self) -> tuple[int, float, int]:
-        """What a thread's Compactor is made with."""
+        """What a thread's Cleaner is made with."""
         config = self._context.config
         return (
             config["log.cleaner.dedupe.buffer.size"] // config["log.cleaner.threads"],
@@ -118,16 +118,16 @@ class LogCleaner:
     async def _run(self, number: int) -> None:
         loop, config = asyncio.get_running_loop(), self._context.config
         sizes = self._sizes()
-        compactor = Compactor(self._pace, *sizes)
+        cleaner = Cleaner(self._pace, *sizes)
         while number < config["log.cleaner.threads"]:
             if sizes != self._sizes():
                 sizes = self._sizes()
-                compactor = Compactor(self._pace, *sizes)
+                cleaner = Cleaner(self._pace, *sizes)
             candidates = self._candidates()
             worked = False
             if candidates:
                 try:
-                    worked = await loop.run_in_executor(self._executor, self._turn, compactor, candidates)
+                    worked = await loop.run_in_executor(self._executor, self._turn, cleaner, candidates)
                 except Exception:  # noqa: BLE001 - without it compacted topics would grow for ever
                     _log.exception("a turn of the cleaner has failed")
             if not worked:
@@ -158,7 +158,7 @@ class LogCleaner:
             ]
         return found
 
-    def _turn(self, compactor: Compactor, candidates: list[Candidate]) -> bool:
+    def _turn(self, cleaner: Cleaner, candidates: list[Candidate]) -> bool:
         """Compact the dirtiest log that is due. False: there was none, or its disk had no room. In a thread."""
         with self._lock:
             chosen = self._choose(candidates)
@@ -166,7 +166,7 @@ class LogCleaner:
                 return False
             self._busy.add(chosen.key)
         try:
-            return self._compact(compactor, chosen)
+            return self._compact(cleaner, chosen)
         finally:
             with self._lock:
                 self._busy.discard(chosen.key)
@@ -186,12 +186,12 @@ class LogCleaner:
                 chosen, dirtiest = candidate, dirty_ratio(found)
         return chosen
 
-    def _compact(self, compactor: Compactor, chosen: Candidate) -> bool:
+    def _compact(self, cleaner: Cleaner, chosen: Candidate) -> bool:
         topic, index = chosen.key
         logs = self._context.partitions
         try:
             began = time.monotonic()
-            done = compactor.compact(
+            done = cleaner.compact(
                 logs,
                 topic,
                 index,

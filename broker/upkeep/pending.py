@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock import log
 from penstock.broker import tasks
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 
 FLUSH_PAUSE_S = 1.0
 """Most time between the flushes of two logs that were rolled; else it is as long as the flush took."""
@@ -21,16 +21,16 @@ LOOK_S = 0.25
 IDLE_S = 0.5
 """A log without an append for so long gives back what its file has ahead, within as long again."""
 
-_log = log.get("broker.aftercare")
+_log = log.get("broker.upkeep.pending")
 
 
-class Aftercare:
+class PendingUpkeep:
     """Of one broker's logs. Used on the loop; the work itself is done in threads, until `stop`. folders: log folders."""
 
-    def __init__(self, logs: Logs, folders: int = 1) -> None:
+    def __init__(self, logs: LogManager, folders: int = 1) -> None:
         self._logs = logs
         # One for each work, and for the flushes of each folder: they take as long as its disk does.
-        self._threads = ThreadPoolExecutor(2 + folders, "aftercare")
+        self._threads = ThreadPoolExecutor(2 + folders, "pending-upkeep")
         self._flushing: dict[str, asyncio.Task[None]] = {}
         self._giving_back: asyncio.Task[None] | None = None
         self._proving: asyncio.Task[None] | None = None
@@ -99,7 +99,7 @@ class Aftercare:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.prove_doubted)
             except OSError as error:
                 _log.error("index files can't be held against their batches: %s", error)
-                return  # The next fetch, or the next housekeeping, tries again.
+                return  # The next fetch, or the next upkeep, tries again.
 
 
 def _is_over(task: asyncio.Task[None] | None) -> bool:

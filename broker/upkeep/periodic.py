@@ -17,14 +17,14 @@ from penstock.broker.context import Context
 from penstock.broker.logs.logdirs import LogDir
 from penstock.errors import KafkaError
 
-_log = log.get("broker.housekeeping")
+_log = log.get("broker.upkeep.periodic")
 LONGEST_INTERVAL_MS = 60_000
 LATE_INTERVALS = 3
-LATE_LEAST_MS = 30_000
+LATE_MIN_MS = 30_000
 """A round is late after so many intervals; before so long it is only busy."""
 
 
-class Housekeeping:
+class PeriodicUpkeep:
     """Starts with `start`, ends with `stop`; a partition whose disk fails is logged and the others go on."""
 
     def __init__(self, context: Context) -> None:
@@ -35,8 +35,8 @@ class Housekeeping:
     def start(self) -> None:
         """Begin; the first round comes after one interval."""
         for log_dir in self._context.dirs.online:
-            self._threads.append(ThreadPoolExecutor(1, "housekeeping"))
-            self._tasks.append(tasks.start(self._run(log_dir, self._threads[-1]), f"housekeeping {log_dir.path}"))
+            self._threads.append(ThreadPoolExecutor(1, "upkeep"))
+            self._tasks.append(tasks.start(self._run(log_dir, self._threads[-1]), f"upkeep {log_dir.path}"))
 
     async def stop(self) -> None:
         """End; a round that is under way is waited for."""
@@ -92,37 +92,37 @@ class Housekeeping:
                 path = str(log_dir.path)
                 await self._watch(path, loop.run_in_executor(thread, self._round, path, work, retain, checkpoints))
             except Exception:  # noqa: BLE001 - without rounds the disk would fill
-                _log.exception("a round of housekeeping has failed")
+                _log.exception("a round of upkeep has failed")
             if checkpoints:
                 checkpointed_ms = context.monotonic_ms()
 
     async def _watch(self, path: str, work: asyncio.Future[None]) -> None:
         """Wait for a round; say it when that takes very long."""
         began_ms = self._context.monotonic_ms()
-        late_ms = max(LATE_LEAST_MS, LATE_INTERVALS * self._interval_ms())
+        late_ms = max(LATE_MIN_MS, LATE_INTERVALS * self._interval_ms())
         await asyncio.wait([work], timeout=late_ms / 1000)
         if not work.done():
             _log.error(
-                "log_dir=%s: a round of housekeeping takes longer than %d s; does its disk hang? Retention, flush.ms and "
+                "log_dir=%s: a round of upkeep takes longer than %d s; does its disk hang? Retention, flush.ms and "
                 "checkpoints of its partitions wait, those of other folders don't", path, late_ms // 1000,
             )  # fmt: skip
             await asyncio.wait([work])
             took_s = (self._context.monotonic_ms() - began_ms) // 1000
-            _log.warning("log_dir=%s: housekeeping goes on after %d s", path, took_s)
+            _log.warning("log_dir=%s: upkeep goes on after %d s", path, took_s)
         await work
 
     def _round(self, path: str, work: list[tuple[str, int]], retain: bool, checkpoints: bool) -> None:
         logs, short = self._context.partitions, 0
         for name, index in work:
             try:
-                done = logs.housekeep(name, index, self._context.age_now_ms(), retain)
+                done = logs.upkeep(name, index, self._context.age_now_ms(), retain)
             except KafkaError:
                 continue  # It was deleted since the list was made.
             except OSError as error:
                 if error.errno in (EMFILE, ENFILE):
                     short += 1
                     continue
-                _log.error("housekeeping failed topic=%s partition=%d: %s", name, index, error)
+                _log.error("upkeep failed topic=%s partition=%d: %s", name, index, error)
                 continue
             if done.segments_deleted:
                 _log.info(
@@ -131,7 +131,7 @@ class Housekeeping:
                 )  # fmt: skip
         if short:
             _log.warning(
-                "housekeeping of %d partitions waits for the next round: the process, or the system, has no file"
+                "upkeep of %d partitions waits for the next round: the process, or the system, has no file"
                 " descriptor left (`ulimit -n`)", short,
             )  # fmt: skip
         if checkpoints:

@@ -8,7 +8,7 @@ KafkaError(NOT_LEADER_OR_FOLLOWER). Times are ms, sizes bytes.
 from typing import NamedTuple
 
 from penstock.pyx.compaction.pace import Pace
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 
 class RottenLogError(Exception):
     """A batch can't be read (its bytes are wrong, or it inflates to more than the limit); the log is as it was."""
@@ -33,11 +33,11 @@ class Compacted(NamedTuple):
     segments_after: int
 
 def cleanable(
-    logs: Logs, topic: str, partition: int, checkpoint: int, now_ms: int, min_lag_ms: int
+    logs: LogManager, topic: str, partition: int, checkpoint: int, now_ms: int, min_lag_ms: int
 ) -> Cleanable:
     """What a pass would do. `checkpoint`: the first dirty offset after the last pass, -1 if there was none."""
 
-class Compactor:
+class Cleaner:
     """One thread's table of keys. `buffer_bytes` bounds it, `inflated_max_bytes` what a batch may inflate to."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Compactor:
     ) -> None: ...
     def compact(
         self,
-        logs: Logs,
+        logs: LogManager,
         topic: str,
         partition: int,
         checkpoint: int,

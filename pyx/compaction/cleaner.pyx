@@ -384,7 +384,7 @@ def cleanable(LogSetOwner logs, str topic, int partition, int64_t checkpoint, in
     return Cleanable(first_dirty, bound, clean, dirty, oldest)
 
 
-cdef class Compactor:
+cdef class Cleaner:
     """One thread's means to compact: the table of keys and buffers; see cleaner.pyi."""
 
     cdef OffsetMap map

@@ -1,4 +1,4 @@
-"""Appending batches: judged, given their offsets, written, indexed; see append.pxd."""
+"""Appending batches: validated, given their offsets, written, indexed; see append.pxd."""
 
 from cython.operator cimport dereference as at, preincrement
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
@@ -25,7 +25,7 @@ from penstock.pyx.log.segment cimport (
 )
 from penstock.pyx.log.upkeep cimport flush_log, roll
 from penstock.pyx.log.validator cimport (
-    INGEST_CLIENT, INGEST_COORDINATOR, INGEST_REPLICA, Ingested, ingest, ingest_place,
+    INGEST_CLIENT, INGEST_COORDINATOR, INGEST_REPLICA, Validated, validate_records, place_validated,
 )
 from penstock.pyx.posix cimport (
     EIO, atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
@@ -47,10 +47,10 @@ cdef inline int _who(int origin) noexcept nogil:
     return INGEST_REPLICA if origin == ORIGIN_REPLICA else INGEST_COORDINATOR
 
 
-# What was judged under the lock and waits to be written, all to the active segment, in one go.
+# What was validated under the lock and waits to be written, all to the active segment, in one go.
 cdef struct Gathered:
     vector[Append*] parts
-    vector[Ingested*] taken
+    vector[Validated*] taken
     vector[size_t] first               # of each part: the first batch that isn't in the log already
     vector[iovec] pieces
     int64_t bytes
@@ -76,8 +76,8 @@ cdef ProducerEntry _producer(
 # Under the lock: what the producer states say to the batches, without changing them; how they would be goes to `tried`.
 # How many at the front are in the log already goes to `repeated`, the offset of the first one to `repeated_at`. 0 or
 # Kafka's code.
-cdef int16_t _judge_producers(
-    PartitionLog* p, Gathered* gathered, const Ingested* taken, int origin, int64_t now_ms,
+cdef int16_t _validate_producers(
+    PartitionLog* p, Gathered* gathered, const Validated* taken, int origin, int64_t now_ms,
     unordered_map[int64_t, ProducerEntry]& tried, size_t* repeated, int64_t* repeated_at
 ) noexcept nogil:
     cdef ProducerEntry e
@@ -170,7 +170,7 @@ cdef bint _assign(
 
 
 # Under the lock: the batches are in the file; the indexes, producers, epochs and offsets follow.
-cdef void _take_in(PartitionLog* p, Segment* s, const Ingested* taken, size_t first, int64_t now_ms) noexcept nogil:
+cdef void _take_in(PartitionLog* p, Segment* s, const Validated* taken, size_t first, int64_t now_ms) noexcept nogil:
     cdef const BatchHeader* header
     cdef const uint8_t* records = taken.records
     cdef int64_t position = s.size
@@ -249,10 +249,10 @@ cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* 
     gathered.end = p.log.log_end
 
 
-# Under the lock: judges a part and gives it its offsets; what isn't in the log already joins what was gathered, or
+# Under the lock: validates a part and gives it its offsets; what isn't in the log already joins what was gathered, or
 # begins it anew in a segment that has room. 0 or Kafka's code.
 cdef int16_t _gather(
-    PartitionLog* p, Gathered* gathered, Append* part, Ingested* taken, int64_t now_ms, uint64_t* wake
+    PartitionLog* p, Gathered* gathered, Append* part, Validated* taken, int64_t now_ms, uint64_t* wake
 ) noexcept nogil:
     cdef unordered_map[int64_t, ProducerEntry] tried
     cdef unordered_map[int64_t, ProducerEntry].iterator each
@@ -267,9 +267,9 @@ cdef int16_t _gather(
         return NOT_LEADER_OR_FOLLOWER
     if is_offline(p) or (from_client(part.origin) and atomic_load32(&p.folder.room) == FOLDER_RESERVED):
         return KAFKA_STORAGE_ERROR
-    error = ingest_place(&p.config, taken, gathered.end)
+    error = place_validated(&p.config, taken, gathered.end)
     if error == 0:
-        error = _judge_producers(p, gathered, taken, part.origin, now_ms, tried, &first, &repeated_at)
+        error = _validate_producers(p, gathered, taken, part.origin, now_ms, tried, &first, &repeated_at)
     if error != 0:
         return error
     records = taken.records
@@ -340,20 +340,20 @@ cdef int16_t _flush_before_answer(PartitionLog* p, int64_t end, int64_t now_ms) 
 
 
 # Without the lock: what can be said of the records alone. `end` is the offset that they will likely have.
-cdef int16_t _ingest(
-    const LogConfig* config, Append* part, Ingested* taken, int64_t end, int64_t now_ms
+cdef int16_t _validate(
+    const LogConfig* config, Append* part, Validated* taken, int64_t end, int64_t now_ms
 ) noexcept nogil:
     cdef int16_t error
     taken.may_inflate = part.may_inflate[0]
-    error = ingest(config, part.records, part.n, _who(part.origin), now_ms, taken)
+    error = validate_records(config, part.records, part.n, _who(part.origin), now_ms, taken)
     part.may_inflate[0] = taken.may_inflate
-    return error if error != 0 else ingest_place(config, taken, end)
+    return error if error != 0 else place_validated(config, taken, end)
 
 
 # As many of the parts as may be held together, at least one. How many they were.
 cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
-    cdef vector[Ingested] taken
+    cdef vector[Validated] taken
     cdef Gathered gathered
     cdef LogConfig config
     cdef int64_t now_ms = wall_ms()
@@ -367,7 +367,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
     config = p.config
     pthread_mutex_unlock(&p.settings)
     end = atomic_load64(&p.log.log_end)
-    # One that isn't open has no settings either: nothing can be judged by them. All of this may have changed when the
+    # One that isn't open has no settings either, so nothing is validated. All of this may have changed when the
     # lock is taken, and is looked at again.
     error = NOT_LEADER_OR_FOLLOWER if atomic_load32(&p.stopped) else (KAFKA_STORAGE_ERROR if is_offline(p) else 0)
     taken.resize(count)
@@ -380,7 +380,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
         done.refusal.fault = 0
         done.refusal.count = 0
         if error == 0:
-            done.error = _ingest(&config, parts[i], &taken[i], end, now_ms)
+            done.error = _validate(&config, parts[i], &taken[i], end, now_ms)
             for j in range(taken[i].batches.size()):
                 end += taken[i].batches[j].last_offset_delta + 1
             rewritten += taken[i].rebuilt.capacity() + taken[i].inner.capacity()

@@ -22,7 +22,7 @@ cdef enum:
     CHUNK_BYTES = 1 << 20
     # What is read for checksums of what only looks like a batch, in sizes of the range, and at least.
     TRIES = 4
-    TRIES_LEAST_BYTES = 64 << 20
+    TRIES_MIN_BYTES = 64 << 20
 
 Damaged = namedtuple("Damaged", "position end first_offset next_offset leader_epoch")
 
@@ -60,7 +60,7 @@ cdef int find_batch(
 ) noexcept nogil:
     cdef vector[uint8_t] bytes, piece
     cdef int64_t got, i, tried = 0
-    cdef int64_t most_tried = max(TRIES * (end - position), <int64_t>TRIES_LEAST_BYTES)
+    cdef int64_t most_tried = max(TRIES * (end - position), <int64_t>TRIES_MIN_BYTES)
     cdef int right
     bytes.resize(CHUNK_BYTES)
     piece.resize(CHUNK_BYTES)

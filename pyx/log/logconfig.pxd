@@ -31,6 +31,6 @@ cdef struct LogConfig:
 cdef inline bint config_flushes(const LogConfig* config) noexcept nogil:
     return config.flush_messages < <int64_t>0x7fffffffffffffff
 
-# Checks the keys that Logs.lead takes, fills what is missing with Kafka's defaults, and answers all of them.
+# Checks the keys that LogManager.lead takes, fills what is missing with Kafka's defaults, and answers all of them.
 # Raises ValueError.
 cdef object read_config(LogConfig* out, dict config)

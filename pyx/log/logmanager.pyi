@@ -42,13 +42,13 @@ class LogSegment(NamedTuple):
     size_bytes: int
     path: str  # of its .log file
 
-class Housekept(NamedTuple):
+class UpkeepResult(NamedTuple):
     segments_deleted: int
     bytes_deleted: int
     rolled: bool
     flushed: bool
 
-class Logs(LogTable):
+class LogManager(LogTable):
     """All that one broker leads; several in one process share nothing (but a folder must be given to one only)."""
 
     def append(self, topic: str, partition: int, records: bytes, leader_epoch: int = -1) -> Appended:
@@ -113,7 +113,7 @@ class Logs(LogTable):
     def sequences(self, topic: str, partition: int, producer_id: int) -> list[tuple[int, int, int]]:
         """(first sequence, last sequence, first offset) of the up to five last batches of a producer, oldest first."""
 
-    def housekeep(self, topic: str, partition: int, now_ms: int, retain: bool = True) -> Housekept:
+    def upkeep(self, topic: str, partition: int, now_ms: int, retain: bool = True) -> UpkeepResult:
         """Roll by age, apply retention (if `retain`), flush by policy, expire producer ids, close idle files. Slow. Raises
         OSError."""
 

@@ -14,7 +14,7 @@ from penstock.pyx.log.append cimport (
 )
 from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG
-from penstock.pyx.log.logtable cimport Folder, Led, LogTable, move_log_start, raise_os
+from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable, move_log_start, raise_os
 from penstock.pyx.log.partition cimport (
     ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets,
 )
@@ -29,7 +29,7 @@ from penstock.pyx.log.read cimport (
 )
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END
-from penstock.pyx.log.upkeep cimport Kept, flush_log, give_back_if_idle, housekeep_log, rests_until, settle_log
+from penstock.pyx.log.upkeep cimport Upkeep, flush_log, give_back_if_idle, upkeep_log, rests_until, settle_log
 from penstock.pyx.posix cimport (
     EIO, ENOENT, atomic_load32, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
     syncfs,
@@ -42,7 +42,7 @@ Producer = namedtuple(
     "Producer", "producer_id producer_epoch last_sequence last_timestamp_ms coordinator_epoch txn_first_offset"
 )
 LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
-Housekept = namedtuple("Housekept", "segments_deleted bytes_deleted rolled flushed")
+UpkeepResult = namedtuple("UpkeepResult", "segments_deleted bytes_deleted rolled flushed")
 SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
 globals()["Appended"] = AppendedTo
 
@@ -61,7 +61,7 @@ cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
     return done
 
 
-cdef class Logs(LogTable):
+cdef class LogManager(LogTable):
     """Every log that one broker leads; see logmanager.pyi. Locks: logtable.pxd."""
 
     cdef dict _flush_from              # where flush_rolled goes on, by log folder
@@ -69,14 +69,14 @@ cdef class Logs(LogTable):
     def __cinit__(self):
         self._flush_from = {}
 
-    cdef int _epoch(self, Led led):
+    cdef int _epoch(self, LeaderEntry led):
         cdef int32_t epoch
         with nogil:
             epoch = partition_leader_epoch(led.partition)
         return epoch
 
     # Prove what is doubted, if something is: whether that was so.
-    cdef bint _prove(self, Led led) except -1:
+    cdef bint _prove(self, LeaderEntry led) except -1:
         cdef PartitionLog* p = led.p
         cdef int result = 0
         if not atomic_load32(&p.doubted):
@@ -92,7 +92,7 @@ cdef class Logs(LogTable):
         return not p.stopped and not is_offline(p)
 
     cdef object _append(self, str topic, int partition, bytes records, int origin, int leader_epoch):
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef Append one
         cdef Append* part = &one
         cdef int64_t may_inflate = INT64_MAX
@@ -131,7 +131,7 @@ cdef class Logs(LogTable):
 
     def read(self, str topic, int partition, int64_t offset, int32_t max_bytes, int isolation=ISOLATION_LOG_END):
         """Whole raw batches; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
         cdef ReadResult result
         cdef int16_t error
@@ -158,7 +158,7 @@ cdef class Logs(LogTable):
 
     def aborted(self, str topic, int partition, int64_t from_offset, int64_t to_offset):
         """Aborted transactions of a range; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef vector[AbortedTxn] found
         cdef int16_t error
         cdef size_t i
@@ -174,14 +174,14 @@ cdef class Logs(LogTable):
 
     def offsets(self, str topic, int partition):
         """Where the log begins and ends; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef int64_t log_start, last_stable, high_watermark, log_end
         with nogil:
             partition_offsets(led.partition, &log_start, &last_stable, &high_watermark, &log_end)
         return Offsets(log_start, last_stable, high_watermark, log_end, self._epoch(led))
 
     # By its holder: it keeps the partition alive while the GIL is released.
-    cdef object _answer_time(self, Led led, int64_t timestamp_ms):
+    cdef object _answer_time(self, LeaderEntry led, int64_t timestamp_ms):
         cdef PartitionLog* p = led.p
         cdef int64_t offset = -1, timestamp = -1
         cdef int result
@@ -203,7 +203,7 @@ cdef class Logs(LogTable):
 
     def max_timestamp(self, str topic, int partition):
         """The record with the largest timestamp; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
         cdef int64_t newest = -1
         cdef size_t i
@@ -224,14 +224,14 @@ cdef class Logs(LogTable):
 
     def offset_for_epoch(self, str topic, int partition, int epoch):
         """Where a leader epoch ended; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef int32_t found
         cdef int64_t end_offset
         with nogil:
             partition_epoch_end(led.partition, epoch, &found, &end_offset)
         return found, end_offset
 
-    cdef object _move_start(self, Led led, int64_t offset):
+    cdef object _move_start(self, LeaderEntry led, int64_t offset):
         """The new log start (not in the checkpoints' file yet), or the KafkaError that says why it stays."""
         cdef PartitionLog* p = led.p
         cdef int64_t log_start
@@ -256,7 +256,7 @@ cdef class Logs(LogTable):
 
     def delete_records(self, object before):
         """Move log starts; see logmanager.pyi."""
-        cdef Led led
+        cdef LeaderEntry led
         outcomes, folders = [], {}
         for topic, partition, offset in before:
             try:
@@ -279,7 +279,7 @@ cdef class Logs(LogTable):
 
     def producers(self, str topic, int partition):
         """What the log knows of its producers; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
         cdef vector[ProducerEntry] entries
         cdef size_t i
@@ -304,7 +304,7 @@ cdef class Logs(LogTable):
 
     def highest_producer_id(self, int64_t below):
         """The largest producer id that a log remembers; see logmanager.pyi."""
-        cdef Led led
+        cdef LeaderEntry led
         cdef PartitionLog* p
         cdef int64_t producer_id, highest = -1
         cdef int closed = 0
@@ -331,7 +331,7 @@ cdef class Logs(LogTable):
 
     def sequences(self, str topic, int partition, int64_t producer_id):
         """(first sequence, last sequence, first offset) of the remembered batches; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
         cdef ProducerEntry e
         cdef int i
@@ -350,7 +350,7 @@ cdef class Logs(LogTable):
 
     def size_bytes(self, str topic, int partition):
         """Bytes of all segments; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
         cdef int64_t size = 0
         cdef size_t i
@@ -363,7 +363,7 @@ cdef class Logs(LogTable):
 
     def segments(self, str topic, int partition):
         """The segments, oldest first; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
         cdef vector[string] stems
         cdef vector[int64_t] bases, sizes
@@ -381,30 +381,30 @@ cdef class Logs(LogTable):
             found.append(LogSegment(bases[i], sizes[i], os.fsdecode(stem) + ".log"))
         return found
 
-    def housekeep(self, str topic, int partition, int64_t now_ms, bint retain=True):
+    def upkeep(self, str topic, int partition, int64_t now_ms, bint retain=True):
         """Roll, retention, flush, expiry, idle files; see logmanager.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
-        cdef Kept kept
+        cdef Upkeep kept
         cdef int result
         with nogil:
             pthread_mutex_lock(&p.upkeep)
-            result = housekeep_log(p, now_ms, retain, &kept)
+            result = upkeep_log(p, now_ms, retain, &kept)
             pthread_mutex_unlock(&p.upkeep)
         self.note(led)
         self.say(led)
         if result != 0:
             raise_os(result, p.log.folder)
-        return Housekept(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
+        return UpkeepResult(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
 
     def flush_rolled(self, int64_t now_ms, int most=0x7fffffff, str path=None):
         """Flush the segments that were sealed a moment ago; see logmanager.pyi."""
-        cdef Led led
+        cdef LeaderEntry led
         cdef Folder folder
         cdef bint rests
         with self.lock:
             of = [folder for where, folder in self.folders.items() if path is None or where == path]
-            every = [led for led in self.led.values() if (<Led>led).folder in of]
+            every = [led for led in self.led.values() if (<LeaderEntry>led).folder in of]
             for folder in of:
                 atomic_store32(&folder.shared.rolled, 0)
         done, first = 0, self._flush_from.get(path, 0) % max(1, len(every))
@@ -421,7 +421,7 @@ cdef class Logs(LogTable):
                 break
             with nogil:
                 pthread_mutex_lock(&led.p.upkeep)
-                # What fails takes its folder offline, or is tried again by the next housekeeping.
+                # What fails takes its folder offline, or is tried again by the next upkeep.
                 if led.p.stopped or is_offline(led.p):
                     led.p.flush_at_ms = 0
                 else:
@@ -439,7 +439,7 @@ cdef class Logs(LogTable):
         with self.lock:
             for folder in self.folders.values():
                 atomic_store32(&folder.shared.doubted, 0)
-            every = [led for led in self.led.values() if atomic_load32(&(<Led>led).p.doubted)]
+            every = [led for led in self.led.values() if atomic_load32(&(<LeaderEntry>led).p.doubted)]
         failed = None
         for led in every:
             try:
@@ -451,13 +451,13 @@ cdef class Logs(LogTable):
 
     def give_back_idle(self):
         """Give back what files have ahead of logs that nobody appends to; see logmanager.pyi."""
-        cdef Led led
+        cdef LeaderEntry led
         cdef Folder folder
         cdef bint idle
         with self.lock:
             for folder in self.folders.values():
                 atomic_store32(&folder.shared.ahead, 0)
-            every = [led for led in self.led.values() if atomic_load32(&(<Led>led).p.ahead)]
+            every = [led for led in self.led.values() if atomic_load32(&(<LeaderEntry>led).p.ahead)]
         done = 0
         for led in every:
             with nogil:
@@ -469,7 +469,7 @@ cdef class Logs(LogTable):
 
     def settle_all(self):
         """Write out what is in memory and sync whole file systems; see logmanager.pyi."""
-        cdef Led led
+        cdef LeaderEntry led
         cdef Folder folder
         cdef int fd, result
         with self.lock:
@@ -504,7 +504,7 @@ cdef class Logs(LogTable):
 
     def flush_all(self):
         """Flush every log; see logmanager.pyi."""
-        cdef Led led
+        cdef LeaderEntry led
         cdef PartitionLog* p
         cdef int result
         failed = None
@@ -530,11 +530,11 @@ cdef class Logs(LogTable):
         with self.lock:
             folders = {path: folder for path, folder in self.folders.items() if only is None or path == only}
             of = set(folders.values())
-            every = [led for led in self.led.values() if (<Led>led).folder in of]
+            every = [led for led in self.led.values() if (<LeaderEntry>led).folder in of]
         used = set()
         for led in every:
             self.note(led)
-            used.add((<Led>led).folder)
+            used.add((<LeaderEntry>led).folder)
         failed = None
         for path, folder in folders.items():
             if atomic_load32(&(<Folder>folder).shared.failed):

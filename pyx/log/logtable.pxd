@@ -17,7 +17,7 @@ cdef class Folder:
 
 
 # Holds the set's reference of a led partition, and what Python knows of it.
-cdef class Led:
+cdef class LeaderEntry:
     cdef Partition* partition
     cdef PartitionLog* p               # the same, seen from inside
     cdef Folder folder                 # None while it isn't open
@@ -27,26 +27,26 @@ cdef class Led:
 
 cdef class LogTable(LogSetOwner):
     cdef object lock                   # the tables below
-    cdef dict led                      # (topic, partition) -> Led
+    cdef dict led                      # (topic, partition) -> LeaderEntry
     cdef object opening                # those that are on their way into `led`
-    cdef dict announced                # (topic, partition) -> Led of those that aren't open
+    cdef dict announced                # (topic, partition) -> LeaderEntry of those that aren't open
     cdef dict folders                  # path -> Folder
     cdef readonly int news_fd
     cdef readonly object rebuilt_indexes       # segments whose index files were wrong
     cdef readonly object damaged_segments      # those in which batches are missing or can't be read
 
     # Raises KafkaError for what isn't led, or isn't open.
-    cdef Led find(self, str topic, int partition)
+    cdef LeaderEntry find(self, str topic, int partition)
     # Made when it is asked for first.
     cdef Folder folder(self, str path)
     # Give a partition's offsets to its folder's checkpoints (in memory), unless it isn't led any more: what a delete
     # has dropped must not come back, a later topic of the name would begin with it.
-    cdef object note(self, Led led)
-    cdef object _put(self, Led led)
-    cdef object _check_start(self, Led led, object known, RecoveryReport* report)
+    cdef object note(self, LeaderEntry led)
+    cdef object _put(self, LeaderEntry led)
+    cdef object _check_start(self, LeaderEntry led, object known, RecoveryReport* report)
     # Log what its files have turned out to be. With nothing to say it costs a lock.
-    cdef object say(self, Led led)
-    cdef Led _take_out(self, str topic, int partition, Led place=*)
+    cdef object say(self, LeaderEntry led)
+    cdef LeaderEntry _take_out(self, str topic, int partition, LeaderEntry place=*)
 
 
 cdef object raise_os(int number, object what)

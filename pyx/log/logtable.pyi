@@ -31,7 +31,7 @@ class FolderState(NamedTuple):
     doubted: bool = False  # a network thread came upon an index file that may be wrong: `prove_doubted` has something to do
 
 class LogTable(LogSetOwner):
-    """What `Logs` stands on: logs are announced, led, stopped and deleted here."""
+    """What `LogManager` stands on: logs are announced, led, stopped and deleted here."""
 
     def lead(
         self,
@@ -90,7 +90,7 @@ class LogTable(LogSetOwner):
         (os.eventfd_read), never close it."""
 
     def reconfigure(self, topic: str, partition: int, config: dict[str, int]) -> None:
-        """Change the given keys of a partition's configuration; they hold from the next append or housekeep."""
+        """Change the given keys of a partition's configuration; they hold from the next append or upkeep."""
 
     def stop(self, topic: str, partition: int, announced: bool = False) -> None:
         """Flush, write the producer snapshot, close. Waiters are woken. Slow. The checkpoints are written by

@@ -53,12 +53,12 @@ cdef class Folder:
         self.shared.news = news
 
     def __dealloc__(self):
-        # Partitions that outlive the Logs must not write to a descriptor that is another's by then.
+        # Partitions that outlive the LogManager must not write to a descriptor that is another's by then.
         self.shared.news = -1
         folder_release(self.shared)
 
 
-cdef class Led:
+cdef class LeaderEntry:
     """See logtable.pxd."""
 
     def __dealloc__(self):
@@ -66,8 +66,8 @@ cdef class Led:
             partition_release(self.partition)
 
 
-cdef Led _new_led(tuple key, bytes topic_id):
-    cdef Led led = Led()
+cdef LeaderEntry _new_led(tuple key, bytes topic_id):
+    cdef LeaderEntry led = LeaderEntry()
     name = key[0].encode()
     led.key = key
     led.partition = partition_new(
@@ -204,16 +204,16 @@ cdef class LogTable(LogSetOwner):
     def __dealloc__(self):
         close(self.news_fd)
 
-    cdef Led find(self, str topic, int partition):
+    cdef LeaderEntry find(self, str topic, int partition):
         led = self.led.get((topic, partition))
         if led is None:
             led = self.announced.get((topic, partition))
             if led is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not led here")
-            if (<Led>led).p.offline:
+            if (<LeaderEntry>led).p.offline:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline")
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is not open yet")
-        return <Led>led
+        return <LeaderEntry>led
 
     cdef Folder folder(self, str path):
         with self.lock:
@@ -223,7 +223,7 @@ cdef class LogTable(LogSetOwner):
 
     def announce(self, str topic, bytes topic_id, int partition, bint offline=False):
         """Say that a partition exists though it isn't open; see logtable.pyi."""
-        cdef Led led
+        cdef LeaderEntry led
         key = (topic, partition)
         with self.lock:
             if key in self.led:
@@ -241,7 +241,7 @@ cdef class LogTable(LogSetOwner):
 
     def withdraw(self, str topic, int partition):
         """Forget a partition that was announced; see logtable.pyi."""
-        cdef Led led
+        cdef LeaderEntry led
         with self.lock:
             led = self.announced.pop((topic, partition), None)
         if led is None:
@@ -271,10 +271,10 @@ cdef class LogTable(LogSetOwner):
 
     def folder_of(self, str topic, int partition):
         """The log folder that a partition lies in; see logtable.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         return str(Path(os.fsdecode(led.p.log.folder)).parent)
 
-    def _raise_led_epoch(self, Led led, int leader_epoch):
+    def _raise_led_epoch(self, LeaderEntry led, int leader_epoch):
         cdef PartitionLog* p = led.p
         with nogil:
             pthread_mutex_lock(&p.lock)
@@ -287,7 +287,7 @@ cdef class LogTable(LogSetOwner):
         bint new=True, bint power_cut=False
     ):
         """Open (or create) a partition's log and take the lead; see logtable.pyi."""
-        cdef Led led, before
+        cdef LeaderEntry led, before
         cdef PartitionLog* p
         cdef LogConfig parsed
         cdef RecoveryReport report
@@ -300,7 +300,7 @@ cdef class LogTable(LogSetOwner):
         key = (topic, partition)
         with self.lock:
             if key in self.led:
-                if os.fsdecode((<Led>self.led[key]).p.log.folder) != str(Path(folder, f"{topic}-{partition}")):
+                if os.fsdecode((<LeaderEntry>self.led[key]).p.log.folder) != str(Path(folder, f"{topic}-{partition}")):
                     raise ValueError(f"`{topic}-{partition}` is led already, from another folder than `{folder}`")
                 return self._raise_led_epoch(self.led[key], leader_epoch)
             if key in self.opening:
@@ -355,7 +355,7 @@ cdef class LogTable(LogSetOwner):
         self.say(led)
         return Recovered(p.log.log_start, p.log.log_end, report.batches_checked, report.cut_bytes)
 
-    cdef object _check_start(self, Led led, object known, RecoveryReport* report):
+    cdef object _check_start(self, LeaderEntry led, object known, RecoveryReport* report):
         """What the checkpoints say must not contradict the log in silence."""
         cdef PartitionLog* p = led.p
         cdef int64_t log_start = known.log_start
@@ -382,7 +382,7 @@ cdef class LogTable(LogSetOwner):
                 move_log_start(p, log_start)
                 pthread_mutex_unlock(&p.lock)
 
-    cdef object say(self, Led led):
+    cdef object say(self, LeaderEntry led):
         cdef PartitionLog* p = led.p
         cdef vector[Note] notes
         cdef size_t i
@@ -399,12 +399,12 @@ cdef class LogTable(LogSetOwner):
                 self.rebuilt_indexes += notes[i].kind == NOTE_REBUILT
                 self.damaged_segments += notes[i].kind == NOTE_ROTTEN
 
-    cdef object note(self, Led led):
+    cdef object note(self, LeaderEntry led):
         with self.lock:
             if self.led.get(led.key) is led:
                 self._put(led)
 
-    cdef object _put(self, Led led):
+    cdef object _put(self, LeaderEntry led):
         cdef int64_t recovery_point, log_start, first_segment
         cdef PartitionLog* p = led.p
         with nogil:
@@ -417,7 +417,7 @@ cdef class LogTable(LogSetOwner):
 
     def reconfigure(self, str topic, int partition, dict config):
         """Change keys of a partition's configuration; see logtable.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
         cdef LogConfig parsed
         merged = read_config(&parsed, {**led.config, **config})
@@ -431,7 +431,7 @@ cdef class LogTable(LogSetOwner):
             p.log.index_interval_bytes = parsed.index_interval_bytes
             pthread_mutex_unlock(&p.lock)
 
-    cdef Led _take_out(self, str topic, int partition, Led place=None):
+    cdef LeaderEntry _take_out(self, str topic, int partition, LeaderEntry place=None):
         """Remove a partition from the tables; what its finders hold stays valid until they release it."""
         with self.lock:
             led = self.led.pop((topic, partition), None)
@@ -440,15 +440,15 @@ cdef class LogTable(LogSetOwner):
         if led is None:
             led = self.find(topic, partition)     # which raises
         if place is not None:
-            logset_add(self.set, place.partition, (<Led>led).partition)
+            logset_add(self.set, place.partition, (<LeaderEntry>led).partition)
         else:
-            logset_remove(self.set, (<Led>led).partition)
-        logset_count_flushing(self.set, -config_flushes(&(<Led>led).p.config))
-        return <Led>led
+            logset_remove(self.set, (<LeaderEntry>led).partition)
+        logset_count_flushing(self.set, -config_flushes(&(<LeaderEntry>led).p.config))
+        return <LeaderEntry>led
 
     def stop(self, str topic, int partition, bint announced=False):
         """Flush and close a partition; see logtable.pyi."""
-        cdef Led led, place = None
+        cdef LeaderEntry led, place = None
         cdef PartitionLog* p
         cdef int result
         if announced:
@@ -470,7 +470,7 @@ cdef class LogTable(LogSetOwner):
 
     def delete(self, str topic, int partition):
         """Stop a partition and remove its folder; see logtable.pyi."""
-        cdef Led led
+        cdef LeaderEntry led
         cdef PartitionLog* p
         if (topic, partition) in self.announced:
             self.withdraw(topic, partition)
@@ -529,7 +529,7 @@ cdef class LogTable(LogSetOwner):
 
     def compacted(self, str topic, bytes topic_id, int partition, int64_t first_dirty):
         """Take how far a log was compacted; see logtable.pyi."""
-        cdef Led led = self.find(topic, partition)
+        cdef LeaderEntry led = self.find(topic, partition)
         with self.lock:
             if self.led.get(led.key) is not led:
                 return
@@ -539,7 +539,7 @@ cdef class LogTable(LogSetOwner):
     def is_offline(self, str topic, int partition):
         """Whether the disk failed under it; see logtable.pyi."""
         led = self.announced.get((topic, partition))
-        return bool((<Led>led).p.offline) if led is not None else is_offline(self.find(topic, partition).p)
+        return bool((<LeaderEntry>led).p.offline) if led is not None else is_offline(self.find(topic, partition).p)
 
     def partitions(self):
         """Every partition that is led here."""

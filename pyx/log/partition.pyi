@@ -1,2 +1,2 @@
 class LogSetOwner:
-    """What the data plane needs of `penstock.pyx.log.logmanager.Logs`."""
+    """What the data plane needs of `penstock.pyx.log.logmanager.LogManager`."""

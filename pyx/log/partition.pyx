@@ -33,7 +33,7 @@ cdef WakeHook wake_hook = NULL
 # --- descriptors ---------------------------------------------------------------------------------------------------
 cdef enum:
     CLOSED_PART = 8                    # of the open files, an eighth is closed at once
-    CLOSED_LEAST = 4
+    CLOSED_MIN = 4
 
 cdef int64_t USED_LATELY = <int64_t>1 << 62        # added to the number of a file that was
 
@@ -114,7 +114,7 @@ cdef int32_t close_files() noexcept nogil:
         look_at_files(sets.all[i], 0, &ages, &busy)
     if not ages.empty():
         ascend(ages)
-        n = min(max(ages.size() // CLOSED_PART, <size_t>CLOSED_LEAST), ages.size())
+        n = min(max(ages.size() // CLOSED_PART, <size_t>CLOSED_MIN), ages.size())
         for i in range(sets.all.size()):
             closed += look_at_files(sets.all[i], ages[n - 1], NULL, &busy)
     pthread_mutex_unlock(&sets_lock)
@@ -127,7 +127,7 @@ set_close_files(close_files)
 # --- finding -------------------------------------------------------------------------------------------------------
 
 cdef class LogSetOwner:
-    """Keeps a LogSet for as long as it lives; `Logs` of logmanager.pyx is one."""
+    """Keeps a LogSet for as long as it lives; `LogManager` of logmanager.pyx is one."""
 
     def __cinit__(self):
         self.set = made[LogSet]()

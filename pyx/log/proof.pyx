@@ -245,7 +245,7 @@ cdef void _give_up(PartitionLog* p, Segment* s, int64_t position) noexcept nogil
     pthread_mutex_unlock(&p.lock)
 
 
-cdef int _judge(PartitionLog* p, Case* case, int64_t now_ms) noexcept nogil:
+cdef int _validate(PartitionLog* p, Case* case, int64_t now_ms) noexcept nogil:
     cdef Segment* s = case.segment
     cdef Segment* seen = case.walked.segments[case.place]
     cdef int64_t good = 0
@@ -288,7 +288,7 @@ cdef int _prove(PartitionLog* p, Segment* s, int64_t now_ms) noexcept nogil:
     cdef Case case
     cdef int result = 0
     if _open_case(p, s, &case, now_ms):
-        result = _judge(p, &case, now_ms)
+        result = _validate(p, &case, now_ms)
     _close_case(&case)
     return result
 

@@ -358,7 +358,7 @@ cdef inline bint _may_have_holes(const LogState* log, const Segment* s) noexcept
 
 # Whether what lies behind the right bytes of a segment is what a write that was cut short leaves: then it may go. 0,
 # LOG_DAMAGED or errno; `room`: it is room ahead and nothing else.
-cdef int _judge_end(
+cdef int _validate_end(
     LogState* log, size_t place, int64_t good, int64_t end, bint* room, RecoveryReport* report
 ) noexcept nogil:
     cdef Segment* s = log.segments[place]
@@ -435,7 +435,7 @@ cdef int _rebuild(
     if result != 0:
         s.size = end
         return result
-    result = _judge_end(log, place, good, end, &room, report)
+    result = _validate_end(log, place, good, end, &room, report)
     if result != 0:
         return result
     following = _following(log, place)
@@ -544,7 +544,7 @@ cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, 
 
 
 # Whether a segment that is believed ends where the next one begins. 0, LOG_DAMAGED or errno.
-cdef int _judge_border(LogState* log, size_t place, RecoveryReport* report) noexcept nogil:
+cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) noexcept nogil:
     cdef Segment* s = log.segments[place]
     cdef int64_t next_base, next_offset = s.next_offset, position = s.size
     if place + 1 == log.segments.size():
@@ -566,7 +566,7 @@ cdef int _judge_border(LogState* log, size_t place, RecoveryReport* report) noex
 
 
 # The same for one whose headers were walked, up to `good`.
-cdef int _judge_walked(LogState* log, size_t place, int64_t good, RecoveryReport* report) noexcept nogil:
+cdef int _validate_walked(LogState* log, size_t place, int64_t good, RecoveryReport* report) noexcept nogil:
     cdef Segment* s = log.segments[place]
     cdef int64_t next_base
     if not log.dense or place + 1 == log.segments.size():
@@ -590,7 +590,7 @@ cdef int _believe(
     for i in range(count):
         s = log.segments[i]
         if _believe_indexes(log, s, False):
-            result = _judge_border(log, i, report)
+            result = _validate_border(log, i, report)
             if result != 0:
                 return result
             continue
@@ -599,7 +599,7 @@ cdef int _believe(
         result = _recover_indexes(log, snapshots, i, end, now_ms, &good)
         s.size = end
         if result == 0:
-            result = _judge_walked(log, i, good, report)
+            result = _validate_walked(log, i, good, report)
         if result != 0:
             return result
         s.next_offset = log.segments[i + 1].base_offset if i + 1 < log.segments.size() else s.next_offset

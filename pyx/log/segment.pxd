@@ -39,7 +39,7 @@ cdef struct Segment:
     string stem                        # the files' path without a suffix
     int fd                             # -1: not open
     int64_t opened                     # a number that grows from file to file, of the last time
-    bint touched                       # since the last look of housekeeping
+    bint touched                       # since the last look of upkeep
     bint sealed
     bint unflushed                     # bytes or index entries that no flush has covered
     int64_t base_offset

@@ -8,7 +8,7 @@ from penstock.pyx.log.recovery cimport RecoveryReport
 cdef enum:
     SEALED_REST_MS = 1000              # a sealed segment's time before it is flushed
 
-cdef struct Kept:
+cdef struct Upkeep:
     int32_t segments_deleted
     int64_t bytes_deleted
     bint rolled
@@ -22,7 +22,7 @@ cdef bint rests_until(int64_t due_ms, int64_t now_ms) noexcept nogil
 # `log_only`, not the indexes.
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil
 # With `upkeep` held: roll by age, retention (if `retain`), flush by policy, expiry of producers, idle files.
-cdef int housekeep_log(PartitionLog* p, int64_t now_ms, bint retain, Kept* out) noexcept nogil
+cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) noexcept nogil
 # If nothing was appended since the last call: cuts the active segment's file to its batches. True if so, or if there is
 # nothing more to do.
 cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil

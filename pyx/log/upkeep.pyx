@@ -235,7 +235,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
 
 
 # Files of segments that nobody looks up any more. 0 or errno.
-cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, int64_t now_ms, Kept* out) noexcept nogil:
+cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, int64_t now_ms, Upkeep* out) noexcept nogil:
     cdef size_t i
     cdef int result = 0, error
     cdef int64_t due_ms = now_ms + p.config.file_delete_delay_ms
@@ -250,7 +250,7 @@ cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, int64_t now_m
     return result
 
 
-cdef int housekeep_log(PartitionLog* p, int64_t now_ms, bint retain, Kept* out) noexcept nogil:
+cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) noexcept nogil:
     cdef vector[Segment*] gone
     cdef size_t i
     cdef int result, error, proven
@@ -411,7 +411,7 @@ cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryRep
     choose_jitter(p, now_ms)
     raise_epoch(p, leader_epoch)
     settle_stable(p)
-    # Thousands of partitions are opened before the first housekeeping: none keeps its files open.
+    # Thousands of partitions are opened before the first upkeep: none keeps its files open.
     p.changed = report.batches_checked > 0 or report.cut_bytes > 0
     for i in range(p.log.segments.size()):
         p.changed = p.changed or (p.log.segments[i].unflushed and p.log.segments[i].size > 0)

@@ -1,4 +1,4 @@
-"""What becomes of records between the wire and the log: judged, and only where it must be, rewritten.
+"""What becomes of records between the wire and the log: validated, and only where it must be, rewritten.
 
 A batch of magic 2 stays as its producer made it:
   - it is opened, and every record looked at: penstock.validate.records is `full` (the default), the topic is
@@ -19,14 +19,14 @@ from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.record.batch cimport BatchHeader
 
 cdef enum:
-    INGEST_CLIENT = 0                           # judged wholly
+    INGEST_CLIENT = 0                           # validated wholly
     INGEST_COORDINATOR = 1                      # this broker's own: control batches allowed, magic 2 only
-    INGEST_REPLICA = 2                          # judged by its leader: checksums and lengths only
+    INGEST_REPLICA = 2                          # validated by its leader: checksums and lengths only
     # A batch that inflates to more than these bytes and as many for each of its own, or to more than `may_inflate`,
     # is MESSAGE_TOO_LARGE. Only the Java producer fills batches by their compressed size, and splits what is refused.
-    INGEST_INFLATED_MAX_BYTES = 64 << 20
-    INGEST_INFLATED_PER_BYTE = 16
-    REFUSED_MOST = 16                           # records that an answer names; the others are refused all the same
+    INFLATED_MAX_BYTES = 64 << 20
+    INFLATED_PER_BYTE = 16
+    REFUSED_MAX = 16                           # records that an answer names; the others are refused all the same
 
 cdef enum ValidateRecords:
     VALIDATE_NONE = 0                           # header fields: no checksum. Rot is found by readers and recovery
@@ -38,9 +38,9 @@ cdef enum ValidateRecords:
 cdef struct Refusal:
     int fault
     int32_t count
-    int32_t records[REFUSED_MOST]
+    int32_t records[REFUSED_MAX]
 
-cdef struct Ingested:
+cdef struct Validated:
     uint8_t* records                            # what is to be appended: the caller's bytes or `rebuilt`
     size_t n
     vector[BatchHeader] batches                 # of a wrapper: last_offset_delta is right
@@ -52,13 +52,14 @@ cdef struct Ingested:
     int64_t placed_at                           # the first offset that `rebuilt` was made for; -1: none yet
     Refusal refusal
 
-# Judges `records` without any lock and prepares them; they may be written to. 0 or Kafka's code:
+# Validates `records` without any lock and prepares them; they may be written to. 0 or Kafka's code:
 #   2 CORRUPT_MESSAGE  10 MESSAGE_TOO_LARGE  18 RECORD_LIST_TOO_LARGE  32 INVALID_TIMESTAMP
 #   56 KAFKA_STORAGE_ERROR (no memory)  76 UNSUPPORTED_COMPRESSION_TYPE  87 INVALID_RECORD
-cdef int16_t ingest(const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms,
-                    Ingested* out) noexcept nogil
+cdef int16_t validate_records(
+    const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms, Validated* out,
+) noexcept nogil
 
 # What needs the offset of the first record: wrappers of magic 0 are compressed, and may still turn out too large (10).
 # Called first with the offset that is likely, so that under the partition's lock there is nothing left to do unless
 # somebody else has appended meanwhile.
-cdef int16_t ingest_place(const LogConfig* config, Ingested* out, int64_t offset) noexcept nogil
+cdef int16_t place_validated(const LogConfig* config, Validated* out, int64_t offset) noexcept nogil

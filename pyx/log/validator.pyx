@@ -1,4 +1,4 @@
-"""Records judged and prepared for the log; see validator.pxd."""
+"""Records validated and prepared for the log; see validator.pxd."""
 
 from libc.stdint cimport INT32_MAX, int8_t
 from libc.string cimport memcpy
@@ -6,11 +6,11 @@ from libc.string cimport memcpy
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS, BATCH_BAD_TIMESTAMP, BATCH_BAD_TIMESTAMP_TYPE, BATCH_NO_KEY,
     BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, CODEC_MASK,
-    INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE, RECORDS_AT, RecordView,
+    INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MAX, MESSAGE_TOO_LARGE, RECORDS_AT, RecordView,
     RecordsSeen, batch_check, batch_check_header, batch_error_code, batch_is_control, batch_marker_type, batch_parse,
     batch_set_max_timestamp, batch_write_header, payload_fault, record_create_time, record_read, records_walk,
 )
-from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress, codec_decompress_judged
+from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress, codec_decompress_validated
 from penstock.pyx.record.messageset cimport (
     Inner, MessageView, message_next, message_set_timestamp, messages_number, wrapper_open, wrapper_write,
 )
@@ -19,7 +19,7 @@ cdef enum:
     RECORD_LIST_TOO_LARGE = 18
     KAFKA_STORAGE_ERROR = 56
     SCRATCH_KEPT_BYTES = 4 << 20
-    BATCHES_MOST = 1 << 17                      # in one append: their headers take memory, 88 bytes each
+    BATCHES_MAX = 1 << 17                      # in one append: their headers take memory, 88 bytes each
 
 # A network thread inflates one batch after the other into the same memory: asking for it anew each time would cost
 # more than inflating does. What a large batch took is given back.
@@ -27,10 +27,10 @@ cdef extern from *:
     """
     #include <vector>
     #include <stdint.h>
-    static thread_local std::vector<uint8_t> ingest_scratch;
-    static inline std::vector<uint8_t>* scratch_of_thread() { return &ingest_scratch; }
+    static thread_local std::vector<uint8_t> validation_scratch;
+    static inline std::vector<uint8_t>* scratch_of_thread() { return &validation_scratch; }
     static inline void scratch_done(size_t kept) {
-        if (ingest_scratch.capacity() > kept) std::vector<uint8_t>().swap(ingest_scratch);
+        if (validation_scratch.capacity() > kept) std::vector<uint8_t>().swap(validation_scratch);
     }
     """
     vector[uint8_t]* scratch_of_thread() noexcept nogil
@@ -47,27 +47,27 @@ cdef int16_t error_of(int fault) noexcept nogil:
     return KAFKA_STORAGE_ERROR if fault == BATCH_NO_MEMORY else batch_error_code(fault)
 
 
-cdef inline size_t may_inflate(const Ingested* out, const BatchHeader* header) noexcept nogil:
-    cdef int64_t most = INGEST_INFLATED_MAX_BYTES + header.size * INGEST_INFLATED_PER_BYTE
+cdef inline size_t may_inflate(const Validated* out, const BatchHeader* header) noexcept nogil:
+    cdef int64_t most = INFLATED_MAX_BYTES + header.size * INFLATED_PER_BYTE
     return <size_t>min(max(out.may_inflate, <int64_t>0), most)
 
 
-cdef inline void was_inflated(Ingested* out, const vector[uint8_t]& into, size_t limit, int fault) noexcept nogil:
+cdef inline void was_inflated(Validated* out, const vector[uint8_t]& into, size_t limit, int fault) noexcept nogil:
     # Of what went wrong only the room that it took says how much work it was.
     cdef size_t n = into.size() if fault == BATCH_OK else min(into.capacity(), limit)
     out.may_inflate -= <int64_t>n
 
 
-cdef inline int16_t refuse(Ingested* out, int fault) noexcept nogil:
+cdef inline int16_t refuse(Validated* out, int fault) noexcept nogil:
     out.refusal.fault = fault
     return error_of(fault)
 
 
-cdef inline void refuse_record(Ingested* out, int fault, int32_t number) noexcept nogil:
+cdef inline void refuse_record(Validated* out, int fault, int32_t number) noexcept nogil:
     # A wrong timestamp outweighs a missing key in the answer, as in Kafka.
     if out.refusal.fault != BATCH_BAD_TIMESTAMP:
         out.refusal.fault = fault
-    if out.refusal.count < REFUSED_MOST:
+    if out.refusal.count < REFUSED_MAX:
         out.refusal.records[out.refusal.count] = number
         out.refusal.count += 1
 
@@ -81,7 +81,7 @@ cdef inline bint timestamp_allowed(const LogConfig* config, int64_t timestamp_ms
 
 
 cdef inline void look_at_record(const LogConfig* config, int32_t key_length, int64_t timestamp_ms, int32_t number,
-                                int64_t now_ms, Ingested* out) noexcept nogil:
+                                int64_t now_ms, Validated* out) noexcept nogil:
     if config.cleanup_compact and key_length < 0:
         refuse_record(out, BATCH_NO_KEY, number)
     elif not timestamp_allowed(config, timestamp_ms, now_ms):
@@ -91,7 +91,7 @@ cdef inline void look_at_record(const LogConfig* config, int32_t key_length, int
 # --- magic 2 -------------------------------------------------------------------------------------------------------
 
 cdef int look_at_records(const LogConfig* config, const BatchHeader* header, const uint8_t* p, size_t n, int64_t now_ms,
-                         Ingested* out, int64_t* newest) noexcept nogil:
+                         Validated* out, int64_t* newest) noexcept nogil:
     cdef const uint8_t* end = p + n
     cdef RecordsSeen seen
     cdef RecordView record
@@ -111,7 +111,7 @@ cdef int look_at_records(const LogConfig* config, const BatchHeader* header, con
     return out.refusal.fault
 
 
-cdef inline bint copy_behind(Ingested* out, const uint8_t* p, size_t n) noexcept nogil:
+cdef inline bint copy_behind(Validated* out, const uint8_t* p, size_t n) noexcept nogil:
     cdef size_t before = out.rebuilt.size()
     if not bytes_grow(out.rebuilt, before + n):
         return False
@@ -120,7 +120,7 @@ cdef inline bint copy_behind(Ingested* out, const uint8_t* p, size_t n) noexcept
 
 
 cdef int compress_anew(const LogConfig* config, const uint8_t* records, size_t done, BatchHeader* header, int codec,
-                       const uint8_t* data, size_t n, Ingested* out) noexcept nogil:
+                       const uint8_t* data, size_t n, Validated* out) noexcept nogil:
     # The same batch in this codec, behind what was rebuilt or stayed as it was before.
     cdef int level = config.compression_level if codec == config.compression_codec else -1
     cdef size_t before, size
@@ -141,7 +141,7 @@ cdef int compress_anew(const LogConfig* config, const uint8_t* records, size_t d
 
 
 cdef inline int inflate_batch(const uint8_t* p, const BatchHeader* header, const uint8_t** data, size_t* n,
-                              bint* common, Ingested* out) noexcept nogil:
+                              bint* common, Validated* out) noexcept nogil:
     cdef int codec = header.attributes & CODEC_MASK
     cdef vector[uint8_t]* scratch = scratch_of_thread()
     cdef size_t limit = may_inflate(out, header)
@@ -152,7 +152,7 @@ cdef inline int inflate_batch(const uint8_t* p, const BatchHeader* header, const
     if codec == 0:
         return BATCH_OK
     scratch.clear()
-    fault = payload_fault(codec_decompress_judged(codec, data[0], n[0], limit, scratch[0], common))
+    fault = payload_fault(codec_decompress_validated(codec, data[0], n[0], limit, scratch[0], common))
     was_inflated(out, scratch[0], limit, fault)
     data[0] = scratch.data()
     n[0] = scratch.size()
@@ -160,7 +160,7 @@ cdef inline int inflate_batch(const uint8_t* p, const BatchHeader* header, const
 
 
 cdef int open_batch(const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms,
-                    Ingested* out) noexcept nogil:
+                    Validated* out) noexcept nogil:
     cdef uint8_t* p = records + done
     cdef int codec = header.attributes & CODEC_MASK
     cdef int wanted = config.compression_codec if config.compression_codec >= 0 else codec
@@ -185,7 +185,7 @@ cdef int open_batch(const LogConfig* config, uint8_t* records, size_t done, Batc
 
 
 cdef int take_batch(const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms,
-                    Ingested* out) noexcept nogil:
+                    Validated* out) noexcept nogil:
     """A batch of a client that begins at `done`; once one was rebuilt, all are in `rebuilt`."""
     cdef int codec = header.attributes & CODEC_MASK
     # Some clients leave the largest timestamp out, which retention and searches by time go by. And what the header says
@@ -203,9 +203,9 @@ cdef int take_batch(const LogConfig* config, uint8_t* records, size_t done, Batc
     return BATCH_OK
 
 
-cdef int judge(const LogConfig* config, const uint8_t* p, const BatchHeader* header, int who) noexcept nogil:
+cdef int _validate_batch(const LogConfig* config, const uint8_t* p, const BatchHeader* header, int who) noexcept nogil:
     cdef int flags = CHECK_STORED
-    cdef int64_t max_bytes = 0                  # our own batches and the leader's have been judged before
+    cdef int64_t max_bytes = 0                  # our own batches and the leader's have been validated before
     if who == INGEST_CLIENT:
         flags = CHECK_CLIENT
         max_bytes = config.max_message_bytes
@@ -220,8 +220,9 @@ cdef int judge(const LogConfig* config, const uint8_t* p, const BatchHeader* hea
     return batch_check(p, header, max_bytes, flags)
 
 
-cdef int16_t ingest_batches(const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms,
-                            Ingested* out) noexcept nogil:
+cdef int16_t _validate_batches(
+    const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms, Validated* out,
+) noexcept nogil:
     cdef size_t done = 0
     cdef size_t size
     cdef BatchHeader header
@@ -230,10 +231,10 @@ cdef int16_t ingest_batches(const LogConfig* config, uint8_t* records, size_t n,
         fault = batch_parse(records + done, n - done, &header)
         size = <size_t>header.size
         if fault == BATCH_OK:
-            fault = judge(config, records + done, &header, who)
+            fault = _validate_batch(config, records + done, &header, who)
         if fault == BATCH_OK and who == INGEST_CLIENT:
             fault = take_batch(config, records, done, &header, now_ms, out)
-        if fault == BATCH_OK and out.batches.size() == BATCHES_MOST:
+        if fault == BATCH_OK and out.batches.size() == BATCHES_MAX:
             fault = BATCH_TOO_LARGE
         if fault != BATCH_OK:
             return refuse(out, fault)
@@ -242,7 +243,7 @@ cdef int16_t ingest_batches(const LogConfig* config, uint8_t* records, size_t n,
     return 0
 
 
-cdef void stamp(Ingested* out, int64_t now_ms) noexcept nogil:
+cdef void stamp(Validated* out, int64_t now_ms) noexcept nogil:
     """LogAppendTime."""
     cdef uint8_t* p = out.records
     cdef BatchHeader* header
@@ -261,7 +262,7 @@ cdef void stamp(Ingested* out, int64_t now_ms) noexcept nogil:
 # --- message sets --------------------------------------------------------------------------------------------------
 
 cdef int look_at_messages(const LogConfig* config, const uint8_t* p, size_t n, int8_t magic, int64_t now_ms,
-                          bint each, Ingested* out) noexcept nogil:
+                          bint each, Validated* out) noexcept nogil:
     """Plain messages whose form was looked at before: keys and times, and with `each` a header for each one, as they
     will lie in the log."""
     cdef BatchHeader header
@@ -275,7 +276,7 @@ cdef int look_at_messages(const LogConfig* config, const uint8_t* p, size_t n, i
         look_at_record(config, message.key_length, message.timestamp, number, now_ms, out)
         number += 1
         if each:
-            if 0 < config.max_message_bytes < header.size or number > BATCHES_MOST:
+            if 0 < config.max_message_bytes < header.size or number > BATCHES_MAX:
                 return BATCH_TOO_LARGE
             out.batches.push_back(header)
     return out.refusal.fault
@@ -309,7 +310,7 @@ cdef int check_messages(const LogConfig* config, const uint8_t* p, size_t n, int
 
 
 cdef int wrap(const LogConfig* config, const BatchHeader* like, int codec, int32_t count, int64_t newest,
-              Ingested* out) noexcept nogil:
+              Validated* out) noexcept nogil:
     """The messages in `out.inner` as one wrapper: now (magic 1), or when their offsets are known (magic 0)."""
     cdef BatchHeader header = like[0]
     cdef int fault
@@ -334,7 +335,7 @@ cdef int wrap(const LogConfig* config, const BatchHeader* like, int codec, int32
 
 
 cdef int take_wrapper(const LogConfig* config, uint8_t* p, BatchHeader* header, int wanted, int64_t now_ms,
-                      Ingested* out) noexcept nogil:
+                      Validated* out) noexcept nogil:
     cdef Inner found
     cdef size_t limit = may_inflate(out, header)
     cdef int fault = wrapper_open(p, header, limit, True, out.inner, &found)
@@ -360,13 +361,13 @@ cdef int take_wrapper(const LogConfig* config, uint8_t* p, BatchHeader* header, 
 
 
 cdef int take_messages(const LogConfig* config, uint8_t* records, size_t n, BatchHeader* first, int64_t now_ms,
-                       Ingested* out) noexcept nogil:
+                       Validated* out) noexcept nogil:
     cdef int codec = first.attributes & CODEC_MASK
     cdef int wanted = codec
     cdef int64_t newest = -1
     cdef size_t i
     cdef int fault
-    if 0 <= config.compression_codec <= MESSAGE_CODEC_MOST:
+    if 0 <= config.compression_codec <= MESSAGE_CODEC_MAX:
         wanted = config.compression_codec       # zstd has no place in a message set: it stays as it came
     if codec:
         return take_wrapper(config, records, first, wanted, now_ms, out)
@@ -381,7 +382,7 @@ cdef int take_messages(const LogConfig* config, uint8_t* records, size_t n, Batc
     return wrap(config, first, wanted, <int32_t>out.batches.size(), newest, out)
 
 
-cdef int16_t ingest_place(const LogConfig* config, Ingested* out, int64_t offset) noexcept nogil:
+cdef int16_t place_validated(const LogConfig* config, Validated* out, int64_t offset) noexcept nogil:
     cdef BatchHeader* header
     cdef int fault
     if out.inner.empty() or out.placed_at == offset:
@@ -404,8 +405,9 @@ cdef int16_t ingest_place(const LogConfig* config, Ingested* out, int64_t offset
 
 # --- all -----------------------------------------------------------------------------------------------------------
 
-cdef int16_t ingest(const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms,
-                    Ingested* out) noexcept nogil:
+cdef int16_t validate_records(
+    const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms, Validated* out,
+) noexcept nogil:
     cdef BatchHeader first
     cdef int fault
     cdef int16_t error
@@ -424,7 +426,7 @@ cdef int16_t ingest(const LogConfig* config, uint8_t* records, size_t n, int who
         if fault != BATCH_OK:
             return refuse(out, fault)
     else:
-        error = ingest_batches(config, records, n, who, now_ms, out)
+        error = _validate_batches(config, records, n, who, now_ms, out)
         if error:
             return error
     out.records = records if out.rebuilt.empty() else out.rebuilt.data()

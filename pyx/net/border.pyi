@@ -11,7 +11,7 @@ thread; none but `stop` waits.
 
 from typing import NamedTuple
 
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 
 class Request(NamedTuple):
     token: int  # names connection and request; opaque, below 2**64
@@ -65,7 +65,7 @@ class DataPlane:
         max_idle_ms: int,
         queued_bytes_max: int,
         fetch_max_bytes: int,
-        logs: Logs,
+        logs: LogManager,
         fetch_sessions: int = 1000,
         fetch_session_eviction_ms: int = 120_000,
         fetch_sessions_bytes: int = 64 << 20,

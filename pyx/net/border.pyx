@@ -41,7 +41,7 @@ from penstock.pyx.request.verification cimport Unverified, find_unverified, unve
 cdef enum:
     TAKE_MAX = 256
     READER_THREADS = 2
-    INPUT_BYTES_LEAST = 1 << 20
+    INPUT_BYTES_MIN = 1 << 20
 
 BACKLOG = 1024
 # A peer that has gone without a word is found after about seven minutes.
@@ -136,7 +136,7 @@ cdef class DataPlane:
         self.plane.frame_ms_max = frame_ms
         self.plane.take_ms_max = take_ms
         self.plane.input_patience_ms = memory_patience_ms
-        self.plane.input_bytes_max = max(queued_bytes_max, <int64_t>INPUT_BYTES_LEAST)
+        self.plane.input_bytes_max = max(queued_bytes_max, <int64_t>INPUT_BYTES_MIN)
         self.plane.queue.bytes_max = self.plane.input_bytes_max
         self.plane.readers = reader_new(on_read)
         self.plane.sessions = sessions_new(fetch_sessions, fetch_session_eviction_ms, fetch_sessions_bytes)

@@ -19,7 +19,7 @@ cdef enum:
     READER_JOBS_MAX = 1024            # waiting at once; beyond it the network thread reads the range itself
     READER_CHUNK_BYTES = 131072       # sent by one call: the kernel may not give the processor to others within one
     READER_DIRECT_BYTES = 524288      # read by one past the page cache, for a peer that keeps up
-    READER_DIRECT_LEAST_BYTES = 65536  # for one that doesn't: what there is room for, but no less
+    READER_DIRECT_MIN_BYTES = 65536  # for one that doesn't: what there is room for, but no less
     READER_PATIENCE_MS = 5            # with a peer that takes nothing
 
 cdef struct ReaderJob:

@@ -114,7 +114,7 @@ cdef int64_t room_of(int socket) noexcept nogil:
     if ioctl(socket, SIOCOUTQ, &queued) != 0 or queued < KEEPS_UP_BYTES:
         return READER_DIRECT_BYTES
     getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, &n)
-    return min(max(size - queued, <int64_t>READER_DIRECT_LEAST_BYTES), <int64_t>READER_DIRECT_BYTES)
+    return min(max(size - queued, <int64_t>READER_DIRECT_MIN_BYTES), <int64_t>READER_DIRECT_BYTES)
 
 
 cdef void direct_begin(Direct* d, ReaderJob* job) noexcept nogil:

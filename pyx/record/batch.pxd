@@ -40,8 +40,8 @@ cdef enum:
     MESSAGE_CRC_AT = LOG_OVERHEAD               # magic 0 and 1: crc u32, magic i8, attributes i8, ...
     MESSAGE_ATTRIBUTES_AT = MAGIC_AT + 1        # one byte
     MESSAGE_TIMESTAMP_AT = MAGIC_AT + 2         # magic 1 only
-    MESSAGE_SIZE_LEAST = MAGIC_AT + 10          # magic, attributes, key length, value length
-    RECORD_SIZE_LEAST = 7                       # length, attributes, two deltas, two lengths, header count
+    MESSAGE_SIZE_MIN = MAGIC_AT + 10          # magic, attributes, key length, value length
+    RECORD_SIZE_MIN = 7                       # length, attributes, two deltas, two lengths, header count
 
 cdef enum:
     CODEC_MASK = 0x07
@@ -50,8 +50,8 @@ cdef enum:
     CONTROL_BIT = 0x20
     DELETE_HORIZON_BIT = 0x40                   # set by Kafka's cleaner only: base timestamp = delete horizon
     UNUSED_BITS = 0xff80
-    CODEC_MOST = 4
-    MESSAGE_CODEC_MOST = 3                      # zstd came with magic 2
+    CODEC_MAX = 4
+    MESSAGE_CODEC_MAX = 3                      # zstd came with magic 2
 
 # What is wrong with a batch. `batch_error_code` gives Kafka's number for each, `batch_error_text` the words.
 cdef enum BatchFault:
@@ -108,7 +108,7 @@ cdef struct BatchHeader:
     int32_t record_count
 
 # Reads the header at `p`, of which `left` bytes may be looked at. 0, or BATCH_PARTIAL, BATCH_BAD_LENGTH,
-# BATCH_BAD_MAGIC. Nothing else is judged. For BATCH_PARTIAL with at least 12 bytes there, `out.size` says how
+# BATCH_BAD_MAGIC. Nothing else is validated. For BATCH_PARTIAL with at least 12 bytes there, `out.size` says how
 # many the batch needs (0 otherwise). Magic 0 and 1: only base offset, size, magic, crc, attributes are true;
 # the rest is as for one record without a producer, timestamps -1.
 cdef int batch_parse(const uint8_t* p, size_t left, BatchHeader* out) noexcept nogil
@@ -117,7 +117,7 @@ cdef int batch_parse(const uint8_t* p, size_t left, BatchHeader* out) noexcept n
 # 61 or BATCH_PARTIAL. `out.size` is believed, so compare it with what the file has.
 cdef int batch_parse_header(const uint8_t* p, size_t left, BatchHeader* out) noexcept nogil
 
-# Judges a parsed batch, all of whose bytes are at `p`, without building records. `max_bytes` <= 0 = no limit.
+# Validates a parsed batch, all of whose bytes are at `p`, without building records. `max_bytes` <= 0 = no limit.
 # `flags`: CHECK_*. 0 or a BatchFault. Reads every byte once (CRC).
 cdef int batch_check(const uint8_t* p, const BatchHeader* header, int64_t max_bytes, int flags) noexcept nogil
 

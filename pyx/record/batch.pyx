@@ -1,4 +1,4 @@
-"""Record batches as C views: read, judged, written. The format is drawn in batch.pxd."""
+"""Record batches as C views: read, validated, written. The format is drawn in batch.pxd."""
 
 from libc.stdint cimport INT64_MAX, uint64_t
 from libc.string cimport memset
@@ -12,8 +12,8 @@ cdef enum:
     MARKER_KEY_SIZE = 4                         # version i16, type i16 (0 abort, 1 commit)
     MARKER_VALUE_SIZE = 6                       # version i16, coordinator epoch i32
     MARKER_RECORD_SIZE = 16                     # of one record without its length
-    NEAR_HEAD_MOST = 13                         # a record up to its key: an attributes byte and four numbers of 3 bytes
-    NEAR_NUMBER_MOST = 3
+    NEAR_HEAD_MAX = 13                         # a record up to its key: an attributes byte and four numbers of 3 bytes
+    NEAR_NUMBER_MAX = 3
 
 
 cdef int batch_parse(const uint8_t* p, size_t left, BatchHeader* out) noexcept nogil:
@@ -22,7 +22,7 @@ cdef int batch_parse(const uint8_t* p, size_t left, BatchHeader* out) noexcept n
     if left < LOG_OVERHEAD:
         return BATCH_PARTIAL
     length = get_i32(p + LENGTH_AT)
-    if length < MESSAGE_SIZE_LEAST - LOG_OVERHEAD:
+    if length < MESSAGE_SIZE_MIN - LOG_OVERHEAD:
         return BATCH_BAD_LENGTH
     out.size = LOG_OVERHEAD + length
     if left <= MAGIC_AT:
@@ -30,7 +30,7 @@ cdef int batch_parse(const uint8_t* p, size_t left, BatchHeader* out) noexcept n
     out.magic = <int8_t>p[MAGIC_AT]
     if out.magic < 0 or out.magic > MAGIC_2:
         return BATCH_BAD_MAGIC
-    if out.magic == 1 and out.size < MESSAGE_SIZE_LEAST + 8:
+    if out.magic == 1 and out.size < MESSAGE_SIZE_MIN + 8:
         return BATCH_BAD_LENGTH
     if out.magic == MAGIC_2 and out.size < RECORDS_AT:
         return BATCH_BAD_LENGTH
@@ -70,7 +70,7 @@ cdef int batch_parse_header(const uint8_t* p, size_t left, BatchHeader* out) noe
 
 
 cdef int message_parse_header(const uint8_t* p, size_t left, BatchHeader* out) noexcept nogil:
-    cdef int64_t least = MESSAGE_SIZE_LEAST if out.magic == 0 else MESSAGE_SIZE_LEAST + 8
+    cdef int64_t least = MESSAGE_SIZE_MIN if out.magic == 0 else MESSAGE_SIZE_MIN + 8
     if out.size < least:
         return BATCH_BAD_LENGTH
     if left < <size_t>least:
@@ -102,7 +102,7 @@ cdef int batch_check_header(const BatchHeader* header, int64_t max_bytes, int fl
     cdef int codec = header.attributes & CODEC_MASK
     if header.size > max_bytes > 0:
         return BATCH_TOO_LARGE
-    if codec > (CODEC_MOST if header.magic == MAGIC_2 else MESSAGE_CODEC_MOST):
+    if codec > (CODEC_MAX if header.magic == MAGIC_2 else MESSAGE_CODEC_MAX):
         return BATCH_BAD_CODEC
     if flags & CHECK_CLEAN:
         if header.magic != MAGIC_2:
@@ -129,11 +129,11 @@ cdef inline bint count_fits(const BatchHeader* header, int codec, int flags) noe
     cdef int64_t count = header.record_count
     if span < 1 or count < 0 or count > span:
         return False
-    if codec == 0 and count * RECORD_SIZE_LEAST > header.size - RECORDS_AT:
+    if codec == 0 and count * RECORD_SIZE_MIN > header.size - RECORDS_AT:
         return False
     # Of a compressed batch that stays closed the count moves the log's end by what nobody has seen.
     return not flags & CHECK_DENSE or (
-        count == span and count * RECORD_SIZE_LEAST <= codec_holds_most(codec, header.size - RECORDS_AT)
+        count == span and count * RECORD_SIZE_MIN <= codec_holds_most(codec, header.size - RECORDS_AT)
     )
 
 
@@ -277,7 +277,7 @@ cdef inline const uint8_t* record_read_near(const uint8_t* p, const uint8_t* end
     cdef const uint8_t* stop
     cdef int32_t length = 0
     cdef int32_t delta = 0
-    if end - p < NEAR_HEAD_MOST:
+    if end - p < NEAR_HEAD_MAX:
         return NULL
     p = varint_near(p, &length)
     if p == NULL or length < 1 or length > end - p:
@@ -293,7 +293,7 @@ cdef inline const uint8_t* record_read_near(const uint8_t* p, const uint8_t* end
     if p == NULL:
         return NULL
     p = varint_near(p, &out.key_length)
-    if p == NULL or out.key_length < -1 or max(out.key_length, 0) > end - p - NEAR_NUMBER_MOST:
+    if p == NULL or out.key_length < -1 or max(out.key_length, 0) > end - p - NEAR_NUMBER_MAX:
         return NULL
     p = varint_near(p + max(out.key_length, 0), &out.value_length)
     if p == NULL or out.value_length < -1 or max(out.value_length, 0) >= end - p:

@@ -9,7 +9,7 @@ from libc.stdint cimport INT32_MAX, int16_t
 from libc.string cimport memcpy, memset
 
 from penstock.pyx.record.batch cimport (
-    BATCH_NO_MEMORY, BATCH_OK, BATCH_TOO_LARGE, CODEC_MASK, CODEC_MOST, MESSAGE_TOO_LARGE, RECORDS_AT,
+    BATCH_NO_MEMORY, BATCH_OK, BATCH_TOO_LARGE, CODEC_MASK, CODEC_MAX, MESSAGE_TOO_LARGE, RECORDS_AT,
     TRANSACTIONAL_BIT, batch_write_header, payload_fault,
 )
 from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress
@@ -18,7 +18,7 @@ from penstock.pyx.record.rawbatch import BatchError
 from penstock.pyx.record.varint cimport varint_size, varint_write, varlong_size, varlong_write
 
 cdef enum:
-    VARINT_MOST = 5
+    VARINT_MAX = 5
 
 
 cdef int64_t record_body_size(int64_t timestamp_delta, int32_t offset_delta, int64_t key_length,
@@ -77,8 +77,8 @@ cdef class BatchBuilder:
     """See builder.pyi."""
 
     def __init__(self, int codec=0, int level=-1, int64_t max_bytes=1_048_576):
-        if not 0 <= codec <= CODEC_MOST:
-            raise ValueError(f"codec {codec} is not one of 0..{CODEC_MOST}")
+        if not 0 <= codec <= CODEC_MAX:
+            raise ValueError(f"codec {codec} is not one of 0..{CODEC_MAX}")
         if not RECORDS_AT < max_bytes <= INT32_MAX:
             raise ValueError(f"max_bytes {max_bytes} is not in {RECORDS_AT + 1}..{INT32_MAX}")
         self.codec = codec
@@ -219,7 +219,7 @@ cdef object raise_taking(int reason):
 
 cdef bytes pack_headers(object headers, int32_t* count):
     # As they stand in a record. Headers are few and rare, so they may cost objects.
-    cdef uint8_t room[VARINT_MOST]
+    cdef uint8_t room[VARINT_MAX]
     cdef bytearray out = bytearray()
     cdef bytes key, data
     count[0] = 0

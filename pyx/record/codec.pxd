@@ -29,8 +29,9 @@ cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit,
 # The same, and whether every client's decoder reads it. What `common` denies is read by ours and not by all: several
 # frames (librdkafka reads the first gzip member only, and stumbles over a second of lz4 or snappy), lz4 blocks that
 # lean on the ones before (Java reads none), and a zstd window over the 128 MiB that decoders grant.
-cdef int codec_decompress_judged(int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
-                                 bint* common) noexcept nogil
+cdef int codec_decompress_validated(
+    int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common,
+) noexcept nogil
 
 # The most bytes that n bytes of a codec can hold, whatever they are.
 cdef inline int64_t codec_holds_most(int codec, int64_t n) noexcept nogil:

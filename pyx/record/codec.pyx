@@ -138,23 +138,23 @@ cdef enum:
     LZ4_HAS_DICTIONARY = 0x01
     GZIP_WINDOW = 15 + 16                       # the largest window, and 16 for the gzip wrapper
     GZIP_MEMORY = 8
-    GZIP_LEVEL_MOST = 9
-    LZ4_LEVEL_MOST = 12
+    GZIP_LEVEL_MAX = 9
+    LZ4_LEVEL_MAX = 12
     ZSTD_LEVEL = 3
     LZ4_FORM_MASK = 0xe3                        # flags: version, independent blocks, dictionary, reserved
     LZ4_FORM = 0x60                             # version 1, independent blocks
     ZSTD_SINGLE_SEGMENT = 0x20                  # of the byte behind zstd's magic: no window is given
     ZSTD_MAGIC_SIZE = 4
-    ZSTD_WINDOW_LOG_MOST = 27
-    ZSTD_WINDOW_LOG_LEAST = 10
+    ZSTD_WINDOW_LOG_MAX = 27
+    ZSTD_WINDOW_LOG_MIN = 10
     XERIAL_HEADER = 16
     XERIAL_MAGIC = 8
     XERIAL_BLOCK = 32 * 1024
     # A snappy element of three bytes gives at most 64: a block that claims more than this times its size is
     # lying.
-    SNAPPY_RATIO_MOST = 32
+    SNAPPY_RATIO_MAX = 32
     FIRST_ROOM = 64 * 1024
-    PIECE_MOST = 1 << 30                        # zlib counts in 32 bits
+    PIECE_MAX = 1 << 30                        # zlib counts in 32 bits
 
 cdef const uint8_t* LZ4_MAGIC = <const uint8_t*>b"\x04\x22\x4d\x18"
 cdef const uint8_t* ZSTD_MAGIC = <const uint8_t*>b"\x28\xb5\x2f\xfd"
@@ -185,11 +185,12 @@ cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n,
 cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit,
                           vector[uint8_t]& out) noexcept nogil:
     cdef bint common
-    return codec_decompress_judged(codec, p, n, limit, out, &common)
+    return codec_decompress_validated(codec, p, n, limit, out, &common)
 
 
-cdef int codec_decompress_judged(int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
-                                 bint* common) noexcept nogil:
+cdef int codec_decompress_validated(
+    int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common,
+) noexcept nogil:
     cdef size_t before = out.size()
     cdef int fault
     common[0] = True
@@ -238,11 +239,11 @@ cdef int gzip_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& o
     cdef size_t before = out.size()
     cdef size_t room
     cdef int status
-    if n > PIECE_MOST:
+    if n > PIECE_MAX:
         return CODEC_OVER_LIMIT
     memset(&stream, 0, sizeof(stream))
     if level != -1:
-        level = 1 if level < 1 else GZIP_LEVEL_MOST if level > GZIP_LEVEL_MOST else level
+        level = 1 if level < 1 else GZIP_LEVEL_MAX if level > GZIP_LEVEL_MAX else level
     if deflateInit2(&stream, level, Z_DEFLATED, GZIP_WINDOW, GZIP_MEMORY, Z_DEFAULT_STRATEGY) != Z_OK:
         return CODEC_NO_MEMORY
     room = deflateBound(&stream, n)
@@ -266,7 +267,7 @@ cdef int gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_
     cdef size_t before = out.size()
     cdef size_t made = 0
     cdef int fault = CODEC_ROTTEN
-    if n > PIECE_MOST:
+    if n > PIECE_MAX:
         return CODEC_OVER_LIMIT
     memset(&stream, 0, sizeof(stream))
     if inflateInit2(&stream, GZIP_WINDOW) != Z_OK:
@@ -305,7 +306,7 @@ cdef int gzip_member(z_stream* stream, size_t before, size_t* made, size_t limit
             if not bytes_resize(out, before + room):
                 return CODEC_NO_MEMORY
         piece = room - made[0]
-        piece = piece if piece < PIECE_MOST else PIECE_MOST
+        piece = piece if piece < PIECE_MAX else PIECE_MAX
         stream.next_out = out.data() + before + made[0]
         stream.avail_out = <unsigned int>piece
         fed = stream.avail_in
@@ -372,7 +373,7 @@ cdef int xerial_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint
 cdef int snappy_block(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
     cdef size_t before = out.size()
     cdef size_t length = 0
-    if snappy_uncompressed_length(<const char*>p, n, &length) != SNAPPY_OK or length > SNAPPY_RATIO_MOST * n:
+    if snappy_uncompressed_length(<const char*>p, n, &length) != SNAPPY_OK or length > SNAPPY_RATIO_MAX * n:
         return CODEC_ROTTEN
     if length > limit:
         return CODEC_OVER_LIMIT
@@ -390,7 +391,7 @@ cdef int lz4_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& ou
     memset(&preferences, 0, sizeof(preferences))
     preferences.frameInfo.blockSizeID = LZ4F_max64KB
     preferences.frameInfo.blockMode = LZ4F_blockIndependent
-    preferences.compressionLevel = 0 if level < 0 else LZ4_LEVEL_MOST if level > LZ4_LEVEL_MOST else level
+    preferences.compressionLevel = 0 if level < 0 else LZ4_LEVEL_MAX if level > LZ4_LEVEL_MAX else level
     room = LZ4F_compressFrameBound(n, &preferences)
     if not bytes_resize(out, before + room):
         return CODEC_NO_MEMORY
@@ -486,7 +487,7 @@ cdef bint zstd_is_common(const uint8_t* p, size_t n) noexcept nogil:
     # The magic is the frame's, not that of one to be skipped, and behind its end is nothing.
     if n < 6 or memcmp(p, ZSTD_MAGIC, ZSTD_MAGIC_SIZE) != 0 or ZSTD_findFrameCompressedSize(p, n) != n:
         return False
-    return p[4] & ZSTD_SINGLE_SEGMENT != 0 or (p[5] >> 3) + ZSTD_WINDOW_LOG_LEAST <= ZSTD_WINDOW_LOG_MOST
+    return p[4] & ZSTD_SINGLE_SEGMENT != 0 or (p[5] >> 3) + ZSTD_WINDOW_LOG_MIN <= ZSTD_WINDOW_LOG_MAX
 
 
 cdef int zstd_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:

@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_COUNT, BATCH_BAD_MAGIC, BATCH_BAD_RECORDS, BATCH_CONTROL, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT,
-    CODEC_MASK, LOG_APPEND_TIME_BIT, MAGIC_2, RECORD_SIZE_LEAST, HeaderView, batch_is_control, batch_payload,
+    CODEC_MASK, LOG_APPEND_TIME_BIT, MAGIC_2, RECORD_SIZE_MIN, HeaderView, batch_is_control, batch_payload,
     record_create_time, record_header, record_offset, record_read,
 )
 from penstock.pyx.record.builder cimport BatchBuilder, batch_finish
@@ -96,7 +96,7 @@ cdef class Store:
         self.left_bytes -= n
         end = p + n
         # The count is believed only as far as the bytes that are there could hold it.
-        if header.record_count < 0 or <size_t>header.record_count > n // RECORD_SIZE_LEAST:
+        if header.record_count < 0 or <size_t>header.record_count > n // RECORD_SIZE_MIN:
             return BATCH_BAD_COUNT
         if not (room(self.offsets, header.record_count) and room(self.timestamps, header.record_count)):
             return BATCH_NO_MEMORY

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_RECORDS, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, BATCH_TOO_LARGE,
-    CODEC_MASK, CORRUPT_MESSAGE, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MOST, MESSAGE_TOO_LARGE,
+    CODEC_MASK, CORRUPT_MESSAGE, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MAX, MESSAGE_TOO_LARGE,
     UNSUPPORTED_COMPRESSION_TYPE, BatchHeader, RecordView, batch_is_control, batch_parse, batch_payload,
     record_create_time, record_offset, record_read,
 )
@@ -83,7 +83,7 @@ cdef int convert_batch(Conversion* conversion, const uint8_t* p, const BatchHead
     cdef int32_t _i
     cdef int fault
     begin(conversion, header, &run)
-    if run.codec > MESSAGE_CODEC_MOST:
+    if run.codec > MESSAGE_CODEC_MAX:
         return BATCH_BAD_CODEC
     fault = batch_payload(p, header, CONVERT_INFLATED_MAX_BYTES, conversion.scratch, &p, &n)
     if fault != BATCH_OK:

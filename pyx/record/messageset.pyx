@@ -6,17 +6,17 @@ from libc.string cimport memcpy
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_COUNT, BATCH_BAD_CRC, BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS,
     BATCH_BAD_TIMESTAMP, BATCH_NO_MEMORY, BATCH_OK, BATCH_TOO_LARGE, CODEC_MASK, LENGTH_AT, LOG_APPEND_TIME_BIT,
-    LOG_OVERHEAD, MAGIC_2, MAGIC_AT, MESSAGE_ATTRIBUTES_AT, MESSAGE_CODEC_MOST, MESSAGE_CRC_AT, MESSAGE_TIMESTAMP_AT,
+    LOG_OVERHEAD, MAGIC_2, MAGIC_AT, MESSAGE_ATTRIBUTES_AT, MESSAGE_CODEC_MAX, MESSAGE_CRC_AT, MESSAGE_TIMESTAMP_AT,
     batch_parse, payload_fault,
 )
 from penstock.pyx.record.codec cimport (
-    CODEC_LZ4, bytes_grow, bytes_resize, codec_compress, codec_decompress_judged, lz4_seal_header,
+    CODEC_LZ4, bytes_grow, bytes_resize, codec_compress, codec_decompress_validated, lz4_seal_header,
 )
 from penstock.pyx.record.crc cimport crc32_zlib
 from penstock.pyx.record.endian cimport get_i32, get_u32, put_i32, put_i64, put_u32
 
 cdef enum:
-    MESSAGE_SIZE_MOST = 34                      # of a message whose key and value have no bytes
+    MESSAGE_SIZE_MAX = 34                      # of a message whose key and value have no bytes
 
 
 cdef const uint8_t* sized_field(const uint8_t* p, const uint8_t* end, const uint8_t** out,
@@ -69,7 +69,7 @@ cdef int inflate(const BatchHeader* header, const MessageView* outer, size_t lim
     cdef size_t n = <size_t>outer.value_length
     cdef int codec = header.attributes & CODEC_MASK
     scratch.clear()
-    if codec == 0 or codec > MESSAGE_CODEC_MOST:
+    if codec == 0 or codec > MESSAGE_CODEC_MAX:
         return BATCH_BAD_CODEC
     if outer.value_length < 0:
         return BATCH_BAD_PAYLOAD
@@ -81,7 +81,7 @@ cdef int inflate(const BatchHeader* header, const MessageView* outer, size_t lim
         if not lz4_seal_header(copy.data(), n, False):
             return BATCH_BAD_PAYLOAD
         value = copy.data()
-    return payload_fault(codec_decompress_judged(codec, value, n, limit_bytes, scratch, common))
+    return payload_fault(codec_decompress_validated(codec, value, n, limit_bytes, scratch, common))
 
 
 cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_bytes, bint check_crc,
@@ -173,13 +173,13 @@ cdef int wrapper_write(int8_t magic, int codec, int level, int8_t attribute_bits
     cdef size_t value_at = before + before_key(magic) + 8
     cdef size_t length
     cdef int fault
-    if codec < 1 or codec > MESSAGE_CODEC_MOST:
+    if codec < 1 or codec > MESSAGE_CODEC_MAX:
         return BATCH_BAD_CODEC
     if not bytes_grow(out, value_at):
         return BATCH_NO_MEMORY
     fault = codec_compress(codec, level, p, n, out)
     length = out.size() - value_at
-    if fault or length > <size_t>(INT32_MAX - MESSAGE_SIZE_MOST):
+    if fault or length > <size_t>(INT32_MAX - MESSAGE_SIZE_MAX):
         bytes_resize(out, before)
         return BATCH_NO_MEMORY if fault else BATCH_TOO_LARGE
     if codec == CODEC_LZ4 and magic == 0:

@@ -38,7 +38,8 @@ cdef struct ProduceTally:
 cdef struct ProduceGroup
 cdef ProduceGroup* produce_group_new() noexcept nogil            # for a network thread, which keeps it
 
-# One more request, whose reader stands at the body: its partitions are found and what the request alone says is judged.
+# One more request, whose reader stands at the body: its partitions are found, and what the request alone says
+# is validated.
 # PRODUCE_TAKEN, or PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_NO_MEMORY: the group is as before then.
 # `verdicts`: what the transaction coordinator says to each partition, in the order of the request: 0, or the error that
 # it is answered with. NULL on the network threads: nobody was asked.

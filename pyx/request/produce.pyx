@@ -9,7 +9,7 @@ from penstock.pyx.log.append cimport ORIGIN_ADDED, ORIGIN_CLIENT, ORIGIN_VERIFIE
 from penstock.pyx.log.partition cimport (
     LogSet, Partition, logset_flushes, partition_flushes, partition_known_id, partition_release, partition_topic,
 )
-from penstock.pyx.log.validator cimport INGEST_INFLATED_MAX_BYTES, INGEST_INFLATED_PER_BYTE, Refusal
+from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal
 from penstock.pyx.posix cimport calloc, free, realloc
 from penstock.pyx.record.batch cimport (
     ATTRIBUTES_AT, CODEC_MASK, CONTROL_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD, MAGIC_2, MAGIC_AT,
@@ -122,7 +122,7 @@ cdef int64_t count_batches(const uint8_t* p, int64_t n) noexcept nogil:
     return count
 
 
-cdef int16_t judge_by_version(const uint8_t* p, size_t n, int16_t version) noexcept nogil:
+cdef int16_t _validate_for_version(const uint8_t* p, size_t n, int16_t version) noexcept nogil:
     """What the request's version alone says against the records."""
     cdef int64_t size = <int64_t>LOG_OVERHEAD + get_i32(p + LENGTH_AT) if n >= LOG_OVERHEAD else LOG_OVERHEAD
     if version >= PRODUCE_TRANSACTIONS_FROM and size > <int64_t>n:
@@ -147,7 +147,7 @@ cdef bint is_transactional(const uint8_t* p, int32_t n) noexcept nogil:
     )
 
 
-cdef int16_t judge(Partition* partition, const uint8_t* p, int32_t n, const Terms* terms) noexcept nogil:
+cdef int16_t _validate(Partition* partition, const uint8_t* p, int32_t n, const Terms* terms) noexcept nogil:
     """What can be said without the log."""
     cdef size_t name_bytes
     cdef int16_t error
@@ -157,7 +157,7 @@ cdef int16_t judge(Partition* partition, const uint8_t* p, int32_t n, const Term
     if n == 0:
         # An empty message set of the oldest clients appends nothing, and that is fine.
         return INVALID_RECORD if terms.version >= PRODUCE_TRANSACTIONS_FROM or p == NULL else 0
-    error = judge_by_version(p, <size_t>n, terms.version)
+    error = _validate_for_version(p, <size_t>n, terms.version)
     if error == 0 and not terms.transactional and is_transactional(p, n):
         return TRANSACTIONAL_ID_AUTHORIZATION_FAILED      # nobody could be asked about its transaction
     return error
@@ -230,7 +230,7 @@ cdef ProduceResult produce_take(
     asked.correlation_id = head.correlation_id
     asked.first = g.n
     # A request of batches that are nearly nothing compressed would keep its network thread busy for minutes.
-    asked.may_inflate = INGEST_INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INGEST_INFLATED_PER_BYTE
+    asked.may_inflate = INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INFLATED_PER_BYTE
     terms.version = head.api_version
     terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
     read_terms(r, terms)
@@ -260,7 +260,7 @@ cdef ProduceResult produce_take(
             if part.append.done.error == 0:
                 part.append.done.error = find_partition(logs, terms, &topic, index, &part.partition)
             if part.partition != NULL:
-                part.append.done.error = judge(part.partition, records.p, records.n, terms)
+                part.append.done.error = _validate(part.partition, records.p, records.n, terms)
                 if part.append.done.error != 0 or part.append.n == 0:
                     partition_release(part.partition)
                     part.partition = NULL

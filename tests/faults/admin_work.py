@@ -32,7 +32,7 @@ STEADY = ("steady-0", "steady-1")
 """Topics that aren't deleted, for clients that name topics by their names alone."""
 CHANGING = ("turn-0", "turn-1", "turn-2", "turn-3", "turn-4")
 NAMES = (*STEADY, *CHANGING)
-PARTITIONS_MOST = 4
+PARTITIONS_MAX = 4
 
 _ANY: dict[str, tuple[str | None, ...]] = {
     "segment.bytes": ("5000", "20000", "1048576", None),
@@ -198,7 +198,7 @@ class Lifecycle(Worker):
 
     async def grow(self, topic: Topic, count: int) -> None:
         """Ask for more partitions."""
-        if count > PARTITIONS_MOST:
+        if count > PARTITIONS_MAX:
             return
         kind = m.CreatePartitionsRequest
         asked = kind.CreatePartitionsTopic(name=topic.name, count=count, assignments=None)

@@ -44,7 +44,7 @@ OK, FAIL, INFO = Outcome.OK, Outcome.FAIL, Outcome.INFO
 FOREVER = float("inf")
 Config = Mapping[str, str]
 GroupKey = tuple[str, str, int]  # group, topic's name, partition
-TOLD_MOST = 400
+TOLD_MAX = 400
 """How many lines about one topic are kept."""
 
 
@@ -240,8 +240,8 @@ class World:
     def tell(self, topic: Topic, text: str) -> None:
         """Write down what was done to a topic, for whoever has to find out what went wrong."""
         topic.told.append(f"{time.monotonic() - self._began_s:9.3f} {text}")
-        if len(topic.told) > TOLD_MOST:
-            del topic.told[20 : 20 + TOLD_MOST // 2]
+        if len(topic.told) > TOLD_MAX:
+            del topic.told[20 : 20 + TOLD_MAX // 2]
 
     def live(self, name: str) -> Topic | None:
         """A topic that is there and has no anomaly."""

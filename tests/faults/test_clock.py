@@ -162,7 +162,7 @@ def test_a_clock_that_stays_ahead_is_believed(make_broker: Make, clock: Clock) -
 
 
 def delete_by_size(broker: BrokerProcess) -> None:
-    """Retention by size deletes something, twice: whole rounds of housekeeping come by."""
+    """Retention by size deletes something, twice: whole rounds of upkeep come by."""
     topic = topic_name("by-size")
     wanted = CreateTopicsRequest.CreatableTopic(
         name=topic,

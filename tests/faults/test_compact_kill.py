@@ -17,13 +17,13 @@ from logs import LOGS, NOW_MS, RESTED_MS
 from penstock import failpoints
 from penstock.failpoints import declared
 from penstock.pyx.compaction import cleaner
-from penstock.pyx.compaction.cleaner import Compactor
+from penstock.pyx.compaction.cleaner import Cleaner
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.record.rawbatch import marker
 
 TOPIC = "killed"
 # Three segments become one: five names to .swap, a sync, ten old files, five names, an empty .txnindex, a sync.
-STEPS_MOST = 5 + 1 + 10 + 5 + 1 + 1
+STEPS_MAX = 5 + 1 + 10 + 5 + 1 + 1
 
 
 def life(root: Path, aborts: bool) -> None:
@@ -88,8 +88,8 @@ def check(log: CompactedLog, aborts: bool) -> list[Kept]:
 def test_every_step_can_be_the_last(tmp_path: Path, kind: str) -> None:
     aborts = kind == "aborts"
     specs = [f"{name}=kill@1" for name in declared("compact.") if name != cleaner.SWAPPING]
-    specs += [f"{cleaner.SWAPPING}=kill@{step}" for step in range(1, STEPS_MOST + 1)]
-    assert len(specs) == len(declared("compact.")) - 1 + STEPS_MOST
+    specs += [f"{cleaner.SWAPPING}=kill@{step}" for step in range(1, STEPS_MAX + 1)]
+    assert len(specs) == len(declared("compact.")) - 1 + STEPS_MAX
     outcomes = []
     for number, spec in enumerate(specs):
         root = tmp_path / str(number)
@@ -106,7 +106,7 @@ def test_every_step_can_be_the_last(tmp_path: Path, kind: str) -> None:
         LOGS.delete(TOPIC, 0)
     ended = [spec for spec, outcome in zip(specs, outcomes, strict=True) if outcome == 0]
     # With aborts the .txnindex isn't empty: one step less.
-    assert ended == ([f"{cleaner.SWAPPING}=kill@{STEPS_MOST}"] if aborts else [])
+    assert ended == ([f"{cleaner.SWAPPING}=kill@{STEPS_MAX}"] if aborts else [])
 
 
 def test_a_failed_step_leaves_the_old_segments_or_takes_the_partition_offline(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_disk_that_fails_between_names_takes_the_partition_offline(tmp_path: P
     (log.folder / f"{0:020d}.timeindex").unlink()
     (log.folder / f"{0:020d}.timeindex").mkdir()
     with pytest.raises(OSError):
-        Compactor(Pace(), 1 << 20).compact(LOGS, log.topic, 0, -1, NOW_MS, 0, 0)
+        Cleaner(Pace(), 1 << 20).compact(LOGS, log.topic, 0, -1, NOW_MS, 0, 0)
     assert LOGS.is_offline(log.topic, 0)
     (log.folder / f"{0:020d}.timeindex").rmdir()
     killed = log.snapshot(tmp_path / "b")

@@ -27,7 +27,7 @@ log.mark(marker(False, 2, 0, 0, NOW_MS))
 for _ in range(6):
     log.append(batch(1))
 for i in range(3):                      # what is open is closed when nobody has touched it for a round
-    log.housekeep(NOW_MS + 2000 + i)
+    log.upkeep(NOW_MS + 2000 + i)
 asks = {
     "read": lambda: len(LOGS.read(log.topic, 0, 0, 100)) > 0,
     "time": lambda: LOGS.offset_for_timestamp(log.topic, 0, NOW_MS),
@@ -48,7 +48,7 @@ def delete():
         LOGS.delete(log.topic, 0)
     else:
         LOGS.reconfigure(log.topic, 0, {"retention_bytes": 0})
-        log.housekeep(NOW_MS + 4000)
+        log.upkeep(NOW_MS + 4000)
 
 
 control.write_text(f"open hang /00000000000000000000{suffix}\\n")

@@ -233,7 +233,7 @@ def test_a_full_disk_refuses_and_recovers_by_itself(disks: Disks, number: int) -
     assert disks.values(full) == [b"before", b"after"]
 
 
-def test_a_disk_that_hangs_holds_up_no_other_folders_housekeeping(tmp_path: Path, shim: Path) -> None:
+def test_a_disk_that_hangs_holds_up_no_other_folders_upkeep(tmp_path: Path, shim: Path) -> None:
     settings = {"log_retention_check_interval_ms": 100, "log_initial_task_delay_ms": 0, "log_segment_bytes": 1000}
     disks = Disks(tmp_path, shim, **settings, penstock_ballast_bytes=0)
     try:

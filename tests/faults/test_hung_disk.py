@@ -15,7 +15,7 @@ SCRIPT = """
 import os, sys, threading
 from pathlib import Path
 from logs import LOGS, Log, batch
-from penstock.pyx.compaction.cleaner import Compactor
+from penstock.pyx.compaction.cleaner import Cleaner
 from penstock.pyx.compaction.pace import Pace
 
 control = Path(os.environ["FAULT_CTL"])
@@ -31,7 +31,7 @@ ask = {
     "max_timestamp": lambda: LOGS.max_timestamp(log.topic, 0),
     "offset_for_epoch": lambda: LOGS.offset_for_epoch(log.topic, 0, 0),
     "reconfigure": lambda: LOGS.reconfigure(log.topic, 0, {"segment_bytes": 1000}),
-    "compact": lambda: Compactor(Pace(), 1 << 20).compact(LOGS, log.topic, 0, 0, 1, 0, 1000),
+    "compact": lambda: Cleaner(Pace(), 1 << 20).compact(LOGS, log.topic, 0, 0, 1, 0, 1000),
     "append": lambda: LOGS.append(log.topic, 0, batch(), 0),
 }[sys.argv[2]]
 control.write_text("write hang .log\\n")

@@ -24,9 +24,9 @@ import atheris
 import crafted
 
 from penstock.errors import KafkaError
-from penstock.pyx.compaction.cleaner import Compactor, RottenLogError
+from penstock.pyx.compaction.cleaner import Cleaner, RottenLogError
 from penstock.pyx.compaction.pace import Pace
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import DamagedLogError
 from penstock.pyx.net.border import DataPlane
 from penstock.pyx.record import codec, columns, convert, crc, rawbatch
@@ -157,9 +157,9 @@ def work() -> Path:
 
 
 @cache
-def a_log(name: str, **config: int) -> Logs:
+def a_log(name: str, **config: int) -> LogManager:
     """Logs with one partition."""
-    logs = Logs()
+    logs = LogManager()
     logs.lead(name, TOPIC_ID, 0, 0, str(work()), {"max_message_bytes": LIMIT_BYTES, **config})
     return logs
 
@@ -226,7 +226,7 @@ def recovery(data: bytes) -> None:
         (folder / f"{0:020d}{suffix}").write_bytes(data[2 : 2 + length])
         data = data[2 + length :]
     (folder / "leader-epoch-checkpoint").write_bytes(data)
-    logs = Logs()
+    logs = LogManager()
     try:
         logs.lead("damaged", TOPIC_ID, 0, 0, str(work()), {})
     except (OSError, DamagedLogError):
@@ -270,7 +270,7 @@ def compaction(data: bytes) -> None:
     folder.mkdir()
     (folder / f"{0:020d}.log").write_bytes(segment)
     (folder / f"{max(end, 1):020d}.log").write_bytes(b"")
-    logs = Logs()
+    logs = LogManager()
     try:
         logs.lead("compacted", TOPIC_ID, 0, 0, str(work()), {}, True)
     except (OSError, DamagedLogError):
@@ -278,12 +278,12 @@ def compaction(data: bytes) -> None:
     before = _records_of(logs)
     with contextlib.suppress(RottenLogError):
         for now_ms in (10_000, 20_000):
-            Compactor(PACE, 1 << 10, 0.9, LIMIT_BYTES).compact(logs, "compacted", 0, -1, now_ms, 0, 5000)
+            Cleaner(PACE, 1 << 10, 0.9, LIMIT_BYTES).compact(logs, "compacted", 0, -1, now_ms, 0, 5000)
             assert not _records_of(logs) - before
     logs.delete("compacted", 0)
 
 
-def _records_of(logs: Logs) -> set[tuple[int, int, bytes | None, bytes | None]]:
+def _records_of(logs: LogManager) -> set[tuple[int, int, bytes | None, bytes | None]]:
     """Every record of the log that can be opened."""
     found = set()
     where = logs.offsets("compacted", 0)

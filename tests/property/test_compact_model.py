@@ -25,7 +25,7 @@ STEPS = st.lists(
         st.tuples(st.just("compact"), st.sampled_from([24 * 3, 24 * 8, 1 << 16]), st.sampled_from([0, 400, 1100])),
         st.tuples(st.just("compact"), st.just(1 << 16), st.just(1100)),
         st.tuples(st.just("delete records"), st.integers(0, 30)),
-        st.sampled_from([("roll",), ("roll",), ("roll",), ("kill",), ("stop",), ("housekeep",)]),
+        st.sampled_from([("roll",), ("roll",), ("roll",), ("kill",), ("stop",), ("upkeep",)]),
     ),
     min_size=5,
     max_size=50,
@@ -144,7 +144,7 @@ def test_the_newest_value_of_each_key_is_never_lost(steps: list[tuple[object, ..
         "roll": life.log.roll,
         "kill": life.kill,
         "stop": life.log.restart,
-        "housekeep": life.log.housekeep,
+        "upkeep": life.log.upkeep,
     }
     try:
         for name, *arguments in steps:

@@ -23,7 +23,7 @@ STEPS = st.lists(
         st.tuples(st.just("skip"), PRODUCERS, st.integers(1, 3)),
         st.tuples(st.just("end"), PRODUCERS, st.booleans(), st.booleans()),
         st.tuples(st.just("delete records"), st.integers(0, 40)),
-        st.sampled_from([("housekeep",), ("flush",), ("stop",), ("kill",), ("kill",), ("torn kill",)]),
+        st.sampled_from([("upkeep",), ("flush",), ("stop",), ("kill",), ("kill",), ("torn kill",)]),
     ),
     min_size=5,
     max_size=60,
@@ -134,10 +134,10 @@ class Life:
                 if offset <= model.log_end:
                     model.log_start = max(model.log_start, offset)
                     assert delete_records(log.topic, offset) == model.log_start
-            case ("housekeep",):
-                log.housekeep()
+            case ("upkeep",):
+                log.upkeep()
             case ("flush",):
-                log.housekeep()
+                log.upkeep()
                 LOGS.write_checkpoints()
             case ("stop",):
                 assert log.restart().cut_bytes == 0

@@ -27,8 +27,8 @@ from penstock.broker.upkeep import disks as disks_module
 from penstock.broker.upkeep import periodic
 from penstock.broker.upkeep.disks import FULL, HAS_ROOM, RESERVED, Disks
 from penstock.broker.upkeep.logcleaner import LogCleaner
-from penstock.broker.upkeep.pending import Aftercare
-from penstock.broker.upkeep.periodic import Housekeeping
+from penstock.broker.upkeep.pending import PendingUpkeep
+from penstock.broker.upkeep.periodic import PeriodicUpkeep
 from penstock.pyx.log.logtable import FolderState
 
 
@@ -63,7 +63,7 @@ def test_a_timer_that_fails_lets_the_others_come() -> None:
     assert came == ["first", "second"]
 
 
-def kept_by(housekeep: Callable[[str, int, int, bool], Any], configs: dict[str, str] | None = None, **given: int) -> Any:
+def kept_by(upkeep: Callable[[str, int, int, bool], Any], configs: dict[str, str] | None = None, **given: int) -> Any:
     """The context of a broker with one partition; intervals are a minute unless given (`_` for `.`)."""
     intervals = dict.fromkeys(
         (
@@ -81,7 +81,7 @@ def kept_by(housekeep: Callable[[str, int, int, bool], Any], configs: dict[str, 
         dirs=SimpleNamespace(online=[log_dir], of=lambda key: log_dir),
         topics=SimpleNamespace(changed=asyncio.Event(), all=lambda: [topic]),
         config=intervals | {name.replace("_", "."): value for name, value in given.items()},
-        partitions=SimpleNamespace(housekeep=housekeep),
+        partitions=SimpleNamespace(upkeep=upkeep),
         now_ms=lambda: 0,
         age_now_ms=lambda: 0,
         monotonic_ms=lambda: int(time.monotonic() * 1000),
@@ -93,7 +93,7 @@ def test_what_is_old_goes_at_its_own_time_however_often_logs_are_flushed() -> No
     retained: list[int] = []
     enough = threading.Event()
 
-    def housekeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
+    def upkeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
         nonlocal clock_ms
         if retain:
             retained.append(clock_ms)
@@ -104,14 +104,14 @@ def test_what_is_old_goes_at_its_own_time_however_often_logs_are_flushed() -> No
 
     async def run() -> None:
         given = {"log_retention_check_interval_ms": 350, "log_initial_task_delay_ms": 700}
-        context = kept_by(housekeep, {"flush.ms": "100"}, **given)
+        context = kept_by(upkeep, {"flush.ms": "100"}, **given)
         context.monotonic_ms = lambda: clock_ms
-        housekeeping = Housekeeping(context)
-        housekeeping.start()
+        in_rounds = PeriodicUpkeep(context)
+        in_rounds.start()
         try:
             assert await asyncio.to_thread(enough.wait, 30)
         finally:
-            await housekeeping.stop()
+            await in_rounds.stop()
 
     asyncio.run(run())
     assert retained[:5] == [400, 800, 1200, 1600, 2000]
@@ -124,7 +124,7 @@ def test_housekeeping_goes_on_after_a_round_that_failed(
     rounds = threading.Event()
     seen: list[int] = []
 
-    def housekeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
+    def upkeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
         seen.append(index)
         if len(seen) == 1:
             raise RuntimeError("not expected")
@@ -132,56 +132,56 @@ def test_housekeeping_goes_on_after_a_round_that_failed(
         return SimpleNamespace(segments_deleted=0)
 
     async def run() -> None:
-        housekeeping = Housekeeping(kept_by(housekeep))
-        housekeeping.start()
+        in_rounds = PeriodicUpkeep(kept_by(upkeep))
+        in_rounds.start()
         try:
             assert await asyncio.to_thread(rounds.wait, 20)
         finally:
-            await housekeeping.stop()
+            await in_rounds.stop()
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(run())
-    assert "a round of housekeeping has failed" in caplog.text
+    assert "a round of upkeep has failed" in caplog.text
 
 
 def test_a_round_that_takes_very_long_is_said_once_with_its_folder(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(periodic, "LONGEST_INTERVAL_MS", 100)
-    monkeypatch.setattr(periodic, "LATE_LEAST_MS", 100)
+    monkeypatch.setattr(periodic, "LATE_MIN_MS", 100)
     hangs, said, went_on = threading.Event(), threading.Event(), threading.Event()
     rounds = {"a": 0, "b": 0}
 
-    def housekeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
+    def upkeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
         folder = "ab"[index]
         rounds[folder] += 1
         if folder == "a" and rounds["a"] == 1:
             assert hangs.wait(30)
         if "does its disk hang?" in caplog.text and folder == "b" and rounds["b"] > 5:
             said.set()
-        if "housekeeping goes on" in caplog.text:
+        if "upkeep goes on" in caplog.text:
             went_on.set()
         return SimpleNamespace(segments_deleted=0)
 
     async def run() -> None:
-        context = kept_by(housekeep)
+        context = kept_by(upkeep)
         dirs = [SimpleNamespace(path=path) for path in "ab"]
         context.dirs = SimpleNamespace(online=dirs, of=lambda key: dirs[key[1]])
         partitions = [SimpleNamespace(index=index) for index in range(2)]
         context.topics.all = lambda: [SimpleNamespace(name="t", configs={}, partitions=partitions)]
-        housekeeping = Housekeeping(context)
-        housekeeping.start()
+        in_rounds = PeriodicUpkeep(context)
+        in_rounds.start()
         try:
             assert await asyncio.to_thread(said.wait, 30)
             hangs.set()
             assert await asyncio.to_thread(went_on.wait, 30)
         finally:
             hangs.set()
-            await housekeeping.stop()
+            await in_rounds.stop()
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
-    assert caplog.text.count("does its disk hang?") == 1 and "log_dir=a: a round of housekeeping" in caplog.text
+    assert caplog.text.count("does its disk hang?") == 1 and "log_dir=a: a round of upkeep" in caplog.text
 
 
 def test_a_disk_that_was_full_before_a_kill_is_the_brokers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,8 +226,8 @@ def test_a_full_disk_is_looked_at_while_others_have_news(tmp_path: Path, monkeyp
         logs: Any = SimpleNamespace(
             news_fd=news_fd, folder_states=lambda: {path: FolderState(0, FULL, False, False)}, set_room=set_room
         )
-        aftercare: Any = SimpleNamespace(look=lambda: None)
-        disks = Disks(dirs, logs, SimpleNamespace(folder_failed=None), aftercare, lambda: None)  # type: ignore[arg-type]
+        pending: Any = SimpleNamespace(look=lambda: None)
+        disks = Disks(dirs, logs, SimpleNamespace(folder_failed=None), pending, lambda: None)  # type: ignore[arg-type]
         await disks.start()
         for _ in range(200):
             os.eventfd_write(news_fd, 1)
@@ -262,19 +262,19 @@ def test_a_segment_that_is_rolled_while_checkpoints_are_written_is_flushed_too()
                 asyncio.run_coroutine_threadsafe(look(), loop).result()
 
         async def look() -> None:
-            aftercare.look()
+            pending.look()
 
         logs: Any = SimpleNamespace(
             folder_states=lambda: {"a": FolderState(0, HAS_ROOM, rolled[0], False)},
             flush_rolled=flush_rolled,
             write_checkpoints=write_checkpoints,
         )
-        aftercare = Aftercare(logs)
-        aftercare.look()
+        pending = PendingUpkeep(logs)
+        pending.look()
         try:
             await asyncio.wait_for(flushed_again.wait(), 20)
         finally:
-            await aftercare.stop()
+            await pending.stop()
 
     asyncio.run(run())
 

@@ -23,7 +23,7 @@ from penstock.pyx.log.checkpoint import (
     parse_offsets,
     read_checkpoint,
 )  # fmt: skip
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import DamagedLogError
 from penstock.pyx.record.crc import crc32c
 
@@ -32,14 +32,14 @@ KEY = ("t", 0)
 SMALL = {"segment_bytes": 300, "retention_ms": -1}
 
 
-def lead(folder: Path, topic_id: bytes = TOPIC_ID, *, clean: bool = False, logs: Logs | None = None) -> Logs:
+def lead(folder: Path, topic_id: bytes = TOPIC_ID, *, clean: bool = False, logs: LogManager | None = None) -> LogManager:
     """The log `t-0` of a folder, opened by a broker that knows nothing but the files."""
-    logs = logs or Logs()
+    logs = logs or LogManager()
     logs.lead("t", topic_id, 0, 0, str(folder), SMALL, clean)
     return logs
 
 
-def filled(folder: Path, count: int = 10, log_start: int = 0) -> Logs:
+def filled(folder: Path, count: int = 10, log_start: int = 0) -> LogManager:
     """A log of so many records, one to a batch, deleted up to `log_start`."""
     logs = lead(folder)
     for _ in range(count):
@@ -49,7 +49,7 @@ def filled(folder: Path, count: int = 10, log_start: int = 0) -> Logs:
     return logs
 
 
-def ends(logs: Logs) -> tuple[int, int]:
+def ends(logs: LogManager) -> tuple[int, int]:
     offsets = logs.offsets("t", 0)
     return offsets.log_start, offsets.log_end
 
@@ -145,7 +145,7 @@ def test_a_log_start_that_somebody_has_changed_is_said_and_not_believed(
         f"`{tmp_path / STARTS}` was changed, by Apache Kafka or by damage (t-0 begins at 5, not at 9); "
         "what `penstock-checkpoints` says holds"
     ]
-    assert logs.housekeep("t", 0, NOW_MS).segments_deleted > 0
+    assert logs.upkeep("t", 0, NOW_MS).segments_deleted > 0
     assert int(logs.read("t", 0, 5, 1 << 20)[7]) == 5, "the record at 5 is still there"
     logs.write_checkpoints()
     assert read_checkpoint(tmp_path / STARTS) == {KEY: 5}
@@ -179,7 +179,7 @@ def test_what_kafkas_file_says_of_logs_that_are_not_open_yet_is_kept(tmp_path: P
     filled(tmp_path).write_checkpoints()
     (tmp_path / OURS).unlink()
     (tmp_path / STARTS).write_bytes(format_checkpoint({KEY: 5}))
-    logs = Logs()
+    logs = LogManager()
     logs.lead("other", TOPIC_ID, 0, 0, str(tmp_path), {})
     logs.write_checkpoints()
     assert read_checkpoint(tmp_path / STARTS) == {KEY: 5}
@@ -192,7 +192,7 @@ def test_a_name_of_a_kafka_folder_is_free_once_no_file_has_it(tmp_path: Path, ag
     filled(tmp_path).write_checkpoints()
     (tmp_path / OURS).unlink()
     (tmp_path / STARTS).write_bytes(format_checkpoint({KEY: 5}))
-    logs = Logs()
+    logs = LogManager()
     logs.free_names(str(tmp_path))
     if again:
         shutil.rmtree(tmp_path / "t-0")

@@ -11,7 +11,7 @@ from compacted import RETENTION_MS, CompactedLog, Kept, keyed
 from logs import LOGS, NOW_MS, delete_records, index_entries
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.compaction.cleaner import Compactor, RottenLogError
+from penstock.pyx.compaction.cleaner import Cleaner, RottenLogError
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.record.rawbatch import marker, split
 
@@ -418,7 +418,7 @@ def test_readers_of_old_segments_go_on(log: CompactedLog) -> None:
             log.put(*((b"k%d" % i, b"%d" % turn) for i in range(100)), codec=turn % 5)
             log.roll()
             log.compact()
-            log.housekeep()
+            log.upkeep()
     finally:
         stop.set()
         thread.join()
@@ -454,7 +454,7 @@ def test_a_batch_that_inflates_too_far_is_refused(log: CompactedLog) -> None:
     log.put((b"a", b"x" * 100_000), codec=4)
     log.roll()
     with pytest.raises(RottenLogError, match="limit"):
-        Compactor(Pace(), 1 << 20, inflated_max_bytes=50_000).compact(LOGS, log.topic, 0, -1, NOW_MS, 0, 0)
+        Cleaner(Pace(), 1 << 20, inflated_max_bytes=50_000).compact(LOGS, log.topic, 0, -1, NOW_MS, 0, 0)
 
 
 def test_passes_end_with_their_pace_and_with_the_partition(log: CompactedLog) -> None:
@@ -495,7 +495,7 @@ def test_a_log_that_retention_changes_meanwhile_is_left_alone(tmp_path: Path) ->
         while not stop.is_set() and start < 6:
             start += 2
             delete_records(log.topic, start)
-            log.housekeep()
+            log.upkeep()
 
     thread = threading.Thread(target=trim)
     thread.start()
@@ -515,7 +515,7 @@ def test_a_log_that_retention_changes_meanwhile_is_left_alone(tmp_path: Path) ->
 
 def test_unknown_partitions_are_refused() -> None:
     with pytest.raises(KafkaError) as refused:
-        Compactor(Pace(), 1 << 20).compact(LOGS, "nothing", 0, -1, NOW_MS, 0, 0)
+        Cleaner(Pace(), 1 << 20).compact(LOGS, "nothing", 0, -1, NOW_MS, 0, 0)
     assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -527,7 +527,7 @@ def test_both_policies_together(tmp_path: Path) -> None:
     log.compact()
     assert [record.offset for record in log.kept()] == [1, 3, 5]
     LOGS.reconfigure(log.topic, 0, {"retention_ms": 5000})
-    log.housekeep(NOW_MS + 8500)
+    log.upkeep(NOW_MS + 8500)
     LOGS.reconfigure(log.topic, 0, {"retention_ms": -1})
     assert [record.offset for record in log.kept()] == [5]
     start = log.offsets().log_start

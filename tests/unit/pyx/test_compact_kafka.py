@@ -16,7 +16,7 @@ from kafka_jars import ApacheKafka
 from logs import LOGS
 from messagesets import GZIP, Message, pack_set, wrap
 
-from penstock.pyx.compaction.cleaner import Compactor
+from penstock.pyx.compaction.cleaner import Cleaner
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.checkpoint import read_checkpoint
 from penstock.pyx.record.rawbatch import RawBatch, marker, records, split
@@ -60,7 +60,7 @@ def write(now_ms: int) -> int:
         )
         if turn % 2:
             LOGS.reconfigure(TOPIC, 0, {"segment_ms": 1})
-            LOGS.housekeep(TOPIC, 0, now_ms + 10_000 * (turn + 1))
+            LOGS.upkeep(TOPIC, 0, now_ms + 10_000 * (turn + 1))
             LOGS.reconfigure(TOPIC, 0, CONFIG)
     put(8, (b"y", b"active"))
     LOGS.append_client(TOPIC, 0, keyed([(b"k3", b"active")], timestamp_ms=now_ms))
@@ -114,7 +114,7 @@ def test_both_cleaners_make_the_same_of_a_log(tmp_path: Path) -> None:
         shutil.copytree(kafka.data, tmp_path / "ours")
 
         LOGS.lead(TOPIC, topic_id, 0, 0, str(tmp_path / "ours"), CONFIG, True)
-        done = Compactor(Pace(), 1 << 20).compact(LOGS, TOPIC, 0, -1, now_ms, 0, 86_400_000)
+        done = Cleaner(Pace(), 1 << 20).compact(LOGS, TOPIC, 0, -1, now_ms, 0, 86_400_000)
         assert done.first_dirty == bounds[-1]
         ours = described(batches())
         our_aborted = LOGS.aborted(TOPIC, 0, 0, end)

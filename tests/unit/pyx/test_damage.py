@@ -1,7 +1,7 @@
 """A log of transactional and idempotent batches whose files a crash or a bad disk has changed: what is recovered is the
 longest prefix of right batches, with the producers, transactions and indexes that belong to it.
 
-Each case opens a copy of the files by a `Logs` of its own, as a new process would.
+Each case opens a copy of the files by a `LogManager` of its own, as a new process would.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from logs import NOW_MS, TOPIC_ID, batch
 
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import DamagedLogError
 from penstock.pyx.record.rawbatch import marker, split
 
@@ -38,7 +38,7 @@ class State(NamedTuple):
     by_time: tuple[int, int] | None
 
 
-def state(logs: Logs) -> State:
+def state(logs: LogManager) -> State:
     offsets = logs.offsets(TOPIC, 0)
     batches: list[bytes] = []
     offset = offsets.log_start
@@ -75,7 +75,7 @@ class Original(NamedTuple):
 def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
     """Three producers: one idempotent, two transactional of which one aborts again and again; several segments."""
     root = tmp_path_factory.mktemp("original")
-    logs = Logs()
+    logs = LogManager()
     logs.lead(TOPIC, TOPIC_ID, 0, 0, str(root), CONFIG)
     after = [state(logs)]
     for i in range(8):
@@ -103,11 +103,11 @@ def damaged(original: Original, tmp_path: Path) -> Callable[[Callable[[Path], No
         root = tmp_path / str(next(_copies))
         shutil.copytree(original.root, root)
         damage(root / f"{TOPIC}-0")
-        logs = Logs()
+        logs = LogManager()
         logs.lead(TOPIC, TOPIC_ID, 0, 0, str(root), CONFIG)
         found = state(logs)
         logs.append_client(TOPIC, 0, batch(1))
-        again = Logs()
+        again = LogManager()
         again.lead(TOPIC, TOPIC_ID, 0, 0, str(root), CONFIG)
         assert state(again).batches[:-1] == found.batches
         shutil.rmtree(root)

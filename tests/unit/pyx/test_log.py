@@ -12,7 +12,7 @@ import pytest
 from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.rawbatch import marker, records, split
 
 
@@ -133,7 +133,7 @@ def test_times_are_found_in_every_segment_and_codec(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_bytes=1500, index_interval_bytes=300)
     for i in range(60):
         log.append(batch(5, timestamp_ms=NOW_MS + i * 10, codec=i % 5))
-    log.housekeep()
+    log.upkeep()
     for restarted in (False, True):
         if restarted:
             log.restart()
@@ -352,7 +352,7 @@ def test_readers_and_appenders_in_parallel_see_whole_batches_in_order(tmp_path: 
     for thread in threads:
         thread.start()
     for _ in range(20):
-        log.housekeep()
+        log.upkeep()
         LOGS.write_checkpoints()
     for thread in threads:
         thread.join()
@@ -373,8 +373,8 @@ def test_idle_partitions_hold_no_files(tmp_path: Path) -> None:
             log.append(batch(1))
     assert open_files() > before + 30
     for log in logs:
-        log.housekeep()
-        log.housekeep()
+        log.upkeep()
+        log.upkeep()
     assert open_files() <= before + 1
     assert [log.append(batch(1)) for log in logs] == [6] * 30
 
@@ -449,7 +449,7 @@ def test_a_failed_flush_takes_the_partition_offline_for_good(tmp_path: Path) -> 
 
 
 def test_a_partition_that_is_not_open_says_so_whatever_is_sent(tmp_path: Path) -> None:
-    logs = Logs()
+    logs = LogManager()
     logs.announce("early", TOPIC_ID, 0)
     for offline, code in ((False, ErrorCode.NOT_LEADER_OR_FOLLOWER), (True, ErrorCode.KAFKA_STORAGE_ERROR)):
         logs.announce("early", TOPIC_ID, 0, offline)
@@ -458,7 +458,7 @@ def test_a_partition_that_is_not_open_says_so_whatever_is_sent(tmp_path: Path) -
             (logs.append, marker(True, 1, 0, 0, NOW_MS)),
             (logs.read, 0, 100),
             (logs.offsets,),
-            (logs.housekeep, NOW_MS),
+            (logs.upkeep, NOW_MS),
             (logs.stop,),
         ):
             refused(code, call, "early", 0, *arguments)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# While a LogSegment is made, Python may run any other thread: here it asks the same log, as a housekeeper would.
+# While a LogSegment is made, Python may run any other thread: here it asks the same log, as upkeep would.
 SCRIPT = """
 import sys
 from pathlib import Path

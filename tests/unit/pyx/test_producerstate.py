@@ -123,12 +123,12 @@ def test_producers_expire_but_not_inside_a_transaction(tmp_path: Path) -> None:
     log = Log(tmp_path, producer_id_expiration_ms=1000)
     log.append(send(0, 0, producer=1))
     log.append(send(0, 0, producer=2, transactional=True))
-    log.housekeep(NOW_MS)
+    log.upkeep(NOW_MS)
     assert [p.producer_id for p in LOGS.producers(log.topic, 0)] == [1, 2]
-    log.housekeep(1 << 50)
+    log.upkeep(1 << 50)
     assert [p.producer_id for p in LOGS.producers(log.topic, 0)] == [2]
     log.mark(marker(True, 2, 0, 0, NOW_MS))
-    log.housekeep(1 << 50)
+    log.upkeep(1 << 50)
     assert LOGS.producers(log.topic, 0) == []
 
 
@@ -180,10 +180,10 @@ def test_a_marker_of_transactions_v2_is_above_its_records(log: Log) -> None:
 def test_old_record_timestamps_dont_expire_a_busy_producer(tmp_path: Path) -> None:
     log = Log(tmp_path, producer_id_expiration_ms=86_400_000)
     log.append(batch(1, producer=(1, 0, 0), timestamp_ms=1))
-    log.housekeep(int(time.time() * 1000))
+    log.upkeep(int(time.time() * 1000))
     assert len(LOGS.producers(log.topic, 0)) == 1
     log.restart()
-    log.housekeep(int(time.time() * 1000))
+    log.upkeep(int(time.time() * 1000))
     assert len(LOGS.producers(log.topic, 0)) == 1
 
 

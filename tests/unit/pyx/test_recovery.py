@@ -51,7 +51,7 @@ def test_a_killed_log_is_what_it_was(tmp_path: Path) -> None:
 def test_only_what_lies_above_the_recovery_point_is_walked(tmp_path: Path, flushes: int) -> None:
     log = busy(tmp_path / "a")
     if flushes == 1:
-        log.housekeep()
+        log.upkeep()
         LOGS.write_checkpoints()
     else:
         LOGS.flush_all()
@@ -181,7 +181,7 @@ def test_a_cut_takes_the_aborted_transactions_along(tmp_path: Path) -> None:
     log.append(batch(1, producer=(2, 0, 0), transactional=True))
     end = log.files(".log")[0].stat().st_size
     log.mark(marker(False, 2, 0, 0, NOW_MS))
-    assert log.housekeep(int(time.time() * 1000) + 1000).flushed and log.files(".txnindex")
+    assert log.upkeep(int(time.time() * 1000) + 1000).flushed and log.files(".txnindex")
     copy = log.snapshot(tmp_path / "b")
     os.truncate(copy.folder / log.files(".log")[0].name, end)
     killed = copy.open()
@@ -252,7 +252,7 @@ def test_records_that_are_missing_between_segments_are_no_silent_hole(
     if clean:
         log.stop()
     else:
-        log.housekeep(int(time.time() * 1000) + RESTED_MS)
+        log.upkeep(int(time.time() * 1000) + RESTED_MS)
     LOGS.write_checkpoints()
     before = [bytes(raw) for path in log.files(".log") for raw in split(path.read_bytes())]
     copy = Killed(shutil.copytree(log.root, tmp_path / "b"), log)
@@ -283,7 +283,7 @@ def test_what_lies_before_a_missing_transaction_is_still_read(tmp_path: Path) ->
     log.append(batch(1))
     log.append(batch(1, producer=(2, 0, 0), transactional=True))
     log.append(batch(1))
-    log.housekeep()
+    log.upkeep()
     LOGS.write_checkpoints()
     copy = log.snapshot(tmp_path / "b")
     first = copy.folder / log.files(".log")[0].name
@@ -327,7 +327,7 @@ def test_a_marker_that_lies_is_found_out(tmp_path: Path) -> None:
 def test_an_empty_last_segment(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_ms=1, retention_ms=-1)
     log.append(batch(3, producer=(1, 0, 0)))
-    assert log.housekeep(1 << 50).rolled
+    assert log.upkeep(1 << 50).rolled
     before = log.state()
     for clean in (True, False):
         log.stop()
@@ -368,7 +368,7 @@ for i in range(1_000_000):
     log.append(batch(2, producer=(1, 0, 2 * i)))
     print(i, flush=True)
     if i % 50 == 49:
-        log.housekeep()
+        log.upkeep()
 """
 
 

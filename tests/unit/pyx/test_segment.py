@@ -14,7 +14,7 @@ from logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.checkpoint import read_checkpoint
-from penstock.pyx.log.logmanager import Logs, room_end
+from penstock.pyx.log.logmanager import LogManager, room_end
 from penstock.pyx.record.rawbatch import split
 
 DAY_MS = 86_400_000
@@ -51,11 +51,11 @@ def test_rolled_by_the_age_of_timestamps(tmp_path: Path) -> None:
 
 def test_rolled_by_the_clock_in_housekeep(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_ms=1000, retention_ms=-1)
-    assert not log.housekeep(1 << 50).rolled
+    assert not log.upkeep(1 << 50).rolled
     log.append(batch(1))
-    assert not log.housekeep(0).rolled
-    assert log.housekeep(1 << 50).rolled
-    assert not log.housekeep(1 << 50).rolled
+    assert not log.upkeep(0).rolled
+    assert log.upkeep(1 << 50).rolled
+    assert not log.upkeep(1 << 50).rolled
     assert bases(log) == [0, 1]
 
 
@@ -77,7 +77,7 @@ def test_retention_by_time_uses_record_timestamps(tmp_path: Path) -> None:
     for i in range(12):
         log.append(batch(1, timestamp_ms=NOW_MS + i * DAY_MS // 4))
     before = bases(log)
-    kept = log.housekeep(NOW_MS + DAY_MS + DAY_MS * 3 // 2)
+    kept = log.upkeep(NOW_MS + DAY_MS + DAY_MS * 3 // 2)
     # Deleted: segments whose newest record is more than a day old then, i.e. older than NOW + 1.5 days = record 6.
     first = bases(log)[0]
     assert kept.segments_deleted == before.index(first) > 0
@@ -91,7 +91,7 @@ def test_an_expired_log_keeps_its_end(tmp_path: Path) -> None:
     log = Log(tmp_path, retention_ms=DAY_MS)
     for _ in range(3):
         log.append(batch(1))
-    kept = log.housekeep(NOW_MS + 10 * DAY_MS)
+    kept = log.upkeep(NOW_MS + 10 * DAY_MS)
     assert (kept.segments_deleted, kept.rolled) == (1, True)
     assert log.offsets() == (3, 3, 3, 3, 0)
     assert bases(log) == [3]
@@ -104,22 +104,22 @@ def test_retention_by_size_leaves_at_least_the_limit(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_bytes=300, retention_bytes=700, retention_ms=-1)
     for _ in range(30):
         log.append(batch(1))
-    log.housekeep()
+    log.upkeep()
     size = LOGS.size_bytes(log.topic, 0)
     assert 700 <= size < 700 + 300
     assert [raw.base_offset for raw in log.read_all()] == list(range(bases(log)[0], 30))
-    assert not log.housekeep().segments_deleted
+    assert not log.upkeep().segments_deleted
 
 
 def test_without_a_limit_nothing_is_deleted(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_bytes=300, retention_bytes=-1, retention_ms=-1)
     for _ in range(10):
         log.append(batch(1))
-    assert log.housekeep(1 << 50).segments_deleted == 0
+    assert log.upkeep(1 << 50).segments_deleted == 0
     compacted = Log(tmp_path, segment_bytes=300, retention_ms=1, cleanup_delete=0, cleanup_compact=1)
     for _ in range(10):
         compacted.append(batch(1))
-    assert compacted.housekeep(1 << 50).segments_deleted == 0
+    assert compacted.upkeep(1 << 50).segments_deleted == 0
 
 
 def test_deleted_records_take_their_segments_with_them(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_deleted_records_take_their_segments_with_them(tmp_path: Path) -> None:
     middle = bases(log)[2]
     assert delete_records(log.topic, middle + 1) == middle + 1
     assert delete_records(log.topic, 1) == middle + 1
-    log.housekeep()
+    log.upkeep()
     assert bases(log)[0] == middle
     assert log.restart().log_start == middle + 1
     assert delete_records(log.topic, -1) == 10
@@ -172,10 +172,10 @@ def test_deleted_files_are_gone_and_their_snapshots_too(tmp_path: Path) -> None:
     for i in range(20):
         log.append(batch(1, producer=(1, 0, i)))
     LOGS.flush_all()
-    log.housekeep(NOW_MS)
-    log.housekeep(NOW_MS + 999)
+    log.upkeep(NOW_MS)
+    log.upkeep(NOW_MS + 999)
     assert list(log.folder.glob("*.log.deleted"))
-    log.housekeep(NOW_MS + 1000)
+    log.upkeep(NOW_MS + 1000)
     stems = {path.stem for path in log.folder.glob("0*")}
     assert stems == {path.stem for path in log.files(".log")}
     assert list(log.folder.glob("*.deleted")) == []
@@ -199,9 +199,9 @@ def test_flush_by_count_comes_before_the_answer(tmp_path: Path) -> None:
 def test_flush_by_time(tmp_path: Path) -> None:
     log = Log(tmp_path, flush_ms=1 << 40, retention_ms=-1, segment_ms=1 << 60)
     log.append(batch(2))
-    assert not log.housekeep(int(time.time() * 1000)).flushed
-    assert log.housekeep(1 << 50).flushed
-    assert not log.housekeep(1 << 50).flushed
+    assert not log.upkeep(int(time.time() * 1000)).flushed
+    assert log.upkeep(1 << 50).flushed
+    assert not log.upkeep(1 << 50).flushed
     LOGS.write_checkpoints()
     assert f"{log.topic} 0 1\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
@@ -210,7 +210,7 @@ def test_rolled_segments_are_flushed_in_any_case(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_bytes=300)
     for _ in range(5):
         log.append(batch(1))
-    log.housekeep()
+    log.upkeep()
     LOGS.write_checkpoints()
     text = (tmp_path / "recovery-point-offset-checkpoint").read_text()
     assert f"{log.topic} 0 {bases(log)[-1]}\n" in text
@@ -240,9 +240,9 @@ def test_jitter_spreads_the_rolls_of_logs_that_were_made_together(tmp_path: Path
     for log in logs:
         log.append(batch(1))
     now_ms = time.time_ns() // 1_000_000
-    rolled = [log.housekeep(now_ms + 50_000).rolled for log in logs]
+    rolled = [log.upkeep(now_ms + 50_000).rolled for log in logs]
     assert any(rolled) and not all(rolled)
-    assert all(log.housekeep(now_ms + 200_000).rolled != before for log, before in zip(logs, rolled, strict=True))
+    assert all(log.upkeep(now_ms + 200_000).rolled != before for log, before in zip(logs, rolled, strict=True))
 
 
 def test_preallocate_takes_a_segments_room_and_no_byte_of_its_size(tmp_path: Path) -> None:
@@ -347,8 +347,8 @@ def test_anything_but_zeros_behind_the_batches_is_damage(tmp_path: Path, at: int
     assert log.kill(tmp_path / "killed").cut_bytes == len(tail)
 
 
-def test_rolled_segments_are_flushed_without_housekeeping(tmp_path: Path) -> None:
-    logs = Logs()
+def test_rolled_segments_are_flushed_without_upkeep(tmp_path: Path) -> None:
+    logs = LogManager()
     logs.lead("rolled", TOPIC_ID, 0, 0, str(tmp_path), {"segment_bytes": 300, "retention_ms": -1})
     for _ in range(6):
         logs.append_client("rolled", 0, batch(1))
@@ -360,13 +360,13 @@ def test_rolled_segments_are_flushed_without_housekeeping(tmp_path: Path) -> Non
     sealed = sorted((tmp_path / "rolled-0").glob("*.log"))[:-1]
     assert sealed and all(path.with_suffix(".index").exists() for path in sealed)
     # Only the segment that is written is checked after a kill.
-    recovered = Logs().lead("rolled", TOPIC_ID, 0, 0, str(tmp_path), {"segment_bytes": 300})
+    recovered = LogManager().lead("rolled", TOPIC_ID, 0, 0, str(tmp_path), {"segment_bytes": 300})
     assert 0 < recovered.batches_checked < 6
 
 
 def test_segments_that_retention_will_delete_are_not_flushed(tmp_path: Path) -> None:
     config = {"segment_bytes": 300, "retention_ms": -1, "retention_bytes": 300}
-    logs = Logs()
+    logs = LogManager()
     logs.lead("short", TOPIC_ID, 0, 0, str(tmp_path), config)
     for _ in range(12):
         logs.append_client("short", 0, batch(1))
@@ -379,13 +379,13 @@ def test_segments_that_retention_will_delete_are_not_flushed(tmp_path: Path) -> 
     shutil.copytree(tmp_path / "short-0", tmp_path / "killed" / "short-0")
     for path in tmp_path.glob("*checkpoint*"):
         shutil.copy(path, tmp_path / "killed")
-    reborn = Logs()
+    reborn = LogManager()
     assert reborn.lead("short", TOPIC_ID, 0, 0, str(tmp_path / "killed"), config).batches_checked == 12
     assert reborn.offsets("short", 0).log_end == 12
     # The next look deletes them, and the one after it has nothing left to walk but the active segment.
-    assert logs.housekeep("short", 0, NOW_MS).segments_deleted == len(sealed)
+    assert logs.upkeep("short", 0, NOW_MS).segments_deleted == len(sealed)
     logs.write_checkpoints()
-    recovered = Logs().lead("short", TOPIC_ID, 0, 0, str(tmp_path), config)
+    recovered = LogManager().lead("short", TOPIC_ID, 0, 0, str(tmp_path), config)
     assert recovered.batches_checked <= 12 - 2 * len(sealed)
 
 

@@ -2,7 +2,7 @@
 records, a search by time, a producer and retention see is as before.
 
 The log is rich in what those files hold: segments, aborted transactions across them, producers, leader epochs. Each case
-opens a copy of it by a `Logs` of its own, as a new process would.
+opens a copy of it by a `LogManager` of its own, as a new process would.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 from logs import RESTED_MS, TOPIC_ID, batch
 
-from penstock.pyx.log.logmanager import Logs
+from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.rawbatch import marker, records, split
 
 TOPIC = "beside"
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
     sequences: dict[int, list[tuple[int, int, int]]]
 
 
-def read_all(logs: Logs, isolation: int = 2) -> list[bytes]:
+def read_all(logs: LogManager, isolation: int = 2) -> list[bytes]:
     """Every batch, each found by its offset."""
     found, offset = [], logs.offsets(TOPIC, 0).log_start
     while data := logs.read(TOPIC, 0, offset, 1, isolation):
@@ -58,7 +58,7 @@ def read_all(logs: Logs, isolation: int = 2) -> list[bytes]:
     return found
 
 
-def committed(logs: Logs) -> list[tuple[int, bytes | None]]:
+def committed(logs: LogManager) -> list[tuple[int, bytes | None]]:
     """What a consumer of committed records takes, by the list of each answer, as clients do."""
     found, offset = [], logs.offsets(TOPIC, 0).log_start
     while data := logs.read(TOPIC, 0, offset, 1000, COMMITTED):
@@ -76,7 +76,7 @@ def committed(logs: Logs) -> list[tuple[int, bytes | None]]:
     return found
 
 
-def seen(logs: Logs, times: list[int]) -> Seen:
+def seen(logs: LogManager, times: list[int]) -> Seen:
     offsets = logs.offsets(TOPIC, 0)
     producers = logs.producers(TOPIC, 0)
     end = offsets.log_end
@@ -109,7 +109,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
     root = tmp_path_factory.mktemp("original")
     now_ms = int(time.time() * 1000)
     first_ms = now_ms - 10 * ROUNDS
-    logs = Logs()
+    logs = LogManager()
     for i in range(ROUNDS):
         if i in (0, 4, 9):
             logs.lead(TOPIC, TOPIC_ID, 0, i, str(root), CONFIG)
@@ -149,18 +149,18 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 FILES = (".index", ".timeindex", ".txnindex", ".snapshot", ".checks", "leader-epoch-checkpoint")
 
 
-def opened(original: Original, root: Path, *, clean: bool) -> tuple[Logs, Path]:
+def opened(original: Original, root: Path, *, clean: bool) -> tuple[LogManager, Path]:
     """A copy of the files, ready to be damaged, and logs to open it by."""
     copy = root / str(next(_copies))
     shutil.copytree(original.clean if clean else original.killed, copy)
-    return Logs(), copy
+    return LogManager(), copy
 
 
-def check(original: Original, logs: Logs, copy: Path, *, clean: bool, what: str, again: bool = True) -> None:
+def check(original: Original, logs: LogManager, copy: Path, *, clean: bool, what: str, again: bool = True) -> None:
     """Open the copy: retention takes nothing, everything is as it was; it can be written, and opened `again`."""
     now_ms = int(time.time() * 1000)
     logs.lead(TOPIC, TOPIC_ID, 0, 9, str(copy), CONFIG, clean)
-    assert logs.housekeep(TOPIC, 0, now_ms + HOUR_MS).segments_deleted == 0, what
+    assert logs.upkeep(TOPIC, 0, now_ms + HOUR_MS).segments_deleted == 0, what
     assert seen(logs, original.times) == original.seen, what
     if not again:
         return
@@ -268,15 +268,15 @@ def test_what_was_wrong_is_said_once_a_segment(
     assert len(set(lines)) == damaged and all("rebuilt" in line and f"{TOPIC}-0" in line for line in lines)
 
 
-def old_log(root: Path, timestamp_ms: int) -> tuple[Logs, Path]:
+def old_log(root: Path, timestamp_ms: int) -> tuple[LogManager, Path]:
     """Ten segments, stopped cleanly."""
-    logs = Logs()
+    logs = LogManager()
     logs.lead(TOPIC, TOPIC_ID, 0, 0, str(root), {"segment_bytes": 400, "index_interval_bytes": 100})
     for i in range(40):
         logs.append_client(TOPIC, 0, batch(1, timestamp_ms=timestamp_ms + i, size=20))
     logs.stop(TOPIC, 0)
     logs.write_checkpoints()
-    return Logs(), root / f"{TOPIC}-0"
+    return LogManager(), root / f"{TOPIC}-0"
 
 
 @pytest.mark.parametrize("checks", [True, False])
@@ -287,7 +287,7 @@ def test_retention_by_time_deletes_what_the_batches_prove(tmp_path: Path, checks
         path.unlink()
     logs.lead(TOPIC, TOPIC_ID, 0, 0, str(tmp_path), {"retention_ms": HOUR_MS, "segment_bytes": 400}, True)
     segments = len(logs.segments(TOPIC, 0))
-    deleted = logs.housekeep(TOPIC, 0, now_ms).segments_deleted
+    deleted = logs.upkeep(TOPIC, 0, now_ms).segments_deleted
     assert deleted == segments and logs.offsets(TOPIC, 0).log_start == 40
 
 
@@ -299,7 +299,7 @@ def test_a_time_index_that_says_too_late_a_time_keeps_nothing(tmp_path: Path) ->
         data[-12:-4] = struct.pack(">q", now_ms + 10_000 * HOUR_MS)
         path.write_bytes(data)
     logs.lead(TOPIC, TOPIC_ID, 0, 0, str(tmp_path), {"retention_ms": HOUR_MS}, True)
-    while logs.housekeep(TOPIC, 0, now_ms).segments_deleted:
+    while logs.upkeep(TOPIC, 0, now_ms).segments_deleted:
         pass
     assert logs.offsets(TOPIC, 0).log_start == 40
 
@@ -315,7 +315,7 @@ def test_a_segment_whose_batches_cant_be_read_stays(tmp_path: Path, caplog: pyte
     log.write_bytes(data)
     logs.lead(TOPIC, TOPIC_ID, 0, 0, str(tmp_path), {"retention_ms": HOUR_MS}, True)
     for _ in range(3):
-        logs.housekeep(TOPIC, 0, now_ms)
+        logs.upkeep(TOPIC, 0, now_ms)
     assert logs.segments(TOPIC, 0)[0].path == str(log)
     said = [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING]
     assert len(said) == 1 and log.name in said[0] and "isn't deleted" in said[0]
@@ -345,6 +345,6 @@ def test_checks_go_with_their_segments(tmp_path: Path) -> None:
     shutil.copy(beside(folder, ".checks")[0], stray)
     logs.lead(TOPIC, TOPIC_ID, 0, 0, str(tmp_path), {"retention_bytes": 900, "file_delete_delay_ms": 0}, True)
     assert not stray.exists()
-    assert logs.housekeep(TOPIC, 0, now_ms).segments_deleted > 2
-    logs.housekeep(TOPIC, 0, now_ms + 1)
+    assert logs.upkeep(TOPIC, 0, now_ms).segments_deleted > 2
+    logs.upkeep(TOPIC, 0, now_ms + 1)
     assert [path.stem for path in beside(folder, ".checks")] == [path.stem for path in beside(folder, ".log")]

@@ -22,10 +22,10 @@ def test_records_without_a_time_live_from_their_append_on(tmp_path: Path) -> Non
     os.utime(path, (long_ago, long_ago))
     log.lead(clean=True)
     log.append(UNTIMED)
-    assert log.housekeep(now_ms).segments_deleted == 0
+    assert log.upkeep(now_ms).segments_deleted == 0
     assert log.offsets().log_start == 0
     # When nothing has come for that long, they go.
-    assert log.housekeep(now_ms + 2 * HOUR_MS).segments_deleted == 1
+    assert log.upkeep(now_ms + 2 * HOUR_MS).segments_deleted == 1
     assert log.offsets().log_start == 2
     log.drop()
 
@@ -37,6 +37,6 @@ def test_a_segment_without_a_time_expires_by_its_file(tmp_path: Path) -> None:
     first, _ = log.files(".log")
     now_ms = time.time_ns() // 1_000_000
     os.utime(first, (now_ms / 1000 - 7200, now_ms / 1000 - 7200))
-    assert log.housekeep(now_ms).segments_deleted == 1
+    assert log.upkeep(now_ms).segments_deleted == 1
     assert LOGS.offsets(log.topic, 0).log_start == 1
     log.drop()
