@@ -84,7 +84,7 @@ KILLS ?= 200
 SEED ?=
 .PHONY: faults
 faults: ext
-	PYTHONPATH=tests:tests/faults $(BIN)/python tests/faults/admin_run.py --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(BIN)/python -m support.admin_run --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
 SECONDS ?= 10

@@ -1,4 +1,4 @@
-"""Fixtures that every test may use; the helpers behind them are in harness.py."""
+"""Fixtures that every test may use; the helpers behind them are in support/."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import BrokerProcess, topic_name
-from kafka_fixtures import apache_kafka  # noqa: F401  (a fixture)
+from support.harness import BrokerProcess, topic_name
+from support.kafka_fixtures import apache_kafka  # noqa: F401  (a fixture)
 
 # Small and quick: tests should not wait for groups to gather or for big preallocations.
 PROPERTIES: dict[str, object] = {

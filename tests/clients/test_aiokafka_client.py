@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from harness import BrokerProcess
+from support.harness import BrokerProcess
 
 
 def test_transaction_with_offsets(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:

@@ -15,8 +15,8 @@ import confluent_kafka
 import pyarrow
 import pyarrow.parquet
 import pytest
-from harness import BrokerProcess
-from stages import StageProcess, write_properties
+from support.harness import BrokerProcess
+from support.stages import StageProcess, write_properties
 
 from penstock.pipeline.admin import EARLIEST, Admin
 from penstock.pipeline.etl.table import NightCommit, Range

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer
-from harness import BrokerProcess, topic_name
+from support.harness import BrokerProcess, topic_name
 
 from penstock.cli import root
 from penstock.pyx.log.logmanager import room_end

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from harness import BrokerProcess
+from support.harness import BrokerProcess
 
 Names = Callable[[str], str]
 PATIENCE_S = 60.0

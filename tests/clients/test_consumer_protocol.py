@@ -11,8 +11,8 @@ from functools import cache
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from harness import BrokerProcess, WireConnection
-from kafka_jars import java
+from support.harness import BrokerProcess, WireConnection
+from support.kafka_jars import java
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (

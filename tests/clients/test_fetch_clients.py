@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess
-from kafka_jars import HEAP, kafka_classpath
-from kcat import kcat
+from support.harness import BrokerProcess
+from support.kafka_jars import HEAP, kafka_classpath
+from support.kcat import kcat
 
 from penstock.broker import Broker
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from dataplane import batch
-from harness import BrokerProcess, WireConnection, topic_name
-from kafka_jars import ApacheKafka
+from support.dataplane import batch
+from support.harness import BrokerProcess, WireConnection, topic_name
+from support.kafka_jars import ApacheKafka
 
 from penstock.bench.wire import create_topic, produce
 from penstock.errors import ErrorCode

@@ -12,8 +12,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess, WireConnection
-from kafka_jars import java
+from support.harness import BrokerProcess, WireConnection
+from support.kafka_jars import java
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness import BrokerProcess
-from kafka_jars import java
+from support.harness import BrokerProcess
+from support.kafka_jars import java
 
 PRODUCER = {"4.3.1": "org.apache.kafka.tools.ConsoleProducer", "3.9.1": "kafka.tools.ConsoleProducer"}
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess
-from kafka_jars import KAFKA_VERSION, ApacheKafka
+from support.harness import BrokerProcess
+from support.kafka_jars import KAFKA_VERSION, ApacheKafka
 
 GROUP = "left-behind"
 

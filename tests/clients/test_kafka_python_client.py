@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from harness import BrokerProcess
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from support.harness import BrokerProcess
 
 PATIENCE_MS = 60_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness import BrokerProcess
-from kcat import kcat
+from support.harness import BrokerProcess
+from support.kcat import kcat
 
 
 def test_kcat(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness import BrokerProcess
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kcat import kcat
+from support.harness import BrokerProcess
+from support.kcat import kcat
 
 from penstock.pipeline.consumer import Consumer
 from penstock.pipeline.producer import Producer

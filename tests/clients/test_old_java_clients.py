@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from harness import BrokerProcess, output
+from support.harness import BrokerProcess, output
 
 from penstock.pipeline.etl import maven
 from penstock.pipeline.producer import Producer

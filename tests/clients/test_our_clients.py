@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from harness import BrokerProcess
+from support.harness import BrokerProcess
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin

@@ -11,7 +11,7 @@ import kafka
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AiokafkaPartition
-from crafted import (
+from support.crafted import (
     GZIP,
     LOOSE_RECORDS,
     NAMES,
@@ -26,8 +26,8 @@ from crafted import (
     record,
     rotten,
 )
-from harness import BrokerProcess, WireConnection
-from kafka_jars import ApacheKafka
+from support.harness import BrokerProcess, WireConnection
+from support.kafka_jars import ApacheKafka
 
 from penstock.bench import wire
 from penstock.pyx.wire import messages

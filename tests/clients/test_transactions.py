@@ -11,9 +11,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess, WireConnection
-from kafka_jars import java
-from transaction_wire import add, commit_offset, end, init
+from support.harness import BrokerProcess, WireConnection
+from support.kafka_jars import java
+from support.transaction_wire import add, commit_offset, end, init
 
 import penstock.broker.coordination.transactioncoordinator  # noqa: F401  (declares the failpoints)
 from penstock.errors import ErrorCode

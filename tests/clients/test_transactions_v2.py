@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from harness import BrokerProcess, WireConnection
-from kafka_jars import java
-from transaction_wire import (
+from support.harness import BrokerProcess, WireConnection
+from support.kafka_jars import java
+from support.transaction_wire import (
     add,
     batch,
     commit_offset,

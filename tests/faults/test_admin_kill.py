@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from admin_run import AdminRun, play
-from admin_work import CHANGING, steps
+from support.admin_run import AdminRun, play
+from support.admin_work import CHANGING, steps
 
 KILLS = 3
 SEEDS = (1, 20130101)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from admin_world import FAIL, INFO, OK, Record, Seen, SeenPartition, SeenTopic, Topic, Transaction, World
-from history import decode
+from support.admin_world import FAIL, INFO, OK, Record, Seen, SeenPartition, SeenTopic, Topic, Transaction, World
+from support.history import decode
 
 NOW_MS = 1_700_000_000_000.0
 A, B, OLD = b"a" * 16, b"b" * 16, b"o" * 16

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import BrokerProcess, WireConnection
-from hostile_frames import framed, header, hostile, requests, strangers
+from support.harness import BrokerProcess, WireConnection
+from support.hostile_frames import framed, header, hostile, requests, strangers
 
 from penstock.bench.wire import create_topic
 from penstock.broker.dispatch import registry

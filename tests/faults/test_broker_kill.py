@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess
-from history import History, Outcome, check, kinds
-from load import Load
+from support.harness import BrokerProcess
+from support.history import History, Outcome, check, kinds
+from support.load import Load
 
 KILLS = 3
 PARTITIONS = 3

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import transaction_wire as tx
-from asking import create, produce
-from clock import Clock
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from harness import BrokerProcess, WireConnection, topic_name
-from patience import until
+from support import transaction_wire as tx
+from support.asking import create, produce
+from support.clock import Clock
+from support.harness import BrokerProcess, WireConnection, topic_name
+from support.patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.log.checkpoint import read_checkpoint

@@ -11,8 +11,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from compacted import CompactedLog, Kept
-from logs import LOGS, NOW_MS, RESTED_MS
+from support.compacted import CompactedLog, Kept
+from support.logs import LOGS, NOW_MS, RESTED_MS
 
 from penstock import failpoints
 from penstock.failpoints import declared

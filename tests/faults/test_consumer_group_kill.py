@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess, WireConnection
+from support.harness import BrokerProcess, WireConnection
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess
-from patience import until
+from support.harness import BrokerProcess
+from support.patience import until
 
 RECORDS = 200
 HOUR_MS = 3_600_000

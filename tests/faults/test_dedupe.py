@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
-from dedupe_world import CODECS, World
-from harness import BrokerProcess
+from support.dedupe_world import CODECS, World
+from support.harness import BrokerProcess
 
 from penstock.pyx.record.builder import BatchBuilder
 

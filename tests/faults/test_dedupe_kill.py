@@ -7,10 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from dedupe_rot import rotten
-from dedupe_world import World
-from harness import BrokerProcess
-from kafka_jars import ApacheKafka
+from support.dedupe_rot import rotten
+from support.dedupe_world import World
+from support.harness import BrokerProcess
+from support.kafka_jars import ApacheKafka
 
 import penstock.dedupe.worker  # noqa: F401  (declares its failpoints)
 from penstock import failpoints

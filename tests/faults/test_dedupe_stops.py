@@ -7,10 +7,10 @@ import signal
 import time
 from pathlib import Path
 
-from dedupe_rot import rotten
-from dedupe_world import LIMIT_S, World
-from harness import BrokerProcess
-from stages import StageProcess
+from support.dedupe_rot import rotten
+from support.dedupe_world import LIMIT_S, World
+from support.harness import BrokerProcess
+from support.stages import StageProcess
 
 from penstock.pyx.record.rawbatch import split
 

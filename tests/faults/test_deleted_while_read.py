@@ -7,15 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import faultio
 import pytest
+from support import faultio
 
 # A thread asks, and hangs in the opening of a file; meanwhile another one deletes what is asked for. Prints the answer,
 # the errnos of the folders, and whether the log still takes records.
 SCRIPT = """
 import os, sys, threading
 from pathlib import Path
-from logs import LOGS, NOW_MS, Log, batch
+from support.logs import LOGS, NOW_MS, Log, batch
 from penstock.errors import KafkaError
 from penstock.pyx.record.rawbatch import marker
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from asking import create
-from harness import BrokerProcess, WireConnection
+from support.asking import create
+from support.harness import BrokerProcess, WireConnection
 
 from penstock.pyx.wire.messages import DeleteTopicsRequest, OffsetCommitRequest, OffsetFetchRequest
 

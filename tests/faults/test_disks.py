@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-import faultio
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
-from dataplane import Peer, batch, produce, produced
-from harness import BrokerProcess, WireConnection
-from pagecache import drop_cache_or_skip
-from patience import until
+from support import faultio
+from support.dataplane import Peer, batch, produce, produced
+from support.harness import BrokerProcess, WireConnection
+from support.pagecache import drop_cache_or_skip
+from support.patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.header import decode_response, encode_request

@@ -1,6 +1,6 @@
 """When a night is complete: no record that had arrived by its end may be left to the next one, and no look waits for ever.
 
-One broker plays source and aggregate (see etl_world); Spark is not needed for the cut.
+One broker plays source and aggregate (see support/etl_world.py); Spark is not needed for the cut.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from confluent_kafka import Producer
-from etl_world import World, day_ms
-from harness import BrokerProcess
+from support.etl_world import World, day_ms
+from support.harness import BrokerProcess
 
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin

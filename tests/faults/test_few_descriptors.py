@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
-import dataplane
-from asking import create
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess, WireConnection, topic_name
-from patience import until
+from support import dataplane
+from support.asking import create
+from support.harness import BrokerProcess, WireConnection, topic_name
+from support.patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import CreatePartitionsRequest, MetadataRequest

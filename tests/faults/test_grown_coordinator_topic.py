@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from asking import create
 from confluent_kafka import Consumer, Producer, TopicPartition
-from harness import BrokerProcess, WireConnection
+from support.asking import create
+from support.harness import BrokerProcess, WireConnection
 
 from penstock.broker.logs.folder import STORE
 from penstock.broker.store.base import paths

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable
 
 import pytest
-from history import (
+from support.history import (
     FINAL,
     Assigned,
     Commit,

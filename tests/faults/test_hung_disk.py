@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import faultio
 import pytest
+from support import faultio
 
 # Each question is asked by a thread while a write to its log hangs; the main thread goes on meanwhile, and ends the hang.
 SCRIPT = """
 import os, sys, threading
 from pathlib import Path
-from logs import LOGS, Log, batch
+from support.logs import LOGS, Log, batch
 from penstock.pyx.compaction.cleaner import Cleaner
 from penstock.pyx.compaction.pace import Pace
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from asking import create
-from harness import BrokerProcess, topic_name
-from hoarders import Hoarders
-from patience import until
+from support.asking import create
+from support.harness import BrokerProcess, topic_name
+from support.hoarders import Hoarders
+from support.patience import until
 
 MIB = 1 << 20
 HOARDERS = 500

@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import faultio
 import pytest
-from asking import end_offset, names, produce, refused
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -24,9 +22,11 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from harness import BrokerProcess, WireConnection
-from metadata_store import FILE, lose_store, put_node
-from patience import until
+from support import faultio
+from support.asking import end_offset, names, produce, refused
+from support.harness import BrokerProcess, WireConnection
+from support.metadata_store import FILE, lose_store, put_node
+from support.patience import until
 
 from penstock import failpoints
 from penstock.broker import backups, metadata

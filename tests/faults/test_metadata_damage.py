@@ -8,9 +8,7 @@ import random
 import shutil
 from pathlib import Path
 
-import faultio
 import pytest
-from asking import refused
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -22,8 +20,10 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from harness import BrokerProcess, WireConnection
-from metadata_store import FILE, put_node
+from support import faultio
+from support.asking import refused
+from support.harness import BrokerProcess, WireConnection
+from support.metadata_store import FILE, put_node
 
 from penstock.broker.store.base import DamagedStoreError
 from penstock.broker.store.embedded import EmbeddedStore

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import BrokerProcess, topic_name
-from mirror_world import World, brokers, run
-from stages import StageProcess
+from support.harness import BrokerProcess, topic_name
+from support.mirror_world import World, brokers, run
+from support.stages import StageProcess
 
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.lanes import take_identity

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import BrokerProcess, topic_name
-from kafka_jars import ApacheKafka
-from mirror_world import CODECS, World, run
+from support.harness import BrokerProcess, topic_name
+from support.kafka_jars import ApacheKafka
+from support.mirror_world import CODECS, World, run
 
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.lanes import take_identity

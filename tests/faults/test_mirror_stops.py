@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import BrokerProcess
-from mirror_world import World, brokers
+from support.harness import BrokerProcess
+from support.mirror_world import World, brokers
 
 
 @pytest.fixture(scope="module")

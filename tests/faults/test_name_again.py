@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess
-from patience import until
+from support.harness import BrokerProcess
+from support.patience import until
 
 WAIT_S = 30.0
 KILLS = 8

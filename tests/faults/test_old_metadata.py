@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import transaction_wire as tx
-from asking import create
-from harness import BrokerProcess, WireConnection
-from patience import until
+from support import transaction_wire as tx
+from support.asking import create
+from support.harness import BrokerProcess, WireConnection
+from support.patience import until
 
 from penstock.broker.logs.folder import STORE
 from penstock.errors import ErrorCode

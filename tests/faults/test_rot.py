@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess, output
-from patience import until
+from support.harness import BrokerProcess, output
+from support.patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.record.rawbatch import split

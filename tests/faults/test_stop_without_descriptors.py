@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import faultio
+from support import faultio
 
 # No descriptor is free when the folder's file system is to be synced; then there are some, and a sync of the log's file
 # fails.
 SCRIPT = """
 import errno, os, sys
 from pathlib import Path
-from logs import LOGS, Log, batch
+from support.logs import LOGS, Log, batch
 
 control = Path(os.environ["FAULT_CTL"])
 log = Log(Path(sys.argv[1]))

@@ -6,10 +6,10 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-import faultio
 import pytest
-from asking import create, end_offset, names, produce
-from harness import BrokerProcess, WireConnection
+from support import faultio
+from support.asking import create, end_offset, names, produce
+from support.harness import BrokerProcess, WireConnection
 
 from penstock.pyx.wire.messages import DeleteTopicsRequest
 

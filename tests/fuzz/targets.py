@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import atheris
-import crafted
+from support import crafted
 
 from penstock.errors import KafkaError
 from penstock.pyx.compaction.cleaner import Cleaner, RottenLogError

@@ -7,10 +7,10 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compacted import CompactedLog, Kept
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logs import LOGS, NOW_MS, delete_records
+from support.compacted import CompactedLog, Kept
+from support.logs import LOGS, NOW_MS, delete_records
 
 from penstock.pyx.record.rawbatch import marker
 

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from dataplane import Broker, Peer, batch, forget_all, lead, topic_id
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.dataplane import Broker, Peer, batch, forget_all, lead, topic_id
 
 from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import LOGS, Log
-from messagesets import Message, pack_set, wrap
+from support.logs import LOGS, Log
+from support.messagesets import Message, pack_set, wrap
 
 from penstock.errors import KafkaError
 from penstock.pyx.record.builder import BatchBuilder

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logs import LOGS, NOW_MS, Killed, Log, batch, delete_records
+from support.logs import LOGS, NOW_MS, Killed, Log, batch, delete_records
 
 from penstock.errors import KafkaError
 from penstock.pyx.record.rawbatch import RawBatch, marker, split

@@ -6,7 +6,7 @@ import contextlib
 
 from hypothesis import given
 from hypothesis import strategies as st
-from messagesets import LOG_APPEND_TIME, Message, pack_set, unwrap, wrap
+from support.messagesets import LOG_APPEND_TIME, Message, pack_set, unwrap, wrap
 
 from penstock.pyx.record import convert
 from penstock.pyx.record.builder import BatchBuilder

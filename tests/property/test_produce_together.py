@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import Broker, Peer, lead, produce
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from logs import LOGS, NOW_MS, batch
-from messagesets import SNAPPY, Message, pack_set, wrap
+from support.dataplane import Broker, Peer, lead, produce
+from support.logs import LOGS, NOW_MS, batch
+from support.messagesets import SNAPPY, Message, pack_set, wrap
 
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
-from crafted import Decoded, batch, body, decoded, packed, record, sized, varint
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
-from logs import LOGS, NOW_MS, Log
+from support.crafted import Decoded, batch, body, decoded, packed, record, sized, varint
+from support.logs import LOGS, NOW_MS, Log
 
 from penstock.errors import KafkaError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from id_columns import column, spill, unseen
+from support.id_columns import column, spill, unseen
 
 from penstock.pyx.rocks import IdStore
 

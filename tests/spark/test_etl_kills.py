@@ -11,8 +11,8 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from etl_world import WarmJvm, World
-from harness import BrokerProcess
+from support.etl_world import WarmJvm, World
+from support.harness import BrokerProcess
 
 from penstock import failpoints
 from penstock.pipeline.etl import ready, table

@@ -12,9 +12,9 @@ from typing import Any
 
 import deltalake
 import pytest
-from etl_world import World, day_ms
-from harness import BrokerProcess
-from kafka_jars import ApacheKafka
+from support.etl_world import World, day_ms
+from support.harness import BrokerProcess
+from support.kafka_jars import ApacheKafka
 
 from penstock import failpoints
 from penstock.pipeline import job

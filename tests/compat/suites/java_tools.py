@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 from uuid import uuid4
 
-from kafka_jars import kafka_classpath
 from suite import Check, CheckError, Outcome, Run, each, expect, tool
+from support.kafka_jars import kafka_classpath
 
 NEEDS = "java, mvn"
 TOOLS = "org.apache.kafka.tools"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import create, names, produce, refused
-from harness import BrokerProcess, WireConnection
+from support.asking import create, names, produce, refused
+from support.harness import BrokerProcess, WireConnection
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire import messages as wire

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from asking import end_offset, names, refused, start_offset
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -19,9 +18,10 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from harness import BrokerProcess, output
-from metadata_store import lose_store
-from patience import until
+from support.asking import end_offset, names, refused, start_offset
+from support.harness import BrokerProcess, output
+from support.metadata_store import lose_store
+from support.patience import until
 
 from penstock.broker.logs.folder import META
 

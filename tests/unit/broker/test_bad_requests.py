@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from harness import BrokerProcess, WireConnection
+from support.harness import BrokerProcess, WireConnection
 
 from penstock.broker.dispatch import registry
 from penstock.pyx.wire.header import REQUESTS, encode_request

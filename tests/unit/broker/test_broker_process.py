@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from asking import create, end_offset, metadata, names, produce, refused, start_offset
-from harness import BrokerProcess, WireConnection
-from metadata_store import put_node
-from patience import until
+from support.asking import create, end_offset, metadata, names, produce, refused, start_offset
+from support.harness import BrokerProcess, WireConnection
+from support.metadata_store import put_node
+from support.patience import until
 
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN, uuid_text
 from penstock.errors import ErrorCode

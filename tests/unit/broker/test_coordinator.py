@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from logs import LOGS
+from support.logs import LOGS
 
 from penstock.broker.configs.features import Features
 from penstock.broker.configs.properties import SCHEMA

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness import WireConnection
+from support.harness import WireConnection
 
 from penstock.broker import Broker, topics
 from penstock.errors import ErrorCode

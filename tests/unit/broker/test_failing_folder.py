@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import WireConnection
+from support.harness import WireConnection
 
 from penstock.broker import Broker
 from penstock.broker.logs import opening, topiclogs

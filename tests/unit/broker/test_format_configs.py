@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from harness import BrokerProcess
+from support.harness import BrokerProcess
 
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.configs.topicconfig import log_config

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import api_versions
-from harness import BrokerProcess
+from support.dataplane import api_versions
+from support.harness import BrokerProcess
 
 CONNECTIONS = 2000
 BYTES_EACH_MAX = 8 << 10

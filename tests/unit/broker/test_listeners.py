@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
-from harness import BrokerProcess, WireConnection
-from patience import until
+from support.harness import BrokerProcess, WireConnection
+from support.patience import until
 
 from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Endpoint

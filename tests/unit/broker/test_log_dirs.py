@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import BrokerProcess, WireConnection
+from support.harness import BrokerProcess, WireConnection
 
 from penstock.broker import Broker
 from penstock.broker.logs.adoption import adopted

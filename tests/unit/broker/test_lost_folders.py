@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from asking import create, produce, refused, start_offset
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
-from harness import BrokerProcess, WireConnection
-from metadata_store import put_node
+from support.asking import create, produce, refused, start_offset
+from support.harness import BrokerProcess, WireConnection
+from support.metadata_store import put_node
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import DescribeLogDirsRequest

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
-from logs import Log, batch
-from moves import NAMES, Folders, Key
-from patience import until
+from support.logs import Log, batch
+from support.moves import NAMES, Folders, Key
+from support.patience import until
 
 from penstock.bench.wire import delete_topic
 from penstock.broker.logs.ballast import Ballast

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import WireConnection
+from support.harness import WireConnection
 
 from penstock.broker import Broker, server
 from penstock.broker.logs import opening

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import WireConnection
+from support.harness import WireConnection
 
 from penstock.broker import Broker
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from asking import create
 from confluent_kafka import Consumer, TopicPartition
-from harness import BrokerProcess
+from support.asking import create
+from support.harness import BrokerProcess
 
 Make = Callable[..., BrokerProcess]
 WAIT_S = 30.0

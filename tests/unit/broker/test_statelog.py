@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import LOGS
+from support.logs import LOGS
 
 from penstock.broker.coordination import statelog
 from penstock.broker.coordination.classicgroups.state import GroupRecord, GroupSnapshot, MemberSnapshot

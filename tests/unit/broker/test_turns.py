@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from harness import WireConnection
+from support.harness import WireConnection
 
 from penstock.broker import Broker, turns
 from penstock.broker.api import describe_configs

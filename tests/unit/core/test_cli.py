@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from stages import write_properties
+from support.stages import write_properties
 
 from penstock.cli import COMMANDS, root
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from id_columns import add
+from support.id_columns import add
 
 from penstock.config import ConfigError
 from penstock.dedupe import opening

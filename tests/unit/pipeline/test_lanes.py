@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from logs import batch
+from support.logs import batch
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from dataplane import TIMEOUT_S, Broker, Peer, api_versions, batch, fetch, forget_all, lead
-from logs import LOGS
-from patience import until
+from support.dataplane import TIMEOUT_S, Broker, Peer, api_versions, batch, fetch, forget_all, lead
+from support.logs import LOGS
+from support.patience import until
 
 from penstock.pyx.wire.header import encode_request
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from logs import NOW_MS, TOPIC_ID, batch
+from support.logs import NOW_MS, TOPIC_ID, batch
 
 from penstock.errors import KafkaError
 from penstock.pyx.log.checkpoint import (

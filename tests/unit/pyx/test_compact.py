@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from compacted import RETENTION_MS, CompactedLog, Kept, keyed
-from logs import LOGS, NOW_MS, delete_records, index_entries
+from support.compacted import RETENTION_MS, CompactedLog, Kept, keyed
+from support.logs import LOGS, NOW_MS, delete_records, index_entries
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.compaction.cleaner import Cleaner, RottenLogError

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from compacted import Kept, keyed
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_jars import ApacheKafka
-from logs import LOGS
-from messagesets import GZIP, Message, pack_set, wrap
+from support.compacted import Kept, keyed
+from support.kafka_jars import ApacheKafka
+from support.logs import LOGS
+from support.messagesets import GZIP, Message, pack_set, wrap
 
 from penstock.pyx.compaction.cleaner import Cleaner
 from penstock.pyx.compaction.pace import Pace

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from compacted import RETENTION_MS, CompactedLog
-from logs import LOGS, NOW_MS
-from messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack_set, unwrap, wrap
+from support.compacted import RETENTION_MS, CompactedLog
+from support.logs import LOGS, NOW_MS
+from support.messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack_set, unwrap, wrap
 
 from penstock.pyx.compaction.cleaner import RottenLogError
 

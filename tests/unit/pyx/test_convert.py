@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from logs import batch
-from messagesets import LOG_APPEND_TIME, unpack, unwrap
+from support.logs import batch
+from support.messagesets import LOG_APPEND_TIME, unpack, unwrap
 
 from penstock.pyx.record import convert
 from penstock.pyx.record.codec import decompress

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from logs import NOW_MS, TOPIC_ID, batch
+from support.logs import NOW_MS, TOPIC_ID, batch
 
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import DamagedLogError

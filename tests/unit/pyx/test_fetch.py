@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import (
+from support.dataplane import (
     Broker,
     Peer,
     api_versions,
@@ -26,7 +26,7 @@ from dataplane import (
     transactional,
     values,
 )
-from logs import LOGS
+from support.logs import LOGS
 
 from penstock.errors import ErrorCode
 from penstock.pyx.record.rawbatch import marker, split

@@ -10,10 +10,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from dataplane import Broker, Peer, batch, fetch, fetched, forget_all, lead
-from logs import LOGS
-from pagecache import cached_bytes, drop_cache, drop_cache_or_skip
-from patience import until
+from support.dataplane import Broker, Peer, batch, fetch, fetched, forget_all, lead
+from support.logs import LOGS
+from support.pagecache import cached_bytes, drop_cache, drop_cache_or_skip
+from support.patience import until
 
 from penstock.pyx.record.rawbatch import split
 from penstock.pyx.wire.header import decode_response, encode_request

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import (
+from support.dataplane import (
     Broker,
     Peer,
     batch,
@@ -18,8 +18,8 @@ from dataplane import (
     transactional,
     values,
 )
-from logs import LOGS
-from pagecache import drop_cache
+from support.logs import LOGS
+from support.pagecache import drop_cache
 
 from penstock.errors import ErrorCode
 from penstock.pyx.record.rawbatch import marker, split

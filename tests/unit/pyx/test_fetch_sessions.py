@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import Broker, Peer, batch, fetch_topic, forget_all, lead, topic_id
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from logs import LOGS, delete_records
-from patience import until
+from support.dataplane import Broker, Peer, batch, fetch_topic, forget_all, lead, topic_id
+from support.logs import LOGS, delete_records
+from support.patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.header import encode_request

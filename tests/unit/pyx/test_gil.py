@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dataplane import Peer, api_versions, batch, fetch, fetched, produce, produced
+from support.dataplane import Peer, api_versions, batch, fetch, fetched, produce, produced
 
 from penstock.pyx.net import border
 from penstock.pyx.wire.messages import FetchResponse, ProduceResponse
@@ -18,8 +18,8 @@ MODULES = Path(border.__file__).parent
 HOLDER = """
 import ctypes, os, sys
 sys.path.insert(0, {tests!r})
-from dataplane import Broker, lead
-from logs import LOGS
+from support.dataplane import Broker, lead
+from support.logs import LOGS
 import tempfile, pathlib
 lead(pathlib.Path(tempfile.mkdtemp(dir={folder!r})), "held")
 with Broker(threads=2) as broker:

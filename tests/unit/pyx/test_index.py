@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, Log, batch, index_entries
+from support.logs import LOGS, NOW_MS, Log, batch, index_entries
 
 from penstock.pyx.log.checkpoint import format_checkpoint, read_checkpoint
 from penstock.pyx.record.rawbatch import marker, split

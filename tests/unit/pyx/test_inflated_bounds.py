@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import Broker, batch, fetch, forget_all, lead, produced, topic_id
-from logs import LOGS, NOW_MS, Log
+from support.dataplane import Broker, batch, fetch, forget_all, lead, produced, topic_id
+from support.logs import LOGS, NOW_MS, Log
 
 from penstock.errors import ErrorCode
 from penstock.pyx.log.logmanager import SEARCH_INFLATED_BYTES

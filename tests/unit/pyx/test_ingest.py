@@ -11,8 +11,8 @@ from pathlib import Path
 from time import time_ns
 
 import pytest
-from logs import LOGS, NOW_MS, Log, batch
-from messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack, pack_set, unpack, unwrap, wrap
+from support.logs import LOGS, NOW_MS, Log, batch
+from support.messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack, pack_set, unpack, unwrap, wrap
 
 from penstock.errors import KafkaError
 from penstock.pyx.record.builder import BatchBuilder

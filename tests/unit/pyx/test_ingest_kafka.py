@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kafka_jars import kafka_classpath
-from logs import Log
-from messagesets import Message, pack_set, wrap
+from support.kafka_jars import kafka_classpath
+from support.logs import Log
+from support.messagesets import Message, pack_set, wrap
 
 DUMP = ["org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files"]
 

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
+from support.logs import LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.logmanager import LogManager
@@ -383,7 +383,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from logs import LOGS, Log, batch
+from support.logs import LOGS, Log, batch
 from penstock.errors import KafkaError
 log = Log(Path(sys.argv[1]), segment_bytes=1 << 20)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_jars import ApacheKafka
-from logs import LOGS, NOW_MS, batch
+from support.kafka_jars import ApacheKafka
+from support.logs import LOGS, NOW_MS, batch
 
 from penstock.pyx.record.rawbatch import marker, records, split
 

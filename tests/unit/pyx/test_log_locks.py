@@ -10,7 +10,7 @@ from pathlib import Path
 SCRIPT = """
 import sys
 from pathlib import Path
-from logs import LOGS, Log, batch
+from support.logs import LOGS, Log, batch
 from penstock.pyx.log import logmanager
 
 log = Log(Path(sys.argv[1]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from dataplane import Broker, batch, fetch, fetched, produce, produced, topic_id
-from logs import LOGS
+from support.dataplane import Broker, batch, fetch, fetched, produce, produced, topic_id
+from support.logs import LOGS
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import FetchResponse, ProduceResponse

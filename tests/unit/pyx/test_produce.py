@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import Broker, Peer, api_versions, batch, forget_all, lead, produce, produced, topic_id
-from logs import LOGS
-from messagesets import Message, pack_set
+from support.dataplane import Broker, Peer, api_versions, batch, forget_all, lead, produce, produced, topic_id
+from support.logs import LOGS
+from support.messagesets import Message, pack_set
 
 from penstock.errors import ErrorCode
 from penstock.pyx.record.builder import BatchBuilder

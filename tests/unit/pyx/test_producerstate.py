@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, Log, batch
+from support.logs import LOGS, NOW_MS, Log, batch
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.crc import crc32c

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dataplane import CLOSE, TIMEOUT_S, Broker, Peer, api_versions, echo
-from logs import LOGS
-from patience import until
+from support.dataplane import CLOSE, TIMEOUT_S, Broker, Peer, api_versions, echo
+from support.logs import LOGS
+from support.patience import until
 
 from penstock.pyx.net.border import DataPlane, Request
 

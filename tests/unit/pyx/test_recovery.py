@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch, delete_records
+from support.logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch, delete_records
 
 from penstock.broker.tools.logrepair import repair
 from penstock.errors import ErrorCode, KafkaError
@@ -359,8 +359,9 @@ WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import itertools, logs
-from logs import Log, batch
+import itertools
+from support import logs
+from support.logs import Log, batch
 logs._numbers = itertools.count(10**9)  # a name that the reading process doesn't use
 log = Log(Path(sys.argv[2]), segment_bytes=4000, index_interval_bytes=300)
 print(log.topic, flush=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 import time
 
-from dataplane import Broker, Peer, api_versions
-from patience import until
+from support.dataplane import Broker, Peer, api_versions
+from support.patience import until
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from id_columns import add, column, spill, unseen
+from support.id_columns import add, column, spill, unseen
 
 from penstock.pyx.rocks import IdStore, RocksError
 
@@ -205,7 +205,7 @@ def test_the_oldest_ids_go_first_and_the_size_stays_bounded(tmp_path: Path) -> N
 
 WRITER = """
 import sys
-from id_columns import add
+from support.id_columns import add
 from penstock.pyx.rocks import IdStore
 store = IdStore(sys.argv[1], 64 << 20, 1000)
 done = store.complete_to

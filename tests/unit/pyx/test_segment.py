@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Log, batch, delete_records
+from support.logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.checkpoint import read_checkpoint

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from logs import RESTED_MS, TOPIC_ID, batch
+from support.logs import RESTED_MS, TOPIC_ID, batch
 
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.rawbatch import marker, records, split

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from logs import LOGS, Log, batch
+from support.logs import LOGS, Log, batch
 
 HOUR_MS = 3_600_000
 UNTIMED = batch(timestamp_ms=-1)

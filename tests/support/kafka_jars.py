@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness import output
+from support.harness import output
 
 from penstock.bench import apache_kafka
 from penstock.bench.apache_kafka import KAFKA_VERSION, free_ports, kafka_classpath

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from admin_world import Seen, SeenPartition, SeenTopic, World
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from history import decode
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.connection import Connection
@@ -20,6 +18,8 @@ from penstock.pyx.record.rawbatch import marker_type, records, split
 from penstock.pyx.wire import messages as m
 from penstock.pyx.wire.header import RESPONSES, decode_response, encode_request
 from penstock.pyx.wire.message import Message
+from support.admin_world import Seen, SeenPartition, SeenTopic, World
+from support.history import decode
 
 ANSWER_MS = 20_000
 REST_S = 30.0

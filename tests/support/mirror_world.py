@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import confluent_kafka
-from harness import BrokerProcess, topic_name
-from stages import StageProcess, write_properties
+from support.harness import BrokerProcess, topic_name
+from support.stages import StageProcess, write_properties
 
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.client import TopicPartition

@@ -38,7 +38,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from history import CORRUPT, Outcome
+from support.history import CORRUPT, Outcome
 
 OK, FAIL, INFO = Outcome.OK, Outcome.FAIL, Outcome.INFO
 FOREVER = float("inf")

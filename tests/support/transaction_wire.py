@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness import WireConnection
+from support.harness import WireConnection
 
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import (

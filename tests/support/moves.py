@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dataplane import batch
-from harness import BrokerProcess, WireConnection
-from patience import until
+from support.dataplane import batch
+from support.harness import BrokerProcess, WireConnection
+from support.patience import until
 
 from penstock.bench.wire import (
     FETCH_VERSION,

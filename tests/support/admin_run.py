@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from admin_look import Wire, consumed, look
-from admin_work import STEADY, Lifecycle, workers
-from admin_world import Anomaly, Seen, Topic, World
-from harness import BrokerProcess
+from support.admin_look import Wire, consumed, look
+from support.admin_work import STEADY, Lifecycle, workers
+from support.admin_world import Anomaly, Seen, Topic, World
+from support.harness import BrokerProcess
 
 from penstock.errors import KafkaError
 

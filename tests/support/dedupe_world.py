@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from harness import topic_name
-from stages import StageProcess, write_properties
+from support.harness import topic_name
+from support.stages import StageProcess, write_properties
 
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.client import TopicPartition

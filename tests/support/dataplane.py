@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from logs import LOGS
+from support.logs import LOGS
 
 from penstock.pyx.net.border import DataPlane, Request
 from penstock.pyx.record.builder import BatchBuilder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from kafka_jars import ApacheKafka
+from support.kafka_jars import ApacheKafka
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from logs import LOGS, NOW_MS, Log
+from support.logs import LOGS, NOW_MS, Log
 
 from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, cleanable
 from penstock.pyx.compaction.pace import Pace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness import BrokerProcess, output
+from support.harness import BrokerProcess, output
 
 
 def kcat(broker: BrokerProcess, *arguments: str, version: str = "", stdin: str = "") -> str:

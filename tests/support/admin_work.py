@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from admin_look import Wire
-from admin_world import FAIL, INFO, OK, Commit, Record, Topic, Transaction, World
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import Message as ClientMessage
 from confluent_kafka import Producer
-from history import Outcome, encode
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire import messages as m
 from penstock.pyx.wire.message import Message
+from support.admin_look import Wire
+from support.admin_world import FAIL, INFO, OK, Commit, Record, Topic, Transaction, World
+from support.history import Outcome, encode
 
 E = ErrorCode
 STEADY = ("steady-0", "steady-1")

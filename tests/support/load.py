@@ -16,7 +16,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from history import FINAL, Assigned, Commit, End, History, Outcome, Poll, Send, decode, encode
+from support.history import FINAL, Assigned, Commit, End, History, Outcome, Poll, Send, decode, encode
 
 PATIENCE_S = 90.0
 # Errors of a delivery that certainly left nothing in the log.

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from harness import BrokerProcess, WireConnection
+from support.harness import BrokerProcess, WireConnection
 
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import (

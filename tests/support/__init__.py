@@ -1,0 +1,43 @@
+"""What tests share, imported as `support.x`: `tests` is on pytest's path. One line a file:
+
+Processes
+- `harness`: a broker as a process on a free port, names that no other test uses, what a program printed
+- `kafka_jars`: Apache Kafka as a process, and its own programs
+- `kafka_fixtures`: the fixture `apache_kafka`, one node for a session
+- `stages`: mirror, dedupe and the load as processes, started like a user would
+- `kcat`: kcat against a broker
+- `patience`: waiting for what another thread or process makes true
+
+Single requests to a broker
+- `asking`: what tests ask a real broker again and again
+- `transaction_wire`: transactions, request by request
+- `moves`: moves between the folders of a broker that has several
+- `hoarders`: clients that make a broker hold memory for requests which never come whole
+- `hostile_frames`: requests that are wrong in one place
+
+Worlds: topics, a stage between them, a ledger of what was sent
+- `mirror_world`: source clusters and a target
+- `dedupe_world`: an input topic and a dedupe stage
+- `etl_world`: a pipeline whose positions are set by hand
+- `dedupe_rot`: batches that are right by header and rotten inside
+
+Inside the test process
+- `dataplane`: a data plane with real sockets and logs, and a control plane of a few lines
+- `logs`: partition logs in a folder of their own
+- `compacted`: keyed batches, passes of the cleaner, what a reader finds
+- `crafted`: batches of magic 2 made byte by byte, right ones and poisons
+- `messagesets`: message sets of magic 0 and 1 in plain Python
+- `id_columns`: ids as the columns that `IdStore` takes
+- `pagecache`: what of a file is in the page cache
+- `metadata_store`: the store of a broker that is stopped, changed node by node
+
+Faults
+- `faultio`, `faultio.c`: calls on files that fail or hang, in a process that the library is preloaded into
+- `clock`, `clock.c`: a wall clock that a test sets, likewise
+- `load`: load that writes down what it was told
+- `history`: the judge of such a load and of the log
+- `admin_run`: random admin work under kill -9 (`make faults`)
+- `admin_work`: its workers
+- `admin_look`: its look at a broker while nobody works
+- `admin_world`: its model of all that was acknowledged
+"""
