@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from support.harness import BrokerProcess
+from support.one_partition import WAIT_S, create, delete_before, write
 from support.patience import until
-from test_name_again import WAIT_S, create, delete_before, write
 
 from penstock.broker import Broker
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.harness import BrokerProcess
+from support.one_partition import consume
 from support.patience import until
 
 RECORDS = 200
@@ -50,28 +51,6 @@ def filled(broker: BrokerProcess, topic: str) -> int:
         else:
             producer.commit_transaction()
     return first_ms
-
-
-def consume(broker: BrokerProcess, topic: str, isolation: str) -> list[int]:
-    reader = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "readers",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    found: list[int] = []
-    while True:
-        message = reader.poll(30)
-        assert message is not None, "nothing came for 30 s:\n" + broker.log_text()
-        if message.error():
-            break
-        found.append(int(message.value() or b""))
-    reader.close()
-    return found
 
 
 def recovery_point(broker: BrokerProcess, topic: str) -> int:
@@ -130,8 +109,8 @@ def test_clients_see_what_the_batches_say(
         elif path.stat().st_size > 4:
             path.write_bytes(data)
     broker.start()
-    assert consume(broker, topic, "read_committed") == committed
-    assert consume(broker, topic, "read_uncommitted") == list(range(RECORDS))
+    assert consume(broker, topic, "read_committed") == (committed, None)
+    assert consume(broker, topic, "read_uncommitted") == (list(range(RECORDS)), None)
     assert by_time(broker, topic, first_ms) == timed
     assert min(int(path.stem) for path in folder.glob("*.log")) == 0, "retention has deleted fresh records"
     if checks:  # Else an entry that nobody looks up may stay wrong.

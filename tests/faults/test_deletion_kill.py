@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.asking import create
+from support.asking import create, delete_topics, killed_at
 from support.harness import BrokerProcess, WireConnection
 
-from penstock.pyx.wire.messages import DeleteTopicsRequest, OffsetCommitRequest, OffsetFetchRequest
+from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetFetchRequest
 
 
 def commit(broker: BrokerProcess, topic: str) -> int:
@@ -31,15 +31,10 @@ def committed(broker: BrokerProcess) -> dict[str, int]:
 def test_offsets_of_a_deleted_topic_are_not_those_of_the_next(
     make_broker: Callable[..., BrokerProcess], step: str
 ) -> None:
-    broker = make_broker(environment={"PENSTOCK_FAILPOINTS": f"{step}=kill"})
+    broker = make_broker()
     create(broker, "t", "other")
     assert commit(broker, "t") == commit(broker, "other") == 0
-    request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="t")], timeout_ms=1000)
-    with pytest.raises((EOFError, ConnectionError)), WireConnection(broker.bootstrap) as wire:
-        wire.ask(request, 6)
-    broker.kill()
-    broker.environment.clear()
-    broker.start()
+    killed_at(broker, step, *delete_topics("t"))
     assert committed(broker) == {"other": 7}
     assert create(broker, "t").topics[0].error_code == 0
     assert committed(broker) == {"other": 7}

@@ -6,58 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
+from support import asking
 from support.harness import BrokerProcess
-from support.patience import until
+from support.one_partition import WAIT_S, create, delete, delete_before, offsets, read, write
 
-WAIT_S = 30.0
 KILLS = 8
 Make = Callable[..., BrokerProcess]
-
-
-def create(bootstrap: str, topic: str, **configs: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, config=configs)])[topic].result(WAIT_S)
-
-
-def delete(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(WAIT_S)
-
-
-def write(bootstrap: str, topic: str, values: list[str], key: str | None = None, *, each: bool = False) -> None:
-    """Produce values; each: in a batch of its own."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-    failures: list[object] = []
-    for value in values:
-        producer.produce(topic, value, key=key, on_delivery=lambda error, _: failures.append(error) if error else None)
-        if each:
-            producer.flush(WAIT_S)
-    assert producer.flush(WAIT_S) == 0 and failures == []
-
-
-def delete_before(bootstrap: str, topic: str, offset: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    partition = TopicPartition(topic, 0, offset)
-    assert admin.delete_records([partition])[partition].result(WAIT_S).low_watermark == offset
-
-
-def read(bootstrap: str, topic: str) -> list[str]:
-    """All that a consumer sees from the beginning."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
-    first, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), WAIT_S)
-    consumer.assign([TopicPartition(topic, 0, first)])
-    found = [message.value().decode() for message in consumer.consume(end - first, WAIT_S)] if end > first else []
-    consumer.close()
-    return found
-
-
-def offsets(bootstrap: str, topic: str) -> tuple[int, int]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
-    found: tuple[int, int] = consumer.get_watermark_offsets(TopicPartition(topic, 0), WAIT_S)
-    consumer.close()
-    return found
 
 
 @pytest.mark.parametrize("restart", ["none", "clean", "killed"])
@@ -92,16 +47,7 @@ def test_offsets_committed_to_a_topic_are_not_those_of_a_later_one(make_broker: 
     consumer = Consumer(settings)
     consumer.commit(offsets=[TopicPartition("w", 0, 45)], asynchronous=False)
     consumer.close()
-    broker.stop()
-    broker.environment["PENSTOCK_FAILPOINTS"] = "topics.emptied=kill"
-    broker.start()
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics(["w"])
-    until(lambda: not broker.running, "the kill", broker.log_text)
-    del admin
-    broker.close()
-    del broker.environment["PENSTOCK_FAILPOINTS"]
-    broker.start()
+    asking.killed_at(broker, "topics.emptied", *asking.delete_topics("w"))
     create(broker.bootstrap, "w")
     write(broker.bootstrap, "w", [f"new {i}" for i in range(50)])
     consumer = Consumer(settings)
@@ -142,15 +88,6 @@ def test_deleted_records_stay_deleted_when_a_kill_comes_between_the_files(make_b
     broker = make_broker()
     create(broker.bootstrap, "w")
     write(broker.bootstrap, "w", [f"old {i}" for i in range(50)])
-    broker.stop()
-    broker.environment["PENSTOCK_FAILPOINTS"] = "checkpoints.written=kill"
-    broker.start()
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_records([TopicPartition("w", 0, 45)])
-    until(lambda: not broker.running, "the kill", broker.log_text)
-    del admin
-    broker.close()
-    del broker.environment["PENSTOCK_FAILPOINTS"]
-    broker.start()
+    asking.killed_at(broker, "checkpoints.written", *asking.delete_records("w", 45))
     assert offsets(broker.bootstrap, "w") == (45, 50)
     assert "WARNING" not in broker.log_text()

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.harness import BrokerProcess, output
+from support.one_partition import consume
 from support.patience import until
 
 from penstock.errors import ErrorCode
@@ -44,28 +45,6 @@ def filled(broker: BrokerProcess, topic: str, **config: object) -> list[Path]:
         producer.produce(topic, b"%d" % number, key=b"%d" % number, partition=0)
     assert producer.flush(60) == 0
     return sorted((broker.data / f"{topic}-0").glob("*.log"))
-
-
-def consume(broker: BrokerProcess, topic: str) -> tuple[list[int], KafkaError | None]:
-    """What a consumer gets up to the end, or up to the first error that it is told of."""
-    reader = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "readers",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    found: list[int] = []
-    while True:
-        message = reader.poll(30)
-        assert message is not None, "nothing came for 30 s:\n" + broker.log_text()
-        error = message.error()
-        if error:
-            reader.close()
-            return found, None if error.code() == KafkaError._PARTITION_EOF else error
-        found.append(int(message.value() or b""))
 
 
 def flip(path: Path, number: int, at: int) -> tuple[int, int]:

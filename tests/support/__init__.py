@@ -10,6 +10,7 @@ Processes
 
 Single requests to a broker
 - `asking`: what tests ask a real broker again and again
+- `one_partition`: topics of one partition, as client libraries make, fill, trim, read and delete them
 - `transaction_wire`: transactions, request by request
 - `moves`: moves between the folders of a broker that has several
 - `hoarders`: clients that make a broker hold memory for requests which never come whole

@@ -6,17 +6,22 @@ import subprocess
 import sys
 import time
 
-from support.harness import BrokerProcess, WireConnection
+import pytest
 
 from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
     ListOffsetsRequest,
     MetadataRequest,
     MetadataResponse,
     ProduceRequest,
 )
+from support.harness import BrokerProcess, WireConnection
+from support.patience import until
 
 
 def create(broker: BrokerProcess, *names: str, partitions: int = 1) -> CreateTopicsResponse:
@@ -81,3 +86,29 @@ def end_offset(broker: BrokerProcess, topic: str) -> int:
 
 def start_offset(broker: BrokerProcess, topic: str) -> int:
     return list_offset(broker, topic, -2)
+
+
+def delete_topics(name: str) -> tuple[Message, int]:
+    """A request for `killed_at` and its version."""
+    topic = DeleteTopicsRequest.DeleteTopicState(name=name)
+    return DeleteTopicsRequest(topics=[topic], timeout_ms=1000), 6
+
+
+def delete_records(topic: str, before: int) -> tuple[Message, int]:
+    """The same for the records of partition 0 below an offset."""
+    own = DeleteRecordsRequest
+    partition = own.DeleteRecordsPartition(partition_index=0, offset=before)
+    return own(topics=[own.DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=1000), 2
+
+
+def killed_at(broker: BrokerProcess, failpoint: str, request: Message, version: int) -> None:
+    """Start the broker anew, let it die at a failpoint that this request takes it to, and start it once more."""
+    broker.stop()
+    broker.environment["PENSTOCK_FAILPOINTS"] = f"{failpoint}=kill"
+    broker.start()
+    with pytest.raises((EOFError, ConnectionError)), WireConnection(broker.bootstrap) as wire:
+        wire.ask(request, version)
+    until(lambda: not broker.running, "the kill", broker.log_text)
+    broker.close()
+    del broker.environment["PENSTOCK_FAILPOINTS"]
+    broker.start()
