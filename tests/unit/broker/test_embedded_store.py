@@ -181,8 +181,8 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
         check(tmp_path, scenario)
 
 
-def test_a_second_broker_of_one_id_is_refused(tmp_path: Path) -> None:
-    """Two brokers can't share an embedded store; a cluster's store is one that they share (HA-10)."""
+def test_an_id_that_lives_in_the_store_is_not_registered_again(tmp_path: Path) -> None:
+    """For a store that brokers share; of two brokers on one folder the second is refused before it opens its store."""
 
     async def main() -> None:
         store = await EmbeddedStore.open(tmp_path / "store")
