@@ -1,4 +1,4 @@
-"""Killed at every failpoint, or its target killed under it, the mirror loses nothing and copies nothing twice."""
+"""Killed at every failpoint, or its target or a source killed or down, the mirror loses nothing and copies nothing twice."""
 
 from __future__ import annotations
 
@@ -72,6 +72,27 @@ def test_source_killed_in_the_middle(tmp_path: Path) -> None:
             w.fill_transactions("cac")
             clusters["EWR"].kill()
             clusters["EWR"].start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
+
+
+def test_a_source_that_is_down_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    with (
+        brokers(tmp_path, "EWR", "JFK", "target") as clusters,
+        World(tmp_path / "w", {name: clusters[name] for name in ("EWR", "JFK")}, clusters["target"]) as w,
+    ):
+        w.fill()
+        clusters["JFK"].stop()
+        w.mirror.start()
+        w.await_copied(["EWR"])
+        clusters["JFK"].start()
+        w.await_copied()
+        clusters["EWR"].kill()
+        w.fill(sources=["JFK"])
+        w.await_copied(["JFK"])
+        clusters["EWR"].start()
+        w.fill(sources=["EWR"])
         w.await_copied()
         assert w.mirror.stop() == 0
         w.check()

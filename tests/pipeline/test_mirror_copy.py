@@ -70,27 +70,6 @@ def test_a_log_that_begins_inside_a_batch(tmp_path: Path, clusters: dict[str, Br
         w.check_ids()
 
 
-def test_a_source_that_is_down_keeps_nobody_else_waiting(tmp_path: Path) -> None:
-    with (
-        brokers(tmp_path, "EWR", "JFK", "target") as clusters,
-        world(tmp_path / "w", clusters, "EWR", "JFK") as w,
-    ):
-        w.fill()
-        clusters["JFK"].stop()
-        w.mirror.start()
-        w.await_copied(["EWR"])
-        clusters["JFK"].start()
-        w.await_copied()
-        clusters["EWR"].kill()
-        w.fill(sources=["JFK"])
-        w.await_copied(["JFK"])
-        clusters["EWR"].start()
-        w.fill(sources=["EWR"])
-        w.await_copied()
-        assert w.mirror.stop() == 0
-        w.check()
-
-
 def test_idle_positions_are_committed_again(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     with world(tmp_path, clusters, "EWR", penstock_mirror_position_refresh_ms=1000) as w:
         w.fill(1)
