@@ -9,8 +9,8 @@ from pathlib import Path
 
 from penstock.bench import process
 from penstock.bench.apache_kafka import ApacheKafka, free_ports
-from penstock.bench.broker_process import BrokerProcess
 from penstock.bench.programs import Programs
+from penstock.broker.process import BrokerProcess
 
 PENSTOCK = "penstock"
 KAFKA = "kafka"

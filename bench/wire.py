@@ -1,17 +1,14 @@
-"""A plain connection that speaks single requests, and what a benchmark asks a broker with it."""
+"""What a benchmark asks a broker, request by request: topics made and deleted, a batch written, a partition read."""
 
 from __future__ import annotations
 
-import socket
-import struct
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pyx.wire import messages
-from penstock.pyx.wire.header import RESPONSES, decode_response, encode_request
-from penstock.pyx.wire.message import Message
+from penstock.pyx.wire.connection import WireConnection
 
 T = TypeVar("T")
 
@@ -22,47 +19,6 @@ METADATA_VERSION = 8
 CREATE_TOPICS_VERSION = 4
 DELETE_TOPICS_VERSION = 3
 OFFSET_COMMIT_VERSION = 7
-
-
-class WireConnection:
-    """A plain connection that speaks single requests: for what no client library can be made to send."""
-
-    def __init__(self, bootstrap: str, timeout_s: float = 30.0) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout_s)
-        self._correlation_id = 0
-
-    def __enter__(self) -> WireConnection:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._socket.close()
-
-    def ask(self, request: Message, version: int) -> Any:
-        """Send a request and return its decoded answer."""
-        self._correlation_id += 1
-        self.send(encode_request(request, version, self._correlation_id, "test"))
-        correlation_id, response = decode_response(RESPONSES[request.API_KEY], self.receive(), version)
-        assert correlation_id == self._correlation_id
-        return response
-
-    def send(self, frame: bytes) -> None:
-        """Send a frame with its size in front."""
-        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-
-    def receive(self) -> bytes:
-        """The next frame without its size; EOFError when the broker closed the connection."""
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return self._exactly(size)
-
-    def _exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self._socket.recv(size - len(data))
-            if not piece:
-                raise EOFError("the broker closed the connection")
-            data += piece
-        return bytes(data)
 
 
 def create_topic(

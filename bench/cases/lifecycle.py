@@ -13,6 +13,7 @@ from penstock.bench.case import Case, Sample
 from penstock.bench.sides import PENSTOCK, Broker
 from penstock.bench.world import GB, World
 from penstock.pyx.wire import messages
+from penstock.pyx.wire.connection import WireConnection
 from penstock.pyx.wire.header import encode_request
 
 RECORD_BYTES = 1024
@@ -26,7 +27,7 @@ def first_produce(broker: Broker, topic: str) -> None:
 
     def attempt() -> None:
         wire.create_topic(broker.bootstrap, topic, 1)
-        with wire.WireConnection(broker.bootstrap) as connection:
+        with WireConnection(broker.bootstrap) as connection:
             wire.produce(connection, topic, {0: frames.batch([b"first"])})
 
     wire.patiently(attempt)
@@ -36,7 +37,7 @@ def first_fetch(broker: Broker, topic: str, partition: int) -> None:
     """Fetch the first record of a partition, as early as the broker lets anybody."""
 
     def attempt() -> None:
-        with wire.WireConnection(broker.bootstrap) as connection:
+        with WireConnection(broker.bootstrap) as connection:
             answer = connection.ask(wire.fetch_request(topic, partition, 0, 1 << 20), wire.FETCH_VERSION)
             got = answer.responses[0].partitions[0]
             if got.error_code or not got.records:
@@ -82,7 +83,7 @@ class InProcess(Case):
         started = time.monotonic()
         with Broker() as broker:
             wire.create_topic(broker.bootstrap, "first", 1)
-            with wire.WireConnection(broker.bootstrap) as connection:
+            with WireConnection(broker.bootstrap) as connection:
                 wire.produce(connection, "first", {0: frames.batch([b"first"])})
             started_s = time.monotonic() - started
             stop_from = time.monotonic()
@@ -196,7 +197,7 @@ class Partitions(Case):
             started, cpu_s = time.monotonic(), broker.cpu_s()
             wire.create_topic(broker.bootstrap, "many", count)
             created_s = time.monotonic() - started
-            with wire.WireConnection(broker.bootstrap, 60) as connection:
+            with WireConnection(broker.bootstrap, 60) as connection:
                 wire.produce(connection, "many", dict.fromkeys(range(count), body))
             sample = {"create_and_produce_s": time.monotonic() - started, "create_s": created_s}
             sample["create_and_produce_cpu_s"] = broker.cpu_s() - cpu_s

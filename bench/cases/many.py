@@ -12,6 +12,7 @@ from penstock.bench.sides import PENSTOCK, Broker
 from penstock.bench.world import MIB, World
 from penstock.errors import raise_for
 from penstock.pyx.wire import messages
+from penstock.pyx.wire.connection import WireConnection
 
 TOPIC_PARTITIONS = 100
 
@@ -41,7 +42,7 @@ class Crowd(Case):
             wire.create_topic(broker.bootstrap, topic, each)
         created = time.monotonic()
         body = frames.batch([b"one"])
-        with wire.WireConnection(broker.bootstrap, 60) as connection:
+        with WireConnection(broker.bootstrap, 60) as connection:
             for topic in topics:
                 wire.produce(connection, topic, dict.fromkeys(range(each), body))
             groups, began = world.scaled(self.groups, least=2), time.monotonic()
@@ -72,7 +73,7 @@ class Crowd(Case):
             path.unlink()
 
 
-def commit(connection: wire.WireConnection, group: str, topic: str) -> None:
+def commit(connection: WireConnection, group: str, topic: str) -> None:
     """Commit an offset as a consumer does that assigns its partitions itself; waits for the coordinator."""
     own = messages.OffsetCommitRequest
     partition = own.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)

@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from suite import PASS, FetchError, Run  # noqa: E402
 
-from penstock.bench.broker_process import BrokerProcess  # noqa: E402
+from penstock.broker.process import BrokerProcess  # noqa: E402
 
 SUITES = ("kcat", "java_tools", "old_java", "kafka_python", "librdkafka", "franz_go", "kafka_go")
 # What the suites take for granted of a broker.

@@ -9,15 +9,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from penstock.bench import broker_process
-from penstock.bench.wire import WireConnection
+from penstock.broker import process
+from penstock.pyx.wire.connection import WireConnection
 
 __all__ = ["BrokerProcess", "WireConnection", "output", "topic_name"]
 
 _names = itertools.count()
 
 
-class BrokerProcess(broker_process.BrokerProcess):
+class BrokerProcess(process.BrokerProcess):
     """With a small ballast: the 64 MiB of a broker in use, once for each of a run's brokers, would fill a disk."""
 
     def __init__(

@@ -1,4 +1,7 @@
-"""`penstock broker` as a process: for benchmarks and tests."""
+"""`penstock broker` as a process that its caller starts, kills and stops: for programs that measure or test a broker.
+
+Inside the process of the caller it is `penstock.broker.Broker`.
+"""
 
 from __future__ import annotations
 
