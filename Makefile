@@ -93,7 +93,7 @@ RUNS ?= -1
 fuzz: build
 	$(call install,clang libclang-rt-14-dev)
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || PENSTOCK_MODULES=record.crc $(BIN)/pip install -q --no-build-isolation -e '.[fuzz]'
-	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) --runs $(RUNS)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --seconds $(SECONDS) --runs $(RUNS)
 
 # Others' programs and test suites against the broker; the first run fetches and builds them. `make compat SUITES=kcat`.
 SUITES ?= kcat java_tools old_java kafka_python librdkafka franz_go kafka_go

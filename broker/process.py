@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -66,7 +67,7 @@ class BrokerProcess:
         base = [sys.executable, "-m", "penstock", "broker", "--listen", listen, "--data", str(self.data)]
         return [*base, *sets, *self.arguments]
 
-    def start(self) -> BrokerProcess:
+    def start(self) -> Self:
         """Start it and wait until it serves."""
         self.launch()
         self.port = self._await_started()
@@ -112,7 +113,7 @@ class BrokerProcess:
         self.signal(signal.SIGTERM)
         return self._reap()
 
-    def restart(self) -> BrokerProcess:
+    def restart(self) -> Self:
         """Stop cleanly and start again."""
         assert self.stop() == 0, self.log_text()
         return self.start()

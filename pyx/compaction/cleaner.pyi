@@ -10,6 +10,8 @@ from typing import NamedTuple
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.logmanager import LogManager
 
+SWAPPING: str
+
 class RottenLogError(Exception):
     """A batch can't be read (its bytes are wrong, or it inflates to more than the limit); the log is as it was."""
 

@@ -56,7 +56,7 @@ class Pipeline:
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random", "linger.ms": 5, **properties}
         )
-        rounds = [None]
+        rounds: list[Any] = [None]
         if properties:
             producer.init_transactions()
             rounds = [producer.abort_transaction, producer.commit_transaction]

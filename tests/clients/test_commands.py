@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pyarrow.ipc
 import pyarrow.parquet
@@ -19,18 +22,21 @@ from support.harness import BrokerProcess, topic_name
 from penstock.cli import root
 from penstock.pyx.log.logmanager import room_end
 
+Run = Callable[..., str]
+Ask = Callable[..., Any]
+
 
 @pytest.fixture(params=["penstock", pytest.param("kafka", marks=pytest.mark.kafka)])
-def bootstrap(request):
+def bootstrap(request: pytest.FixtureRequest) -> str:
     name = "shared_broker" if request.param == "penstock" else "apache_kafka"
-    return request.getfixturevalue(name).bootstrap
+    return str(request.getfixturevalue(name).bootstrap)
 
 
 @pytest.fixture
-def run(bootstrap):
+def run(bootstrap: str) -> Run:
     """Run a command and give its standard output; another exit code than expected is an error."""
 
-    def command(*words, stdin=None, code=0):
+    def command(*words: str, stdin: str | None = None, code: int = 0) -> str:
         result = CliRunner().invoke(root, [*words], input=stdin, env={"PENSTOCK_BOOTSTRAP": bootstrap})
         assert result.exit_code == code, (result.output, result.exception)
         return result.stdout if code == 0 else f"{result.output}{result.exception}"
@@ -39,13 +45,13 @@ def run(bootstrap):
 
 
 @pytest.fixture
-def ask(run):
+def ask(run: Run) -> Ask:
     """Run a command for its JSON."""
     return lambda *words, **rest: json.loads(run(*words, "--json", **rest))
 
 
 @pytest.fixture
-def topic(run):
+def topic(run: Run) -> str:
     """A topic of 100 records in each of two partitions: values `<partition>-<number>`, keys like them, 1 s apart."""
     name = topic_name("commands")
     run("topics", "create", name, "-p", "2", "-c", "retention.ms=-1")
@@ -58,7 +64,7 @@ def topic(run):
     return name
 
 
-def test_topics_are_listed_and_described(run, ask, topic):
+def test_topics_are_listed_and_described(run: Run, ask: Ask, topic: str) -> None:
     listed = {row["topic"]: row for row in ask("topics", "list")}
     assert listed[topic] == {"topic": topic, "partitions": 2, "replicas": 1, "offsets": 200, "without_leader": 0}
     described = ask("topics", "describe", topic)
@@ -69,7 +75,7 @@ def test_topics_are_listed_and_described(run, ask, topic):
     assert "retention.ms" in run("topics", "describe", topic)
 
 
-def test_topics_are_created_grown_and_deleted(run, ask):
+def test_topics_are_created_grown_and_deleted(run: Run, ask: Ask) -> None:
     name = topic_name("commands")
     run("topics", "create", name, "-p", "1")
     assert "exists" in run("topics", "create", name, code=1).lower()
@@ -81,7 +87,7 @@ def test_topics_are_created_grown_and_deleted(run, ask):
     assert name not in [row["topic"] for row in ask("topics", "list")]
 
 
-def test_offsets_by_time_and_records_trimmed(run, ask, topic):
+def test_offsets_by_time_and_records_trimmed(run: Run, ask: Ask, topic: str) -> None:
     at = ask("topics", "offsets", topic, "--at", "50000")
     assert [(row["partition"], row["offset"]) for row in at] == [(0, 50), (1, 50)]
     assert [row["offset"] for row in ask("topics", "offsets", f"{topic}:1", "--at", "1970-01-01T00:00:10Z")] == [10]
@@ -92,7 +98,7 @@ def test_offsets_by_time_and_records_trimmed(run, ask, topic):
     assert [row["offset"] for row in ask("topics", "offsets", topic, "--at", "earliest")] == [30, 0]
 
 
-def test_what_is_consumed_can_be_produced_again(run, topic):
+def test_what_is_consumed_can_be_produced_again(run: Run, topic: str) -> None:
     lines = run("consume", topic, "--from", "earliest", "--json").splitlines()
     assert len(lines) == 200
     copy = topic_name("commands")
@@ -104,7 +110,7 @@ def test_what_is_consumed_can_be_produced_again(run, topic):
     )
 
 
-def test_bytes_that_are_no_text_survive_json(run):
+def test_bytes_that_are_no_text_survive_json(run: Run) -> None:
     name = topic_name("commands")
     run("topics", "create", name)
     run("produce", name, "--header", "h=1", stdin=b"\xff\xfe\n")
@@ -117,7 +123,7 @@ def test_bytes_that_are_no_text_survive_json(run):
     ] * 2
 
 
-def test_lines_with_keys_and_tombstones(run):
+def test_lines_with_keys_and_tombstones(run: Run) -> None:
     name = topic_name("commands")
     run("topics", "create", name)
     run("produce", name, "--key-separator", ":", "--empty-as-null", stdin="a:1\nb:\nplain\n")
@@ -129,7 +135,7 @@ def test_lines_with_keys_and_tombstones(run):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_columns(run, topic, tmp_path, suffix):
+def test_columns(run: Run, topic: str, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"records.{suffix}"
     run("consume", f"{topic}:1", "--from", "@40", "--columns", str(path))
     if suffix == "parquet":
@@ -146,7 +152,7 @@ def test_columns(run, topic, tmp_path, suffix):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_group_is_described_with_its_lag_and_reset(run, ask, topic):
+def test_a_group_is_described_with_its_lag_and_reset(run: Run, ask: Ask, topic: str) -> None:
     group = topic_name("group")
     run("consume", f"{topic}:0", "--from", "earliest", "-n", "60", "--group", group)
     (row,) = ask("groups", "describe", group)
@@ -171,7 +177,7 @@ def test_a_group_is_described_with_its_lag_and_reset(run, ask, topic):
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_members_own_their_partitions(bootstrap, run, ask, topic, protocol):
+def test_members_own_their_partitions(bootstrap: str, run: Run, ask: Ask, topic: str, protocol: str) -> None:
     group = topic_name("group")
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest"}
@@ -191,7 +197,7 @@ def test_members_own_their_partitions(bootstrap, run, ask, topic, protocol):
     consumer.close()
 
 
-def test_configs_are_set_shown_and_unset(run, ask, topic):
+def test_configs_are_set_shown_and_unset(run: Run, ask: Ask, topic: str) -> None:
     run("configs", "set", "topic", topic, "segment.ms=60000", "retention.ms=1000000000")
     shown = {row["config"]: row["value"] for row in ask("configs", "show", "topic", topic)}
     assert shown.items() >= {"retention.ms": "1000000000", "segment.ms": "60000"}.items()
@@ -203,24 +209,25 @@ def test_configs_are_set_shown_and_unset(run, ask, topic):
     assert "key=value" in run("configs", "set", "topic", topic, "nonsense", code=2)
 
 
-def test_configs_of_what_is_not_there(run):
+def test_configs_of_what_is_not_there(run: Run) -> None:
     """It isn't asked for again and again, as a topic that is just being created would be."""
     for words in (("show",), ("unset", "retention.ms")):
         assert "topic `nothing-here`" in run("configs", words[0], "topic", "nothing-here", *words[1:], code=1)
     assert "there is no broker `77`, only 1" in run("configs", "show", "broker", "77", code=1)
 
 
-def test_tables_are_not_folded_in_a_pipe(bootstrap, run):
+def test_tables_are_not_folded_in_a_pipe(bootstrap: str, run: Run) -> None:
     (line,) = (line for line in run("configs", "show", "broker", "1").splitlines() if line.startswith("advertised"))
     assert bootstrap in line
 
 
-def test_a_group_is_committed_when_it_is_interrupted(bootstrap, ask, topic):
+def test_a_group_is_committed_when_it_is_interrupted(bootstrap: str, ask: Ask, topic: str) -> None:
     words = ("consume", topic, "--from", "earliest", "--follow", "--group", topic, "-b", bootstrap)
     command = [sys.executable, "-m", "penstock", *words]
     # Whoever runs the tests in the background may have SIGINT ignored, and children inherit that.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=heard) as process:
+        assert process.stdout is not None
         for _ in range(200):
             process.stdout.readline()
         time.sleep(0.5)  # What is printed counts a moment later.
@@ -229,7 +236,7 @@ def test_a_group_is_committed_when_it_is_interrupted(bootstrap, ask, topic):
     assert [row["committed"] for row in ask("groups", "describe", topic)] == [100, 100]
 
 
-def test_what_is_not_there_is_one_sentence(run, topic):
+def test_what_is_not_there_is_one_sentence(run: Run, topic: str) -> None:
     assert "no-such" in run("topics", "describe", "no-such", code=1)
     assert "no partition 9" in run("consume", f"{topic}:9", code=1)
     assert "none of earliest" in run("topics", "offsets", topic, "--at", "soon", code=2)
@@ -237,10 +244,10 @@ def test_what_is_not_there_is_one_sentence(run, topic):
     assert "parquet" in run("consume", topic, "--columns", "x.csv", code=2)
 
 
-def runner(broker):
+def runner(broker: BrokerProcess) -> Run:
     """Runs a command of `penstock` beside that broker; what it printed."""
 
-    def run(*words, code=0, stdin=None):
+    def run(*words: str, code: int = 0, stdin: str | None = None) -> str:
         result = CliRunner().invoke(root, [*words], input=stdin, env={"PENSTOCK_BOOTSTRAP": broker.bootstrap})
         assert result.exit_code == code, (result.output, result.exception)
         return result.output if code else result.stdout
@@ -248,7 +255,7 @@ def runner(broker):
     return run
 
 
-def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path):
+def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path: Path) -> None:
     run = runner(broker)
     run("topics", "create", "dumped")
     run("produce", "dumped", "--compression", "zstd", "--key-separator", ":", stdin="a:1\nb:2\n")
@@ -279,7 +286,7 @@ def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path):
     assert json.loads(run("log", "verify", str(broker.data), "--json", code=1))["damage"][0]["file"] == str(log)
 
 
-def test_what_cannot_be_verified_is_not_called_sound(broker: BrokerProcess, tmp_path):
+def test_what_cannot_be_verified_is_not_called_sound(broker: BrokerProcess, tmp_path: Path) -> None:
     run = runner(broker)
     run("topics", "create", "checked")
     run("produce", "checked", stdin="a\n")

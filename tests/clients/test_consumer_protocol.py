@@ -173,7 +173,8 @@ def test_a_group_moves_to_the_new_protocol_and_back(
 
     def kind() -> str:
         found = admin(quick_broker).list_consumer_groups().result().valid
-        return next(one.type.name for one in found if one.group_id == group)
+        name: str = next(one.type.name for one in found if one.group_id == group)
+        return name
 
     with member(quick_broker, topic, group, **classic) as old:
         settle([old], 4)

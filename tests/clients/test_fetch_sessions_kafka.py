@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from support.dataplane import batch
@@ -60,10 +60,10 @@ def steps(seed: int) -> list[Step]:
     return made
 
 
-def carried_out(bootstrap: str, plan: list[Step], named: Callable[[str], str]) -> list[object]:
+def carried_out(bootstrap: str, plan: list[Step], named: Callable[[str], str]) -> list[Any]:
     """What each fetch of a plan is answered with; `named` gives topics their names in this run."""
     session, next_epoch = 0, 0
-    answers: list[object] = []
+    answers: list[Any] = []
     short = {named(name): name for name in (*NAMES, "third")}
     with WireConnection(bootstrap) as connection:
         for step in plan:

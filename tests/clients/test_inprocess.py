@@ -4,7 +4,9 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -17,13 +19,17 @@ from penstock.broker.faults import FaultError
 from penstock.config import ConfigError
 
 
-def produce(bootstrap, topic, values, **config):
+def produce(bootstrap: str, topic: str, values: list[bytes], **config: object) -> list[int]:
     """Offsets in the order of the values; raises the first failure."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, **config})
-    offsets, failures = [], []
+    offsets: list[int] = []
+    failures: list[object] = []
 
-    def delivered(error, message):
-        (failures if error else offsets).append(error or message.offset())
+    def delivered(error: object, message: Any) -> None:
+        if error:
+            failures.append(error)
+        else:
+            offsets.append(message.offset())
 
     for value in values:
         producer.produce(topic, value, partition=0, on_delivery=delivered)
@@ -33,12 +39,13 @@ def produce(bootstrap, topic, values, **config):
     return offsets
 
 
-def consume(bootstrap, topic, count):
+def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": f"g-{topic}", "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([topic])
-    values, until = [], time.monotonic() + 30
+    values: list[bytes] = []
+    until = time.monotonic() + 30
     while len(values) < count and time.monotonic() < until:
         message = consumer.poll(1.0)
         if message is not None and message.error() is None:
@@ -47,13 +54,13 @@ def consume(bootstrap, topic, count):
     return values
 
 
-def test_confluent_kafka(penstock_broker):
+def test_confluent_kafka(penstock_broker: Broker) -> None:
     sent = [b"%d" % number for number in range(20)]
     assert produce(penstock_broker.bootstrap, "confluent", sent) == list(range(20))
     assert consume(penstock_broker.bootstrap, "confluent", 20) == sent
 
 
-def test_kafka_python(penstock_broker):
+def test_kafka_python(penstock_broker: Broker) -> None:
     producer = KafkaProducer(bootstrap_servers=penstock_broker.bootstrap, compression_type="gzip")
     for number in range(20):
         producer.send("python", b"%d" % number).get(30)
@@ -65,8 +72,8 @@ def test_kafka_python(penstock_broker):
     consumer.close()
 
 
-def test_aiokafka(penstock_broker):
-    async def run():
+def test_aiokafka(penstock_broker: Broker) -> None:
+    async def run() -> list[bytes]:
         producer = AIOKafkaProducer(bootstrap_servers=penstock_broker.bootstrap, enable_idempotence=True)
         await producer.start()
         for number in range(20):
@@ -82,7 +89,7 @@ def test_aiokafka(penstock_broker):
     assert asyncio.run(run()) == [b"%d" % number for number in range(20)]
 
 
-def test_several_at_once_share_nothing(penstock_broker_factory):
+def test_several_at_once_share_nothing(penstock_broker_factory: Callable[..., Broker]) -> None:
     first, second = penstock_broker_factory(), penstock_broker_factory(**{"num.partitions": 2})
     assert produce(first.bootstrap, "same", [b"first"]) == [0]
     assert produce(second.bootstrap, "same", [b"second"]) == [0]
@@ -92,7 +99,7 @@ def test_several_at_once_share_nothing(penstock_broker_factory):
     assert [len(found["same"].partitions) for found in topics] == [1, 2]
 
 
-def test_data_address_and_faults_survive_a_restart(penstock_broker):
+def test_data_address_and_faults_survive_a_restart(penstock_broker: Broker) -> None:
     produce(penstock_broker.bootstrap, "kept", [b"a"])
     before = penstock_broker.bootstrap
     fault = penstock_broker.faults.error("Produce", "NOT_LEADER_OR_FOLLOWER")
@@ -103,7 +110,7 @@ def test_data_address_and_faults_survive_a_restart(penstock_broker):
     assert consume(before, "kept", 2) == [b"a", b"b"]
 
 
-def test_a_stopped_broker_is_not_there(penstock_broker):
+def test_a_stopped_broker_is_not_there(penstock_broker: Broker) -> None:
     penstock_broker.stop()
     assert not penstock_broker.running
     with pytest.raises(KafkaException):
@@ -112,7 +119,7 @@ def test_a_stopped_broker_is_not_there(penstock_broker):
     assert produce(penstock_broker.bootstrap, "back", [b"a"]) == [0]
 
 
-def test_the_second_produce_is_refused_once(penstock_broker):
+def test_the_second_produce_is_refused_once(penstock_broker: Broker) -> None:
     produce(penstock_broker.bootstrap, "refused", [b"first"])
     fault = penstock_broker.faults.error("Produce", "MESSAGE_TOO_LARGE", nth=2)
     assert produce(penstock_broker.bootstrap, "refused", [b"a"]) == [1]
@@ -122,7 +129,7 @@ def test_the_second_produce_is_refused_once(penstock_broker):
     assert (fault.hits, fault.done) == (1, True)
 
 
-def test_a_lost_answer_is_no_lost_or_repeated_record(penstock_broker):
+def test_a_lost_answer_is_no_lost_or_repeated_record(penstock_broker: Broker) -> None:
     fault = penstock_broker.faults.lose_answer("Produce", nth=3, times=2)
     sent = [b"%d" % number for number in range(6)]
     produce(penstock_broker.bootstrap, "lost", sent, **{"enable.idempotence": True})
@@ -130,7 +137,7 @@ def test_a_lost_answer_is_no_lost_or_repeated_record(penstock_broker):
     assert consume(penstock_broker.bootstrap, "lost", 6) == sent
 
 
-def test_a_dropped_request_was_never_carried_out(penstock_broker):
+def test_a_dropped_request_was_never_carried_out(penstock_broker: Broker) -> None:
     produce(penstock_broker.bootstrap, "dropped", [b"first"])
     fault = penstock_broker.faults.drop("Produce")
     with pytest.raises(KafkaException):
@@ -139,10 +146,10 @@ def test_a_dropped_request_was_never_carried_out(penstock_broker):
     assert produce(penstock_broker.bootstrap, "dropped", [b"b"]) == [1]
 
 
-def test_a_delayed_request_is_overtaken_by_later_ones_of_others(penstock_broker):
+def test_a_delayed_request_is_overtaken_by_later_ones_of_others(penstock_broker: Broker) -> None:
     produce(penstock_broker.bootstrap, "delayed", [b"first"])
     fault = penstock_broker.faults.delay("Produce", 1.5)
-    late = []
+    late: list[int] = []
     slow = Producer({"bootstrap.servers": penstock_broker.bootstrap, "linger.ms": 0})
     slow.produce("delayed", b"slow", partition=0, on_delivery=lambda error, message: late.append(message.offset()))
     until = time.monotonic() + 30
@@ -153,7 +160,7 @@ def test_a_delayed_request_is_overtaken_by_later_ones_of_others(penstock_broker)
     assert late == [2]
 
 
-def test_fetch_and_control_requests_meet_faults_too(penstock_broker):
+def test_fetch_and_control_requests_meet_faults_too(penstock_broker: Broker) -> None:
     produce(penstock_broker.bootstrap, "fetched", [b"a"])
     faults = [
         penstock_broker.faults.error("Fetch", "NOT_LEADER_OR_FOLLOWER", times=2),
@@ -166,7 +173,7 @@ def test_fetch_and_control_requests_meet_faults_too(penstock_broker):
     assert [fault.hits for fault in faults] == [2, 1, 1, 1, 1]
 
 
-def test_what_can_not_be_planted_or_configured_is_said(penstock_broker):
+def test_what_can_not_be_planted_or_configured_is_said(penstock_broker: Broker) -> None:
     with pytest.raises(FaultError, match="no API `Prodcue`"):
         penstock_broker.faults.drop("Prodcue")
     with pytest.raises(FaultError, match="no error `BROKEN`"):
@@ -177,7 +184,7 @@ def test_what_can_not_be_planted_or_configured_is_said(penstock_broker):
         Broker(properties={"num.partition": 3})
 
 
-def test_a_program_that_ends_without_closing_it_loses_nothing(tmp_path):
+def test_a_program_that_ends_without_closing_it_loses_nothing(tmp_path: Path) -> None:
     program = f"""
 from confluent_kafka import Producer
 from penstock.broker import Broker

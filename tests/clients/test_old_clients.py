@@ -47,7 +47,7 @@ def read_with_ours(broker: BrokerProcess, topic: str) -> list[tuple[int, bytes |
 
 
 def write_with_ours(broker: BrokerProcess, topic: str, codec: str) -> None:
-    with Producer(broker.bootstrap, **{"compression.type": codec, "linger.ms": 50}) as producer:
+    with Producer(broker.bootstrap, compression_type=codec, linger_ms=50) as producer:
         for key, value in RECORDS:
             producer.send(topic, key, value, headers=[("h", b"v")])
         producer.flush()

@@ -57,7 +57,7 @@ def test_what_they_write_they_read(shared_broker: BrokerProcess, new_topic: NewT
 def test_they_read_what_new_clients_write(shared_broker: BrokerProcess, new_topic: NewTopic, version: str) -> None:
     topic = new_topic("new-for-java")
     for number, codec in enumerate(CODECS):
-        with Producer(shared_broker.bootstrap, **{"compression.type": codec, "linger.ms": 50}) as producer:
+        with Producer(shared_broker.bootstrap, compression_type=codec, linger_ms=50) as producer:
             for value in VALUES[number::4]:
                 producer.send(topic, b"k", value.encode(), headers=[("h", b"v")])
             producer.flush()

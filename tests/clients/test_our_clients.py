@@ -101,7 +101,7 @@ async def read_all(client: Admin, tp: TopicPartition, isolation: str = "read_com
 def test_records_come_back_as_they_were_sent(bootstrap: str, make_topic: Callable[..., str], codec: str) -> None:
     topic = make_topic(3)
     headers = [("a", b"1"), ("b", None), ("a", b"2")]
-    with Producer(bootstrap, **{"compression.type": codec}) as producer:
+    with Producer(bootstrap, compression_type=codec) as producer:
         sent = [
             producer.send(topic, b"key%d" % (i % 7), None if i % 10 == 0 else b"v%d" % i, 1000 + i, headers)
             for i in range(500)
@@ -121,7 +121,7 @@ def test_bulk_by_lists_and_by_columns(bootstrap: str, make_topic: Callable[..., 
     first, second = make_topic(2), make_topic(2)
     keys = [None if i % 11 == 0 else b"k%d" % i for i in range(5000)]
     values = [b"value-%d" % i for i in range(5000)]
-    with Producer(bootstrap, **{"batch.size": 20_000, "compression.type": "lz4"}) as producer:
+    with Producer(bootstrap, batch_size=20_000, compression_type="lz4") as producer:
         assert producer.send_many(first, keys, values, range(5000)).result(LIMIT_S) == 5000
         with Consumer(bootstrap, **EARLY) as consumer:
             consumer.assign([(first, 0), (first, 1)])
@@ -145,7 +145,7 @@ def test_bulk_by_lists_and_by_columns(bootstrap: str, make_topic: Callable[..., 
 def test_transactions_of_the_producer(bootstrap: str, make_topic: Callable[..., str]) -> None:
     topic = make_topic(2)
     group = f"group-{topic}"
-    with Producer(bootstrap, **{"transactional.id": f"tx-{topic}"}) as producer:
+    with Producer(bootstrap, transactional_id=f"tx-{topic}") as producer:
         for i in range(6):
             producer.begin()
             producer.send(topic, value=b"%d" % i, partition=i % 2)
@@ -472,7 +472,7 @@ def killed_often(broker: BrokerProcess) -> Iterator[tuple[BrokerProcess, threadi
 def test_producer_and_consumer_survive_kills(killed_often: tuple[BrokerProcess, threading.Event]) -> None:
     broker, _ = killed_often
     with (
-        Producer(broker.bootstrap, **{"linger.ms": 1, "batch.size": 500}) as producer,
+        Producer(broker.bootstrap, linger_ms=1, batch_size=500) as producer,
         Consumer(broker.bootstrap, **EARLY) as consumer,
     ):
         producer.partitions_for("t")  # creates it
@@ -553,13 +553,13 @@ def test_a_rotten_batch_stops_its_partition_until_it_is_passed(
     asyncio.run(write())
     with Consumer(shared_broker.bootstrap, **EARLY) as consumer:
 
-        def poll() -> list[TopicPartition]:
+        def poll() -> list[tuple[int, int]]:
             if as_columns:
                 return [(c.partition, int(at)) for c in consumer.poll_columns(1.0) for at in c.columns.offsets]
             return [(r.partition, r.offset) for r in consumer.poll(1.0)]
 
         consumer.assign([(topic, 0), (topic, 1)])
-        got: list[TopicPartition] = []
+        got: list[tuple[int, int]] = []
         errors: list[RottenBatch] = []
         for _ in range(20):
             try:
@@ -569,11 +569,11 @@ def test_a_rotten_batch_stops_its_partition_until_it_is_passed(
             if len(errors) == 2:
                 break
         assert sorted(got) == [(0, 0), (1, 0)]
-        error = errors[1]
-        assert (error.tp, error.offset, error.next_offset) == ((topic, 0), 1, 2)
-        assert error.raw is not None and len(error.raw) > HEADER_SIZE
+        last = errors[1]
+        assert (last.tp, last.offset, last.next_offset) == ((topic, 0), 1, 2)
+        assert last.raw is not None and len(last.raw) > HEADER_SIZE
         assert consumer.position((topic, 0)) == 1
-        consumer.seek(error.tp, error.next_offset)
+        consumer.seek(last.tp, last.next_offset)
         got = []
         while len(got) < 2:
             got += poll()

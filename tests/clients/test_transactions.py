@@ -65,7 +65,8 @@ def read(broker: BrokerProcess, topic: str, isolation: str = "read_committed") -
     """All that a consumer sees up to the end of each partition."""
     client = reader(broker, isolation=isolation)
     client.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(PARTITIONS)])
-    values, ends = [], set()
+    values: list[str] = []
+    ends: set[int] = set()
     deadline = time.monotonic() + PATIENCE_S
     while len(ends) < PARTITIONS:
         assert time.monotonic() < deadline, (values, ends)
@@ -191,7 +192,7 @@ def test_kill_9_in_the_middle_of_a_transaction(broker: BrokerProcess, new_topic:
 
 # The passages of one transaction: which are tried, and how the transaction ends. Its appends are those of its
 # producer id, its partitions, its group's partition, its offset, the decision, the completion.
-STEPS = {
+STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "coordinator.before_append": {"commit": (1, 4, 5, 6), "abort": (6,)},
     "coordinator.after_append": {"commit": (5,), "abort": (5,)},
     "coordinator.before_marker": {"commit": (1, 3, 4), "abort": (3,)},

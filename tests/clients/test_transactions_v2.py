@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
@@ -291,7 +292,7 @@ def test_transactions_are_listed_by_a_pattern(shared_broker: BrokerProcess, new_
         init(wire, one)
         init(wire, other)
 
-        def listed(pattern: str | None, **filters: object) -> set[str]:
+        def listed(pattern: str | None, **filters: Any) -> set[str]:
             answer = wire.ask(ListTransactionsRequest(transactional_id_pattern=pattern, **filters), 2)
             assert answer.error_code == 0
             return {state.transactional_id for state in answer.transaction_states} & {one, other}
@@ -312,7 +313,7 @@ def test_features_are_told_and_changed(broker: BrokerProcess) -> None:
         assert {f.name for f in answer.supported_features} >= {"transaction.version", "group.version"}
         return answer.finalized_features_epoch, {f.name: f.max_version_level for f in answer.finalized_features}
 
-    def update(wire: WireConnection, version: int, level: int, kind_of: int = 1, **given: object) -> int:
+    def update(wire: WireConnection, version: int, level: int, kind_of: int = 1, **given: Any) -> int:
         one = kind.FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=kind_of)
         answer = wire.ask(kind(feature_updates=[one], **given), version)
         done = [one.feature] if version < 2 and not answer.error_code else []
@@ -386,7 +387,7 @@ def test_our_producer_speaks_it_and_the_first_protocol(broker: BrokerProcess) ->
             one = kind.FeatureUpdateKey(feature="transaction.version", max_version_level=level, upgrade_type=3 - level)
             if level != 2:
                 assert wire.ask(kind(feature_updates=[one]), 2).error_code == 0
-            producer = Producer(broker.bootstrap, **{"transactional.id": "ours"})
+            producer = Producer(broker.bootstrap, transactional_id="ours")
             for turn, commit in enumerate((True, False, True)):
                 producer.begin()
                 for partition in range(2):
@@ -406,7 +407,7 @@ def test_a_transaction_with_a_broker_inside_the_process_and_its_faults() -> None
             create(wire, "t")
         for plant in (lambda: None, lambda: broker.faults.delay("Produce", 0.1), lambda: broker.faults.drop("Produce")):
             plant()
-            with Producer(broker.bootstrap, **{"transactional.id": "inside"}) as producer:
+            with Producer(broker.bootstrap, transactional_id="inside") as producer:
                 producer.begin()
                 for number in range(3):
                     producer.send("t", value=b"%d" % number, partition=0).result(PATIENCE_S)

@@ -174,8 +174,12 @@ def delete_by_size(broker: BrokerProcess) -> None:
         assert wire.ask(CreateTopicsRequest(topics=[wanted]), 5).topics[0].error_code == ErrorCode.NONE
     line = re.compile(f"deleted 1 segments, .* topic={topic}")
     for times in (1, 2):
+
+        def deleted(times: int = times) -> bool:
+            return len(line.findall(broker.log_text())) == times
+
         assert produce(broker, topic, 1) == 0
-        until(lambda times=times: len(line.findall(broker.log_text())) == times, "retention by size", broker.log_text)
+        until(deleted, "retention by size", broker.log_text)
 
 
 def test_flush_ms_holds_while_the_clock_is_behind(make_broker: Make, clock: Clock) -> None:

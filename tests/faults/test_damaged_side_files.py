@@ -75,7 +75,7 @@ DAMAGES: dict[str, Callable[[bytearray], bytes | None]] = {
     "gone": lambda data: None,
     "zeros": lambda data: bytes(len(data)),
     "cleared": lambda data: bytes(byte & 0x0F for byte in data),
-    "one bit": lambda data: data[:-5] + bytes([data[-5] ^ 1]) + data[-4:],
+    "one bit": lambda data: bytes(data[:-5]) + bytes([data[-5] ^ 1]) + bytes(data[-4:]),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from support.dedupe_rot import rotten
@@ -104,7 +105,7 @@ def test_an_output_created_anew_stops(tmp_path: Path, shared_broker: BrokerProce
         await_stopped(w.stage, "the output topic was created anew")
 
 
-def test_an_output_that_ends_before_the_store_stops(tmp_path: Path, make_broker: type[BrokerProcess]) -> None:
+def test_an_output_that_ends_before_the_store_stops(tmp_path: Path, make_broker: Callable[..., BrokerProcess]) -> None:
     """A broker that lost the end of its log (here: an old copy of its data folder)."""
     broker = make_broker()
     with World(tmp_path / "w", broker, penstock_dedupe_memory_max_ids=1000) as w:

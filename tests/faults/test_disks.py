@@ -61,7 +61,7 @@ class Disks:
         """The partitions that lie in a folder."""
         return sorted(int(path.name.rpartition("-")[2]) for path in self.folders[which].glob(f"{TOPIC}-*"))
 
-    def produce(self, partition: int, value: bytes = b"x", timeout_ms: int = 30_000) -> KafkaError | None:
+    def produce(self, partition: int, value: bytes | None = b"x", timeout_ms: int = 30_000) -> KafkaError | None:
         """Produce one record; the error that it ended with, None = acknowledged. Retries as clients do."""
         producer = Producer(
             {"bootstrap.servers": self.broker.bootstrap, "message.timeout.ms": timeout_ms, "linger.ms": 0}

@@ -25,7 +25,7 @@ ROUNDS = 4
 FEW = 128
 COMPACTED = 60
 KEYS = 400
-SMALL_SEGMENTS = {
+SMALL_SEGMENTS: dict[str, object] = {
     "log.retention.check.interval.ms": 700,
     "log.cleaner.backoff.ms": 200,
     "log.segment.delete.delay.ms": 200,
@@ -71,7 +71,7 @@ def fill(broker: BrokerProcess, topic: str, name: str) -> set[bytes]:
     for partition in range(PARTITIONS):
         value = f"{name} {partition}".encode()
         producer.produce(
-            topic, value, partition=partition, on_delivery=lambda error, _: error is not None and failed.append(error)
+            topic, value, partition=partition, on_delivery=lambda error, _: failed.append(error) if error else None
         )
     assert producer.flush(60) == 0, broker.log_text()
     assert failed == []
@@ -189,7 +189,11 @@ def test_compaction_among_idle_connections_fails_no_folder(tmp_path: Path) -> No
             key = b"%d" % (number % KEYS)
             newest[key] = b"%d " % number + b"x" * 150
             producer.produce(
-                topic, newest[key], key, number % KEYS % COMPACTED, lambda error, _: error and failed.append(error)
+                topic,
+                newest[key],
+                key,
+                number % KEYS % COMPACTED,
+                lambda error, _: failed.append(error) if error else None,
             )
             if number % 500 == 0:
                 assert producer.flush(60) == 0, broker.log_text()

@@ -28,7 +28,7 @@ def committed(broker: BrokerProcess, group: str) -> int:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     (found,) = consumer.committed([TopicPartition("t", 0)], WAIT_S)
     consumer.close()
-    return found.offset
+    return int(found.offset)
 
 
 def commit(broker: BrokerProcess, group: str, offset: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.harness import BrokerProcess
@@ -29,7 +30,7 @@ def test_there_are_failpoints() -> None:
 @pytest.mark.parametrize("failpoint", DECLARED)
 def test_killed_at_a_failpoint(tmp_path: Path, clusters: dict[str, BrokerProcess], failpoint: str) -> None:
     sources = {name: clusters[name] for name in ("EWR", "JFK")}
-    quick = {"penstock_mirror_batch_bytes": 3000, "penstock_mirror_position_refresh_ms": 1000}
+    quick: dict[str, Any] = {"penstock_mirror_batch_bytes": 3000, "penstock_mirror_position_refresh_ms": 1000}
     with World(tmp_path, sources, clusters["target"], **quick) as w:
         for passage in (1, 2, 0, 1, 0):  # 0: to the end, so that the next kill is one of a copy that is well on its way
             w.fill(4)

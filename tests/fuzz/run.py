@@ -1,10 +1,10 @@
 """Runs the fuzz targets, each in a process of its own for a bounded time; ends with an error at the first finding.
 
-    python tests/fuzz/run.py                        every target, 10 seconds each
-    python tests/fuzz/run.py codec --seconds 600    one of them, longer
+    make fuzz SECONDS=10                                       every target, 10 seconds each
+    PYTHONPATH=tests python -m fuzz.run codec --seconds 600    one of them, longer
 
 What a target has learnt stays in build/fuzz/corpus/TARGET, an input that it fell over in build/fuzz/found/TARGET-*;
-`python tests/fuzz/run.py TARGET --again FILE` shows it again.
+`PYTHONPATH=tests python -m fuzz.run TARGET --again FILE` shows it again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import tempfile
 from pathlib import Path
 
 import atheris
-
-from build import FUZZ, build
+from fuzz.build import FUZZ, build
 
 HERE = Path(__file__).resolve().parent
 DONE = re.compile(r"#(\d+)\s+DONE\s+cov: (\d+) ft: (\d+) corp: (\d+)")

@@ -340,7 +340,7 @@ def frames(data: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), 10) as peer:
         peer.sendall(struct.pack(">i", len(data)) + data)
         peer.shutdown(socket.SHUT_WR)
-        while select.select([peer, plane.request_fd], [], [], 10)[0]:
+        while select.select([peer.fileno(), plane.request_fd], [], [], 10)[0]:
             for request in plane.take_requests():
                 plane.close_connection(request.token)
             if select.select([peer], [], [], 0)[0] and not peer.recv(1 << 16):

@@ -67,13 +67,13 @@ def test_columns_build_what_records_build(given_records: Given, codec: int) -> N
     columns = decode([raw])
     builder = BatchBuilder(codec)
     taken = builder.append_columns(
-        timestamps=columns.timestamps,
-        key_data=columns.key_data,
-        key_starts=columns.key_starts,
-        key_null=columns.key_null,
-        value_data=columns.value_data,
-        value_starts=columns.value_starts,
-        value_null=columns.value_null,
+        timestamps=columns.timestamps.data,
+        key_data=columns.key_data.data,
+        key_starts=columns.key_starts.data,
+        key_null=columns.key_null.data,
+        value_data=columns.value_data.data,
+        value_starts=columns.value_starts.data,
+        value_null=columns.value_null.data,
     )
     assert taken == len(bare)
     assert builder.build() == bytes(raw)

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -91,7 +92,7 @@ class Model:
 class Life:
     """A log, its model, and the folders of its lives."""
 
-    def __init__(self, root: Path, config: dict[str, int]) -> None:
+    def __init__(self, root: Path, config: dict[str, Any]) -> None:
         self.root = root
         self.lives = 0
         self.log = Log(root / "0", **config)

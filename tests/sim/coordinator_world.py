@@ -57,6 +57,7 @@ from penstock.broker.coordination.transactions.state import (
     is_disposable,
 )
 from penstock.errors import ErrorCode as E
+from penstock.errors import KafkaError
 
 OFFSETS: TopicPartition = ("__consumer_offsets", 0)
 STATE: TopicPartition = ("__transaction_state", 0)
@@ -184,7 +185,8 @@ class World(Clockwork):
 
     def run(self) -> World:
         """Play all of it: with faults, then without, until everything has come to rest."""
-        for actor in (*self.members, *self.producers):
+        actors: list[Member | Producer] = [*self.members, *self.producers]
+        for actor in actors:
             self.later(self.random.randrange(2_000), actor.start)
         self.later(5_000, self.maybe_crash)
         self.play(self.duration_ms)
@@ -257,7 +259,7 @@ class World(Clockwork):
             # What was stored meanwhile counts: the broker adds and appends in one step.
             verdict = error or verify(self.transaction(name), item.producer_id, item.producer_epoch, partition)
             if verdict:
-                self.count(f"refused {E(verdict).name} v{item.version}")
+                self.count(f"refused {KafkaError(verdict).name} v{item.version}")
                 finish(verdict)
             else:
                 self._append_data(log, item, finish)
@@ -281,17 +283,17 @@ class World(Clockwork):
                 event.fresh_producer_id = next(self.next_producer_id)
             self.feed_transaction(name, event)
         elif isinstance(event, Commit) and event.producer_id >= 0:
-            tx = event.token.transactional_id
-            if event.token.version >= 2:
+            tx = token_of(event).transactional_id
+            if token_of(event).version >= 2:
                 self._commit_adding(name, tx, event)
                 return
             error = verify(self.transaction(tx), event.producer_id, event.producer_epoch, OFFSETS)
             if error:
-                event.token.answer(error)
+                token_of(event).answer(error)
             else:
                 self.feed_group(name, event)
         elif isinstance(event, Commit) and event.generation >= 0 and name not in self.groups:
-            event.token.answer(E.ILLEGAL_GENERATION)
+            token_of(event).answer(E.ILLEGAL_GENERATION)
         else:
             self.feed_group(name, event)
 
@@ -301,7 +303,7 @@ class World(Clockwork):
         def added(error: int) -> None:
             verdict = error or verify(self.transaction(name), event.producer_id, event.producer_epoch, OFFSETS)
             if verdict or incarnation != self.incarnation:
-                event.token.answer(verdict or E.NOT_COORDINATOR)
+                token_of(event).answer(verdict or E.NOT_COORDINATOR)
             else:
                 self.feed_group(group, event)
 
@@ -611,6 +613,12 @@ class Token:
             self.world.later(self.world.random.randrange(1, 40), lambda: self.finish(result))
 
 
+def token_of(event: Any) -> Token:
+    """To the machines a token is any object."""
+    assert isinstance(event.token, Token)
+    return event.token
+
+
 class Member:
     """A consumer: joins, syncs, beats, commits; may leave, die, or come back under its instance id."""
 
@@ -683,7 +691,7 @@ class Member:
         self.world.ask("sync", self.group, event, self._then(lambda answer: self.synced(answer, generation)))
         if event.token is not None:
             member = self.id
-            event.token.on_answer = lambda result: self.given(result, generation, member)
+            token_of(event).on_answer = lambda result: self.given(result, generation, member)
 
     def given(self, result: classic_events.SyncResult, generation: int, member: str) -> None:
         """What the coordinator hands out, whether or not the answer arrives."""
@@ -741,7 +749,7 @@ class Member:
                     self.world.count("commit")
                     self.world.acknowledged.append((self.group, key, offset))
 
-            event.token.on_answer = note
+            token_of(event).on_answer = note
 
     def beaten(self, answer: Any) -> None:
         """Go on, or join again."""
@@ -884,8 +892,8 @@ class Producer:
         event = Commit(None, "", None, -1, commits, producer_id=self.id, producer_epoch=self.epoch)
         self.world.ask("commit", self.group, event, self.offsets_written)
         if event.token is not None:
-            event.token.transactional_id = self.name
-            event.token.version = self.version
+            token_of(event).transactional_id = self.name
+            token_of(event).version = self.version
 
     def offsets_written(self, answer: Any) -> None:
         """End, if they were taken."""

@@ -64,11 +64,13 @@ def run(world: World, spark: Any) -> Run:
 
 
 def rows(world: World) -> list[dict[str, Any]]:
-    return deltalake.DeltaTable(world.table).to_pyarrow_table().to_pylist()
+    found: list[dict[str, Any]] = deltalake.DeltaTable(world.table).to_pyarrow_table().to_pylist()
+    return found
 
 
 def rejects(world: World) -> list[dict[str, Any]]:
-    return deltalake.DeltaTable(f"{world.table}-rejects").to_pyarrow_table().to_pylist()
+    found: list[dict[str, Any]] = deltalake.DeltaTable(f"{world.table}-rejects").to_pyarrow_table().to_pylist()
+    return found
 
 
 def test_each_record_is_a_row_of_its_day_once(world: World, run: Run) -> None:

@@ -88,7 +88,7 @@ async def _glance(wire: Wire, spoiled: set[str]) -> tuple[Seen, bool]:
         partitions = [SeenPartition() for _ in topic.partitions]
         for one in topic.partitions:
             if one.leader_id < 0 or one.error_code or one.offline_replicas:
-                error = f"leader {one.leader_id}, {_name(one.error_code)}, offline {list(one.offline_replicas)}"
+                error = f"leader {one.leader_id}, {error_name(one.error_code)}, offline {list(one.offline_replicas)}"
                 partitions[one.partition_index].error = f"Metadata says {error}"
         seen.topics[topic.name] = SeenTopic(bytes(topic.topic_id), partitions, {})
     for name, topic in seen.topics.items():
@@ -134,7 +134,7 @@ async def _ends(wire: Wire, name: str, partitions: list[SeenPartition]) -> bool:
     for partition, start, end, stable in zip(partitions, *found, strict=True):
         code = start.error_code or end.error_code or stable.error_code
         if code:
-            partition.error = partition.error or f"ListOffsets says {_name(code)}"
+            partition.error = partition.error or f"ListOffsets says {error_name(code)}"
         partition.log_start, partition.end, partition.stable_end = start.offset, end.offset, stable.offset
         at_rest = at_rest and not partition.error and end.offset == stable.offset
     return at_rest
@@ -166,7 +166,7 @@ async def _read(wire: Wire, name: str, topic: SeenTopic, index: int) -> None:
                 partition.records, partition.committed = [], set()
                 continue
         if answer.error_code:
-            partition.error = f"Fetch at {offset} says {_name(answer.error_code)}"
+            partition.error = f"Fetch at {offset} says {error_name(answer.error_code)}"
             return
         after = _take(partition, offset, bytes(answer.records or b""), answer.aborted_transactions or ())
         if after == offset:
@@ -244,5 +244,6 @@ def _leftovers(seen: Seen, dirs: Sequence[Path]) -> list[str]:
     return left
 
 
-def _name(code: int) -> str:
-    return ErrorCode(code).name
+def error_name(code: int) -> str:
+    """As Kafka calls the error."""
+    return KafkaError(code).name

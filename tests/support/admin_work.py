@@ -23,7 +23,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire import messages as m
 from penstock.pyx.wire.message import Message
-from support.admin_look import Wire
+from support.admin_look import Wire, error_name
 from support.admin_world import FAIL, INFO, OK, Commit, Record, Topic, Transaction, World
 from support.history import Outcome, encode
 
@@ -139,11 +139,11 @@ class Worker:
     def judge(self, what: str, code: int, topic: Topic | None = None) -> Outcome:
         """Count an answer's code; a failed disk is none that a test has planted."""
         if code:
-            self.world.counts[f"refused {what}: {E(code).name}"] += 1
+            self.world.counts[f"refused {what}: {error_name(code)}"] += 1
         told = topic is not None and topic.spoiled
         if code in (E.KAFKA_STORAGE_ERROR, E.UNKNOWN_SERVER_ERROR) and not told:
             kind = "offline" if code == E.KAFKA_STORAGE_ERROR else "server_error"
-            self.world.report(kind, f"{what} of {topic.name if topic else '?'} says {E(code).name}", topic)
+            self.world.report(kind, f"{what} of {topic.name if topic else '?'} says {error_name(code)}", topic)
         return outcome_of(code)
 
 
@@ -251,10 +251,10 @@ class PatientMover(Worker):
         answer = await self.ask(kind(dirs=[kind.AlterReplicaLogDir(path=str(log_dir), topics=[listed])]), 2)
         if answer is None:
             return None
-        codes = [one.error_code for one in answer.results[0].partitions]
+        codes: list[int] = [one.error_code for one in answer.results[0].partitions]
         for code in codes:
             self.judge("AlterReplicaLogDirs", code, topic)
-        self.world.tell(topic, f"move {indexes} to {log_dir.name}: {[E(code).name for code in codes]}")
+        self.world.tell(topic, f"move {indexes} to {log_dir.name}: {[error_name(code) for code in codes]}")
         return max(codes)
 
 
@@ -296,7 +296,7 @@ class Trimmer(Worker):
         answer = await self.ask(kind(topics=[asked], timeout_ms=30_000), 2)
         result = answer.topics[0].partitions[0] if answer else None
         outcome = self.judge("DeleteRecords", result.error_code, topic) if result else INFO
-        if outcome is OK and result.low_watermark < offset and self.world.changes[topic.name] == changes:
+        if result and outcome is OK and result.low_watermark < offset and self.world.changes[topic.name] == changes:
             self.world.report(
                 "log_start", f"{topic.name}-{index} begins at {result.low_watermark}, not {offset}", topic
             )
@@ -389,7 +389,7 @@ class Plain(Worker):
         self.world.produced(
             one.topic, one.index, one.records, self.judge(f"Produce {self.name}", code, one.topic), offset
         )
-        what = f"at {offset}" if not code else E(code).name
+        what = f"at {offset}" if not code else error_name(code)
         self.world.tell(one.topic, f"{self.name}: {count} to {one.index}, {one.records[0].value}: {what}")
         return int(code)
 

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
-
-from support.logs import LOGS
+from typing import Any, Self, TypeVar
 
 from penstock.pyx.net.border import DataPlane, Request
 from penstock.pyx.record.builder import BatchBuilder
@@ -26,6 +24,7 @@ from penstock.pyx.wire.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from support.logs import LOGS
 
 M = TypeVar("M", bound=Message)
 
@@ -196,7 +195,7 @@ def forget_all() -> None:
         LOGS.stop(name, index)
 
 
-def batch(values: Sequence[bytes], timestamp_ms: int = 1_700_000_000_000, codec: int = 0, **producer: int) -> bytes:
+def batch(values: Sequence[bytes], timestamp_ms: int = 1_700_000_000_000, codec: int = 0, **producer: Any) -> bytes:
     """One record batch, as a producer sends it."""
     builder = BatchBuilder(codec, max_bytes=64 << 20)
     for value in values:
@@ -232,7 +231,7 @@ def fetch(
     min_bytes: int = 1,
     partition_max_bytes: int = 1 << 20,
     epoch: int = -1,
-    **more: int,
+    **more: Any,
 ) -> FetchRequest:
     """A fetch request for one partition."""
     one = FetchRequest.FetchPartition(

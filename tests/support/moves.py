@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
-
-from support.dataplane import batch
-from support.harness import BrokerProcess, WireConnection
-from support.patience import until
 
 from penstock.bench.wire import (
     FETCH_VERSION,
@@ -21,7 +18,11 @@ from penstock.bench.wire import (
 from penstock.errors import raise_for
 from penstock.failpoints import ENVIRONMENT
 from penstock.pyx.record.rawbatch import records, split
+from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, FetchResponse
+from support.dataplane import batch
+from support.harness import BrokerProcess, WireConnection
+from support.patience import until
 
 Key = tuple[str, int]
 NAMES = ("a", "b", "c")
@@ -99,7 +100,7 @@ class Folders:
         with WireConnection(self.broker.bootstrap) as connection:
             while True:
                 asked = fetch_request(key[0], key[1], offset, 1 << 20, 0)
-                answer: FetchResponse = patiently(lambda asked=asked: _fetched(connection, asked), 60)
+                answer: FetchResponse = patiently(partial(_fetched, connection, asked), 60)
                 raws = split(answer.responses[0].partitions[0].records or b"")
                 if not raws:
                     return found
@@ -114,7 +115,7 @@ class Folders:
         return any(one.partition_index == key[1] and one.leader_id >= 0 for one in topic.partitions)
 
 
-def _fetched(connection: WireConnection, asked: object) -> FetchResponse:
+def _fetched(connection: WireConnection, asked: Message) -> FetchResponse:
     answer: FetchResponse = connection.ask(asked, FETCH_VERSION)
     raise_for(answer.responses[0].partitions[0].error_code, "fetch")
     return answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.harness import WireConnection
+from typing import Any
 
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import (
@@ -13,6 +13,7 @@ from penstock.pyx.wire.messages import (
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
+from support.harness import WireConnection
 
 Owner = tuple[int, int]  # producer id and epoch
 
@@ -61,7 +62,7 @@ def end_and_go_on(wire: WireConnection, name: str, owner: Owner, commit: bool, v
 
 
 def commit_offset(
-    wire: WireConnection, name: str, group: str, owner: Owner, topic: str, version: int, **given: object
+    wire: WireConnection, name: str, group: str, owner: Owner, topic: str, version: int, **given: Any
 ) -> int:
     """TxnOffsetCommit of offset 3 of partition 0: its error."""
     kind = TxnOffsetCommitRequest

@@ -179,7 +179,7 @@ def moves_nothing_elsewhere(run: Run) -> None:
 def transactions(run: Run) -> None:
     source, target, name = create(run, "source"), create(run, "target"), fresh("tx")
     fill(run, source, 1000)
-    copy = ("--broker-list", run.bootstrap, "--input-topic", source, "--input-partition", "0", "--output-topic", target)
+    copy = ["--broker-list", run.bootstrap, "--input-topic", source, "--input-partition", "0", "--output-topic", target]
     copy += ("--max-messages", "1000", "--consumer-group", name, "--transaction-size", "100")
     java(run, COPIER, *copy, "--transactional-id", name, "--enable-random-aborts")
     committed = ("--isolation-level", "read_committed", "--timeout-ms", "10000")

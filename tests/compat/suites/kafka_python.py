@@ -48,7 +48,17 @@ def run(run: Run) -> Iterator[Outcome]:
         "PYTHONPATH": str(source),
     }
     report = run.work / "report.xml"
-    pytest = [python, "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts=", "-k", f"not {LEFT_OUT}"]
+    pytest: list[str | Path] = [
+        python,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=",
+        "-k",
+        f"not {LEFT_OUT}",
+    ]
     listed = run.done("collect", [*pytest, "--collect-only", "-q", *FILES], LIMIT_S, source, **changes)
     chosen = [one for one in re.findall(r"^test/\S+::\S+$", listed, re.MULTILINE) if run.wants(one)]
     flags = [f"--timeout={TEST_LIMIT_S}", "--tb=short", f"--junitxml={report}"]

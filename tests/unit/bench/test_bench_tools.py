@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_produce_frames_are_right_requests(tmp_path: Path, codec: str) -> None:
         _, request = decode_request(frame)
         assert isinstance(request, ProduceRequest)
         partition = request.topic_data[0].partition_data[0]
-        raw = RawBatch(partition.records)
+        raw = RawBatch(partition.records or b"")
         raw.check(client=True)
         assert (partition.index, raw.record_count, raw.codec) == (number % 2, made.records, frames.CODECS[codec])
         assert (codec == "none") == (raw.size_in_bytes > made.value_bytes)
@@ -134,6 +135,7 @@ def test_samples_are_told_apart_by_call_and_module() -> None:
 
 def test_weights_share_the_requests_out(tmp_path: Path) -> None:
     made = frames.produce(tmp_path / "f", "t", 3, batch_bytes=100, record_bytes=100, payloads=1, weights=[1, 2, 5])
-    partitions = [decode_request(frame)[1].topic_data[0].partition_data[0].index for frame in split(made.path)]
+    requests: list[Any] = [decode_request(frame)[1] for frame in split(made.path)]
+    partitions = [request.topic_data[0].partition_data[0].index for request in requests]
     assert [partitions.count(number) for number in range(3)] == [1, 2, 5]
     assert partitions != sorted(partitions)

@@ -17,6 +17,7 @@ from penstock.broker.configs.features import Features
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.coordination import groupcoordinator, statelog, transactioncoordinator
 from penstock.broker.coordination.classicgroups.events import Heartbeat, Join, Sync
+from penstock.broker.coordination.classicgroups.state import Group
 from penstock.broker.coordination.consumergroups.events import ConsumerHeartbeat
 from penstock.broker.coordination.coordinators import Coordinators
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
@@ -28,6 +29,7 @@ from penstock.broker.coordination.transactions.events import AddPartitions, End,
 from penstock.broker.coordination.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
+from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.rawbatch import marker, marker_type, split
 
@@ -207,7 +209,7 @@ def test_nobody_is_coordinated_from_a_rotten_log_unless_an_operator_says_so(play
         with pytest.raises(KafkaError) as raised:
             await world.transactions.end("x", End(None, *owner, True))
         assert raised.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        world.config = {**world.config, "penstock.coordinator.skip.damaged": True}
+        world.config = Config({**world.config, "penstock.coordinator.skip.damaged": True}, frozenset())
         await world.start()
         assert world.transactions.verify("x", *owner, ("t", 0)) == ErrorCode.NONE
         assert not (await world.transactions.end("x", End(None, *owner, True))).error
@@ -263,7 +265,7 @@ def test_a_silent_member_is_noticed_by_the_loops_timer(play: Play) -> None:
         await world.groups.ask("g", Sync(None, "m", None, 1, None, None, {}))
         await world.groups.commit("g", Commit(None, "m", None, 1, {("t", 0): Committed(1, -1, "", -1)}))
         machine = world.groups.find("g")
-        assert machine is not None
+        assert isinstance(machine, Group)
         deadline = time.monotonic() + 30
         while machine.members:
             assert time.monotonic() < deadline
@@ -413,7 +415,8 @@ def test_records_of_several_batches_are_in_the_log_all_or_none(play: Play) -> No
         return [value.offset for _, value in sorted(machine.offsets.committed.items())]
 
     async def steps(world: World) -> None:
-        assert set((await world.groups.commit("g", many(5))).values()) == {0}
+        results = await world.groups.commit("g", many(5))
+        assert isinstance(results, dict) and set(results.values()) == {0}
         world.context.partitions = Filling()
         await world.groups.commit("g", many(6))
         told = offsets(world)

@@ -52,8 +52,8 @@ def run(*frames: Frame) -> tuple[Answers, dispatch.Dispatch]:
     async def main() -> tuple[Answers, dispatch.Dispatch]:
         answers = Answers()
         # ApiVersions needs only the features; a handler that needs more fails, which is a case below.
-        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), answers)
-        rim.take(list(frames))
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), cast(Any, answers))
+        rim.take(cast(Any, list(frames)))
         for _ in range(5):
             await asyncio.sleep(0)
         await rim.stop()

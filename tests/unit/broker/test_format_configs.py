@@ -63,7 +63,7 @@ def test_wrong_words(name: str, value: str) -> None:
 
 
 def write(broker: BrokerProcess, topic: str, key: bytes | None, codec: str = "none") -> None:
-    with Producer(broker.bootstrap, **{"compression.type": codec}) as producer:
+    with Producer(broker.bootstrap, compression_type=codec) as producer:
         producer.send(topic, key, b"value" * 20).result(30)
 
 

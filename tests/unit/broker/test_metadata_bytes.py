@@ -1,5 +1,7 @@
 """Metadata keeps the bytes of a topic: they are always those of its present state."""
 
+from collections.abc import Callable
+
 import pytest
 
 from penstock.broker.api.metadata import _told, describe
@@ -18,7 +20,7 @@ def test_kept_bytes_follow_the_topic(version: int) -> None:
 
     first = same()
     assert same() == first
-    changes = (
+    changes: tuple[Callable[[], None], ...] = (
         lambda: topic.partitions.append(PartitionState(3, 1, 0, [1], [1])),
         lambda: setattr(topic.partitions[1], "leader_epoch", 4),
         lambda: setattr(topic.partitions[1], "leader", -1),

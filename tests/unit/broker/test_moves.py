@@ -125,7 +125,7 @@ def test_a_partition_is_described_in_one_folder_at_every_moment(make_folders: Ca
     folders.create("t", 1)
     folders.put(KEY, LARGE)
     assert folders.ask(KEY, "b") == 0
-    seen = []
+    seen: list[tuple[list[str], list[str]]] = []
     while not seen or seen[-1] != (["b"], []):
         seen.append(folders.described()[KEY])
         assert seen[-1] in ((["a"], ["b"]), (["b"], [])), seen[-1]

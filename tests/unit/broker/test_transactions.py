@@ -476,7 +476,7 @@ def test_a_late_end_does_not_end_the_next_transaction() -> None:
     for commit in (True, False):
         assert bench.end(commit, raises=True).error == E.PRODUCER_FENCED
         assert bench.end(commit) == E.PRODUCER_FENCED
-    assert (bench.state, bench.facts.partitions, len(bench.markers)) == ("Ongoing", {OTHER}, 1)
+    assert (bench.state, bench.facts.partitions, len(bench.markers)) == ("Ongoing", frozenset({OTHER}), 1)
 
 
 def test_who_asks_again_after_a_restart_is_known() -> None:

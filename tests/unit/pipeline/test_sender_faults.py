@@ -25,7 +25,7 @@ from penstock.pyx.wire import messages
 from penstock.pyx.wire.header import decode_request, encode_response
 
 SEQUENCES_KEPT = 5
-QUICK = {
+QUICK: dict[str, Any] = {
     "retry.backoff.ms": 1,
     "retry.backoff.max.ms": 5,
     "reconnect.backoff.ms": 1,
@@ -253,7 +253,7 @@ class InThread:
 def test_producer_keeps_order_and_count_through_faults(seed: int) -> None:
     with (
         InThread(Flaky(faults(seed, 0.2))) as broker,
-        Producer(f"127.0.0.1:{broker.port}", **QUICK, **{"batch.size": 100, "linger.ms": 0}) as producer,
+        Producer(f"127.0.0.1:{broker.port}", **QUICK, batch_size=100, linger_ms=0) as producer,
     ):
         sent = [producer.send("t", None, b"%d" % i, partition=i % 2) for i in range(600)]
         producer.flush(60)
@@ -271,7 +271,7 @@ def test_producer_loses_only_what_the_broker_refuses(seed: int) -> None:
 
     with (
         InThread(Flaky(faults(seed, 0.1 if seed else 0.0), refuse=refuse)) as broker,
-        Producer(f"127.0.0.1:{broker.port}", **QUICK, **{"batch.size": 1, "linger.ms": 0}) as producer,
+        Producer(f"127.0.0.1:{broker.port}", **QUICK, batch_size=1, linger_ms=0) as producer,
     ):
         values = [b"bad" if i % 50 == 25 else b"%d" % i for i in range(300)]
         sent = [producer.send("t", None, value, partition=0) for value in values]
@@ -305,8 +305,11 @@ def test_a_callback_that_raises_or_waits_does_not_stop_the_producer() -> None:
         def bad(error: object, metadata: object) -> None:
             producer.flush()
 
+        def worse(error: object, metadata: object) -> None:
+            raise ZeroDivisionError
+
         producer.send("t", None, b"a", partition=0, on_delivery=bad)
-        producer.send("t", None, b"b", partition=1, on_delivery=lambda e, m: 1 // 0)
+        producer.send("t", None, b"b", partition=1, on_delivery=worse)
         producer.flush(10)
         assert producer.send("t", None, b"c", partition=0).result(10).offset == 1
 
@@ -314,7 +317,7 @@ def test_a_callback_that_raises_or_waits_does_not_stop_the_producer() -> None:
 def test_send_blocks_by_memory_and_then_raises() -> None:
     with InThread(Flaky(lambda: "drop")) as broker:
         limits = {"buffer.memory": 4096, "max.block.ms": 200, "batch.size": 512, "delivery.timeout.ms": 2000}
-        producer = Producer(f"127.0.0.1:{broker.port}", **QUICK, **limits)
+        producer = Producer(f"127.0.0.1:{broker.port}", **(QUICK | limits))
         with pytest.raises(KafkaError, match=r"buffer\.memory"):
             for _ in range(100):
                 producer.send("t", None, b"x" * 200, partition=0)

@@ -342,12 +342,12 @@ def test_columns_give_the_same_batch_as_records() -> None:
     columns = BatchBuilder()
     starts = np.concatenate([[0], np.cumsum([len(key) for key in keys])])
     taken = columns.append_columns(
-        timestamps=np.arange(50),
-        key_data=np.frombuffer(b"".join(keys), np.uint8),
-        key_starts=starts,
-        key_null=np.arange(50) % 2 == 0,
-        value_data=np.empty(0, np.uint8),
-        value_starts=np.zeros(51, np.int64),
+        timestamps=np.arange(50).data,
+        key_data=np.frombuffer(b"".join(keys), np.uint8).data,
+        key_starts=starts.data,
+        key_null=(np.arange(50) % 2 == 0).data,
+        value_data=np.empty(0, np.uint8).data,
+        value_starts=np.zeros(51, np.int64).data,
     )
     assert taken == 50
     assert columns.build() == plain.build()

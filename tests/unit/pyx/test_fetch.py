@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.dataplane import (
@@ -182,7 +183,7 @@ def test_a_replica_id_does_not_show_more(peer: Peer) -> None:
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
-def several(name: str, count: int, version: int, partition_max_bytes: int, **more: int) -> FetchRequest:
+def several(name: str, count: int, version: int, partition_max_bytes: int, **more: Any) -> FetchRequest:
     one = FetchRequest.FetchPartition
     asked = [
         one(partition=index, fetch_offset=0, partition_max_bytes=partition_max_bytes) for index in range(count)

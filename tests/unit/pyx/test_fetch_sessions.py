@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -47,7 +48,7 @@ def request(
     epoch: int,
     forgotten: list[Place] | None = None,
     version: int = VERSION,
-    **more: int,
+    **more: Any,
 ) -> FetchRequest:
     """A request for partitions at offsets, each a topic entry of its own so that the order is told."""
     topics = [
@@ -210,7 +211,7 @@ def test_a_connection_that_ends_gives_its_session_back(served: Broker) -> None:
         send_and_wait(served, first, session)
     with served.connect() as second:
         # The request that waited has used its epoch; the client may go on behind it once the broker saw the end.
-        code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        code: int = ErrorCode.INVALID_FETCH_SESSION_EPOCH
         while code == ErrorCode.INVALID_FETCH_SESSION_EPOCH:
             code = second.ask(request({}, session, 2), VERSION, FetchResponse).error_code
         assert code == 0
@@ -441,7 +442,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.booleans())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_session_does_what_the_model_does(served: Broker, steps: list[tuple], two: bool) -> None:
+def test_a_session_does_what_the_model_does(served: Broker, steps: list[tuple[Any, ...]], two: bool) -> None:
     model = Model()
     with served.connect() as first, served.connect() as second:
         for number, step in enumerate(steps):
@@ -449,14 +450,15 @@ def test_a_session_does_what_the_model_does(served: Broker, steps: list[tuple], 
             _one(peer, model, step)
 
 
-def _one(peer: Peer, model: Model, step: tuple) -> None:
+def _one(peer: Peer, model: Model, step: tuple[Any, ...]) -> None:
     base = {place: max(0, end - 2) for place, end in ends().items()}
 
     def offsets(asked: dict[Place, int]) -> dict[Place, int]:
         return {place: base.get(place, 0) + more for place, more in asked.items()}
 
     if step[0] == "append":
-        LOGS.append(*step[1], batch([b"v"]))
+        topic, index = step[1]
+        LOGS.append(topic, index, batch([b"v"]))
     elif step[0] == "open":
         asked = offsets(step[1])
         answer = peer.ask(request(asked, model.session, 0), VERSION, FetchResponse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.logs import LOGS, NOW_MS, Log, batch, index_entries
@@ -12,7 +13,7 @@ from penstock.pyx.log.checkpoint import format_checkpoint, read_checkpoint
 from penstock.pyx.record.rawbatch import marker, split
 
 
-def filled(tmp_path: Path, **config: int) -> Log:
+def filled(tmp_path: Path, **config: Any) -> Log:
     log = Log(tmp_path, segment_bytes=2000, index_interval_bytes=250, **config)
     for i in range(40):
         log.append(batch(2, timestamp_ms=NOW_MS + 10 * (i ^ 1)))

@@ -116,7 +116,7 @@ def test_an_answer_to_an_old_client_is_converted_up_to_a_bound(served: Broker) -
         while offset < count:
             answer = peer.ask(fetch("packed", offset, 3, partition_max_bytes=4 << 20), 3, FetchResponse)
             (one,) = answer.responses[0].partitions
-            given = list(split(one.records))
+            given = list(split(one.records or b""))
             assert given
             answers.append(len(given))
             offset = given[-1].last_offset + 1

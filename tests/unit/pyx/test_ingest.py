@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
+from typing import Any
 
 import pytest
 from support.logs import LOGS, NOW_MS, Log, batch
@@ -27,7 +28,7 @@ CODECS = [GZIP, SNAPPY, LZ4]
 def make_log(tmp_path: Path) -> Iterator[Callable[..., Log]]:
     made: list[Log] = []
 
-    def make(**config: int) -> Log:
+    def make(**config: Any) -> Log:
         made.append(Log(tmp_path, **config))
         return made[-1]
 
@@ -181,7 +182,7 @@ def test_appenders_side_by_side_get_offsets_of_their_own(make_log: Callable[...,
     assert [one.offset for one in found] == list(range(300))
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Callable[[], bytes], int]] = {
     "checksum": (lambda: bent(sent(1, 0, 2), 40), 2),
     "the checksum of a wrapper": (lambda: bent(sent(1, GZIP, 2), 50), 2),
     "a checksum inside": (

@@ -11,6 +11,7 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch, delete_records
@@ -22,9 +23,9 @@ from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import marker, split
 
 
-def busy(root: Path, **config: int) -> Log:
+def busy(root: Path, **config: Any) -> Log:
     """A log with several segments, producers, ended and open transactions."""
-    log = Log(root, **{"segment_bytes": 1000, "index_interval_bytes": 200, **config})
+    log = Log(root, **{"segment_bytes": 1000, "index_interval_bytes": 200} | config)
     for i in range(12):
         log.append(batch(2, producer=(1, 0, 2 * i)))
         log.append(batch(1, producer=(2, 0, i), transactional=True))

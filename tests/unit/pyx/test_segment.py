@@ -183,7 +183,7 @@ def test_deleted_files_are_gone_and_their_snapshots_too(tmp_path: Path) -> None:
 
 def test_flush_by_count_comes_before_the_answer(tmp_path: Path) -> None:
     log = Log(tmp_path / "a", flush_messages=3, segment_bytes=400)
-    recovery_points = []
+    recovery_points: list[int] = []
     for _ in range(6):
         log.append(batch(2, producer=(1, 0, 2 * len(recovery_points))))
         LOGS.write_checkpoints()

@@ -20,9 +20,9 @@ def test_table_is_apache_kafkas() -> None:
 
 def test_every_code_of_kafka_python_is_known() -> None:
     codes = {
-        made.errno
+        code
         for made in vars(kafka.errors).values()
-        if inspect.isclass(made) and isinstance(getattr(made, "errno", None), int)
+        if inspect.isclass(made) and isinstance(code := getattr(made, "errno", None), int)
     }
     assert len(codes) > 120
     assert codes <= {int(e) for e in ErrorCode}
