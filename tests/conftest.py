@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from support.harness import BrokerProcess, topic_name
 from support.kafka_fixtures import apache_kafka  # noqa: F401  (a fixture)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
 from support.harness import BrokerProcess
 
 

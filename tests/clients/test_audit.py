@@ -15,11 +15,11 @@ import confluent_kafka
 import pyarrow
 import pyarrow.parquet
 import pytest
-from support.harness import BrokerProcess
-from support.stages import StageProcess, write_properties
 
 from penstock.pipeline.admin import EARLIEST, Admin
 from penstock.pipeline.etl.table import NightCommit, Range
+from support.harness import BrokerProcess
+from support.stages import StageProcess, write_properties
 
 DAY_MS = 1_356_998_400_000  # 2013-01-01
 LIMIT_S = 60.0

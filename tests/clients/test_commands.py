@@ -17,10 +17,10 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer
-from support.harness import BrokerProcess, topic_name
 
 from penstock.cli import root
 from penstock.pyx.log.logmanager import room_end
+from support.harness import BrokerProcess, topic_name
 
 Run = Callable[..., str]
 Ask = Callable[..., Any]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.harness import BrokerProcess
-from support.patience import until
 
 from penstock.pyx.log.checkpoint import read_checkpoint
+from support.harness import BrokerProcess
+from support.patience import until
 
 QUICK = {
     "log.cleaner.backoff.ms": 100,

@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+
 from support.harness import BrokerProcess
 
 Names = Callable[[str], str]

@@ -11,8 +11,6 @@ from functools import cache
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from support.harness import BrokerProcess, WireConnection
-from support.kafka_jars import java
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (
@@ -25,6 +23,8 @@ from penstock.pyx.wire.messages import (
     OffsetFetchRequest,
     UpdateFeaturesRequest,
 )
+from support.harness import BrokerProcess, WireConnection
+from support.kafka_jars import java
 
 Names = Callable[[str], str]
 Heartbeat = ConsumerGroupHeartbeatRequest

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock.broker import Broker
 from support.harness import BrokerProcess
 from support.kafka_jars import HEAP, kafka_classpath
 from support.kcat import kcat
-
-from penstock.broker import Broker
 
 PARTITIONS = 60
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

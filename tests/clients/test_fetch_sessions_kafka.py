@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from support.dataplane import batch
-from support.harness import BrokerProcess, WireConnection, topic_name
-from support.kafka_jars import ApacheKafka
 
 from penstock.bench.wire import create_topic, produce
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import FetchRequest
+from support.dataplane import batch
+from support.harness import BrokerProcess, WireConnection, topic_name
+from support.kafka_jars import ApacheKafka
 
 VERSION = 12
 PARTITIONS = 3

@@ -12,8 +12,6 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.harness import BrokerProcess, WireConnection
-from support.kafka_jars import java
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (
@@ -23,6 +21,8 @@ from penstock.pyx.wire.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from support.harness import BrokerProcess, WireConnection
+from support.kafka_jars import java
 
 Names = Callable[[str], str]
 PATIENCE_S = 60.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from support.harness import BrokerProcess
 from support.kafka_jars import java
 

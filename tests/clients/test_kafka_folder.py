@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from support.harness import BrokerProcess
 from support.kafka_jars import KAFKA_VERSION, ApacheKafka
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
 from support.harness import BrokerProcess
 
 PATIENCE_MS = 60_000

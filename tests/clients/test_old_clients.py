@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from support.harness import BrokerProcess
-from support.kcat import kcat
 
 from penstock.pipeline.consumer import Consumer
 from penstock.pipeline.producer import Producer
+from support.harness import BrokerProcess
+from support.kcat import kcat
 
 CODECS = ["none", "gzip", "snappy", "lz4"]
 COUNT = 20

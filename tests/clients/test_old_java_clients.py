@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 
 import pytest
-from support.harness import BrokerProcess, output
 
 from penstock.pipeline.etl import maven
 from penstock.pipeline.producer import Producer
+from support.harness import BrokerProcess, output
 
 pytestmark = pytest.mark.kafka
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from support.harness import BrokerProcess
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
@@ -23,6 +22,7 @@ from penstock.pipeline.transaction import Fenced, TransactionalSender, Transacti
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import HEADER_SIZE, records
+from support.harness import BrokerProcess
 
 TopicPartition = tuple[str, int]
 EARLY = {"auto.offset.reset": "earliest"}

@@ -11,6 +11,9 @@ import kafka
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AiokafkaPartition
+
+from penstock.bench import wire
+from penstock.pyx.wire import messages
 from support.crafted import (
     GZIP,
     LOOSE_RECORDS,
@@ -28,9 +31,6 @@ from support.crafted import (
 )
 from support.harness import BrokerProcess, WireConnection
 from support.kafka_jars import ApacheKafka
-
-from penstock.bench import wire
-from penstock.pyx.wire import messages
 
 CODECS = range(5)
 PIECED = range(1, 5)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from support.harness import BrokerProcess
 
 # A process of its own: a Spark session is one a process, and other tests hold theirs.

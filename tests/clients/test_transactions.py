@@ -11,9 +11,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.harness import BrokerProcess, WireConnection
-from support.kafka_jars import java
-from support.transaction_wire import add, commit_offset, end, init
 
 import penstock.broker.coordination.transactioncoordinator  # noqa: F401  (declares the failpoints)
 from penstock.errors import ErrorCode
@@ -28,6 +25,9 @@ from penstock.pyx.wire.messages import (
     ProduceRequest,
     WriteTxnMarkersRequest,
 )
+from support.harness import BrokerProcess, WireConnection
+from support.kafka_jars import java
+from support.transaction_wire import add, commit_offset, end, init
 
 Names = Callable[[str], str]
 PATIENCE_S = 60.0

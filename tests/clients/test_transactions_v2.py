@@ -8,18 +8,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from support.harness import BrokerProcess, WireConnection
-from support.kafka_jars import java
-from support.transaction_wire import (
-    add,
-    batch,
-    commit_offset,
-    end,
-    end_and_go_on,
-    init,
-    produce,
-    produce_request,
-)
 
 from penstock.broker import Broker as InProcess
 from penstock.errors import ErrorCode as E
@@ -33,6 +21,18 @@ from penstock.pyx.wire.messages import (
     ListTransactionsRequest,
     UpdateFeaturesRequest,
     WriteTxnMarkersRequest,
+)
+from support.harness import BrokerProcess, WireConnection
+from support.kafka_jars import java
+from support.transaction_wire import (
+    add,
+    batch,
+    commit_offset,
+    end,
+    end_and_go_on,
+    init,
+    produce,
+    produce_request,
 )
 
 Names = Callable[[str], str]

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from support.admin_run import AdminRun, play
 from support.admin_work import CHANGING, steps
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+
 from support.admin_world import FAIL, INFO, OK, Record, Seen, SeenPartition, SeenTopic, Topic, Transaction, World
 from support.history import decode
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.harness import BrokerProcess, WireConnection
-from support.hostile_frames import framed, header, hostile, requests, strangers
 
 from penstock.bench.wire import create_topic
 from penstock.broker.dispatch import registry
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import ApiVersionsRequest, MetadataRequest, ProduceRequest
+from support.harness import BrokerProcess, WireConnection
+from support.hostile_frames import framed, header, hostile, requests, strangers
 
 GROWTH_MAX_BYTES = 32 << 20
 # How long a frame may wait for an answer that it need not have (a group that gathers, a size that was a lie).

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from support.harness import BrokerProcess
 from support.history import History, Outcome, check, kinds
 from support.load import Load

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+
+from penstock.broker import Broker
 from support.harness import BrokerProcess
 from support.one_partition import WAIT_S, create, delete_before, write
 from support.patience import until
-
-from penstock.broker import Broker
 
 OURS = "penstock-checkpoints"
 STARTS = "log-start-offset-checkpoint"

@@ -11,11 +11,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from support import transaction_wire as tx
-from support.asking import create, produce
-from support.clock import Clock
-from support.harness import BrokerProcess, WireConnection, topic_name
-from support.patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.log.checkpoint import read_checkpoint
@@ -28,6 +23,11 @@ from penstock.pyx.wire.messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
+from support import transaction_wire as tx
+from support.asking import create, produce
+from support.clock import Clock
+from support.harness import BrokerProcess, WireConnection, topic_name
+from support.patience import until
 
 Make = Callable[..., BrokerProcess]
 HOUR_S, MONTH_S, WAIT_S = 3600, 31 * 24 * 3600, 30.0

@@ -11,8 +11,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.compacted import CompactedLog, Kept
-from support.logs import LOGS, NOW_MS, RESTED_MS
 
 from penstock import failpoints
 from penstock.failpoints import declared
@@ -20,6 +18,8 @@ from penstock.pyx.compaction import cleaner
 from penstock.pyx.compaction.cleaner import Cleaner
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.record.rawbatch import marker
+from support.compacted import CompactedLog, Kept
+from support.logs import LOGS, NOW_MS, RESTED_MS
 
 TOPIC = "killed"
 # Three segments become one: five names to .swap, a sync, ten old files, five names, an empty .txnindex, a sync.

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.harness import BrokerProcess, WireConnection
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (
@@ -18,6 +17,7 @@ from penstock.pyx.wire.messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
+from support.harness import BrokerProcess, WireConnection
 
 Heartbeat = ConsumerGroupHeartbeatRequest
 GROUP, PARTITIONS, ROUNDS, PATIENCE_S = "group", 4, 6, 120.0

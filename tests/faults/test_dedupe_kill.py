@@ -7,13 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
+
+import penstock.dedupe.worker  # noqa: F401  (declares its failpoints)
+from penstock import failpoints
 from support.dedupe_rot import rotten
 from support.dedupe_world import World
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
-
-import penstock.dedupe.worker  # noqa: F401  (declares its failpoints)
-from penstock import failpoints
 
 DECLARED = list(failpoints.declared("dedupe."))
 SMALL = {"penstock_dedupe_memory_max_ids": 1000, "penstock_dedupe_batch_bytes": 4000}

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.pyx.record.rawbatch import split
 from support.dedupe_rot import rotten
 from support.dedupe_world import LIMIT_S, World
 from support.harness import BrokerProcess
 from support.stages import StageProcess
-
-from penstock.pyx.record.rawbatch import split
 
 
 def one_sentence(stage: StageProcess) -> str:

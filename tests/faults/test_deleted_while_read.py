@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support import faultio
 
 # A thread asks, and hangs in the opening of a file; meanwhile another one deletes what is asked for. Prints the answer,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.asking import create, delete_topics, killed_at
-from support.harness import BrokerProcess, WireConnection
 
 from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetFetchRequest
+from support.asking import create, delete_topics, killed_at
+from support.harness import BrokerProcess, WireConnection
 
 
 def commit(broker: BrokerProcess, topic: str) -> int:

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.header import decode_response, encode_request
+from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, ProduceResponse
 from support import faultio
 from support.dataplane import Peer, batch, produce, produced
 from support.harness import BrokerProcess, WireConnection
 from support.pagecache import drop_cache_or_skip
 from support.patience import until
-
-from penstock.errors import ErrorCode
-from penstock.pyx.wire.header import decode_response, encode_request
-from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, ProduceResponse
 
 TOPIC = "spread"
 PARTITIONS = 4

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock.errors import ErrorCode
+from penstock.pyx.wire.messages import CreatePartitionsRequest, MetadataRequest
 from support import dataplane
 from support.asking import create
 from support.harness import BrokerProcess, WireConnection, topic_name
 from support.patience import until
-
-from penstock.errors import ErrorCode
-from penstock.pyx.wire.messages import CreatePartitionsRequest, MetadataRequest
 
 PARTITIONS = 200
 ROUNDS = 4

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from support.asking import create
-from support.harness import BrokerProcess, WireConnection
 
 from penstock.broker.logs.folder import STORE
 from penstock.broker.store.base import paths
@@ -18,6 +16,8 @@ from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import CreatePartitionsRequest
+from support.asking import create
+from support.harness import BrokerProcess, WireConnection
 
 Make = Callable[..., BrokerProcess]
 WAIT_S = 30.0

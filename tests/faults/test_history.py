@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 
 import pytest
+
 from support.history import (
     FINAL,
     Assigned,

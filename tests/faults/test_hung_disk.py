@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from support import faultio
 
 # Each question is asked by a thread while a write to its log hangs; the main thread goes on meanwhile, and ends the hang.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+
 from support.asking import create
 from support.harness import BrokerProcess, topic_name
 from support.hoarders import Hoarders

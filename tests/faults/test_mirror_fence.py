@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.harness import BrokerProcess, topic_name
-from support.mirror_world import World, brokers, run
-from support.stages import StageProcess
 
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.lanes import take_identity
 from penstock.pipeline.transaction import Fenced, TransactionalSender
+from support.harness import BrokerProcess, topic_name
+from support.mirror_world import World, brokers, run
+from support.stages import StageProcess
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.harness import BrokerProcess
-from support.mirror_world import World, brokers
 
 import penstock.mirror.worker  # noqa: F401  (declares its failpoints)
 from penstock import failpoints
+from support.harness import BrokerProcess
+from support.mirror_world import World, brokers
 
 DECLARED = list(failpoints.declared("mirror."))
 

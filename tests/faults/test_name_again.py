@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
+
 from support import asking
 from support.harness import BrokerProcess
 from support.one_partition import WAIT_S, create, delete, delete_before, offsets, read, write

@@ -7,10 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import transaction_wire as tx
-from support.asking import create
-from support.harness import BrokerProcess, WireConnection
-from support.patience import until
 
 from penstock.broker.logs.folder import STORE
 from penstock.errors import ErrorCode
@@ -20,6 +16,10 @@ from penstock.pyx.wire.messages import (
     FindCoordinatorRequest,
     WriteTxnMarkersRequest,
 )
+from support import transaction_wire as tx
+from support.asking import create
+from support.harness import BrokerProcess, WireConnection
+from support.patience import until
 
 Make = Callable[..., BrokerProcess]
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.harness import BrokerProcess, output
-from support.one_partition import consume
-from support.patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.record.rawbatch import split
+from support.harness import BrokerProcess, output
+from support.one_partition import consume
+from support.patience import until
 
 RECORDS = 60
 CLEAN_MARK = ".kafka_cleanshutdown"

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from penstock.pyx.wire.messages import DeleteTopicsRequest
 from support import faultio
 from support.asking import create, end_offset, names, produce
 from support.harness import BrokerProcess, WireConnection
-
-from penstock.pyx.wire.messages import DeleteTopicsRequest
 
 HEX = "0123456789abcdef" * 2
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import atheris
-from support import crafted
 
 from penstock.errors import KafkaError
 from penstock.pyx.compaction.cleaner import Cleaner, RottenLogError
@@ -31,6 +30,7 @@ from penstock.pyx.log.logtable import DamagedLogError
 from penstock.pyx.net.border import DataPlane
 from penstock.pyx.record import codec, columns, convert, crc, rawbatch
 from penstock.pyx.record.builder import BatchBuilder
+from support import crafted
 
 # The wire messages are Python: their coverage is counted there. Not for the other targets, it takes seconds.
 with atheris.instrument_imports(["penstock.pyx.wire"]) if sys.argv[1:2] == ["wire"] else contextlib.nullcontext():

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
-from support.dedupe_world import CODECS, World
-from support.harness import BrokerProcess
 
 from penstock.pyx.record.builder import BatchBuilder
+from support.dedupe_world import CODECS, World
+from support.harness import BrokerProcess
 
 
 def test_repeats_within_and_across_batches_and_restarts(tmp_path: Path, shared_broker: BrokerProcess) -> None:

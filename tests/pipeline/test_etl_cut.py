@@ -14,8 +14,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from confluent_kafka import Producer
-from support.etl_world import World, day_ms
-from support.harness import BrokerProcess
 
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
@@ -23,6 +21,8 @@ from penstock.pipeline.etl.cut import Cut
 from penstock.pipeline.etl.errors import Refused
 from penstock.pipeline.etl.night import parse_night
 from penstock.pipeline.etl.table import NightCommit, Range, Status
+from support.etl_world import World, day_ms
+from support.harness import BrokerProcess
 
 NIGHT = "2013-01-01"
 LOOK_LIMIT_S = 30.0  # a look that takes so long waits for something

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.harness import BrokerProcess
 from support.mirror_world import CODECS, LIMIT_S, World, brokers
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.compacted import CompactedLog, Kept
-from support.logs import LOGS, NOW_MS, delete_records
 
 from penstock.pyx.record.rawbatch import marker
+from support.compacted import CompactedLog, Kept
+from support.logs import LOGS, NOW_MS, delete_records
 
 KEYS = st.integers(0, 5).map(lambda number: b"k%d" % number)
 PAIRS = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(min_size=1, max_size=6))), min_size=1, max_size=4)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.dataplane import Broker, Peer, batch, forget_all, lead, topic_id
 
 from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from support.dataplane import Broker, Peer, batch, forget_all, lead, topic_id
 
 KNOWN = "frames"
 BATCHES = [batch([b"a"]), batch([b"b", b"c"], codec=1), batch([bytes(20_000)])]

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.logs import LOGS, Log
-from support.messagesets import Message, pack_set, wrap
 
 from penstock.errors import KafkaError
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import Record, records, split
+from support.logs import LOGS, Log
+from support.messagesets import Message, pack_set, wrap
 
 MAYBE_BYTES = st.none() | st.binary(max_size=60)
 MESSAGES = st.lists(st.tuples(MAYBE_BYTES, MAYBE_BYTES, st.integers(0, 2**40)), min_size=1, max_size=12)

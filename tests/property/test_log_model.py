@@ -10,10 +10,10 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.logs import LOGS, NOW_MS, Killed, Log, batch, delete_records
 
 from penstock.errors import KafkaError
 from penstock.pyx.record.rawbatch import RawBatch, marker, split
+from support.logs import LOGS, NOW_MS, Killed, Log, batch, delete_records
 
 PRODUCERS = st.integers(1, 3)
 STEPS = st.lists(

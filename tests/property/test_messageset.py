@@ -6,12 +6,12 @@ import contextlib
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.messagesets import LOG_APPEND_TIME, Message, pack_set, unwrap, wrap
 
 from penstock.pyx.record import convert
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, Record, count_records, records, split
+from support.messagesets import LOG_APPEND_TIME, Message, pack_set, unwrap, wrap
 
 MAYBE_BYTES = st.none() | st.binary(max_size=100)
 MESSAGES = st.lists(st.tuples(MAYBE_BYTES, MAYBE_BYTES, st.integers(-1, 2**62)), min_size=1, max_size=20)

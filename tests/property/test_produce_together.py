@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from support.dataplane import Broker, Peer, lead, produce
-from support.logs import LOGS, NOW_MS, batch
-from support.messagesets import SNAPPY, Message, pack_set, wrap
 
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
+from support.dataplane import Broker, Peer, lead, produce
+from support.logs import LOGS, NOW_MS, batch
+from support.messagesets import SNAPPY, Message, pack_set, wrap
 
 PARTITIONS = 2
 PLAIN = (-1, -1, -1)

@@ -11,10 +11,10 @@ from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
-from support.crafted import Decoded, batch, body, decoded, packed, record, sized, varint
-from support.logs import LOGS, NOW_MS, Log
 
 from penstock.errors import KafkaError
+from support.crafted import Decoded, batch, body, decoded, packed, record, sized, varint
+from support.logs import LOGS, NOW_MS, Log
 
 # Lengths about where a varint takes another byte.
 LENGTHS = st.sampled_from([0, 1, 2, 62, 63, 64, 65, 200, 8190, 8191, 8192, 8193])

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from support.etl_world import WarmJvm, World
-from support.harness import BrokerProcess
 
 from penstock import failpoints
 from penstock.pipeline.etl import ready, table
+from support.etl_world import WarmJvm, World
+from support.harness import BrokerProcess
 
 pytestmark = pytest.mark.spark
 

@@ -12,9 +12,6 @@ from typing import Any
 
 import deltalake
 import pytest
-from support.etl_world import World, day_ms
-from support.harness import BrokerProcess
-from support.kafka_jars import ApacheKafka
 
 from penstock import failpoints
 from penstock.pipeline import job
@@ -27,6 +24,9 @@ from penstock.pipeline.etl.night import parse_night
 from penstock.pipeline.sender import Sender
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
+from support.etl_world import World, day_ms
+from support.harness import BrokerProcess
+from support.kafka_jars import ApacheKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

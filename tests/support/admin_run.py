@@ -25,12 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.errors import KafkaError
 from support.admin_look import Wire, consumed, look
 from support.admin_work import STEADY, Lifecycle, workers
 from support.admin_world import Anomaly, Seen, Topic, World
 from support.harness import BrokerProcess
-
-from penstock.errors import KafkaError
 
 FOLDERS = 3
 STORY_LINES = 60

@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from support.logs import LOGS, NOW_MS, Log
-
 from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, cleanable
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, records
+from support.logs import LOGS, NOW_MS, Log
 
 RETENTION_MS = 1000
 """delete.retention.ms of these tests."""

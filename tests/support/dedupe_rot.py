@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from support.dedupe_world import World
-
 from penstock.pipeline.admin import TOPIC_RESOURCE
 from penstock.pyx.record.crc import crc32c
+from support.dedupe_world import World
 
 PAYLOAD_AT = 61
 CRC_AT = 17

@@ -17,15 +17,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from support.harness import topic_name
-from support.stages import StageProcess, write_properties
-
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.sender import Sender
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, Record, records
+from support.harness import topic_name
+from support.stages import StageProcess, write_properties
 
 T = TypeVar("T")
 LIMIT_S = 60.0

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.harness import output
-
 from penstock.bench import apache_kafka
 from penstock.bench.apache_kafka import KAFKA_VERSION, free_ports, kafka_classpath
+from support.harness import output
 
 __all__ = ["HEAP", "KAFKA_VERSION", "ApacheKafka", "free_ports", "java", "kafka_classpath"]
 

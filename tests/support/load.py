@@ -16,6 +16,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
+
 from support.history import FINAL, Assigned, Commit, End, History, Outcome, Poll, Send, decode, encode
 
 PATIENCE_S = 90.0

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import confluent_kafka
-from support.harness import BrokerProcess, topic_name
-from support.stages import StageProcess, write_properties
 
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.client import TopicPartition
@@ -27,6 +25,8 @@ from penstock.pipeline.sender import Sender
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch
+from support.harness import BrokerProcess, topic_name
+from support.stages import StageProcess, write_properties
 
 T = TypeVar("T")
 LIMIT_S = 60.0

@@ -11,6 +11,7 @@ from functools import partial
 from uuid import uuid4
 
 from suite import Check, CheckError, Outcome, Run, each, expect, tool
+
 from support.kafka_jars import kafka_classpath
 
 NEEDS = "java, mvn"

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from suite import FAIL, PASS, SKIP, CheckError, Outcome, Run, call, npm_package
+
 from support.kafka_jars import kafka_classpath
 
 NEEDS = "npm, gcc, g++, make, java, headers of OpenSSL, zlib and libcurl (libssl-dev zlib1g-dev libcurl4-openssl-dev)"

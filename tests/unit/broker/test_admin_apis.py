@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.asking import create, names, produce, refused
-from support.harness import BrokerProcess, WireConnection
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire import messages as wire
 from penstock.pyx.wire.message import Message
+from support.asking import create, names, produce, refused
+from support.harness import BrokerProcess, WireConnection
 
 Make = Callable[..., BrokerProcess]
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32

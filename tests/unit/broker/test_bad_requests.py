@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from support.harness import BrokerProcess, WireConnection
 
 from penstock.broker.dispatch import registry
 from penstock.pyx.wire.header import REQUESTS, encode_request
 from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import MetadataRequest, ProduceRequest
+from support.harness import BrokerProcess, WireConnection
 
 SEED = 20130101
 MUTATIONS = 12

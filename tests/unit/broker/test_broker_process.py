@@ -10,10 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.asking import create, end_offset, metadata, names, produce, refused, start_offset
-from support.harness import BrokerProcess, WireConnection
-from support.metadata_store import put_node
-from support.patience import until
 
 from penstock.broker.logs.folder import CLEAN_SHUTDOWN, uuid_text
 from penstock.errors import ErrorCode
@@ -30,6 +26,10 @@ from penstock.pyx.wire.messages import (
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
+from support.asking import create, end_offset, metadata, names, produce, refused, start_offset
+from support.harness import BrokerProcess, WireConnection
+from support.metadata_store import put_node
+from support.patience import until
 
 Make = Callable[..., BrokerProcess]
 TOPIC, BROKER = 2, 4

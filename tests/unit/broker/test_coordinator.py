@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.logs import LOGS
 
 from penstock.broker.configs.features import Features
 from penstock.broker.configs.properties import SCHEMA
@@ -32,6 +31,7 @@ from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.rawbatch import marker, marker_type, split
+from support.logs import LOGS
 
 _ids = itertools.count(1)
 

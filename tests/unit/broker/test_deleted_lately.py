@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.harness import WireConnection
 
 from penstock.broker import Broker, topics
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import DeleteTopicsRequest, MetadataRequest
+from support.harness import WireConnection
 
 
 def test_asking_for_a_deleted_topic(penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.harness import WireConnection
 
 from penstock.broker import Broker
 from penstock.broker.logs import opening, topiclogs
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.errors import ErrorCode
 from penstock.pyx.wire import messages
+from support.harness import WireConnection
 
 WAIT_S = 20.0
 

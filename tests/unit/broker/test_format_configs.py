@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from support.harness import BrokerProcess
 
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.configs.topicconfig import log_config
@@ -14,6 +13,7 @@ from penstock.errors import KafkaError
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.producer import Producer
+from support.harness import BrokerProcess
 
 DEFAULTS = {name: prop.default for name, prop in SCHEMA.properties.items()}
 

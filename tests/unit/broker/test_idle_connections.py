@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.dataplane import api_versions
 from support.harness import BrokerProcess
 

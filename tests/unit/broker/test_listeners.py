@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
-from support.harness import BrokerProcess, WireConnection
-from support.patience import until
 
 from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Endpoint
@@ -23,6 +21,8 @@ from penstock.pyx.wire.messages import (
     IncrementalAlterConfigsRequest,
     MetadataRequest,
 )
+from support.harness import BrokerProcess, WireConnection
+from support.patience import until
 
 MAP = "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"
 BOTH = "listeners=INSIDE://127.0.0.1:0,OUTSIDE://[::1]:0"

@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.harness import BrokerProcess, WireConnection
 
 from penstock.broker import Broker
 from penstock.broker.logs.adoption import adopted
@@ -20,6 +19,7 @@ from penstock.broker.logs.folder import FolderError
 from penstock.broker.logs.logdirs import LogDirs, Placed, partition_of
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
+from support.harness import BrokerProcess, WireConnection
 
 WAIT_S = 60.0
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.harness import WireConnection
 
 from penstock.broker import Broker
 from penstock.pyx.wire import messages
 from penstock.pyx.wire.messages import JoinGroupRequest, SyncGroupRequest
+from support.harness import WireConnection
 
 LONGEST = 32_767
 PROPERTIES = {"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0}

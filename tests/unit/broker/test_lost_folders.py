@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
-from support.asking import create, produce, refused, start_offset
-from support.harness import BrokerProcess, WireConnection
-from support.metadata_store import put_node
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import DescribeLogDirsRequest
+from support.asking import create, produce, refused, start_offset
+from support.harness import BrokerProcess, WireConnection
+from support.metadata_store import put_node
 
 WAIT_S = 60.0
 

@@ -14,9 +14,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
-from support.logs import Log, batch
-from support.moves import NAMES, Folders, Key
-from support.patience import until
 
 from penstock.bench.wire import delete_topic
 from penstock.broker.logs.ballast import Ballast
@@ -25,6 +22,9 @@ from penstock.broker.logs.movestate import MoveState, Phase
 from penstock.broker.logs.moving import BACK, PIECE_BYTES, SWAPPED, Copying, GivenUpError, Move
 from penstock.broker.topic import Topic
 from penstock.failpoints import declared
+from support.logs import Log, batch
+from support.moves import NAMES, Folders, Key
+from support.patience import until
 
 KEY = ("t", 0)
 STEPS = int(os.environ.get("PENSTOCK_MOVES_STEPS", "40"))

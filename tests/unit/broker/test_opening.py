@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.harness import WireConnection
 
 from penstock.broker import Broker, server
 from penstock.broker.logs import opening
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import InitProducerIdRequest
+from support.harness import WireConnection
 
 WAIT_S = 30.0
 SLOW, WAITING = "slow", "waiting"

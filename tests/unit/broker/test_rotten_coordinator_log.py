@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.harness import WireConnection
 
 from penstock.broker import Broker
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
@@ -15,6 +14,7 @@ from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import split
 from penstock.pyx.wire import messages
 from penstock.pyx.wire.message import Message
+from support.harness import WireConnection
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 ONE_PARTITION = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+
 from support.asking import create
 from support.harness import BrokerProcess
 

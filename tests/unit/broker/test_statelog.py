@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.logs import LOGS
 
 from penstock.broker.coordination import statelog
 from penstock.broker.coordination.classicgroups.state import GroupRecord, GroupSnapshot, MemberSnapshot
@@ -17,6 +16,7 @@ from penstock.broker.coordination.transactions.state import Facts, TransactionRe
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.rawbatch import marker, records, split
 from penstock.pyx.wire.message import WireError
+from support.logs import LOGS
 
 MEMBER = MemberSnapshot("m-1", "i", "c", "/127.0.0.1", 60_000, 10_000, b"sub", b"part")
 FACTS = Facts(7, -1, -1, 3, -1, 60_000, TransactionState.ONGOING, frozenset({("t", 1), ("t", 0)}), 5, 4, 0)

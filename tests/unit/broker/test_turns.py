@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.harness import WireConnection
 
 from penstock.broker import Broker, turns
 from penstock.broker.api import describe_configs
@@ -16,6 +15,7 @@ from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Call
 from penstock.broker.resources import BROKER
 from penstock.pyx.wire import messages
+from support.harness import WireConnection
 
 MANY = 40
 Asked = messages.DescribeConfigsRequest.DescribeConfigsResource

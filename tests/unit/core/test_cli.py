@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.stages import write_properties
 
 from penstock.cli import COMMANDS, root
+from support.stages import write_properties
 
 PIPELINE = ("mirror", "dedupe", "etl", "audit")
 NIGHT = {"etl": ["--night", "2013-01-01"]}

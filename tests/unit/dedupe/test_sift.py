@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.id_columns import add
 
 from penstock.config import ConfigError
 from penstock.dedupe import opening
@@ -21,6 +20,7 @@ from penstock.pyx.record.columns import decode
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import RawBatch, records
 from penstock.pyx.rocks import IdStore
+from support.id_columns import add
 
 LIMIT = 1 << 20
 LAST_OFFSET_DELTA_AT = 23

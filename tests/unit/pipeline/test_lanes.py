@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from support.logs import batch
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
@@ -17,6 +16,7 @@ from penstock.pipeline.lanes import LANE_PIECES, Lanes, OperatorNeeded
 from penstock.pipeline.metadata import Cluster
 from penstock.pipeline.transaction import Fenced
 from penstock.pyx.record.rawbatch import RawBatch
+from support.logs import batch
 
 LIMIT_S = 20.0
 FENCED = Fenced(ErrorCode.PRODUCER_FENCED, "somebody")

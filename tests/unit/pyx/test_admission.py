@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+
+from penstock.pyx.wire.header import encode_request
 from support.dataplane import TIMEOUT_S, Broker, Peer, api_versions, batch, fetch, forget_all, lead
 from support.logs import LOGS
 from support.patience import until
-
-from penstock.pyx.wire.header import encode_request
 
 
 def answered(peer: Peer) -> bool:

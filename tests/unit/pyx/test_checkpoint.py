@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.logs import NOW_MS, TOPIC_ID, batch
 
 from penstock.errors import KafkaError
 from penstock.pyx.log.checkpoint import (
@@ -26,6 +25,7 @@ from penstock.pyx.log.checkpoint import (
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import DamagedLogError
 from penstock.pyx.record.crc import crc32c
+from support.logs import NOW_MS, TOPIC_ID, batch
 
 OTHER_ID = bytes(range(2, 18))
 KEY = ("t", 0)

@@ -7,13 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.compacted import RETENTION_MS, CompactedLog, Kept, keyed
-from support.logs import LOGS, NOW_MS, delete_records, index_entries
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.compaction.cleaner import Cleaner, RottenLogError
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.record.rawbatch import marker, split
+from support.compacted import RETENTION_MS, CompactedLog, Kept, keyed
+from support.logs import LOGS, NOW_MS, delete_records, index_entries
 
 PRODUCER = (7, 0)
 

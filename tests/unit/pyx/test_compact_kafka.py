@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.compacted import Kept, keyed
-from support.kafka_jars import ApacheKafka
-from support.logs import LOGS
-from support.messagesets import GZIP, Message, pack_set, wrap
 
 from penstock.pyx.compaction.cleaner import Cleaner
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.checkpoint import read_checkpoint
 from penstock.pyx.record.rawbatch import RawBatch, marker, records, split
+from support.compacted import Kept, keyed
+from support.kafka_jars import ApacheKafka
+from support.logs import LOGS
+from support.messagesets import GZIP, Message, pack_set, wrap
 
 TOPIC = "compared"
 CONFIG = {"segment_bytes": 1 << 20, "segment_ms": 1 << 60, "cleanup_delete": 0, "index_interval_bytes": 200}

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+
+from penstock.pyx.compaction.cleaner import RottenLogError
 from support.compacted import RETENTION_MS, CompactedLog
 from support.logs import LOGS, NOW_MS
 from support.messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack_set, unwrap, wrap
-
-from penstock.pyx.compaction.cleaner import RottenLogError
 
 CODECS = [GZIP, SNAPPY, LZ4]
 

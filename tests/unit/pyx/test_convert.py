@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.logs import batch
-from support.messagesets import LOG_APPEND_TIME, unpack, unwrap
 
 from penstock.pyx.record import convert
 from penstock.pyx.record.codec import decompress
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker, records, split
+from support.logs import batch
+from support.messagesets import LOG_APPEND_TIME, unpack, unwrap
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records_java.hex"
 LINES = [line.split() for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]

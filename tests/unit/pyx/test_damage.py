@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.logs import NOW_MS, TOPIC_ID, batch
 
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import DamagedLogError
 from penstock.pyx.record.rawbatch import marker, split
+from support.logs import NOW_MS, TOPIC_ID, batch
 
 TOPIC = "hurt"
 CONFIG = {"segment_bytes": 900, "index_interval_bytes": 150}

@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from penstock.errors import ErrorCode
+from penstock.pyx.record.rawbatch import marker, split
+from penstock.pyx.wire.header import encode_request
+from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceResponse
 from support.dataplane import (
     Broker,
     Peer,
@@ -28,11 +33,6 @@ from support.dataplane import (
     values,
 )
 from support.logs import LOGS
-
-from penstock.errors import ErrorCode
-from penstock.pyx.record.rawbatch import marker, split
-from penstock.pyx.wire.header import encode_request
-from penstock.pyx.wire.messages import FetchRequest, FetchResponse, ProduceResponse
 
 VERSIONS = range(4, 19)  # of today's batches; older ones: test_fetch_old.py
 LONG_MS = 20_000

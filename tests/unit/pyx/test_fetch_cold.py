@@ -10,14 +10,14 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from support.dataplane import Broker, Peer, batch, fetch, fetched, forget_all, lead
-from support.logs import LOGS
-from support.pagecache import cached_bytes, drop_cache, drop_cache_or_skip
-from support.patience import until
 
 from penstock.pyx.record.rawbatch import split
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import FetchResponse
+from support.dataplane import Broker, Peer, batch, fetch, fetched, forget_all, lead
+from support.logs import LOGS
+from support.pagecache import cached_bytes, drop_cache, drop_cache_or_skip
+from support.patience import until
 
 PIECE_BYTES = 600_000  # a fetch
 FIRST_LOOK_BYTES = 65_536

@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from penstock.errors import ErrorCode
+from penstock.pyx.record.rawbatch import marker, split
+from penstock.pyx.wire.header import encode_request
+from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 from support.dataplane import (
     Broker,
     Peer,
@@ -20,11 +25,6 @@ from support.dataplane import (
 )
 from support.logs import LOGS
 from support.pagecache import drop_cache
-
-from penstock.errors import ErrorCode
-from penstock.pyx.record.rawbatch import marker, split
-from penstock.pyx.wire.header import encode_request
-from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.dataplane import Broker, Peer, batch, fetch_topic, forget_all, lead, topic_id
-from support.logs import LOGS, delete_records
-from support.patience import until
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
+from support.dataplane import Broker, Peer, batch, fetch_topic, forget_all, lead, topic_id
+from support.logs import LOGS, delete_records
+from support.patience import until
 
 Place = tuple[str, int]
 TOPICS = ("one", "two", "three")

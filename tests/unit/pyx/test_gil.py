@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.dataplane import Peer, api_versions, batch, fetch, fetched, produce, produced
 
 from penstock.pyx.net import border
 from penstock.pyx.wire.messages import FetchResponse, ProduceResponse
+from support.dataplane import Peer, api_versions, batch, fetch, fetched, produce, produced
 
 MODULES = Path(border.__file__).parents[1]  # pyx/
 # A proof that takes the lock away: a thread that never gives it up, beside a client that is another process.

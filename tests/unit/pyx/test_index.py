@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.logs import LOGS, NOW_MS, Log, batch, index_entries
 
 from penstock.pyx.log.checkpoint import format_checkpoint, read_checkpoint
 from penstock.pyx.record.rawbatch import marker, split
+from support.logs import LOGS, NOW_MS, Log, batch, index_entries
 
 
 def filled(tmp_path: Path, **config: Any) -> Log:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.dataplane import Broker, batch, fetch, forget_all, lead, produced, topic_id
-from support.logs import LOGS, NOW_MS, Log
 
 from penstock.errors import ErrorCode
 from penstock.pyx.log.logmanager import SEARCH_INFLATED_BYTES
@@ -17,6 +15,8 @@ from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import split
 from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import FetchResponse, ProduceRequest, ProduceResponse
+from support.dataplane import Broker, batch, fetch, forget_all, lead, produced, topic_id
+from support.logs import LOGS, NOW_MS, Log
 
 GZIP, ZSTD = 1, 4
 LARGE = b"\0" * (40 << 20)

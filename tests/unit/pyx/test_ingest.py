@@ -12,14 +12,14 @@ from time import time_ns
 from typing import Any
 
 import pytest
-from support.logs import LOGS, NOW_MS, Log, batch
-from support.messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack, pack_set, unpack, unwrap, wrap
 
 from penstock.errors import KafkaError
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.codec import compress
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import Record, records, split
+from support.logs import LOGS, NOW_MS, Log, batch
+from support.messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack, pack_set, unpack, unwrap, wrap
 
 CODECS = [GZIP, SNAPPY, LZ4]
 

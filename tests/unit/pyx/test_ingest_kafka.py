@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from support.kafka_jars import kafka_classpath
 from support.logs import Log
 from support.messagesets import Message, pack_set, wrap

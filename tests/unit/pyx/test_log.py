@@ -9,11 +9,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.logs import LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.rawbatch import marker, records, split
+from support.logs import LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.kafka_jars import ApacheKafka
-from support.logs import LOGS, NOW_MS, batch
 
 from penstock.pyx.record.rawbatch import marker, records, split
+from support.kafka_jars import ApacheKafka
+from support.logs import LOGS, NOW_MS, batch
 
 TOPIC = "turns"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.dataplane import Broker, batch, fetch, fetched, produce, produced, topic_id
-from support.logs import LOGS
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import FetchResponse, ProduceResponse
+from support.dataplane import Broker, batch, fetch, fetched, produce, produced, topic_id
+from support.logs import LOGS
 
 NAME = "not-open"
 ANSWERS = ((False, ErrorCode.NOT_LEADER_OR_FOLLOWER), (True, ErrorCode.KAFKA_STORAGE_ERROR))

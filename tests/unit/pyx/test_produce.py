@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.dataplane import Broker, Peer, api_versions, batch, forget_all, lead, produce, produced, topic_id
-from support.logs import LOGS
-from support.messagesets import Message, pack_set
 
 from penstock.errors import ErrorCode
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import marker, records, split
 from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
+from support.dataplane import Broker, Peer, api_versions, batch, forget_all, lead, produce, produced, topic_id
+from support.logs import LOGS
+from support.messagesets import Message, pack_set
 
 VERSIONS = range(14)
 

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from support.logs import LOGS, NOW_MS, Log, batch
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import marker
+from support.logs import LOGS, NOW_MS, Log, batch
 
 
 @pytest.fixture

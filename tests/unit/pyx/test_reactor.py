@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from penstock.pyx.net.border import DataPlane, Request
 from support.dataplane import CLOSE, TIMEOUT_S, Broker, Peer, api_versions, echo
 from support.logs import LOGS
 from support.patience import until
-
-from penstock.pyx.net.border import DataPlane, Request
 
 
 @pytest.fixture(scope="module")

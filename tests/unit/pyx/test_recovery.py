@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch, delete_records
 
 from penstock.broker.tools.logrepair import repair
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.logtable import DamagedLogError
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import marker, split
+from support.logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch, delete_records
 
 
 def busy(root: Path, **config: Any) -> Log:

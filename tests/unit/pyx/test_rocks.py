@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.id_columns import add, column, spill, unseen
 
 from penstock.pyx.rocks import IdStore, RocksError
+from support.id_columns import add, column, spill, unseen
 
 ROOM = 64 << 20
 

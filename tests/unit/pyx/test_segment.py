@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from support.logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Log, batch, delete_records
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.checkpoint import read_checkpoint
 from penstock.pyx.log.logmanager import LogManager, room_end
 from penstock.pyx.record.rawbatch import split
+from support.logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Log, batch, delete_records
 
 DAY_MS = 86_400_000
 

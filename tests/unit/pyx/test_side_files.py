@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.logs import RESTED_MS, TOPIC_ID, batch
 
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.rawbatch import marker, records, split
+from support.logs import RESTED_MS, TOPIC_ID, batch
 
 TOPIC = "beside"
 HOUR_MS = 3_600_000
