@@ -4,6 +4,9 @@ Once changes have settled, the store's bytes of that moment are written beside i
 becomes `metadata.db.backup.1`) and, where there are several log folders, into the second one too. Each is written under
 another name, flushed, read and checked before it takes its place. That is done in a thread of its own: neither the loop
 nor the store waits for these disks. A backup that can't be written is a warning, and is tried again.
+
+While the broker runs, somebody may remove the store's file, or put another one in its place. The broker then goes on with
+the file that it has open, which no start will find: that is an ERROR, and each change goes into a backup at once.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from penstock import log
 from penstock.broker import tasks
 from penstock.broker.logs.folder import STORE, sync_folder
 from penstock.broker.store.base import StoreError
-from penstock.broker.store.embedded import EmbeddedStore
+from penstock.broker.store.embedded import REPLACED, EmbeddedStore
 from penstock.broker.store.sound import check
 from penstock.failpoints import declare, failpoint
 
@@ -30,6 +33,8 @@ SETTLED_S = 1.0
 """How long nothing may change before a backup is taken."""
 LONGEST_S = 10.0
 """How long one may be put off by further changes."""
+LOOK_S = 2.0
+"""How often it is looked whether the store's file is still in its place, at the least."""
 REST = 20
 """A backup that took long is followed by a pause of as many times that."""
 
@@ -41,10 +46,12 @@ _log = log.get("broker.backups")
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup that is sound. changes: those that the store had seen; written_s: when, by the wall clock."""
+    """A backup that is sound. changes: those that the store had seen; store_id: whose it is, "" of one of before stores had
+    ids; written_s: when, by the wall clock."""
 
     path: Path
     changes: int
+    store_id: str
     written_s: float
 
     def __str__(self) -> str:
@@ -57,7 +64,8 @@ def found(folders: Iterable[Path]) -> list[Backup]:
     sound = []
     for path in (folder / name for folder in folders for name in (NEWEST, OLDER)):
         try:
-            sound.append(Backup(path, check(path), path.stat().st_mtime))
+            contents = check(path)
+            sound.append(Backup(path, contents.changes, contents.store_id, path.stat().st_mtime))
         except (StoreError, OSError) as error:
             if path.exists():
                 _log.error("this backup can't be used: %s", error)
@@ -100,6 +108,7 @@ class Backups:
         self._task: asyncio.Task[None] | None = None
         self._kept = -1  # the changes that the newest backup has
         self._failing: set[Path] = set()
+        self._displaced = ""  # what has become of the store's file, if it isn't in its place
 
     def start(self) -> None:
         """Begin; the first backup is taken when the changes of the start have settled."""
@@ -110,20 +119,59 @@ class Backups:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            await self._is_displaced()
             await self._take()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     async def _run(self) -> None:
         changed = self._store.changed
         while True:
-            await changed.wait()
+            try:
+                await asyncio.wait_for(changed.wait(), LOOK_S)
+            except TimeoutError:
+                if not await self._is_displaced():
+                    continue
             began = time.monotonic()
-            while changed.is_set() and time.monotonic() - began < LONGEST_S:
+            while not await self._is_displaced() and changed.is_set() and time.monotonic() - began < LONGEST_S:
                 changed.clear()
                 await asyncio.sleep(SETTLED_S)
+            changed.clear()
             began = time.monotonic()
             await self._take()
-            await asyncio.sleep((time.monotonic() - began) * REST)
+            rested = time.monotonic() + (time.monotonic() - began) * REST
+            while (left_s := rested - time.monotonic()) > 0:
+                await asyncio.sleep(min(left_s, LOOK_S))
+                if await self._is_displaced():
+                    break
+
+    async def _is_displaced(self) -> bool:
+        """Whether the store's file isn't in its place. Says it once, and has a backup taken where there is none."""
+        loop = asyncio.get_running_loop()
+        displaced, has_backups = await loop.run_in_executor(self._thread, self._look)
+        if displaced and not has_backups:
+            self._kept = -1
+        if displaced == self._displaced:
+            return bool(displaced)
+        self._displaced = displaced
+        if not displaced:
+            _log.warning("the metadata store %s is in its place again", self._store.path)
+            return False
+        self._kept = -1
+        _log.error(
+            "the metadata store %s %s while the broker runs: from now on all changes are only in its backups (%s). Stop the "
+            "broker%s, and start it once with `--restore-metadata`",
+            self._store.path, displaced, ", ".join(str(folder / NEWEST) for folder in self._folders),
+            ", move away what lies there now" if displaced == REPLACED else "",
+        )  # fmt: skip
+        return True
+
+    def _look(self) -> tuple[str, bool]:
+        """What has become of the store's file, and whether each folder has a backup."""
+        try:
+            has_backups = all((folder / NEWEST).exists() for folder in self._folders)
+        except OSError:
+            has_backups = True  # Nobody can tell; whoever writes the next one says what is wrong with the disk.
+        return self._store.displaced(), has_backups
 
     async def _take(self) -> None:
         """Take a backup, unless nothing has changed. What fails is tried again after the next change."""

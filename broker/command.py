@@ -35,11 +35,11 @@ FREE_BYTES_KEPT = 8 << 20
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="A property, over the file's.")
 @click.option("--advertised", metavar="HOST:PORT", help="The address that clients are told, if it differs.")
 @click.option(
-    "--restore-metadata", "way", flag_value=Way.RESTORE.value,
+    Way.RESTORE.value, "restore", is_flag=True,
     help="Once, when the metadata store is damaged or missing: take its newest backup; what is there is set aside.",
 )
 @click.option(
-    "--adopt-topics", "way", flag_value=Way.ADOPT.value,
+    Way.ADOPT.value, "adopt", is_flag=True,
     help="Once, when it is lost: begin a new one with the topics in the log folders. Their retention and compaction rest "
     "until `penstock topics confirm`.",
 )  # fmt: skip
@@ -54,7 +54,8 @@ def command(
     config_path: Path | None,
     overrides: tuple[str, ...],
     advertised: str | None,
-    way: str | None,
+    restore: bool,
+    adopt: bool,
     forget: Path | None,
     log_level: str,
 ) -> None:
@@ -71,9 +72,14 @@ def command(
     Example, when the disk of a log folder is lost and an empty one is mounted there instead:
     penstock broker --config server.properties --forget-log-dir /mnt/disk2
     """
+    if restore and adopt:
+        raise ConfigError(
+            f"`{Way.RESTORE.value}` takes the metadata store's backup, `{Way.ADOPT.value}` begins a new store: give one of them"
+        )
+    way = Way.RESTORE if restore else Way.ADOPT if adopt else Way.REFUSE
     config = load(config_path, overrides)
     folder = _data_folder(config, data)
-    server = Server(config, folder, plan(config, listen, advertised), way=Way(way or Way.REFUSE), forget=forget)
+    server = Server(config, folder, plan(config, listen, advertised), way=way, forget=forget)
     log.setup(log_level)
     descriptors.raise_limit()
     _give_memory_back()

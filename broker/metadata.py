@@ -4,6 +4,11 @@ A store that was there once (its mark is in `meta.properties`) and is missing, e
 folders instead would give every topic other configs, and forget quotas and SCRAM credentials. The operator chooses:
 `--restore-metadata` takes the newest backup, `--adopt-topics` begins anew with the topics that lie in the folders. Both set
 aside what was there and delete nothing.
+
+`meta.properties` names the store that the broker had by its id. A file or a backup of another one (of before the folders were
+adopted, or of another broker) knows other topics under the same names: it is never opened or taken by itself.
+
+A start that is refused has only read.
 """
 
 from __future__ import annotations
@@ -12,23 +17,28 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from penstock import log
 from penstock.broker import backups
-from penstock.broker.logs.adoption import check_all_seen
-from penstock.broker.logs.folder import STORE, FolderError, sync_folder
+from penstock.broker.backups import Backup
+from penstock.broker.logs.adoption import check_adoptable
+from penstock.broker.logs.folder import META, STORE, STORE_ID, FolderError, new_uuid, sync_folder, uuid_text
 from penstock.broker.logs.logdirs import LogDirs
-from penstock.broker.store.base import DamagedStoreError, StoreDiskError, paths
+from penstock.broker.store.base import DamagedStoreError, StoreDiskError
 from penstock.broker.store.embedded import EmbeddedStore
-from penstock.broker.store.sound import CHANGES, LastChange
+from penstock.broker.store.sound import CHANGES, LastChange, check
 from penstock.failpoints import declare, failpoint
 
 BESIDE = f"{STORE}.restoring"
 COPIED = declare("metadata.copied", "a backup is copied, the damaged store is still in its place")
 SET_ASIDE = declare("metadata.set_aside", "the damaged store is set aside, the backup isn't in its place yet")
 RESTORED = declare("metadata.restored", "the backup is in its place and was not opened yet")
+BEGUN = declare(
+    "metadata.begun", "the folders name the new store, the old one is set aside, the new one isn't made yet"
+)
 
 _log = log.get("broker.metadata")
 
@@ -41,45 +51,104 @@ class Way(Enum):
     ADOPT = "--adopt-topics"
 
 
-async def open_store(dirs: LogDirs, way: Way = Way.REFUSE) -> EmbeddedStore:
-    """The broker's store; a new one at its first start. Raises FolderError, StoreError, OSError."""
+@dataclass(frozen=True)
+class _Past:
+    """What the log folders say of the store that there was. named: its id, with the files that name it; there is more than
+    one where the first folder says none and the others disagree."""
+
+    folders: list[Path]
+    had_store: bool
+    named: dict[str, list[Path]]
+
+    @classmethod
+    def of(cls, dirs: LogDirs) -> _Past:
+        opened = [log_dir.folder for log_dir in dirs.online if log_dir.folder is not None]
+        names: dict[str, list[Path]] = {}
+        for folder in opened:
+            if folder.store_id:
+                names.setdefault(folder.store_id, []).append(folder.path / META)
+        # The store lies in the first folder. One of the others may have been away while a new store began.
+        first = dirs.first.store_id
+        folders = [log_dir.path for log_dir in dirs.online]
+        had_store = any(folder.has_store for folder in opened)
+        return cls(folders, had_store or bool(backups.files(folders)), {first: names[first]} if first else names)
+
+    def split(self) -> tuple[list[Backup], list[Backup]]:
+        """The sound backups of that store, the newest first, and those of others. Reads the disk."""
+        sound = backups.found(self.folders)
+        ids = set(self.named) or {backup.store_id for backup in sound}
+        ours = [backup for backup in sound if {backup.store_id} == ids]
+        return ours, [backup for backup in sound if backup not in ours]
+
+    def others(self, others: Sequence[Backup]) -> str:
+        """Why these backups aren't taken, as the end of a sentence."""
+        if not others:
+            return ""
+        listed = ", ".join(f"{backup} ({backup.store_id or 'no id'})" for backup in others)
+        if len(self.named) != 1:
+            said = "the log folders don't say which store this broker had"
+            return f"; {said}, and there are backups of several: {listed}. Move away those that aren't this broker's"
+        ((named, files),) = self.named.items()
+        where = ", ".join(f"`{file}`" for file in files)
+        return (
+            f"; not taken, since they are of another store than {named}: {listed}. If one of these is the right one, take the "
+            f"line `{STORE_ID}={named}` out of {where} first"
+        )
+
+
+async def open_store(dirs: LogDirs, way: Way, most: int) -> EmbeddedStore:
+    """The broker's store; a new one at its first start. most: partitions that a topic may have.
+    Raises FolderError, StoreError, OSError."""
     path, loop = dirs.first.path / STORE, asyncio.get_running_loop()
     await loop.run_in_executor(None, _refuse_two, path, [log_dir.path for log_dir in dirs])
-    had_store = any(log_dir.folder is not None and log_dir.folder.has_store for log_dir in dirs)
-    folders = [log_dir.path for log_dir in dirs.online]
-    wrong = await _look(path, had_store=had_store or bool(backups.files(folders)), way=way)
-    if isinstance(wrong, EmbeddedStore):
-        return wrong
+    past = await loop.run_in_executor(None, _Past.of, dirs)
+    wrong = await loop.run_in_executor(None, _look, path, past, dirs.first.store_id, way)
+    if not wrong:
+        try:
+            return await EmbeddedStore.open(path, checked=True)
+        except (DamagedStoreError, StoreDiskError) as error:
+            wrong = _cannot_be_used(error)
     if way is Way.REFUSE:
-        raise FolderError(await loop.run_in_executor(None, _refusal, path, wrong, folders))
-    if way is Way.ADOPT:
-        check_all_seen(dirs)  # Before the store and its backups are set aside.
-    _log.warning("%s: %s", way.value, wrong)
-    await loop.run_in_executor(None, _restore if way is Way.RESTORE else _begin_anew, path, folders)
-    return await EmbeddedStore.open(path, restored=way is Way.RESTORE)
+        raise FolderError(await loop.run_in_executor(None, _refusal, path, wrong, past))
+    new_id = ""
+    if way is Way.RESTORE:
+        await loop.run_in_executor(None, _restore, path, wrong, past)
+    else:
+        await loop.run_in_executor(None, check_adoptable, dirs, most)  # Before the store and its backups are set aside.
+        new_id = uuid_text(new_uuid())
+        await loop.run_in_executor(None, _begin_anew, path, wrong, past, dirs, new_id)
+    return await EmbeddedStore.open(path, restored=way is Way.RESTORE, new_id=new_id)
 
 
-async def _look(path: Path, *, had_store: bool, way: Way) -> EmbeddedStore | str:
-    """The store, if it is sound, or if this is the first start; else what is wrong, as a sentence."""
-    size_bytes = await asyncio.get_running_loop().run_in_executor(None, _size_bytes, path)
-    if not size_bytes and had_store:
-        return f"the metadata store `{path}` is {'missing' if size_bytes is None else 'empty'}, but this broker had one"
-    if not size_bytes and way is Way.RESTORE:
-        raise FolderError(f"there is no backup to restore: `{path.parent}` is the folder of a new broker")
+def _look(path: Path, past: _Past, named: str, way: Way) -> str:
+    """What is wrong with the store, as a sentence; "" = it is sound, or this is the first start. Raises FolderError."""
+    size_bytes = _size_bytes(path)
+    if not size_bytes:
+        if past.had_store:
+            state = "missing" if size_bytes is None else "empty"
+            return f"the metadata store `{path}` is {state}, but this broker had one"
+        if way is Way.RESTORE:
+            raise FolderError(f"there is no backup to restore: `{path.parent}` is the folder of a new broker")
+        return ""
     try:
-        store = await EmbeddedStore.open(path)
-    except DamagedStoreError as error:
-        return f"the metadata store {error}"
-    except StoreDiskError as error:
-        return f"the metadata store can't be used: {error}"
-    has_history = await store.exists(paths.TOPICS) is not None
-    if had_store and not has_history:
-        await store.close()
+        found = check(path, changes=LastChange(path).read() or 0)
+    except (DamagedStoreError, StoreDiskError) as error:
+        return _cannot_be_used(error)
+    if past.had_store and not found.has_topics:
         return f"the metadata store `{path}` holds nothing, but this broker had one with topics"
-    if has_history and way is not Way.REFUSE:
-        await store.close()
+    if named and found.store_id != named:
+        return (
+            f"the metadata store `{path}` ({found.store_id or 'without an id'}) isn't the one that this broker had ({named}); "
+            f"if it is the right one, take the line `{STORE_ID}={named}` out of `{path.with_name(META)}`"
+        )
+    if found.has_topics and way is not Way.REFUSE:
         raise FolderError(f"the metadata store `{path}` is there and sound: start without `{way.value}`")
-    return store
+    return ""
+
+
+def _cannot_be_used(error: DamagedStoreError | StoreDiskError) -> str:
+    said = "" if isinstance(error, DamagedStoreError) else "can't be used: "
+    return f"the metadata store {said}{error}"
 
 
 def _size_bytes(path: Path) -> int | None:
@@ -105,21 +174,25 @@ def _refuse_two(path: Path, folders: Sequence[Path]) -> None:
     raise FolderError(f"`{others[0]}` {there}, `{path.parent}`, which holds none: {way}; if not, move it away")
 
 
-def _refusal(path: Path, wrong: str, folders: Sequence[Path]) -> str:
+def _refusal(path: Path, wrong: str, past: _Past) -> str:
     anew = (
         "`--adopt-topics` begins anew with the topics in the log folders, without their configs: retention and compaction "
         "rest until you confirm these; quotas and SCRAM credentials are lost"
     )
-    sound = backups.found(folders)
-    if not sound:
-        return f"{wrong}; there is no sound backup beside it. Put a copy of yours there, or start once with an option: {anew}"
-    newest = sound[0]
+    ours, others = past.split()
+    if not ours:
+        of_it = " of it" if others else ""
+        return (
+            f"{wrong}; there is no sound backup{of_it} beside it. Put a copy of yours there, or start once with an option: "
+            f"{anew}{past.others(others)}"
+        )
+    newest = ours[0]
     last = LastChange(path).read()
     lost = "how many changes it lacks is not known" if last is None else _lacks(last - newest.changes)
     age_s = max(0, round(time.time() - newest.written_s))
     return (
         f"{wrong}; there is the backup {newest} ({age_s} s old; {lost}). Start once with `--restore-metadata` to take it "
-        f"(what is there now is set aside); or {anew}"
+        f"(what is there now is set aside); or {anew}{past.others(others)}"
     )
 
 
@@ -127,13 +200,16 @@ def _lacks(changes: int) -> str:
     return "it lacks nothing" if changes <= 0 else f"it lacks the last {changes} changes"
 
 
-def _restore(path: Path, folders: Sequence[Path]) -> None:
-    """Put the newest sound backup in the store's place. A crash in between leaves a store that is still refused."""
-    sound = backups.found(folders)
-    if not sound:
-        raise FolderError(f"there is no sound backup of `{path}` in {', '.join(f'`{folder}`' for folder in folders)}")
+def _restore(path: Path, wrong: str, past: _Past) -> None:
+    """Put the store's newest sound backup in its place. A crash in between leaves a store that is still refused."""
+    ours, others = past.split()
+    said = past.others(others)
+    if not ours:
+        where = ", ".join(f"`{folder}`" for folder in past.folders)
+        raise FolderError(f"there is no sound backup of `{path}` in {where}{said}")
+    _log.warning("%s: %s", Way.RESTORE.value, wrong)
     beside = path.with_name(BESIDE)
-    beside.write_bytes(sound[0].path.read_bytes())
+    beside.write_bytes(ours[0].path.read_bytes())
     with beside.open("rb") as copied:
         os.fsync(copied.fileno())
     failpoint(COPIED)
@@ -142,13 +218,31 @@ def _restore(path: Path, folders: Sequence[Path]) -> None:
     beside.replace(path)
     sync_folder(path.parent)
     failpoint(RESTORED)
-    _log.warning("the metadata store was restored from %s", sound[0])
+    _log.warning("the metadata store was restored from %s%s", ours[0], said)
 
 
-def _begin_anew(path: Path, folders: Sequence[Path]) -> None:
-    """Set aside all that there is of the old store, its backups too: those of the new one must not take their place."""
+def _begin_anew(path: Path, wrong: str, past: _Past, dirs: LogDirs, new_id: str) -> None:
+    """Set aside all that there is of the old store, its backups too: those of the new one must not take their place. The
+    folders name the new one from then on; a crash before it is there leaves one that is missing."""
+    _log.warning("%s: %s", Way.ADOPT.value, wrong)
     beside = [path.with_name(f"{STORE}{suffix}") for suffix in ("", "-wal", "-shm", CHANGES)]
-    _set_aside(path, [*beside, *backups.files(folders)])
+    _set_aside(path, [*beside, *backups.files(past.folders)])
+    name_store(dirs, new_id)
+    if dirs.first.store_id != new_id:
+        raise FolderError(
+            f"`{path.with_name(META)}` can't be written: see to its disk, and start again in the same way"
+        )
+    failpoint(BEGUN)
+
+
+def name_store(dirs: LogDirs, store_id: str) -> None:
+    """Say in every folder that there is a store, and which one."""
+    for log_dir in dirs.online:
+        assert log_dir.folder is not None
+        try:
+            log_dir.folder.mark_store(store_id)
+        except OSError as error:
+            _log.warning("log_dir=%s can't be told which metadata store there is: %s", log_dir.path, error)
 
 
 def _set_aside(path: Path, present: Sequence[Path]) -> None:

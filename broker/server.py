@@ -31,7 +31,7 @@ from penstock.broker.faults import Faults
 from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, bind
 from penstock.broker.logs.folder import META, DataFolder
 from penstock.broker.logs.logdirs import LogDirs
-from penstock.broker.metadata import Way, open_store
+from penstock.broker.metadata import Way, name_store, open_store
 from penstock.broker.store.base import NodeExistsError, Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.values import INT_MAX, Fields, whole_number
@@ -129,7 +129,7 @@ class Server:
         self._limits = Limits(data_plane, self.config)
         # Until logs are opened, a start that is refused leaves the folders as clean as they were.
         self._clean = all(log_dir.was_clean for log_dir in dirs.online)
-        store = await open_store(dirs, self._way)
+        store = await open_store(dirs, self._way, self.config["max.partitions.per.topic"])
         self._undo.append(store.close)
         await _check_cluster(store, dirs.first)
         threads = self.config["num.recovery.threads.per.data.dir"] * len(list(dirs))
@@ -220,12 +220,7 @@ class Server:
 
     async def _keep_store(self, store: EmbeddedStore, dirs: LogDirs) -> None:
         """The store is read and right: say in every folder that there is one, and keep backups of it."""
-        for log_dir in dirs.online:
-            assert log_dir.folder is not None
-            try:
-                await asyncio.get_running_loop().run_in_executor(None, log_dir.folder.mark_store)
-            except OSError as error:
-                _log.warning("log_dir=%s can't be told that there is a metadata store: %s", log_dir.path, error)
+        await asyncio.get_running_loop().run_in_executor(None, name_store, dirs, store.id)
         backups = Backups(store, [log_dir.path for log_dir in dirs.online[:2]])
         backups.start()
         self._undo.append(backups.stop)

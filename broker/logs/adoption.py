@@ -33,8 +33,22 @@ _log = log.get("broker.adoption")
 def adopted(dirs: LogDirs, most: int) -> Mapping[str, tuple[bytes, list[int]]]:
     """By topic: its id, and the last leader epoch of each partition from 0 on. most: partitions that a topic may have.
     Reads the disk. Raises OSError, FolderError."""
-    check_all_seen(dirs)
+    highest, left_alone = _partitions(dirs, most)
+    for folder in left_alone:
+        _log.warning("%s isn't adopted: no topic may have more than %d partitions (max.partitions.per.topic)", folder, most)
+    return {name: _topic(dirs, name, highest[name] + 1) for name in sorted(highest)}
+
+
+def check_adoptable(dirs: LogDirs, most: int) -> None:
+    """Raise what `adopted` would, before anything is written. Reads the disk."""
+    _partitions(dirs, most)
+
+
+def _partitions(dirs: LogDirs, most: int) -> tuple[dict[str, int], list[Path]]:
+    """The highest partition of each topic, and the folders whose number no topic may have."""
+    _check_all_seen(dirs)
     highest: dict[str, int] = {}
+    left_alone: list[Path] = []
     folders: dict[bytes, tuple[str, Path]] = {}
     for key in sorted(dirs.found()):
         name, index = key
@@ -43,9 +57,7 @@ def adopted(dirs: LogDirs, most: int) -> Mapping[str, tuple[bytes, list[int]]]:
             continue
         folder = log_dir.holds(key)
         if index >= most:
-            _log.warning(
-                "%s isn't adopted: no topic may have more than %d partitions (max.partitions.per.topic)", folder, most
-            )
+            left_alone.append(folder)
             continue
         topic_id = topic_id_in(folder)
         other, its_folder = folders.setdefault(topic_id, (name, folder)) if topic_id else (name, folder)
@@ -55,10 +67,10 @@ def adopted(dirs: LogDirs, most: int) -> Mapping[str, tuple[bytes, list[int]]]:
                 "the copy out of the log folder and start again"
             )
         highest[name] = max(highest.get(name, 0), index)
-    return {name: _topic(dirs, name, highest[name] + 1) for name in sorted(highest)}
+    return highest, left_alone
 
 
-def check_all_seen(dirs: LogDirs) -> None:
+def _check_all_seen(dirs: LogDirs) -> None:
     """Raises FolderError if a log folder can't be seen."""
     away = next((log_dir for log_dir in dirs if log_dir.offline and log_dir.error != NEW), None)
     if away is not None:

@@ -3,8 +3,8 @@
 DIR/.lock                   held by flock for the life of the process, a second broker is refused; process and boot id
 DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id);
                             another broker's or cluster's is refused. `directory.id` (KIP-858) is added where it lacks.
-                            Once there is a metadata store, `penstock.metadata.store=metadata.db` is added, which Kafka
-                            leaves unread
+                            Once there is a metadata store, `penstock.metadata.store=metadata.db` and its id are added,
+                            which Kafka leaves unread
 DIR/.ballast                room that is given up when the disk is full (ballast.py)
 DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start
 DIR/metadata.db             the embedded store (in the first folder of `log.dirs` only)
@@ -20,7 +20,9 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,10 @@ DIRECTORY_ID = "directory.id"
 """The key in meta.properties of the folder's own id: it tells this folder from whatever else is at its path one day."""
 HAS_STORE = "penstock.metadata.store"
 """The key in meta.properties that says: this broker has a metadata store. A start without one is then no first start."""
+
+
+STORE_ID = "penstock.metadata.store.id"
+"""The key in meta.properties of the id of the metadata store that this broker had last: another one isn't its own."""
 
 
 class FolderError(Exception):
@@ -76,11 +82,12 @@ def sync_folder(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Identity:
-    """What meta.properties says; `directory_id` is "" where it says none."""
+    """What meta.properties says; `directory_id` and `store_id` are "" where it says none."""
 
     cluster_id: str
     directory_id: str
     has_store: bool
+    store_id: str
 
 
 class DataFolder:
@@ -93,6 +100,7 @@ class DataFolder:
         self.was_clean = was_clean
         self.power_cut = not boot_id or boot_id != _boot_id()  # since its logs were opened last
         self.has_store = identity.has_store  # whether its broker had a metadata store when it was here last
+        self.store_id = identity.store_id  # of that one; "" if it isn't known
         self._lock_fd = lock_fd
 
     @classmethod
@@ -130,21 +138,22 @@ class DataFolder:
         """The folder's id, written to meta.properties if it had none. Raises OSError."""
         if not self.directory_id:
             made = uuid_text(new_uuid())
-            self._add(DIRECTORY_ID, made)
+            self._put({DIRECTORY_ID: made})
             self.directory_id = made
         return self.directory_id
 
-    def mark_store(self) -> None:
-        """Write down in meta.properties that there is a metadata store. Raises OSError."""
-        if not self.has_store:
-            self._add(HAS_STORE, STORE)
-            self.has_store = True
+    def mark_store(self, store_id: str) -> None:
+        """Write down in meta.properties that there is a metadata store, and which one. Raises OSError."""
+        if not self.has_store or self.store_id != store_id:
+            self._put({HAS_STORE: STORE, STORE_ID: store_id})
+            self.has_store, self.store_id = True, store_id
 
-    def _add(self, key: str, value: str) -> None:
-        """Add a line to meta.properties."""
+    def _put(self, values: Mapping[str, str]) -> None:
+        """Give keys of meta.properties these values; all other lines stay as they are."""
         file = self.path / META
-        text = file.read_text(encoding="utf-8")
-        _write_synced(file, text + ("" if text.endswith("\n") else "\n") + f"{key}={value}\n")
+        lines = file.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if line.partition("=")[0].strip() not in values]
+        _write_synced(file, "\n".join([*kept, *(f"{key}={value}" for key, value in values.items())]) + "\n")
 
     def close(self, *, clean: bool) -> None:
         """Let the folder go; `clean` = everything is flushed and checkpointed."""
@@ -188,15 +197,9 @@ def _meta(path: Path, node_id: int, expected: str | None) -> Identity:
         directory_id = uuid_text(new_uuid())
         text = f"version=0\nbroker.id={node_id}\ncluster.id={cluster_id}\n{DIRECTORY_ID}={directory_id}\n"
         _write_synced(file, text)
-        return Identity(cluster_id, directory_id, has_store=False)
-    try:
-        meta = parse_properties(file.read_text(encoding="utf-8"), str(file))
-        owner = int(meta["node.id"] if meta.get("version") == "1" else meta["broker.id"])
-        cluster_id = meta["cluster.id"]
-    except (ConfigError, KeyError, ValueError) as error:
-        raise FolderError(
-            f"`{file}` should hold version, broker.id (version 1: node.id) and cluster.id: {error}"
-        ) from None
+        return Identity(cluster_id, directory_id, has_store=False, store_id="")
+    meta = _read_meta(file, node_id)
+    owner, cluster_id = int(meta["node.id" if meta.get("version") == "1" else "broker.id"]), meta["cluster.id"]
     if owner != node_id:
         raise FolderError(
             f"the data folder `{path}` belongs to broker {owner}, not to {node_id}; set `broker.id={owner}`"
@@ -205,7 +208,39 @@ def _meta(path: Path, node_id: int, expected: str | None) -> Identity:
         raise FolderError(
             f"the data folder `{path}` belongs to cluster {cluster_id}, the other folders to {expected}"
         )
-    return Identity(cluster_id, meta.get(DIRECTORY_ID, ""), HAS_STORE in meta)
+    return Identity(cluster_id, meta.get(DIRECTORY_ID, ""), HAS_STORE in meta, meta.get(STORE_ID, ""))
+
+
+def _read_meta(file: Path, node_id: int) -> dict[str, str]:
+    """The keys of a meta.properties that can be one. Raises FolderError, OSError."""
+    content = file.read_bytes()
+    try:
+        text = content.decode("utf-8")
+        if not text.strip("\0 \r\n"):
+            raise ConfigError("it holds nothing" if not text.strip() else "it holds zeros only")
+        if any(ord(char) < 32 and char not in "\t\n\r\f" for char in text):
+            raise ConfigError("it holds bytes that are no text")
+        meta = parse_properties(text, META)
+        owner = "node.id" if meta.get("version") == "1" else "broker.id"
+        for key in (owner, "cluster.id"):
+            if not meta.get(key):
+                raise ConfigError(f"`{key}` is missing")
+        if re.fullmatch(r"-?[0-9]{1,10}", meta[owner]) is None:
+            raise ConfigError(f"`{owner}={meta[owner]}` is not a whole number")
+        if STORE_ID in meta and re.fullmatch(r"[A-Za-z0-9_-]{22}", meta[STORE_ID]) is None:
+            raise ConfigError(f"`{STORE_ID}={meta[STORE_ID]}` is not an id")
+    except UnicodeDecodeError:
+        why = "it holds bytes that are no text"
+    except ValueError as error:
+        why = str(error)
+    else:
+        return meta
+    raise FolderError(
+        f"`{file}` is damaged: {why}. It should hold version, broker.id (version 1: node.id) and cluster.id: put a copy of it "
+        f"back; or write it anew, `version=0`, `broker.id={node_id}` and `cluster.id=` with the id that the other log folders "
+        "have, one on each line (where nobody knows the id, write any: the next start compares it with the metadata store's "
+        "and says the right one)"
+    )
 
 
 def _write_synced(file: Path, text: str) -> None:

@@ -57,6 +57,10 @@ class DamagedStoreError(StoreError):
     """The store's file is not what was written to it."""
 
 
+class NewerStoreError(StoreError):
+    """A newer Penstock has written the store's file: what it holds there may mean something else."""
+
+
 class StoreDiskError(StoreError):
     """The disk below the store's file refuses to read or to write it."""
 

@@ -2,12 +2,16 @@
 
     node(path, parent, data, version, session, sequence, created_ms, modified_ms, crc)
     counter('changes', 'digest')
+    about('format', 'id')
 
 Each change is one SQLite transaction (write-ahead log, synchronous FULL), so what was answered survives a
 power cut, and `multi` is all or nothing. All SQLite work is done by one thread of its own, in order; so reads
 see what was written before them, and the asyncio loop never waits for a disk.
 
-SQLite doesn't check what it reads: `sound.py` says what does. A file without checksums, of an earlier version, gets them.
+SQLite doesn't check what it reads: `sound.py` says what does. A file of an earlier format gets what it lacks.
+
+The store's id tells it from every other one: it is made with the store, and goes with it into backups. The file may be
+removed or replaced while it is open; `displaced` says so.
 
 There is one session: the process. Ephemeral nodes of earlier sessions are removed when the file is opened;
 the data folder's lock makes sure that the process behind them is gone.
@@ -16,6 +20,7 @@ the data folder's lock makes sure that the process behind them is gone.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +30,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock import log
+from penstock.broker.logs.folder import new_uuid, uuid_text
 from penstock.broker.store.base import (
     ANY_VERSION,
     BadVersionError,
@@ -43,11 +49,12 @@ from penstock.broker.store.base import (
     Watch,
     paths,
 )
-from penstock.broker.store.sound import LastChange, check, checksum, failures
+from penstock.broker.store.sound import FORMAT, LastChange, check, checksum, fact_checksum, failures
 
 T = TypeVar("T")
 WAL_VERSION, PLAIN_VERSION = b"\2\2", b"\1\1"
 """Bytes 18 and 19 of a file: whether it has a write-ahead log beside it."""
+REMOVED, REPLACED = "was removed", "was replaced by another file"
 
 _log = log.get("broker.store")
 
@@ -78,6 +85,15 @@ class _Row:
         return Stat(self.version, self.session, self.created_ms, self.modified_ms)
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """A database, the id of its store, and its file's device and inode."""
+
+    database: sqlite3.Connection
+    id: str
+    file: tuple[int, int]
+
+
 TABLES = (
     """
     CREATE TABLE IF NOT EXISTS node (
@@ -89,15 +105,19 @@ TABLES = (
     "CREATE INDEX IF NOT EXISTS node_parent ON node (parent)",
     "CREATE TABLE IF NOT EXISTS counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "INSERT OR IGNORE INTO counter VALUES ('changes', 0)",
+    "CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
 )
 
 
 class EmbeddedStore:
     """A `Store` in one file. Make it with `await EmbeddedStore.open(path)`, on the loop that will use it."""
 
-    def __init__(self, path: Path, database: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
-        self._path = path
-        self._database = database
+    def __init__(self, path: Path, opened: _Opened, thread: ThreadPoolExecutor) -> None:
+        self.path = path
+        self._database = opened.database
+        self._file = opened.file
+        self.id = opened.id
+        """Of this store, whatever becomes of its file; Kafka's text of an id."""
         self._last_change = LastChange(path)
         self._last_change_fails = False
         self.changed = asyncio.Event()
@@ -110,24 +130,27 @@ class EmbeddedStore:
         self._child_watches: dict[str, list[Watch]] = {}
 
     @classmethod
-    async def open(cls, path: Path, *, restored: bool = False) -> EmbeddedStore:
+    async def open(
+        cls, path: Path, *, restored: bool = False, checked: bool = False, new_id: str = ""
+    ) -> EmbeddedStore:
         """Open or create the file, which is checked before anything is written to it.
 
-        restored: it is a backup that was put there, and may have seen fewer changes than were made.
-        Raises DamagedStoreError, StoreDiskError, and StoreError when something else is in the way.
+        restored: it is a backup that was put there, and may have seen fewer changes than were made. checked: the caller has
+        done that. new_id: of a store that has none yet; "" = a random one.
+        Raises DamagedStoreError, NewerStoreError, StoreDiskError, and StoreError when something else is in the way.
         """
         thread = ThreadPoolExecutor(1, "store")
         loop = asyncio.get_running_loop()
         try:
-            database = await loop.run_in_executor(thread, _open_database, path, restored)
+            opened = await loop.run_in_executor(thread, _open_database, path, restored, checked, new_id)
         except BaseException:
             thread.shutdown()
             raise
-        store = cls(path, database, thread)
+        store = cls(path, opened, thread)
         try:
             await store._run(str(path), lambda: store._begin_session(restored))
         except StoreError:
-            await loop.run_in_executor(thread, database.close)
+            await loop.run_in_executor(thread, opened.database.close)
             thread.shutdown()
             raise
         return store
@@ -241,6 +264,16 @@ class EmbeddedStore:
 
         return await self._run("/", work)
 
+    def displaced(self) -> str:
+        """What has become of the open file at its path: "" = it lies there. Reads the disk, from any thread."""
+        try:
+            file = self.path.stat()
+        except FileNotFoundError:
+            return REMOVED
+        except OSError:
+            return ""  # That is the disk's trouble.
+        return "" if _place(file) == self._file else REPLACED
+
     async def close(self) -> None:
         """End the session and close the file; nothing can be called afterwards, also when a StoreError is raised."""
 
@@ -260,7 +293,7 @@ class EmbeddedStore:
 
     async def _run(self, path: str, work: Callable[[], T]) -> T:
         def explained() -> T:
-            with failures(self._path, path):
+            with failures(self.path, path):
                 return work()
 
         return await self._loop.run_in_executor(self._thread, explained)
@@ -310,7 +343,7 @@ class EmbeddedStore:
             self._last_change_fails = False
         except OSError as error:
             if not self._last_change_fails:
-                _log.warning("the number of the last change can't be written beside %s: %s", self._path, error)
+                _log.warning("the number of the last change can't be written beside %s: %s", self.path, error)
             self._last_change_fails = True
         self._loop.call_soon_threadsafe(self.changed.set)
 
@@ -322,7 +355,7 @@ class EmbeddedStore:
             return None
         found = _Row(*row)
         if checksum(path, found.parent, found.data, *row[2:4], *row[5:7]) != found.crc:
-            raise DamagedStoreError(str(self._path), f"it is damaged: the checksum of the node `{path}` is wrong")
+            raise DamagedStoreError(str(self.path), f"it is damaged: the checksum of the node `{path}` is wrong")
         return found
 
     def _apply(self, operation: Operation, changes: Changes) -> str | int | None:
@@ -397,24 +430,30 @@ class EmbeddedStore:
                 self._loop.call_soon_threadsafe(watch, path, event)
 
 
-def _open_database(path: Path, restored: bool) -> sqlite3.Connection:
+def _open_database(path: Path, restored: bool, checked: bool, new_id: str) -> _Opened:
     """In the store's thread. Raises StoreErrors."""
-    if path.exists() and path.stat().st_size:
+    if not checked and path.exists() and path.stat().st_size:
         check(path, changes=0 if restored else LastChange(path).read() or 0)
     with failures(path):
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
-            _make_tables(database)
+            _make_tables(database, new_id)
+            store_id = database.execute("SELECT value FROM about WHERE name = 'id'").fetchone()[0]
+            return _Opened(database, store_id, _place(path.stat()))
         except BaseException:
             database.close()
             raise
-    return database
 
 
-def _make_tables(database: sqlite3.Connection) -> None:
-    """Give a new file its tables and the root node, and a file of an earlier version its checksums: all at once."""
+def _place(file: os.stat_result) -> tuple[int, int]:
+    """What tells a file from every other one while it is open."""
+    return file.st_dev, file.st_ino
+
+
+def _make_tables(database: sqlite3.Connection, new_id: str) -> None:
+    """Give a new file its tables, the root node and its id, and a file of an earlier format what it lacks: all at once."""
     database.execute("BEGIN IMMEDIATE")
     for statement in TABLES:
         database.execute(statement)
@@ -426,6 +465,11 @@ def _make_tables(database: sqlite3.Connection) -> None:
         database.create_function("checksum", 7, checksum, deterministic=True)
         database.execute("UPDATE node SET crc = checksum(path, parent, data, version, session, created_ms, modified_ms)")
         database.execute("INSERT INTO counter SELECT 'digest', sum(crc + sequence) FROM node")
+    for insert, name, value in (
+        ("INSERT OR REPLACE", "format", str(FORMAT)),
+        ("INSERT OR IGNORE", "id", new_id or uuid_text(new_uuid())),
+    ):
+        database.execute(f"{insert} INTO about VALUES (?, ?, ?)", (name, value, fact_checksum(name, value)))
     database.execute("COMMIT")
 
 

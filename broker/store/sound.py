@@ -2,12 +2,14 @@
 
 - Each node has a CRC-32 over its path, bytes, version and the rest of its row; the counter `digest` is the sum of all of
   them, so that a row that is lost, doubled or of an earlier time shows too.
+- The table `about` has the format's number and the store's id, each with a CRC-32. It is the same in every format, and is
+  read before anything else: what a newer Penstock has written isn't called damaged.
 - `PRAGMA integrity_check` looks at the pages between them and at the index.
 - `metadata.db.changes`, beside the file, has the number of the last change that was made. It is written after each change
   and never flushed: after `kill -9` it is exact, after a power cut it may be behind, never ahead. A store that is behind it
   has lost what was answered (a write-ahead log that was cut or removed, an old copy that was put back by hand).
 
-Checks read only: a damaged file stays as it was found, with its write-ahead log.
+Checks read only: a damaged file stays as it was found, with its write-ahead log, and no file is left beside it.
 """
 
 from __future__ import annotations
@@ -18,14 +20,26 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.broker.store.base import DamagedStoreError, StoreDiskError, StoreError
+from penstock.broker.store.base import DamagedStoreError, NewerStoreError, StoreDiskError, StoreError, paths
 
 CHANGES = ".changes"
+FORMAT = 2
+"""Of the files that this Penstock writes. 0: no checksums; 1: no table `about`."""
 COLUMNS = ("path", "parent", "data", "version", "session", "sequence", "created_ms", "modified_ms")
 _ROWS = f"SELECT {', '.join(COLUMNS)}, crc FROM node"
 _CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a sound file says of itself. changes: how many it has seen; store_id: "" of one of before format 2."""
+
+    changes: int
+    store_id: str
+    has_topics: bool
 
 
 def checksum(path: str, parent: str, data: bytes, version: int, session: int, created_ms: int, modified_ms: int) -> int:
@@ -34,32 +48,62 @@ def checksum(path: str, parent: str, data: bytes, version: int, session: int, cr
     return zlib.crc32(data, zlib.crc32(head.encode("utf-8", "surrogatepass")))
 
 
-def check(path: Path, *, changes: int = 0) -> int:
-    """Read a store's file, all of it; how many changes it has seen. It is opened as it lies there, and not written.
+def fact_checksum(name: str, value: str) -> int:
+    """The CRC-32 of a row of the table `about`."""
+    return zlib.crc32(f"{name}\0{value}".encode("utf-8", "surrogatepass"))
 
-    changes: how many it must have seen at least. Raises DamagedStoreError, StoreDiskError.
+
+def check(path: Path, *, changes: int = 0) -> Contents:
+    """Read a store's file, all of it. It is opened as it lies there, and not written.
+
+    changes: how many it must have seen at least. Raises DamagedStoreError, NewerStoreError, StoreDiskError.
     """
-    with failures(path), contextlib.closing(_open_read_only(path)) as database:
+    with failures(path), _read_only(path) as database:
+        facts = _facts(path, database)
         for (said,) in database.execute("PRAGMA integrity_check(1)"):
             if said != "ok":
                 raise DamagedStoreError(str(path), f"it is damaged: {' '.join(said.split())}")
         if database.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
-            return _enough(path, 0, changes)  # It was made a moment before a crash.
+            _enough(path, 0, changes)
+            return Contents(0, "", has_topics=False)  # It was made a moment before a crash.
         has_checksums = any(row[1] == "crc" for row in database.execute("PRAGMA table_info(node)"))
         if has_checksums:
             _check_rows(path, database)
         seen = database.execute("SELECT value FROM counter WHERE name = 'changes'").fetchone()
+        has_topics = database.execute("SELECT 1 FROM node WHERE path = ?", (paths.TOPICS,)).fetchone() is not None
     if seen is None or not isinstance(seen[0], int):
         raise DamagedStoreError(str(path), "it is damaged: its counter of changes is gone")
-    return _enough(path, int(seen[0]), changes)
+    _enough(path, int(seen[0]), changes)
+    return Contents(int(seen[0]), facts.get("id", ""), has_topics)
 
 
-def _enough(path: Path, seen: int, changes: int) -> int:
+def _facts(path: Path, database: sqlite3.Connection) -> dict[str, str]:
+    """The table `about`; empty: there is none, in a file of an earlier format."""
+    if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone() is None:
+        return {}
+    facts: dict[str, str] = {}
+    for name, value, crc in database.execute("SELECT name, value, crc FROM about"):
+        if not isinstance(name, str) or not isinstance(value, str) or fact_checksum(name, value) != crc:
+            raise DamagedStoreError(str(path), f"it is damaged: the checksum of its `{name!s:.300}` is wrong")
+        facts[name] = value
+    number = facts.get("format", "")
+    if not number.isdigit() or "id" not in facts:
+        raise DamagedStoreError(str(path), "it is damaged: its format's number or its id is gone")
+    if int(number) > FORMAT:
+        raise NewerStoreError(
+            f"the metadata store `{path}`",
+            f"a newer Penstock has written it in format {number}, and this one knows formats up to {FORMAT}: start the newer "
+            "one; or, to go back, move this file away, put a backup of before beside it if there is none, and start once with "
+            "`--restore-metadata`",
+        )
+    return facts
+
+
+def _enough(path: Path, seen: int, changes: int) -> None:
     if seen < changes:
         raise DamagedStoreError(
             str(path), f"it has lost its last {changes - seen} changes: it ends with {seen}, {changes} were made"
         )
-    return seen
 
 
 def _check_rows(path: Path, database: sqlite3.Connection) -> None:
@@ -122,8 +166,23 @@ def _disk_refuses(path: Path) -> OSError | None:
     return None
 
 
-def _open_read_only(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+@contextlib.contextmanager
+def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file, opened so that nothing is written and no name appears beside it."""
+    beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
+    # Nobody else has the file open (the folder is locked), so where it is all there is it can be read as immutable. SQLite
+    # would otherwise leave an empty write-ahead log and its index (`-shm`) behind.
+    immutable = "" if any(file.exists() and file.stat().st_size for file in beside) else "&immutable=1"
+    index = path.with_name(f"{path.name}-shm")
+    had_index = index.exists()
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{immutable}", uri=True, isolation_level=None)
+        ) as database:
+            yield database
+    finally:
+        if not had_index:
+            index.unlink(missing_ok=True)
 
 
 class LastChange:

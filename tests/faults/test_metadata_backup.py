@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,17 +23,19 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
+
+from penstock import failpoints
+from penstock.broker import backups, metadata
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN, META, STORE_ID
+from penstock.broker.store.base import StoreError
+from penstock.broker.store.sound import FORMAT, check, fact_checksum
+from penstock.config import parse_properties
+from penstock.pyx.wire.messages import InitProducerIdRequest
 from support import faultio
 from support.asking import end_offset, names, produce, refused
 from support.harness import BrokerProcess, WireConnection
 from support.metadata_store import FILE, lose_store, put_node
 from support.patience import until
-
-from penstock import failpoints
-from penstock.broker import backups, metadata
-from penstock.broker.logs.folder import CLEAN_SHUTDOWN
-from penstock.broker.store.sound import check
-from penstock.pyx.wire.messages import InitProducerIdRequest
 
 WAIT_S = 60.0
 PROPERTIES: dict[str, object] = {
@@ -93,7 +96,7 @@ def until_backed_up(broker: BrokerProcess, folder: Path | None = None) -> None:
     newest = (folder or broker.data) / NEWEST
 
     def latest() -> bool:
-        return newest.exists() and check(newest) == changes_of(broker.data)
+        return newest.exists() and check(newest).changes == changes_of(broker.data)
 
     until(latest, "a backup", broker.log_text)
 
@@ -106,10 +109,10 @@ def break_store(broker: BrokerProcess) -> None:
         file.write(bytes(4096))
 
 
-def refusal(broker: BrokerProcess) -> str:
+def refusal(broker: BrokerProcess, code: int = 1) -> str:
     said = refused(*broker.command()[4:])
     complaints = [line for line in said.stderr.splitlines() if line.startswith("penstock: ")]
-    assert said.returncode == 1 and len(complaints) == 1 and "Traceback" not in said.stderr, said.stderr
+    assert said.returncode == code and len(complaints) == 1 and "Traceback" not in said.stderr, said.stderr
     return complaints[0]
 
 
@@ -146,7 +149,7 @@ def test_two_generations_lie_in_two_folders(tmp_path: Path) -> None:
         until_backed_up(broker, other)
         assert broker.stop() == 0
         for folder in (broker.data, other):
-            assert check(folder / NEWEST) == changes_of(broker.data) > check(folder / OLDER) > 0
+            assert check(folder / NEWEST).changes == changes_of(broker.data) > check(folder / OLDER).changes > 0
         # The first folder is lost but for its identity, the second has enough of a store.
         lose_store(broker.data, backups=True)
         (other / NEWEST).write_bytes(b"rotten" * 1000)
@@ -198,7 +201,7 @@ def test_an_older_backup_deletes_nothing_and_repeats_nothing(broker: BrokerProce
     for name in (NEWEST, OLDER):
         shutil.copy(tmp_path / "old", broker.data / name)
     break_store(broker)
-    lacked = changes_of(broker.data) - check(tmp_path / "old")
+    lacked = changes_of(broker.data) - check(tmp_path / "old").changes
     assert f"it lacks the last {lacked} changes" in refusal(broker)
     restore(broker)
     said = broker.log_text()
@@ -303,10 +306,11 @@ DECLARED = [*failpoints.declared("metadata."), *failpoints.declared("backups.")]
 
 
 def test_there_are_failpoints() -> None:
-    assert {metadata.COPIED, metadata.SET_ASIDE, metadata.RESTORED, backups.WRITTEN, backups.MOVED} == set(DECLARED)
+    restoring = {metadata.COPIED, metadata.SET_ASIDE, metadata.RESTORED}
+    assert {*restoring, metadata.BEGUN, backups.WRITTEN, backups.MOVED} == set(DECLARED)
 
 
-@pytest.mark.parametrize("point", DECLARED)
+@pytest.mark.parametrize("point", [point for point in DECLARED if point != metadata.BEGUN])
 def test_a_kill_at_each_step_leaves_a_store_or_a_backup(broker: BrokerProcess, point: str) -> None:
     create(broker, "kept", retention_ms="12345678")
     until_backed_up(broker)
@@ -333,6 +337,241 @@ def test_a_kill_at_each_step_leaves_a_store_or_a_backup(broker: BrokerProcess, p
     assert backups.found([broker.data])
 
 
+def test_a_kill_while_a_store_begins_anew_leaves_one_that_is_missed(broker: BrokerProcess) -> None:
+    create(broker, "kept", retention_ms="12345678")
+    assert broker.stop() == 0
+    break_store(broker)
+    broker.environment["PENSTOCK_FAILPOINTS"] = f"{metadata.BEGUN}=kill"
+    broker.arguments = ["--adopt-topics"]
+    with pytest.raises(AssertionError):
+        broker.start()
+    broker.close()
+    broker.environment.clear()
+    broker.arguments = []
+    assert "is missing" in refusal(broker)
+    broker.arguments = ["--adopt-topics"]
+    broker.start()
+    broker.arguments = []
+    assert "kept" in names(broker)
+    broker.restart()
+    assert store_id(broker.data) == check(broker.data / FILE).store_id
+
+
+def store_id(folder: Path) -> str:
+    """The id of the store that meta.properties names."""
+    return parse_properties((folder / META).read_text()).get(STORE_ID, "")
+
+
+def other_store(broker: BrokerProcess, other: Path) -> Path:
+    """Adopt the topics while the other log folder is away; its backups then know more changes than there ever were."""
+    create(broker, "kept", retention_ms="12345678")
+    for number in range(30):
+        alter(broker, "kept", "segment.ms", str(10_000 + number))
+    assert broker.stop() == 0
+    assert check(other / NEWEST).changes == changes_of(broker.data) and not list(other.glob("*-[0-9]"))
+    away = other.rename(other.with_name("away"))
+    lose_store(broker.data, backups=True)
+    del broker.properties["log.dirs"]
+    broker.arguments = ["--adopt-topics"]
+    broker.start()
+    broker.arguments = []
+    alter(broker, "kept", "retention.ms", "-1")
+    assert broker.stop() == 0
+    broker.properties["log.dirs"] = str(other)
+    return away.rename(other)
+
+
+@pytest.fixture
+def adopted(tmp_path: Path) -> Iterator[tuple[BrokerProcess, Path]]:
+    """A stopped broker whose other log folder was away at an adoption, and that folder."""
+    other = tmp_path / "other"
+    broker = BrokerProcess(tmp_path / "data", {**PROPERTIES, "log.dirs": str(other)}).start()
+    yield broker, other_store(broker, other)
+    broker.close()
+
+
+def test_a_backup_of_before_an_adoption_does_not_outrank_the_stores_own(adopted: tuple[BrokerProcess, Path]) -> None:
+    broker, other = adopted
+    assert "" != store_id(other) != store_id(broker.data) != ""
+    assert check(other / NEWEST).changes > check(broker.data / NEWEST).changes
+    break_store(broker)
+    said = refusal(broker)
+    assert f"there is the backup `{broker.data / NEWEST}`" in said
+    assert f"another store than {store_id(broker.data)}: `{other / NEWEST}`" in said and store_id(other) in said
+    restore(broker)
+    assert own_configs(broker, "kept")["retention.ms"] == "-1" and "segment.ms" not in own_configs(broker, "kept")
+    assert store_id(other) == store_id(broker.data) == check(broker.data / FILE).store_id
+
+
+def test_a_backup_of_another_store_is_taken_only_after_an_operators_word(adopted: tuple[BrokerProcess, Path]) -> None:
+    broker, other = adopted
+    named = store_id(broker.data)
+    lose_store(broker.data, backups=True)
+    before = contents(broker.data, other)
+    for way in ([], ["--restore-metadata"]):
+        broker.arguments = way
+        said = refusal(broker)
+        assert "there is no sound backup" in said and f"`{other / NEWEST}`" in said
+        assert f"take the line `{STORE_ID}={named}` out of `{broker.data / META}`" in said
+    assert contents(broker.data, other) == before
+    meta = broker.data / META
+    meta.write_text(meta.read_text().replace(f"{STORE_ID}={named}\n", ""))
+    restore(broker)
+    assert own_configs(broker, "kept")["retention.ms"] == "12345678"
+
+
+def test_of_backups_of_several_stores_none_is_taken_where_no_folder_says_which(
+    adopted: tuple[BrokerProcess, Path],
+) -> None:
+    broker, other = adopted
+    for folder in (broker.data, other):
+        meta = folder / META
+        meta.write_text(meta.read_text().replace(f"{STORE_ID}={store_id(folder)}\n", ""))
+    break_store(broker)
+    broker.arguments = ["--restore-metadata"]
+    said = refusal(broker)
+    assert "backups of several" in said and f"`{other / NEWEST}`" in said and f"`{broker.data / NEWEST}`" in said
+    for name in (NEWEST, OLDER):
+        (other / name).unlink(missing_ok=True)
+    restore(broker)
+    assert own_configs(broker, "kept")["retention.ms"] == "-1"
+
+
+def test_a_store_of_before_an_adoption_is_not_opened_in_place_of_the_broker_s_own(
+    adopted: tuple[BrokerProcess, Path],
+) -> None:
+    """Put there by hand: it has seen more changes than the right one, so only its id tells."""
+    broker, other = adopted
+    shutil.copy(other / NEWEST, broker.data / FILE)
+    before = contents(broker.data, other)
+    said = refusal(broker)
+    assert contents(broker.data, other) == before
+    assert f"({store_id(other)}) isn't the one that this broker had ({store_id(broker.data)})" in said
+    assert f"there is the backup `{broker.data / NEWEST}`" in said
+    restore(broker)
+    assert own_configs(broker, "kept")["retention.ms"] == "-1"
+
+
+def test_a_store_without_an_id_gets_one_that_stays(broker: BrokerProcess) -> None:
+    create(broker, "kept", retention_ms="12345678")
+    assert broker.stop() == 0
+    with sqlite3.connect(broker.data / FILE) as database:
+        database.execute("DROP TABLE about")
+    meta = broker.data / META
+    meta.write_text(meta.read_text().replace(f"{STORE_ID}={store_id(broker.data)}\n", ""))
+    broker.start()
+    given = store_id(broker.data)
+    assert given and own_configs(broker, "kept") == {"retention.ms": "12345678"}
+    until_backed_up(broker)
+    assert check(broker.data / NEWEST).store_id == given
+    broker.restart()
+    assert broker.stop() == 0
+    assert store_id(broker.data) == check(broker.data / FILE).store_id == given
+
+
+@pytest.mark.parametrize("how", ["removed", "removed with all beside it", "replaced"])
+def test_a_store_that_is_taken_away_under_a_running_broker_goes_on_in_its_backups(
+    broker: BrokerProcess, tmp_path: Path, how: str
+) -> None:
+    create(broker, "kept", retention_ms="12345678")
+    until_backed_up(broker)
+    if how == "replaced":
+        shutil.copy(broker.data / NEWEST, tmp_path / "put")
+        (tmp_path / "put").rename(broker.data / FILE)
+    else:
+        for file in broker.data.glob(f"{FILE}*" if "all" in how else FILE):
+            file.unlink()
+    word = "was replaced" if how == "replaced" else "was removed"
+    until(lambda: f"{FILE} {word}" in broker.log_text(), "an ERROR", broker.log_text)
+    until((broker.data / NEWEST).exists, "a backup at once", broker.log_text)
+    for number in range(3):
+        seen = check(broker.data / NEWEST).changes
+        alter(broker, "kept", "segment.ms", str(10_000 + number))
+        until(partial(backed_up_since, broker.data, seen), "a backup", broker.log_text)
+    errors = [line for line in broker.log_text().splitlines() if " ERROR " in line]
+    assert len(errors) == 1 and str(broker.data / FILE) in errors[0] and "--restore-metadata" in errors[0]
+    broker.kill()
+    if how == "replaced":
+        (broker.data / FILE).rename(tmp_path / "put")
+    assert "--restore-metadata" in refusal(broker)
+    restore(broker)
+    configs = own_configs(broker, "kept")
+    assert configs["segment.ms"] == "10002" and configs["retention.ms"] == "12345678"
+
+
+def backed_up_since(folder: Path, seen: int) -> bool:
+    """Whether the newest backup has more changes than `seen`; there is none in the moment in which it has no name."""
+    try:
+        return check(folder / NEWEST).changes > seen
+    except StoreError:
+        return False
+
+
+def test_a_store_that_was_taken_away_is_in_the_backup_of_a_clean_stop(broker: BrokerProcess) -> None:
+    create(broker, "kept")
+    for file in broker.data.glob(f"{FILE}*"):
+        file.unlink()
+    alter(broker, "kept", "segment.ms", "10000")
+    assert broker.stop() == 0
+    restore(broker)
+    assert own_configs(broker, "kept")["segment.ms"] == "10000"
+
+
+def contents(*folders: Path) -> dict[Path, bytes]:
+    """All files but the lock, and the write-ahead log's index, which each reader of the log makes anew."""
+    return {
+        path: path.read_bytes()
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in (".lock", f"{FILE}-shm")
+    }
+
+
+REFUSED: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "both": ("sound", ("--restore-metadata", "--adopt-topics"), "give one of them"),
+    "both, damaged": ("damaged", ("--adopt-topics", "--restore-metadata"), "give one of them"),
+    "damaged": ("damaged", (), "there is the backup"),
+    "missing": ("missing", (), "there is the backup"),
+    "empty": ("empty", (), "there is the backup"),
+    "adopted, but sound": ("sound", ("--adopt-topics",), "start without `--adopt-topics`"),
+    "restored, but sound": ("sound", ("--restore-metadata",), "start without `--restore-metadata`"),
+    "adopted, but sound and killed": ("killed", ("--adopt-topics",), "start without `--adopt-topics`"),
+    "restored, but sound and killed": ("killed", ("--restore-metadata",), "start without `--restore-metadata`"),
+    "nothing to restore": ("no backup", ("--restore-metadata",), "there is no sound backup"),
+    "a copy of a topic": ("copied", ("--adopt-topics",), "have the same topic id"),
+    "garbled": ("garbled", (), "meta.properties` is damaged"),
+    "garbled, restored": ("garbled", ("--restore-metadata",), "meta.properties` is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_start_writes_nothing(broker: BrokerProcess, case: str) -> None:
+    state, ways, sentence = REFUSED[case]
+    create(broker, "kept", retention_ms="12345678")
+    until_backed_up(broker)
+    if state == "killed":
+        broker.kill()
+    else:
+        assert broker.stop() == 0
+    if state in ("damaged", "no backup", "copied"):
+        break_store(broker)
+    if state in ("missing", "empty"):
+        (broker.data / FILE).unlink()
+    if state == "empty":
+        (broker.data / FILE).touch()
+    if state == "no backup":
+        for name in (NEWEST, OLDER):
+            (broker.data / name).unlink(missing_ok=True)
+    if state == "copied":
+        shutil.copytree(broker.data / "kept-0", broker.data / "kept.bak-0")
+    if state == "garbled":
+        (broker.data / META).write_bytes(bytes(100))
+    before = contents(broker.data)
+    broker.arguments = list(ways)
+    assert sentence in refusal(broker, code=2 if len(ways) > 1 else 1)
+    assert contents(broker.data) == before
+
+
 def test_a_store_of_an_earlier_version_gets_checksums(broker: BrokerProcess) -> None:
     create(broker, "kept", retention_ms="12345678")
     assert broker.stop() == 0
@@ -342,10 +581,12 @@ def test_a_store_of_an_earlier_version_gets_checksums(broker: BrokerProcess) -> 
     with sqlite3.connect(broker.data / FILE) as database:
         database.execute("ALTER TABLE node DROP COLUMN crc")
         database.execute("DELETE FROM counter WHERE name = 'digest'")
+        database.execute("UPDATE about SET value = '1', crc = ? WHERE name = 'format'", (fact_checksum("format", "1"),))
     broker.start()
     assert own_configs(broker, "kept") == {"retention.ms": "12345678"}
     assert broker.stop() == 0
     with sqlite3.connect(broker.data / FILE) as database:
+        assert database.execute("SELECT value FROM about WHERE name = 'format'").fetchone() == (str(FORMAT),)
         database.execute("UPDATE node SET data = x'00' WHERE path = '/config/topics/kept'")
     assert "the checksum of the node `/config/topics/kept` is wrong" in refusal(broker)
 

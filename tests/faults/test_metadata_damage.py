@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,14 +24,15 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+
+from penstock.broker.store.base import DamagedStoreError
+from penstock.broker.store.embedded import EmbeddedStore
+from penstock.broker.store.sound import fact_checksum
+from penstock.pyx.wire.messages import AlterClientQuotasRequest, InitProducerIdRequest
 from support import faultio
 from support.asking import metadata, refused
 from support.harness import BrokerProcess, WireConnection
 from support.metadata_store import FILE, put_node
-
-from penstock.broker.store.base import DamagedStoreError
-from penstock.broker.store.embedded import EmbeddedStore
-from penstock.pyx.wire.messages import AlterClientQuotasRequest, InitProducerIdRequest
 
 WAIT_S = 60.0
 PAGE = 4096
@@ -243,6 +246,36 @@ def assert_whole(broker: BrokerProcess, before: dict[str, Shown]) -> None:
             assert configs["retention.ms"] in (before[f"topic-{i}"].configs["retention.ms"], str(i + 1))
             configs["retention.ms"] = before[f"topic-{i}"].configs["retention.ms"]
     assert found == before
+
+
+@pytest.mark.parametrize("state", ["killed", "stopped"])
+def test_a_store_of_a_newer_format_is_refused_whatever_is_asked(
+    request: pytest.FixtureRequest, tmp_path: Path, state: str
+) -> None:
+    data = tmp_path / "data"
+    left: Left = request.getfixturevalue(state)
+    shutil.copytree(left.data, data)
+    with contextlib.closing(sqlite3.connect(data / FILE)) as database:
+        newer = ("3", fact_checksum("format", "3"))
+        database.execute("UPDATE about SET value = ?, crc = ? WHERE name = 'format'", newer)
+        database.execute("DROP INDEX node_parent")  # What the newer one has done to the rest is its own affair.
+        database.execute("ALTER TABLE node RENAME TO tree")
+        database.commit()
+    before = {file.name: file.read_bytes() for file in data.iterdir() if file.name.startswith(FILE)}
+    for way in ((), ("--restore-metadata",), ("--adopt-topics",)):
+        said = refused("--listen", "127.0.0.1:0", "--data", str(data), "--set", "penstock.ballast.bytes=0", *way)
+        complaints = [line for line in said.stderr.splitlines() if line.startswith("penstock: ")]
+        assert said.returncode == 1 and len(complaints) == 1 and "Traceback" not in said.stderr
+        assert f"`{data / FILE}`" in complaints[0] and "a newer Penstock" in complaints[0]
+        assert "in format 3" in complaints[0] and "up to 2" in complaints[0] and "--restore-metadata" in complaints[0]
+    assert {file.name: file.read_bytes() for file in data.iterdir() if file.name.startswith(FILE)} == before
+    (data / FILE).rename(tmp_path / "newer")  # The way back that the sentence names.
+    broker = BrokerProcess(data, PROPERTIES, arguments=["--restore-metadata"])
+    try:
+        broker.start()
+        assert_whole(broker, left.topics)
+    finally:
+        broker.close()
 
 
 def test_a_disk_that_gives_no_bytes_is_not_called_a_damaged_file(stopped: Left, tmp_path: Path) -> None:

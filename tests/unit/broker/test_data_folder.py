@@ -39,11 +39,35 @@ def test_the_clean_mark_is_there_only_between_a_clean_stop_and_the_next_start(tm
     folder.close(clean=False)
 
 
-def test_a_damaged_identity_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it holds nothing"),
+        (bytes(80), "it holds zeros only"),
+        (b"version=0\nbroker.id=1\n" + bytes(30), "bytes that are no text"),
+        (b"version=0\nbroker.id=1\ncluster.id=\xff\xfe\n", "bytes that are no text"),
+        (b"version=0\n", "`broker.id` is missing"),
+        (b"version=1\nbroker.id=1\ncluster.id=x\n", "`node.id` is missing"),
+        (b"version=0\nbroker.id=\ncluster.id=x\n", "`broker.id` is missing"),
+        (b"version=0\nbroker.id=one\ncluster.id=x\n", "`broker.id=one` is not a whole number"),
+        (b"version=0\nbroker.id=\xc2\xb2\ncluster.id=x\n", "is not a whole number"),
+        (b"version=0\nbroker.id=1\ncluster.id=\n", "`cluster.id` is missing"),
+        (b"version=0\nbroker.id=1\nclust", "line 3"),
+        (b"version=0\nbroker.id=1\ncluster.id=x\\", "continued line"),
+        (b"version=0\nbroker.id=1\ncluster.id=x\npenstock.metadata.store.id=short\n", "id=short` is not an id"),
+    ],
+)
+def test_a_damaged_identity_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
     DataFolder.open(tmp_path, 1).close(clean=True)
-    (tmp_path / "meta.properties").write_text("version=0\n")
-    with pytest.raises(FolderError, match="should hold"):
-        DataFolder.open(tmp_path, 1)
+    meta = tmp_path / "meta.properties"
+    meta.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(FolderError, match="is damaged") as refusal:
+            DataFolder.open(tmp_path, 1)
+        said = str(refusal.value)
+        assert f"`{meta}`" in said and why in said and said.isprintable()
+        assert "put a copy of it back" in said and "`broker.id=1`" in said
+    assert meta.read_bytes() == content
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
