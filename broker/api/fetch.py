@@ -1,12 +1,12 @@
-"""Fetch: served by the data plane (versions 0-18), which never sends such a request here."""
+"""Fetch: served by the network threads in every version, so they never send such a request here."""
 
 from penstock.broker.context import Call, Context
 from penstock.broker.dispatch import CloseConnection
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
-KEY, VERSIONS = 1, (0, 18)
+KEY, VERSIONS = 1, (FetchRequest.MIN_VERSION, FetchRequest.MAX_VERSION)
 
 
 async def handle(context: Context, request: FetchRequest, call: Call) -> FetchResponse:
-    """Refuse what the data plane does not serve."""
+    """Refuse what the network threads do not serve."""
     raise CloseConnection(f"fetch version {call.api_version} is not served")

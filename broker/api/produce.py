@@ -1,4 +1,4 @@
-"""Produce: served by the network threads (versions 0-13), which never send such a request here.
+"""Produce: served by the network threads in every version, so they never send such a request here.
 
 Those that begin a transaction are handed over, but as they came: `broker/coordination/transactionalproduce.py`.
 """
@@ -7,7 +7,7 @@ from penstock.broker.context import Call, Context
 from penstock.broker.dispatch import CloseConnection
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
-KEY, VERSIONS = 0, (0, 13)
+KEY, VERSIONS = 0, (ProduceRequest.MIN_VERSION, ProduceRequest.MAX_VERSION)
 
 
 async def handle(context: Context, request: ProduceRequest, call: Call) -> ProduceResponse:

@@ -1,7 +1,8 @@
 """The only door between the control plane and the network threads, besides the partition functions.
 
-The network threads serve Produce (3 to 13) and Fetch (0 to 18) by themselves. Every other request, also Produce and Fetch of
-other versions and requests nobody knows, comes out here and is answered, or its connection closed, by its token. Answers
+The network threads serve the versions of Produce and Fetch in pyx/wire/apis by themselves.
+Every other request, also Produce and Fetch of other versions and requests nobody knows,
+comes out here and is answered, or its connection closed, by its token. Answers
 leave each connection in the order of its requests, whatever the order in which they are given. A token whose connection is
 gone, or that was answered before, is dropped silently (counted as `answers_late`).
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.pyx.wire.messages import FetchRequest, ProduceRequest
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("bench", "broker", "dedupe", "mirror", "pipeline", "pyx")
 PRODUCT = [*(ROOT / room for room in ROOMS), ROOT / "penstock"]
@@ -83,6 +85,18 @@ def test_modules_do_not_lean_on_each_other_in_a_circle() -> None:
         order.prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "request_type"),
+    [("producerequest", "PRODUCE", ProduceRequest), ("fetch", "FETCH", FetchRequest)],
+)
+def test_network_threads_serve_the_versions_of_the_wire_tables(
+    source: str, name: str, request_type: type[ProduceRequest | FetchRequest]
+) -> None:
+    text = (ROOT / "pyx" / "request" / f"{source}.pxd").read_text()
+    served = dict(re.findall(rf"^    {name}_VERSION_(MIN|MAX) = (\d+)", text, re.M))
+    assert served == {"MIN": str(request_type.MIN_VERSION), "MAX": str(request_type.MAX_VERSION)}
 
 
 def test_every_product_module_says_what_it_is_for() -> None:
