@@ -52,15 +52,15 @@ CALLS = {
 MODULES = {
     "crc": "CRC32C",
     "batch": "check of the batch",
-    "ingest": "check of the batch",
+    "validator": "check of the batch",
     "codec": "check of the records (codec)",
     "produce": "parse and answer of a produce",
     "fetch": "parse, find and answer of a fetch",
     "sessions": "parse, find and answer of a fetch",
-    "reader": "cold reads",
+    "coldreader": "cold reads",
     "read": "find: log and index",
     "upkeep": "upkeep",
-    "logs": "upkeep",
+    "logmanager": "upkeep",
     "partition": "lock, append, index",
     "append": "lock, append, index",
     "segment": "lock, append, index",
@@ -79,7 +79,7 @@ MODULES = {
 # Where the compiler has made a jump of the last call, the entry itself is in no stack.
 _CALL = re.compile(r"^(?:__(?:x64|arm64|ia32)_sys_|do_(?=pwritev$|preadv$))(\w+)")
 _FRAME = re.compile(r"^\s*[0-9a-f]+ (.+?) \((.*)\)$")
-_MODULE = re.compile(r"/pyx/(\w+)\.")
+_MODULE = re.compile(r"/pyx/(?:\w+/)?(\w+)\.")
 
 
 def step_of(stack: Iterable[tuple[str, str]]) -> str:

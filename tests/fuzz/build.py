@@ -16,6 +16,7 @@ import numpy
 
 ROOT = Path(__file__).resolve().parents[2]
 FUZZ = ROOT / "build" / "fuzz"
+MADE = ROOT / "build" / "cython" / "penstock" / "pyx"
 FLAGS = [
     "-O1", "-g1", "-std=c++17", "-fPIC", "-shared", "-fno-omit-frame-pointer", "-w",
     # A finding ends the run: one that is only printed is one that nobody reads.
@@ -27,23 +28,24 @@ INCLUDES = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy.get_include()}"]
 LIBRARIES = ["-lz", "-lsnappy", "-llz4", "-lzstd"]
 # The id store is not a parser, and RocksDB's headers take a minute.
 LEFT_OUT = {"rocks"}
+LINKED = ("bench", "broker", "dedupe", "mirror", "pipeline")
 
 
 def sources() -> list[Path]:
     """The C++ files of the modules that exist now."""
-    made = ROOT / "build" / "cython" / "penstock" / "pyx"
     names = sorted(source.relative_to(ROOT / "pyx").with_suffix("") for source in (ROOT / "pyx").rglob("*.pyx"))
-    return [made / f"{name}.cpp" for name in names if str(name) not in LEFT_OUT]
+    return [MADE / f"{name}.cpp" for name in names if str(name) not in LEFT_OUT]
 
 
 def link_tree() -> Path:
     """Make `build/fuzz/penstock`: every Python file and folder of the package, but none of its compiled modules."""
     package = FUZZ / "penstock"
-    (package / "pyx").mkdir(parents=True, exist_ok=True)
-    for folder, into in ((ROOT / "penstock", package), (ROOT / "pyx", package / "pyx")):
+    rooms = [path.parent.relative_to(ROOT) for path in (ROOT / "pyx").rglob("__init__.py") if path.parent.name != "wire"]
+    for folder, into in ((ROOT / "penstock", package), *((ROOT / room, package / room) for room in sorted(rooms))):
+        into.mkdir(parents=True, exist_ok=True)
         for entry in folder.iterdir():
             link = into / entry.name
-            wanted = entry.suffix == ".py" or (entry.is_dir() and entry.name not in ("__pycache__", "pyx"))
+            wanted = entry.suffix == ".py" or (entry.is_dir() and entry.name in (*LINKED, "wire"))
             if wanted and not link.exists():
                 link.unlink(missing_ok=True)
                 link.symlink_to(entry.resolve())
@@ -52,7 +54,7 @@ def link_tree() -> Path:
 
 def compile_module(cpp: Path, into: Path) -> None:
     """Compile one module unless it is newer than its source. Raises SystemExit with the compiler's words."""
-    module = into / f"{cpp.stem}{SUFFIX}"
+    module = into / cpp.parent.relative_to(MADE) / f"{cpp.stem}{SUFFIX}"
     if module.exists() and module.stat().st_mtime >= cpp.stat().st_mtime:
         return
     fresh = module.with_suffix(".new")

@@ -113,11 +113,11 @@ def test_samples_are_told_apart_by_call_and_module() -> None:
  ffffffff2 __x64_sys_sendto+0x1d {kernel}
  7f01 __send+0x1 (/usr/lib/libc.so.6)
 
- 7f02 crc32c_3way (/x/pyx/crc.cpython-311-x86_64-linux-gnu.so)
- 7f03 batch_check (/x/pyx/batch.cpython-311-x86_64-linux-gnu.so)
+ 7f02 crc32c_3way (/x/pyx/record/crc.cpython-311-x86_64-linux-gnu.so)
+ 7f03 batch_check (/x/pyx/record/batch.cpython-311-x86_64-linux-gnu.so)
 
  7f04 __memmove_avx (/usr/lib/libc.so.6)
- 7f05 partition_append (/x/pyx/partition.cpython-311-x86_64-linux-gnu.so)
+ 7f05 partition_append (/x/pyx/log/partition.cpython-311-x86_64-linux-gnu.so)
 
  ffffffff3 finish_task_switch {kernel}
 
