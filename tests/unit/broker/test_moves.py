@@ -116,6 +116,8 @@ def test_another_move_is_asked_for_while_the_first_is_finished(make_folders: Cal
         places = folders.described()[KEY]
         assert len(places[0]) == 1 and len(places[1]) <= 1
         assert folders.ask(KEY, last) == 0
+        # Between the end of the first move and the begin of the next none is shown.
+        until(lambda: folders.described()[KEY][0] == [last], "the last move's end", folders.broker.log_text)  # noqa: B023
         assert folders.settle()[KEY] == last
         check_whole(folders, {KEY: last}, {KEY: [b"1"]})
 
