@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetFetchRequest
-from support.asking import create, delete_topics, killed_at
+from support.asking import create, delete_topics, killed_by
 from support.harness import BrokerProcess, WireConnection
 
 
@@ -31,10 +31,10 @@ def committed(broker: BrokerProcess) -> dict[str, int]:
 def test_offsets_of_a_deleted_topic_are_not_those_of_the_next(
     make_broker: Callable[..., BrokerProcess], step: str
 ) -> None:
-    broker = make_broker()
+    broker = make_broker(environment={"PENSTOCK_FAILPOINTS": f"{step}=kill"})
     create(broker, "t", "other")
     assert commit(broker, "t") == commit(broker, "other") == 0
-    killed_at(broker, step, *delete_topics("t"))
+    killed_by(broker, *delete_topics("t"))
     assert committed(broker) == {"other": 7}
     assert create(broker, "t").topics[0].error_code == 0
     assert committed(broker) == {"other": 7}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def outcome_of(code: int) -> Outcome:
     return OK if code == E.NONE else INFO if code in UNSURE else FAIL
 
 
-class Worker:
+class Worker(ABC):
     """Does step after step on a connection of its own, until it is told to end or the broker is gone."""
 
     names: Sequence[str] = NAMES
@@ -105,7 +106,7 @@ class Worker:
         self.wire = await Wire.open(port)
         await self.recover()
 
-    async def recover(self) -> None:
+    async def recover(self) -> None:  # noqa: B027  (most have nothing)
         """For workers that have something to end."""
 
     async def work(self, seed: int, round_: int, ended: asyncio.Event) -> None:
@@ -121,9 +122,9 @@ class Worker:
                 return
             await asyncio.sleep(step.pause_s)
 
+    @abstractmethod
     async def step(self, step: Step) -> None:
         """Do one thing."""
-        raise NotImplementedError
 
     async def ask(self, request: Message, version: int) -> Any:
         """The answer, or None: nobody knows what became of it, and the connection is closed."""

@@ -55,6 +55,13 @@ def refused(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+def complaint(text: str, case: str = "") -> str:
+    """The one sentence of a command that was refused, from what it said on standard error; case: named if that fails."""
+    sentences = [line for line in text.splitlines() if line.startswith("penstock: ")]
+    assert len(sentences) == 1 and "Traceback" not in text, f"{case}\n{text}"
+    return sentences[0]
+
+
 def produce(broker: BrokerProcess, topic: str, count: int, timestamp_ms: int = 0) -> int:
     """Produce some records, a batch each; returns the first error code."""
     with WireConnection(broker.bootstrap) as wire:
@@ -106,6 +113,11 @@ def killed_at(broker: BrokerProcess, failpoint: str, request: Message, version: 
     broker.stop()
     broker.environment["PENSTOCK_FAILPOINTS"] = f"{failpoint}=kill"
     broker.start()
+    killed_by(broker, request, version)
+
+
+def killed_by(broker: BrokerProcess, request: Message, version: int) -> None:
+    """Let a broker that was started with a failpoint die of this request, and start it without."""
     with pytest.raises((EOFError, ConnectionError)), WireConnection(broker.bootstrap) as wire:
         wire.ask(request, version)
     until(lambda: not broker.running, "the kill", broker.log_text)
