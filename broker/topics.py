@@ -30,7 +30,6 @@ from penstock.broker.configs.topicconfig import CONFIRMED, check_topic_configs, 
 from penstock.broker.coordination.producerids import skip_ids
 from penstock.broker.descriptors import check_partitions
 from penstock.broker.logs.adoption import EPOCH_BELIEVED, adopted, last_epochs, strangers
-from penstock.broker.logs.folder import new_uuid, uuid_bytes, uuid_text
 from penstock.broker.logs.logdirs import Key, LogDirs, partition_of, some, topic_id_in
 from penstock.broker.logs.topiclogs import TopicLogs
 from penstock.broker.store.base import (
@@ -46,6 +45,7 @@ from penstock.broker.store.base import (
 )
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import INTERNAL, PartitionState, Topic, check_name, internal_settings
+from penstock.broker.uuids import new_uuid, uuid_bytes, uuid_text
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.log.logmanager import LogManager

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock import log
-from penstock.broker.logs.folder import FolderError, new_uuid
+from penstock.broker.logs.folder import FolderError
 from penstock.broker.logs.logdirs import NEW, Key, LogDirs, topic_id_in
+from penstock.broker.uuids import new_uuid
 
 METADATA_LOG = "__cluster_metadata"
 EPOCH_BELIEVED = 1 << 30

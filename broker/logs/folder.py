@@ -15,17 +15,16 @@ DIR/<topic>-<partition>/    a partition's log;  DIR/*-delete: a deleted one whos
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import json
 import os
 import re
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.config import ConfigError, parse_properties
 
 LOCK = ".lock"
@@ -36,8 +35,6 @@ DIRECTORY_ID = "directory.id"
 """The key in meta.properties of the folder's own id: it tells this folder from whatever else is at its path one day."""
 HAS_STORE = "penstock.metadata.store"
 """The key in meta.properties that says: this broker has a metadata store. A start without one is then no first start."""
-
-
 STORE_ID = "penstock.metadata.store.id"
 """The key in meta.properties of the id of the metadata store that this broker had last: another one isn't its own."""
 
@@ -48,27 +45,6 @@ class FolderError(Exception):
 
 class FolderUnusableError(FolderError):
     """The disk refuses it: another folder may still serve."""
-
-
-def new_uuid() -> bytes:
-    """A random id of 16 bytes, none that Kafka reserves (0, 1) and none whose text starts with `-`."""
-    while True:
-        made = uuid.uuid4().bytes
-        if int.from_bytes(made, "big") > 1 and not uuid_text(made).startswith("-"):
-            return made
-
-
-def uuid_text(identity: bytes) -> str:
-    """Kafka's text of an id: base64 for URLs, 22 characters."""
-    return base64.urlsafe_b64encode(identity).decode().rstrip("=")
-
-
-def uuid_bytes(text: str) -> bytes:
-    """The 16 bytes of Kafka's text of an id. Raises ValueError."""
-    identity = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if len(identity) != 16:
-        raise ValueError(f"`{text}` is not an id of 16 bytes")
-    return identity
 
 
 def sync_folder(path: Path) -> None:
@@ -198,8 +174,8 @@ def _meta(path: Path, node_id: int, expected: str | None) -> Identity:
         text = f"version=0\nbroker.id={node_id}\ncluster.id={cluster_id}\n{DIRECTORY_ID}={directory_id}\n"
         _write_synced(file, text)
         return Identity(cluster_id, directory_id, has_store=False, store_id="")
-    meta = _read_meta(file, node_id)
-    owner, cluster_id = int(meta["node.id" if meta.get("version") == "1" else "broker.id"]), meta["cluster.id"]
+    owner, meta = _read_meta(file, node_id)
+    cluster_id = meta["cluster.id"]
     if owner != node_id:
         raise FolderError(
             f"the data folder `{path}` belongs to broker {owner}, not to {node_id}; set `broker.id={owner}`"
@@ -211,8 +187,8 @@ def _meta(path: Path, node_id: int, expected: str | None) -> Identity:
     return Identity(cluster_id, meta.get(DIRECTORY_ID, ""), HAS_STORE in meta, meta.get(STORE_ID, ""))
 
 
-def _read_meta(file: Path, node_id: int) -> dict[str, str]:
-    """The keys of a meta.properties that can be one. Raises FolderError, OSError."""
+def _read_meta(file: Path, node_id: int) -> tuple[int, dict[str, str]]:
+    """Whose a meta.properties is, and its keys, if it can be one. Raises FolderError, OSError."""
     content = file.read_bytes()
     try:
         text = content.decode("utf-8")
@@ -234,7 +210,7 @@ def _read_meta(file: Path, node_id: int) -> dict[str, str]:
     except ValueError as error:
         why = str(error)
     else:
-        return meta
+        return int(meta[owner]), meta
     raise FolderError(
         f"`{file}` is damaged: {why}. It should hold version, broker.id (version 1: node.id) and cluster.id: put a copy of it "
         f"back; or write it anew, `version=0`, `broker.id={node_id}` and `cluster.id=` with the id that the other log folders "

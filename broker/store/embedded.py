@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock import log
-from penstock.broker.logs.folder import new_uuid, uuid_text
 from penstock.broker.store.base import (
     ANY_VERSION,
     BadVersionError,
@@ -50,6 +49,7 @@ from penstock.broker.store.base import (
     paths,
 )
 from penstock.broker.store.sound import FORMAT, LastChange, check, checksum, fact_checksum, failures
+from penstock.broker.uuids import new_uuid, uuid_text
 
 T = TypeVar("T")
 WAL_VERSION, PLAIN_VERSION = b"\2\2", b"\1\1"

@@ -62,15 +62,15 @@ def test_no_registry_or_path_of_a_machine_is_named() -> None:
         assert not paths.search(text), path
 
 
-def test_modules_do_not_lean_on_each_other_in_a_circle() -> None:
-    """Of Python and Cython alike; a circle that is closed for type checkers only is one, too."""
+def leans_on() -> dict[str, set[str]]:
+    """By module: those that it imports or cimports, also those that only a type checker imports."""
     sentence = re.compile(r"^ *from penstock\.([\w.]+) c?import (\([^)]*\)|.*)", re.M)
     named: dict[str, list[tuple[str, str]]] = {}
     for path in product(".py", ".pyx", ".pxd"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("penstock.")
         code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
         named.setdefault(name.removesuffix(".__init__"), []).extend(sentence.findall(code))
-    leans: dict[str, set[str]] = {
+    return {
         name: {
             f"{module}.{word}" if f"{module}.{word}" in named else module
             for module, words in sentences
@@ -78,6 +78,10 @@ def test_modules_do_not_lean_on_each_other_in_a_circle() -> None:
         }
         for name, sentences in named.items()
     }
+
+
+def test_modules_do_not_lean_on_each_other_in_a_circle() -> None:
+    leans = leans_on()
     # What a partition is to others and what it is inside: an opaque struct and its body.
     leans["pyx.log.partition"].discard("pyx.log.partitionlog")
     order = TopologicalSorter({name: on - {name} for name, on in leans.items()})
@@ -85,6 +89,32 @@ def test_modules_do_not_lean_on_each_other_in_a_circle() -> None:
         order.prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+# Each room may lean on those before it.
+LAYERS = (
+    ("pyx.record", "pyx.log", "pyx.compaction"),
+    ("pyx.record", "pyx.log", "pyx.request", "pyx.net"),
+    ("broker.store", "broker.configs", "broker.logs", "broker.upkeep"),
+    ("broker.store", "broker.configs", "broker.coordination", "broker.api"),
+    ("broker.logs", "broker.coordination", "broker.tools"),
+)
+
+
+@pytest.mark.parametrize("rooms", LAYERS, ids=lambda rooms: rooms[-1])
+def test_rooms_lean_on_each_other_one_way(rooms: tuple[str, ...]) -> None:
+    leans = leans_on()
+    room_of = {name: ".".join(name.split(".")[:2]) for name in leans}
+    assert {room for room in rooms if room not in room_of.values()} == set()
+    back = [
+        f"{name} -> {other}"
+        for name, others in leans.items()
+        for other in others
+        if room_of[name] in rooms
+        and room_of.get(other) in rooms
+        and rooms.index(room_of[other]) > rooms.index(room_of[name])
+    ]
+    assert back == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.logs.folder import CLEAN_SHUTDOWN, uuid_text
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN
+from penstock.broker.uuids import uuid_text
 from penstock.errors import ErrorCode
 from penstock.pyx.log.checkpoint import read_checkpoint
 from penstock.pyx.wire.messages import (

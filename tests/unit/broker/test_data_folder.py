@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.logs.folder import CLEAN_SHUTDOWN, DataFolder, FolderError, new_uuid, uuid_bytes, uuid_text
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN, DataFolder, FolderError
+from penstock.broker.uuids import new_uuid, uuid_bytes, uuid_text
 
 
 def test_a_folder_has_one_owner(tmp_path: Path) -> None:
