@@ -8,7 +8,7 @@ the others answer what clients try again. It says that it serves when all are op
 takes longer.
 
 Stop: network (no new requests, what is served is finished) -> moves (given up) -> handlers -> cleaner -> coordinators ->
-upkeep -> disks -> pending -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) ->
+periodic upkeep -> disks -> pending upkeep -> logs (flushed, closed, checkpoints) -> store (the registration vanishes) ->
 clean-shutdown mark -> lock.
 """
 
@@ -168,7 +168,7 @@ class Server:
         pending = PendingUpkeep(self._logs, len(list(dirs)))
         self._undo.append(pending.stop)
         disks = Disks(dirs, self._logs, topics, pending, self.failed.set)
-        self._undo.append(disks.stop)  # Before pending, which it tells of work.
+        self._undo.append(disks.stop)  # Before the pending upkeep, which it tells of work.
         await disks.start()
         periodic = PeriodicUpkeep(context)
         periodic.start()
