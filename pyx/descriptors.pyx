@@ -26,17 +26,17 @@ pthread_mutex_init(&_lock, NULL)
 _last[0] = 0
 
 
-cdef int64_t reserve_of(int64_t most) noexcept nogil:
+cdef int64_t _reserve_of(int64_t most) noexcept nogil:
     return min(max(most // 8, <int64_t>RESERVE_MIN), <int64_t>RESERVE_MAX)
 
 
-cdef int64_t limit() noexcept nogil:
+cdef int64_t _limit() noexcept nogil:
     """Asked each time that something is opened: it may be changed while the process runs."""
     cdef rlimit now
     cdef int64_t most = LIMIT_MAX
     if getrlimit(RLIMIT_NOFILE, &now) == 0 and now.rlim_cur < LIMIT_MAX:
         most = <int64_t>now.rlim_cur
-    atomic_store64(&_files_until, most - reserve_of(most) // 2)
+    atomic_store64(&_files_until, most - _reserve_of(most) // 2)
     return most
 
 
@@ -49,7 +49,7 @@ cdef void set_close_files(CloseFiles hook) noexcept nogil:
     close_files = hook
 
 
-cdef int32_t make_room() noexcept nogil:
+cdef int32_t _make_room() noexcept nogil:
     cdef int32_t closed = 0
     if close_files != NULL:
         closed = close_files()
@@ -58,7 +58,7 @@ cdef int32_t make_room() noexcept nogil:
     return closed
 
 
-cdef void note_refused(const char* path) noexcept nogil:
+cdef void _note_refused(const char* path) noexcept nogil:
     cdef size_t n = strnlen(path, PATH_BYTES - 1)
     atomic_add64(&_refused, 1)
     pthread_mutex_lock(&_lock)
@@ -78,7 +78,7 @@ cdef int open_file(const char* path, int flags, int mode) noexcept nogil:
         fd = -errno
         if fd != -EMFILE and fd != -ENFILE:
             return fd
-        closed = make_room()
+        closed = _make_room()
         if closed == 0:
             break
         if closed == FILES_BUSY:
@@ -86,22 +86,22 @@ cdef int open_file(const char* path, int flags, int mode) noexcept nogil:
             usleep(BUSY_US)
         else:
             tries += 1                 # others may be faster to take what was closed
-    note_refused(path)
+    _note_refused(path)
     return fd
 
 
 cdef void spare_descriptors(int fd) noexcept nogil:
-    limit()
+    _limit()
     if is_last_file(fd):
-        make_room()
+        _make_room()
 
 
 cdef bint in_reserve(int fd) noexcept nogil:
-    cdef int64_t most = limit()
-    return fd >= most - reserve_of(most)
+    cdef int64_t most = _limit()
+    return fd >= most - _reserve_of(most)
 
 
-cdef bint is_room(int fd) noexcept nogil:
+cdef bint _is_room(int fd) noexcept nogil:
     cdef int probe = dup(fd)
     cdef bint room = probe >= 0 and not in_reserve(probe)
     if probe >= 0:
@@ -110,15 +110,15 @@ cdef bint is_room(int fd) noexcept nogil:
 
 
 cdef bint connection_may_come(int fd) noexcept nogil:
-    if is_room(fd):
+    if _is_room(fd):
         return True
-    return make_room() > 0 and is_room(fd)
+    return _make_room() > 0 and _is_room(fd)
 
 
 def allowed() -> tuple:
     """How many descriptors the process may have, and how many of them are kept in reserve; see descriptors.pyi."""
-    cdef int64_t most = limit()
-    return most, reserve_of(most)
+    cdef int64_t most = _limit()
+    return most, _reserve_of(most)
 
 
 def counters() -> dict:

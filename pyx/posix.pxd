@@ -48,7 +48,6 @@ cdef extern from "string.h" nogil:
     void* memchr(const void* p, int byte, size_t n) noexcept
     size_t strlen(const char* s) noexcept
     size_t strnlen(const char* s, size_t most) noexcept
-    size_t strnlen(const char* s, size_t most) noexcept
     int strcmp(const char* a, const char* b) noexcept
     int strncmp(const char* a, const char* b, size_t n) noexcept
     char* strdup(const char* s) noexcept
@@ -61,6 +60,7 @@ cdef extern from "stdlib.h" nogil:
     void free(void* p) noexcept
     int posix_memalign(void** out, size_t alignment, size_t n) noexcept
     void abort() noexcept
+    long long strtoll(const char* text, char** end, int base) noexcept
     void qsort(void* base, size_t count, size_t n,
                int (*compare)(const void*, const void*) noexcept nogil) noexcept
 

@@ -15,9 +15,15 @@ class IdStore:
     """Output offset below which the store lacks no id that is within the window."""
     reaches_to: int
     """Output offset from which on the store has no id."""
+    kept_to: int
+    """The same of its files alone: what a restart finds."""
+    records_noted: int
+    """Records added since the last file, with and without ids."""
     files: int
     """Files in the database that were written since, merged or not."""
-    def __init__(self, path: str, max_bytes: int, memory_max_ids: int) -> None: ...
+    def __init__(self, path: str, max_bytes: int, memory_max_ids: int, read_only: bool = False) -> None:
+        """`read_only`: what the files have now, also while a worker has the database open; nothing can become a file."""
+
     def unseen(
         self, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], null: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:

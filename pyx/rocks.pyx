@@ -7,11 +7,18 @@ The database has no write-ahead log and no memtable: a file is written whole, th
 it are the ids (0x01 + id) and one entry 0x00 + file number (8 bytes, big-endian) -> complete_to, reaches_to, first_ms,
 last_ms, ids (8 bytes each, big-endian). All ids of output offsets below complete_to are in this file or an earlier one,
 none of reaches_to or later is. So the offset can never lead the ids, and dropping a file takes its ids and its entry
-together: ageing needs no tombstones and no scans (DED-4). After a crash what was in memory is read again from the
+together: ageing needs no tombstones and no scans. After a crash what was in memory is read again from the
 output topic.
+
+Ids come from outside: the hash table's hash is SipHash under a random key of the store, kept in its folder
+(`hash.key`), so that nobody can choose ids that all fall into one place.
 
 RocksDB merges neighbouring small files in age order, so that look-ups meet few of them; a file never grows past a
 twenty-fourth of the size bound, so that the window shrinks in small steps.
+
+python-rocksdb 0.7 builds with neither today's Cython nor today's RocksDB, and every packaged binding makes a Python
+object of each id and takes the GIL for each call; here the ids of a whole fetch come as one array. A second index by
+sequence number, with a seek hint, cost 3 to 10 times more CPU in trials than files that age as wholes.
 """
 
 import numpy as np
@@ -26,17 +33,14 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 from pathlib import Path
 
+from penstock.pyx.siphash cimport siphash64
+
 cdef extern from * nogil:
     """
     #include <algorithm>
     #include <cstdint>
-    #include <functional>
     #include <string_view>
     #include <vector>
-
-    static inline uint64_t id_hash(const uint8_t* p, size_t n) {
-        return std::hash<std::string_view>()(std::string_view((const char*)p, n));
-    }
 
     struct IdSlot { uint64_t hash; uint64_t at; uint32_t length; uint32_t used; };
 
@@ -70,7 +74,6 @@ cdef extern from * nogil:
         uint64_t at
         uint32_t length
         uint32_t number
-    uint64_t id_hash(const uint8_t* p, size_t n) noexcept
     IdPlace id_place(const uint8_t* arena, uint64_t at, uint32_t length, uint32_t number) noexcept
     void id_sort(vector[IdPlace]& places, const uint8_t* arena) except +
 
@@ -115,6 +118,8 @@ cdef extern from "rocksdb/options.h" namespace "rocksdb" nogil:
         int max_open_files
         int max_background_jobs
         size_t keep_log_file_num
+        uint64_t ttl
+        uint64_t periodic_compaction_seconds
         shared_ptr[TableFactory] table_factory
     cdef cppclass ReadOptions:
         ReadOptions() except +
@@ -168,6 +173,7 @@ cdef extern from "rocksdb/db.h" namespace "rocksdb" nogil:
         void GetLiveFilesMetaData(vector[LiveFileMetaData]*) except +
         Status Close() except +
     Status open_database "rocksdb::DB::Open"(const Options&, const string&, DB**) except +
+    Status open_to_read "rocksdb::DB::OpenForReadOnly"(const Options&, const string&, DB**) except +
 
 cdef extern from "rocksdb/sst_file_writer.h" namespace "rocksdb" nogil:
     cdef cppclass SstFileWriter:
@@ -188,17 +194,20 @@ cdef enum:
     RECORDS_PER_ID = 8              # a file is due after so many records for each id that memory may hold
 
 
+SECRET_FILE = "hash.key"
+
+
 class RocksError(Exception):
     """RocksDB refused or failed; the text is its own, with the path."""
 
 
-cdef inline void store_i64(uint8_t* p, int64_t value) noexcept nogil:
+cdef inline void _store_i64(uint8_t* p, int64_t value) noexcept nogil:
     cdef int i
     for i in range(8):
         p[i] = <uint8_t>(<uint64_t>value >> (56 - 8 * i))
 
 
-cdef inline int64_t load_i64(const uint8_t* p) noexcept nogil:
+cdef inline int64_t _load_i64(const uint8_t* p) noexcept nogil:
     cdef uint64_t value = 0
     cdef int i
     for i in range(8):
@@ -318,7 +327,9 @@ cdef class IdStore:
     cdef DB* db
     cdef IdSet* memory
     cdef Options options
+    cdef uint64_t secret[2]
     cdef str path
+    cdef cbool read_only
     cdef str waiting_file
     cdef size_t memory_max_ids
     cdef size_t memory_max_bytes
@@ -327,12 +338,13 @@ cdef class IdStore:
     cdef int64_t last_ms
     cdef readonly int64_t complete_to
     cdef readonly int64_t reaches_to
+    cdef readonly int64_t kept_to
     cdef readonly int files
     cdef int64_t ids_in_files
     cdef int64_t oldest_ms
-    cdef int64_t records_noted      # since the last file, with and without ids
+    cdef readonly int64_t records_noted
 
-    def __cinit__(self, str path, int64_t max_bytes, int64_t memory_max_ids):
+    def __cinit__(self, str path, int64_t max_bytes, int64_t memory_max_ids, cbool read_only=False):
         self.db = NULL
         self.memory = new IdSet()
         self.lock = threading.Lock()
@@ -342,7 +354,8 @@ cdef class IdStore:
         self.memory_max_bytes = max(max_bytes // FILES_AT_LEAST, 1 << 16)
         self.next_file = self.records_noted = 0
         self.first_ms = self.last_ms = 0
-        self.complete_to = self.reaches_to = 0
+        self.complete_to = self.reaches_to = self.kept_to = 0
+        self.read_only = read_only
         self._configure(max_bytes)
         self._open()
 
@@ -364,6 +377,9 @@ cdef class IdStore:
         self.options.num_levels = 1
         self.options.compaction_options_fifo.max_table_files_size = max_bytes
         self.options.compaction_options_fifo.allow_compaction = True
+        # Ids go by size alone. With only one of the two at 0 RocksDB takes thirty days.
+        self.options.ttl = 0
+        self.options.periodic_compaction_seconds = 0
         # FIFO's merging takes files up to this size each and never makes one larger than max_compaction_bytes.
         self.options.write_buffer_size = self.memory_max_bytes
         self.options.max_compaction_bytes = self.memory_max_bytes
@@ -386,6 +402,14 @@ cdef class IdStore:
     cdef void _open(self) except *:
         cdef string name = os.fsencode(self.path)
         cdef Status status
+        if self.read_only:
+            if not (Path(self.path) / "CURRENT").exists():      # RocksDB would make the folder
+                raise RocksError(f"`{self.path}`: there is no database")
+            with nogil:
+                status = open_to_read(self.options, name, &self.db)
+            self._check(status)
+            self._read_entries()
+            return
         Path(self.path).mkdir(parents=True, exist_ok=True)
         with nogil:
             status = open_database(self.options, name, &self.db)
@@ -393,7 +417,23 @@ cdef class IdStore:
         # A file that was written but never ingested says nothing: its ids are in the output topic.
         for left in Path(self.path).glob("*.ids"):
             left.unlink()
+        self._take_secret()
         self._read_entries()
+
+    # The store's own key of its hash. Files hold whole ids, so a store without a key (an older one) or with a damaged
+    # one takes another.
+    cdef void _take_secret(self) except *:
+        path = Path(self.path) / SECRET_FILE
+        secret = path.read_bytes() if path.exists() else b""
+        if len(secret) != sizeof(self.secret):
+            secret = os.urandom(sizeof(self.secret))
+            beside = path.with_suffix(".new")
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(secret)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        memcpy(self.secret, <const char*><bytes>secret, sizeof(self.secret))
 
     # Walks the files' own entries: the first is that of the oldest file kept, the last says what is complete.
     cdef void _read_entries(self) except *:
@@ -413,17 +453,18 @@ cdef class IdStore:
                     raise RocksError(f"`{self.path}`: a file's own entry is damaged")
                 value = <const uint8_t*>entries.value().data()
                 if found == 0:
-                    self.oldest_ms = load_i64(value + 16)
-                self.complete_to = max(self.complete_to, load_i64(value))
-                self.reaches_to = max(self.reaches_to, load_i64(value + 8))
-                self.ids_in_files += load_i64(value + 32)
-                self.next_file = load_i64(<const uint8_t*>entries.key().data() + 1) + 1
+                    self.oldest_ms = _load_i64(value + 16)
+                self.kept_to = max(self.kept_to, _load_i64(value))
+                self.reaches_to = max(self.reaches_to, _load_i64(value + 8))
+                self.ids_in_files += _load_i64(value + 32)
+                self.next_file = _load_i64(<const uint8_t*>entries.key().data() + 1) + 1
                 found += 1
                 entries.Next()
             status = entries.status()
         finally:
             del entries
         self._check(status)
+        self.complete_to = max(self.complete_to, self.kept_to)
         self.files = found
 
     def unseen(self, data, starts, null):
@@ -459,7 +500,7 @@ cdef class IdStore:
                 continue
             p = ids.data + ids.starts[i]
             length = ids.length(i)
-            hash = id_hash(p, length)
+            hash = siphash64(self.secret, p, length)
             if self.memory.has(p, length, hash) or here.has(p, length, hash):
                 continue
             at = here.arena.size()
@@ -530,7 +571,7 @@ cdef class IdStore:
                 return i
             p = ids.data + ids.starts[i]
             length = ids.length(i)
-            hash = id_hash(p, length)
+            hash = siphash64(self.secret, p, length)
             if not self.memory.has(p, length, hash):
                 self.memory.put(p, length, hash)
         return ids.count
@@ -547,6 +588,8 @@ cdef class IdStore:
         """Write the ids in memory, sorted, with the offset that they are complete to, into a file of its own."""
         with self.lock:
             self._expect_open()
+            if self.read_only:
+                raise RocksError(f"`{self.path}` is open for reading only")
             self._write_file()
 
     cdef void _write_file(self) except *:
@@ -556,12 +599,12 @@ cdef class IdStore:
         waiting = str(Path(self.path) / f"{self.next_file:020}.ids")
         cdef string name = os.fsencode(waiting)
         key[0] = FILE_PREFIX
-        store_i64(key + 1, self.next_file)
-        store_i64(value, self.complete_to)
-        store_i64(value + 8, self.reaches_to)
-        store_i64(value + 16, self.first_ms)
-        store_i64(value + 24, self.last_ms)
-        store_i64(value + 32, <int64_t>self.memory.count)
+        _store_i64(key + 1, self.next_file)
+        _store_i64(value, self.complete_to)
+        _store_i64(value + 8, self.reaches_to)
+        _store_i64(value + 16, self.first_ms)
+        _store_i64(value + 24, self.last_ms)
+        _store_i64(value + 32, <int64_t>self.memory.count)
         with nogil:
             self._write_sorted(name, Slice(<const char*>key, 9), Slice(<const char*>value, ENTRY_BYTES), &status)
         self._check(status)

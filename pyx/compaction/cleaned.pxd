@@ -16,9 +16,7 @@ cdef struct Cleaned:
     bint changed                       # something went, or segments became one
 
 # An empty one. 0 or errno; `segment` is there in any case.
-cdef int cleaned_begin(
-    Cleaning* c, const string& folder, const vector[Segment*]& group, Cleaned* out
-) noexcept nogil
+cdef int cleaned_begin(Cleaning* c, const string& folder, const vector[Segment*]& group, Cleaned* out) noexcept nogil
 # A batch behind the others, and into the indexes. 0, CLEAN_CANCELLED or errno.
 cdef int cleaned_write(Cleaning* c, Cleaned* out, const uint8_t* bytes, const BatchHeader* header) noexcept nogil
 # What is not written yet; if something changed, then all of it to the disk, dated `times`. Results as above.

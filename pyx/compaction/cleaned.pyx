@@ -1,4 +1,4 @@
-"""The output of compaction: see cleaned.pxd."""
+"""The output of compaction; see cleaned.pxd."""
 
 from penstock.pyx.compaction.cleaning cimport CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE
 from penstock.pyx.compaction.pace cimport pace_take
@@ -11,9 +11,7 @@ from penstock.pyx.log.segment cimport (
 from penstock.pyx.posix cimport ENOMEM, O_CLOEXEC, O_CREAT, O_RDWR, O_TRUNC, errno, fsync, futimens, memcpy
 from penstock.pyx.record.codec cimport bytes_grow
 
-cdef int cleaned_begin(
-    Cleaning* c, const string& folder, const vector[Segment*]& group, Cleaned* out
-) noexcept nogil:
+cdef int cleaned_begin(Cleaning* c, const string& folder, const vector[Segment*]& group, Cleaned* out) noexcept nogil:
     cdef Segment* s = segment_new(folder, group[0].base_offset, group.back().created_ms)
     cdef string path = s.stem
     cdef size_t i

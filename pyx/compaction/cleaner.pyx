@@ -1,4 +1,4 @@
-"""Compaction passes over the logs of a broker: see cleaner.pyi; the halves are in cleaning.pxd, the rules
+"""Compaction passes over the logs of a broker; see cleaner.pyi. The halves are in cleaning.pxd, the rules
 in cleansegments.pxd, the files in swap.pxd.
 
 A pass holds the partition's `cleaning` lock from its first to its last step (stop and delete end it and wait), `upkeep`
@@ -25,8 +25,8 @@ from penstock.pyx.compaction.offsetmap cimport OffsetMap, offsetmap_begin, offse
 from penstock.pyx.compaction.pace cimport Pace
 from penstock.pyx.compaction.txntrack cimport AbortSpan, track_begin
 from penstock.pyx.descriptors cimport open_file
-from penstock.pyx.log.files cimport dropped, made, wall_ms
-from penstock.pyx.log.index cimport INDEX_WRONG
+from penstock.pyx.log.files cimport dropped, made, ms_of, wall_ms
+from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
 from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.log.partition cimport LogSetOwner, Partition, partition_find, partition_release, wake_reactors
 from penstock.pyx.log.partitionlog cimport PartitionLog, fail_log, is_offline, log_of
@@ -61,7 +61,6 @@ SWAPPING = declare("compact.swapping", "before each step that puts cleaned files
 SWAPPED = declare("compact.swapped", "the cleaned files have their names, readers still have the old segments")
 
 cdef enum:
-    RELATIVE_MAX = 0x7fffffff
     NEVER = -1
     AGAIN_TRIES = 200                  # of a step that the system has no means for just now
     AGAIN_US = 50_000
@@ -80,8 +79,8 @@ cdef struct Picture:
     LogConfig config
 
 
-# False: the partition is stopped or offline.
 cdef bint _picture(PartitionLog* p, Picture* out) noexcept nogil:
+    """False: the partition is stopped or offline."""
     cdef size_t i
     cdef bint serves
     pthread_mutex_lock(&p.lock)
@@ -104,16 +103,16 @@ cdef void _forget(Picture* picture) noexcept nogil:
     picture.segments.clear()
 
 
-# Where the dirty part begins: what the checkpoint says, unless that lies outside of the log.
 cdef int64_t _first_dirty(const Picture* picture, int64_t checkpoint) noexcept nogil:
+    """Where the dirty part begins: what the checkpoint says, unless that lies outside of the log."""
     return checkpoint if picture.log_start <= checkpoint <= picture.log_end else picture.log_start
 
 
-# The first offset that may not be cleaned: of the active segment, of an open transaction, or of a segment with a record
-# that is younger than the lag.
 cdef int64_t _upper_bound(
     const Picture* picture, int64_t first_dirty, int64_t now_ms, int64_t min_lag_ms
 ) noexcept nogil:
+    """The first offset that may not be cleaned: of the active segment, of an open transaction, or of a segment with a
+    record that is younger than the lag."""
     cdef size_t i, last = picture.segments.size() - 1
     cdef int64_t bound = picture.segments[last].base_offset
     if picture.last_stable < bound:
@@ -128,8 +127,8 @@ cdef int64_t _upper_bound(
     return bound if bound > first_dirty else first_dirty
 
 
-# The timestamp of a sealed segment's first batch; -1 unknown.
 cdef int64_t _first_timestamp(Segment* s) noexcept nogil:
+    """The timestamp of a sealed segment's first batch; -1 unknown."""
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
@@ -148,15 +147,15 @@ cdef int64_t _modified_ms(Segment* s) noexcept nogil:
     cdef int fd = segment_open(s, False)
     if fd < 0 or fstat(fd, &info) != 0:
         return 0
-    return <int64_t>info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec // 1_000_000
+    return ms_of(&info.st_mtim)
 
 
 cdef bint _begins_first(const AbortSpan& a, const AbortSpan& b) noexcept nogil:
     return a.first_offset < b.first_offset
 
 
-# Every aborted transaction that the log's indexes name. 0 or errno.
 cdef int _aborted(const Picture* picture, vector[AbortSpan]& out) noexcept nogil:
+    """Every aborted transaction that the log's indexes name. 0 or errno."""
     cdef vector[uint8_t] entries
     cdef const uint8_t* entry
     cdef AbortSpan span
@@ -191,9 +190,9 @@ cdef void _last_records(PartitionLog* p, Cleaning* c) noexcept nogil:
     pthread_mutex_unlock(&p.lock)
 
 
-# Closes a file that the pass has read, unless somebody else reads it: a pass over many segments would otherwise hold as
-# many descriptors until its end, as nobody else may close what it has a reference to.
 cdef void _close_read(PartitionLog* p, Segment* s) noexcept nogil:
+    """Closes a file that the pass has read, unless somebody else reads it: a pass over many segments would otherwise
+    hold as many descriptors until its end, as nobody else may close what it has a reference to."""
     cdef size_t i
     pthread_mutex_lock(&p.lock)
     for i in range(p.log.segments.size()):
@@ -205,8 +204,8 @@ cdef void _close_read(PartitionLog* p, Segment* s) noexcept nogil:
     pthread_mutex_unlock(&p.lock)
 
 
-# The first half of a pass. A CleanResult; CLEAN_DONE also when the map is full.
 cdef int _index(PartitionLog* p, Cleaning* c, const Picture* picture) noexcept nogil:
+    """The first half of a pass. A CleanResult; CLEAN_DONE also when the map is full."""
     cdef size_t i
     cdef int result
     track_begin(&c.track)
@@ -222,13 +221,13 @@ cdef int _index(PartitionLog* p, Cleaning* c, const Picture* picture) noexcept n
     return CLEAN_DONE
 
 
-# Roughly the bytes of a segment's larger index.
 cdef int64_t _index_bytes(const Segment* s, int64_t interval_bytes) noexcept nogil:
+    """Roughly the bytes of a segment's larger index."""
     return (s.size // (interval_bytes if interval_bytes > 0 else 1) + 1) * TIMEINDEX_ENTRY
 
 
-# How many segments from the `first` on become one, of those that begin below `end`: as many as fit.
 cdef size_t _group(const Picture* picture, size_t first, int64_t end) noexcept nogil:
+    """How many segments from the `first` on become one, of those that begin below `end`: as many as fit."""
     cdef size_t last = first
     cdef int64_t bytes = picture.segments[first].size
     cdef int64_t interval_bytes = picture.config.index_interval_bytes
@@ -244,8 +243,8 @@ cdef size_t _group(const Picture* picture, size_t first, int64_t end) noexcept n
     return last - first + 1
 
 
-# Under the lock: where the group lies in the log; -1 if it isn't there any more.
 cdef int64_t _place_of(PartitionLog* p, const vector[Segment*]& group) noexcept nogil:
+    """Under the lock: where the group lies in the log; -1 if it isn't there any more."""
     cdef size_t i, k
     if p.stopped or is_offline(p):
         return -1
@@ -260,9 +259,9 @@ cdef int64_t _place_of(PartitionLog* p, const vector[Segment*]& group) noexcept 
     return -1
 
 
-# With `upkeep` held, so that it stays so: the group is where it was, and readers who have its segments can go on when
-# the paths lead to other files. 0, CLEAN_CANCELLED or errno.
 cdef int _pin(PartitionLog* p, const vector[Segment*]& group) noexcept nogil:
+    """With `upkeep` held, so that it stays so: the group is where it was, and readers who have its segments can go on
+    when the paths lead to other files. 0, CLEAN_CANCELLED or errno."""
     cdef size_t i
     cdef int fd, result = 0
     cdef bint there
@@ -281,8 +280,8 @@ cdef int _pin(PartitionLog* p, const vector[Segment*]& group) noexcept nogil:
     return 0
 
 
-# With `upkeep` held: the new segment takes the group's place in memory.
 cdef void _replace(PartitionLog* p, const vector[Segment*]& group, Segment* cleaned) noexcept nogil:
+    """With `upkeep` held: the new segment takes the group's place in memory."""
     cdef size_t i
     cdef int64_t place
     cdef OpenTxn* transaction
@@ -403,8 +402,8 @@ cdef class Cleaner:
         offsetmap_clear(&self.map)
 
     def compact(
-        self, LogSetOwner logs, str topic, int partition, int64_t checkpoint, int64_t now_ms,
-        int64_t min_lag_ms, int64_t delete_retention_ms,
+        self, LogSetOwner logs, str topic, int partition, int64_t checkpoint, int64_t now_ms, int64_t min_lag_ms,
+        int64_t delete_retention_ms
     ):
         """One pass; see cleaner.pyi."""
         cdef _Found found = _Found(logs, topic, partition)

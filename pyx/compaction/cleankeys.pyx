@@ -1,4 +1,4 @@
-"""Keys of dirty segments: see cleankeys.pxd."""
+"""Keys of dirty segments; see cleankeys.pxd."""
 
 from libc.stdint cimport int32_t, uint8_t
 
@@ -46,8 +46,8 @@ cdef int _index_records(Cleaning* c, const uint8_t* bytes, const BatchHeader* he
     return CLEAN_DONE
 
 
-# A message of magic 0 or 1, or the messages of a wrapper.
 cdef int _index_messages(Cleaning* c, const uint8_t* bytes, const BatchHeader* header) noexcept nogil:
+    """A message of magic 0 or 1, or the messages of a wrapper."""
     cdef MessageView message
     cdef BatchHeader within
     cdef Inner inner

@@ -1,7 +1,7 @@
-"""Compaction of segments: see cleansegments.pxd."""
+"""Compaction of segments; see cleansegments.pxd."""
 
 from cython.operator cimport dereference as at
-from libc.stdint cimport int8_t, int16_t, int32_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, uint8_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 
 from penstock.pyx.compaction.cleaned cimport Cleaned, cleaned_begin, cleaned_end, cleaned_write
@@ -11,6 +11,7 @@ from penstock.pyx.compaction.cleaning cimport (
 from penstock.pyx.compaction.offsetmap cimport offsetmap_get
 from penstock.pyx.compaction.pace cimport pace_take
 from penstock.pyx.compaction.txntrack cimport AbortSpan, track_control, track_data
+from penstock.pyx.log.files cimport ms_of
 from penstock.pyx.log.segment cimport (
     WALK_BATCH, WALK_END, LogWalk, segment_index_abort, segment_open, walk_begin, walk_next,
 )
@@ -31,13 +32,10 @@ from penstock.pyx.record.varint cimport varint_write, varlong_size, varlong_writ
 cdef enum:
     LONG_RECORD = 32                   # more than what a record's length and timestamp can grow by
 
-cdef int64_t FOREVER = 0x7fffffffffffffff
 
-
-# --- what stays of a batch -----------------------------------------------------------------------------------------
-
-# Whether the newest record of the key is another one.
+# --- what stays of a batch ----------------------------------------------------------------------------------
 cdef inline bint _superseded(const Cleaning* c, const uint8_t* key, int32_t n, int64_t offset) noexcept nogil:
+    """Whether the newest record of the key is another one."""
     return offsetmap_get(c.map, key, <size_t>n) > offset
 
 
@@ -65,8 +63,8 @@ cdef struct Remains:
     int64_t max_timestamp
 
 
-# The records that stay, as they are, into c.plain behind room for a header. 0 or a CleanResult.
 cdef int _filter_records(Cleaning* c, const uint8_t* bytes, const BatchHeader* header, Remains* out) noexcept nogil:
+    """The records that stay, as they are, into c.plain behind room for a header. 0 or a CleanResult."""
     cdef const uint8_t* p
     cdef const uint8_t* after
     cdef const uint8_t* end
@@ -111,16 +109,16 @@ cdef int _filter_records(Cleaning* c, const uint8_t* bytes, const BatchHeader* h
     return CLEAN_DONE
 
 
-# How many bytes a number takes that was read before.
 cdef inline int32_t _varint_bytes(const uint8_t* p) noexcept nogil:
+    """How many bytes a number takes that was read before."""
     cdef int32_t n = 1
     while p[n - 1] & 0x80:
         n += 1
     return n
 
 
-# The records in c.plain with `shift` added to each timestamp delta. 0 or ENOMEM.
 cdef int _shift_deltas(Cleaning* c, int32_t count, int64_t shift) noexcept nogil:
+    """The records in c.plain with `shift` added to each timestamp delta. 0 or ENOMEM."""
     cdef const uint8_t* p = c.plain.data() + RECORDS_AT
     cdef const uint8_t* end = c.plain.data() + c.plain.size()
     cdef const uint8_t* after
@@ -149,13 +147,13 @@ cdef int _shift_deltas(Cleaning* c, int32_t count, int64_t shift) noexcept nogil
 
 
 cdef inline int64_t _horizon(const Cleaning* c) noexcept nogil:
-    return c.now_ms + c.delete_retention_ms if c.delete_retention_ms < FOREVER - c.now_ms else FOREVER
+    return c.now_ms + c.delete_retention_ms if c.delete_retention_ms < INT64_MAX - c.now_ms else INT64_MAX
 
 
-# A batch of what is in c.plain, with the header's offsets and producer. 0 or a CleanResult.
 cdef int _write_remains(
     Cleaning* c, Cleaned* out, const uint8_t* bytes, const BatchHeader* header, const Remains* remains, bint new_horizon
 ) noexcept nogil:
+    """A batch of what is in c.plain, with the header's offsets and producer. 0 or a CleanResult."""
     cdef BatchHeader rebuilt = header[0]
     cdef int result
     rebuilt.record_count = remains.count
@@ -181,8 +179,8 @@ cdef int _write_remains(
     return cleaned_write(c, out, c.plain.data(), &rebuilt)
 
 
-# The header of a batch without records, for its producer's or the range's sake. 0 or a CleanResult.
 cdef int _write_empty(Cleaning* c, Cleaned* out, const BatchHeader* header) noexcept nogil:
+    """The header of a batch without records, for its producer's or the range's sake. 0 or a CleanResult."""
     cdef BatchHeader empty = header[0]
     cdef uint8_t bytes[RECORDS_AT]
     empty.size = RECORDS_AT
@@ -196,8 +194,8 @@ cdef int _write_empty(Cleaning* c, Cleaned* out, const BatchHeader* header) noex
     return cleaned_write(c, out, bytes, &empty)
 
 
-# Whether the batch's header says something that the log must not forget.
 cdef bint _header_stays(const Cleaning* c, const BatchHeader* header) noexcept nogil:
+    """Whether the batch's header says something that the log must not forget."""
     cdef unordered_map[int64_t, LastRecord].const_iterator found
     if batch_last_offset(header) + 1 == c.upper_bound:
         return True
@@ -256,13 +254,12 @@ cdef int _clean_batch(Cleaning* c, Cleaned* out, const uint8_t* bytes, const Bat
     return _write_remains(c, out, bytes, header, &remains, (remains.tombstones or over) and not horizon)
 
 
-# --- messages of magic 0 and 1 -------------------------------------------------------------------------------------
-
-# The messages of a wrapper that stay, into c.plain. 0 or a CleanResult.
+# --- messages of magic 0 and 1 ------------------------------------------------------------------------------
 cdef int _filter_wrapper(
     Cleaning* c, const uint8_t* bytes, const BatchHeader* header, bint keep_tombstones, Remains* out,
     int64_t* last_offset
 ) noexcept nogil:
+    """The messages of a wrapper that stay, into c.plain. 0 or a CleanResult."""
     cdef MessageView message
     cdef BatchHeader within
     cdef Inner inner
@@ -338,20 +335,17 @@ cdef int _clean_message(
     return cleaned_write(c, out, c.packed.data(), &rebuilt)
 
 
-# --- a group -------------------------------------------------------------------------------------------------------
-
+# --- a group ------------------------------------------------------------------------------------------------
 cdef int64_t _modified_ms(int fd, timespec* times) noexcept nogil:
     cdef stat info
     if fstat(fd, &info) != 0:
         return 0
     times[0] = info.st_mtim
     times[1] = info.st_mtim
-    return <int64_t>info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec // 1_000_000
+    return ms_of(&info.st_mtim)
 
 
-cdef int _clean_segment(
-    Cleaning* c, Cleaned* out, Segment* s, int64_t next_base, timespec* times
-) noexcept nogil:
+cdef int _clean_segment(Cleaning* c, Cleaned* out, Segment* s, int64_t next_base, timespec* times) noexcept nogil:
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes

@@ -35,7 +35,3 @@ cdef int offsetmap_put(OffsetMap* map, const uint8_t* key, size_t n, int64_t off
 cdef int64_t offsetmap_get(const OffsetMap* map, const uint8_t* key, size_t n) noexcept nogil
 # Empties it, gives the memory back and takes another secret.
 cdef void offsetmap_clear(OffsetMap* map) noexcept nogil
-# SipHash-2-4 with 128 bits of output.
-cdef void siphash128(
-    const uint64_t* secret, const uint8_t* p, size_t n, uint64_t* low, uint64_t* high
-) noexcept nogil

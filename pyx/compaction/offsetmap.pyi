@@ -1,5 +1,7 @@
 """The cleaner's table of keys and their newest offsets, for tests."""
 
+from typing import Literal
+
 class KeyOffsets:
     """A table of at most buffer_bytes; new keys find room up to the load factor."""
 
@@ -15,5 +17,5 @@ class KeyOffsets:
     def size_bytes(self) -> int:
         """Bytes of the table as it is now."""
 
-def siphash(secret: bytes, data: bytes) -> bytes:
-    """SipHash-2-4 with 16 bytes of output, for comparison with its published values. Raises ValueError."""
+def siphash(secret: bytes, data: bytes, size: Literal[8, 16] = 16) -> bytes:
+    """SipHash-2-4 with so many bytes of output, for comparison with its published values. Raises ValueError."""

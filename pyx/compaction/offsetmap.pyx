@@ -1,63 +1,13 @@
-"""Keys and their newest offsets: see offsetmap.pxd. Python sees it for tests only."""
+"""Keys and their newest offsets; see offsetmap.pxd. Python sees it for tests only."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from penstock.pyx.posix cimport ENOMEM, calloc, free, getrandom, memcpy
+from penstock.pyx.siphash cimport siphash64, siphash128
 
 cdef enum:
     FIRST_SLOTS = 1024
     GROWTH = 8
-
-
-cdef inline uint64_t _turned(uint64_t x, int bits) noexcept nogil:
-    return (x << bits) | (x >> (64 - bits))
-
-
-cdef inline void _round(uint64_t* v) noexcept nogil:
-    v[0] += v[1]
-    v[1] = _turned(v[1], 13) ^ v[0]
-    v[0] = _turned(v[0], 32)
-    v[2] += v[3]
-    v[3] = _turned(v[3], 16) ^ v[2]
-    v[0] += v[3]
-    v[3] = _turned(v[3], 21) ^ v[0]
-    v[2] += v[1]
-    v[1] = _turned(v[1], 17) ^ v[2]
-    v[2] = _turned(v[2], 32)
-
-
-# Little endian, as the function's authors define it (and as all of the machines that this runs on are).
-cdef void siphash128(
-    const uint64_t* secret, const uint8_t* p, size_t n, uint64_t* low, uint64_t* high
-) noexcept nogil:
-    cdef uint64_t v[4]
-    cdef uint64_t word
-    cdef size_t i
-    cdef int _turn
-    v[0] = secret[0] ^ <uint64_t>0x736f6d6570736575
-    v[1] = secret[1] ^ <uint64_t>0x646f72616e646f6d ^ 0xee
-    v[2] = secret[0] ^ <uint64_t>0x6c7967656e657261
-    v[3] = secret[1] ^ <uint64_t>0x7465646279746573
-    for i in range(n // 8 + 1):
-        if (i + 1) * 8 <= n:
-            memcpy(&word, p + i * 8, 8)
-        else:
-            word = 0
-            if n % 8 != 0:
-                memcpy(&word, p + i * 8, n % 8)
-            word |= <uint64_t>n << 56
-        v[3] ^= word
-        _round(v)
-        _round(v)
-        v[0] ^= word
-    v[2] ^= 0xee
-    for _turn in range(4):
-        _round(v)
-    low[0] = v[0] ^ v[1] ^ v[2] ^ v[3]
-    v[1] ^= 0xdd
-    for _turn in range(4):
-        _round(v)
-    high[0] = v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
 cdef void _new_secret(OffsetMap* map) noexcept nogil:
@@ -85,8 +35,8 @@ cdef void offsetmap_clear(OffsetMap* map) noexcept nogil:
     _new_secret(map)
 
 
-# The slot that holds the hash, or the free one where it belongs.
 cdef inline OffsetEntry* _slot(OffsetEntry* entries, size_t slots, uint64_t low, uint64_t high) noexcept nogil:
+    """The slot that holds the hash, or the free one where it belongs."""
     cdef size_t i = <size_t>(low % slots)
     while entries[i].past != 0 and (entries[i].low != low or entries[i].high != high):
         i += 1
@@ -100,8 +50,8 @@ cdef inline size_t _room(size_t slots, double load_factor) noexcept nogil:
     return room if room < slots else slots - 1
 
 
-# To the next size whose table fits beside the present one. 0, OFFSETMAP_FULL or ENOMEM.
 cdef int _grow(OffsetMap* map) noexcept nogil:
+    """To the next size whose table fits beside the present one. 0, OFFSETMAP_FULL or ENOMEM."""
     cdef size_t i, slots = map.most_slots
     cdef OffsetEntry* entries
     # Counted from the last size, so that the buffer is used up whatever it is.
@@ -188,12 +138,15 @@ cdef class KeyOffsets:
         return self.map.slots * sizeof(OffsetEntry)
 
 
-def siphash(bytes secret, bytes data):
-    """The 16 bytes of SipHash-2-4-128; see offsetmap.pyi."""
+def siphash(bytes secret, bytes data, int size=16):
+    """SipHash-2-4 of 16 or 8 bytes; see offsetmap.pyi."""
     cdef uint64_t words[2]
     cdef uint64_t out[2]
     if len(secret) != 16:
         raise ValueError("a secret has 16 bytes")
     memcpy(words, PyBytes_AS_STRING(secret), 16)
-    siphash128(words, <const uint8_t*>PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data), &out[0], &out[1])
-    return (<char*>out)[:16]
+    if size == 8:
+        out[0] = siphash64(words, <const uint8_t*>PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data))
+    else:
+        siphash128(words, <const uint8_t*>PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data), &out[0], &out[1])
+    return (<char*>out)[:size]

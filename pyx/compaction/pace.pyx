@@ -1,4 +1,4 @@
-"""The pace of cleaners: see pace.pxd."""
+"""The pace of cleaners; see pace.pxd."""
 
 from penstock.pyx.posix cimport (
     CLOCK_MONOTONIC, atomic_load32, atomic_store32, clock_gettime, nanosleep, pthread_mutex_init, pthread_mutex_lock,
@@ -6,7 +6,7 @@ from penstock.pyx.posix cimport (
 )
 
 cdef enum:
-    SLICE_NS = 100_000_000             # the longest sleep before the end is looked at again
+    SLICE_NS = 100_000_000             # the longest sleep before the end is checked again
 
 cdef double UNLIMITED = 1e15           # bytes a second: Kafka's default is the largest number there is
 

@@ -1,12 +1,8 @@
-"""Transactions on the way through a log: see txntrack.pxd."""
+"""Transactions on the way through a log; see txntrack.pxd."""
 
 from cython.operator cimport dereference as at
 
-from penstock.pyx.record.batch cimport batch_is_transactional, batch_last_offset, batch_marker_type
-
-cdef enum:
-    COMMIT = 1
-    ABORT = 0
+from penstock.pyx.record.batch cimport MARKER_COMMIT, batch_is_transactional, batch_last_offset, batch_marker_type
 
 
 cdef void track_begin(TxnTrack* t) noexcept nogil:
@@ -15,8 +11,8 @@ cdef void track_begin(TxnTrack* t) noexcept nogil:
     t.next = 0
 
 
-# Transactions that begin up to `offset` are under way.
 cdef void _track_to(TxnTrack* t, int64_t offset) noexcept nogil:
+    """Transactions that begin up to `offset` are under way."""
     cdef OngoingAbort ongoing
     while t.next < t.aborted.size() and t.aborted[t.next].first_offset <= offset:
         ongoing.span = t.aborted[t.next]
@@ -47,10 +43,10 @@ cdef bint track_control(TxnTrack* t, const uint8_t* bytes, const BatchHeader* he
     if header.record_count == 0:
         return True                    # emptied before
     marker = batch_marker_type(bytes, header, NULL)
-    if marker != COMMIT and marker != ABORT:
+    if marker < 0:
         return False
     observed = t.committed.erase(header.producer_id) > 0
-    if marker == COMMIT:
+    if marker == MARKER_COMMIT:
         return not observed
     found = t.ongoing.find(header.producer_id)
     if found != t.ongoing.end():

@@ -1,1 +1,30 @@
-"""The log of a partition: segments, indexes, producer state, recovery, appends and reads."""
+"""The log of a partition: segments, indexes, producer state, recovery, appends and reads. In reading order:
+
+partition      the log as the network threads see it: found, held, asked for its offsets, waited for
+partitionlog   what a partition is inside: its locks, its folder, its offsets
+logstate       what a partition's folder has, as recovery finds it and appends go on with it
+origin         who appends
+append         appends: validated, given their offsets, written, indexed
+validator      records validated, and where it must be, rewritten
+producerstate  what a log knows of its producers and their transactions
+read           ranges of a log for a fetch, aborted transactions, the search by time
+segment        a file of batches and its indexes; walks over batches
+room           blocks and zeros behind the batches, for the appends to come
+index          the offset index, and what all index files have in common
+timeindex      the time index
+txnindex       the index of aborted transactions
+checks         what the index files of a sealed segment should be
+proof          segments proved by their batches, where neither this process nor their checks can say that they are right
+epochs         leader epochs, and where each one began
+epochproof     leader epochs proved by batches, and learned from them
+recovery       a log folder opened: what of it is believed, and what is walked again
+damage         bytes that are no right batch: found, and set aside
+swap           new files in the place of a group of segments
+upkeep         rolling, flushing, retention; a log opened and closed
+files          whole reads and writes of files; which errors of the disk pass
+pagecache      what of a file is in the page cache
+checkpoint     what a log folder says of its partitions beside their logs
+logconfig      a topic's configs as its logs need them
+logtable       which logs a broker leads, and the folders that they lie in
+logmanager     the logs of a broker, for its control plane
+"""

@@ -5,15 +5,19 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
+from penstock.pyx.errorcodes cimport (
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TXN_STATE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
+    OUT_OF_ORDER_SEQUENCE_NUMBER,
+)
 from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.files cimport is_full, is_passing, wall_ms
-from penstock.pyx.log.index cimport INDEX_WRONG
+from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
 from penstock.pyx.log.logconfig cimport LogConfig
+from penstock.pyx.log.origin cimport CLIENT, REPLICA, Origin, from_client
 from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
-    CORRUPT_MESSAGE, FOLDER_RESERVED, INVALID_RECORD, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
-    OUT_OF_ORDER_SEQUENCE_NUMBER, PartitionLog, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline,
-    log_of, settle_stable, tell_doubt, write_epochs,
+    FOLDER_RESERVED, PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full, folder_tell,
+    is_offline, log_of, tell_doubt, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
@@ -23,29 +27,19 @@ from penstock.pyx.log.room cimport room_is_ahead
 from penstock.pyx.log.segment cimport (
     BatchPlace, Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
 )
-from penstock.pyx.log.upkeep cimport flush_log, roll
-from penstock.pyx.log.validator cimport (
-    INGEST_CLIENT, INGEST_COORDINATOR, INGEST_REPLICA, Validated, validate_records, place_validated,
-)
+from penstock.pyx.log.upkeep cimport flush_until, roll
+from penstock.pyx.log.validator cimport Validated, place_validated, validate_records
 from penstock.pyx.posix cimport (
-    EIO, atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
+    atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.record.batch cimport (
-    BatchHeader, batch_is_control, batch_is_transactional, batch_last_offset, batch_marker_type, batch_set_offset,
+    MARKER_COMMIT, BatchHeader, batch_is_control, batch_is_transactional, batch_last_offset, batch_marker_type,
+    batch_set_offset,
 )
 from penstock.pyx.record.endian cimport put_i64
 
 cdef enum:
-    RELATIVE_MAX = 0x7fffffff          # offsets in an index are 32 bits
     REWRITTEN_MAX_BYTES = 16 << 20     # of records inflated or compressed anew: more aren't held for one write
-    INVALID_TXN_STATE = 48
-
-
-cdef inline int _who(int origin) noexcept nogil:
-    if from_client(origin):
-        return INGEST_CLIENT
-    return INGEST_REPLICA if origin == ORIGIN_REPLICA else INGEST_COORDINATOR
-
 
 # What was validated under the lock and waits to be written, all to the active segment, in one go.
 cdef struct Gathered:
@@ -73,13 +67,13 @@ cdef ProducerEntry _producer(
     return producers_get(&p.log.producers, producer_id)
 
 
-# Under the lock: what the producer states say to the batches, without changing them; how they would be goes to `tried`.
-# How many at the front are in the log already goes to `repeated`, the offset of the first one to `repeated_at`. 0 or
-# Kafka's code.
 cdef int16_t _validate_producers(
-    PartitionLog* p, Gathered* gathered, const Validated* taken, int origin, int64_t now_ms,
+    PartitionLog* p, Gathered* gathered, const Validated* taken, Origin origin, int64_t now_ms,
     unordered_map[int64_t, ProducerEntry]& tried, size_t* repeated, int64_t* repeated_at
 ) noexcept nogil:
+    """Under the lock: what the producer states say to the batches, without changing them; how they would be goes to
+    `tried`. How many at the front are in the log already goes to `repeated`, the offset of the first one to
+    `repeated_at`. 0 or Kafka's code."""
     cdef ProducerEntry e
     cdef EndedTxn ended
     cdef int64_t duplicate_of, offset = gathered.end
@@ -93,17 +87,19 @@ cdef int16_t _validate_producers(
     repeated[0] = 0
     for i in range(taken.batches.size()):
         header = &taken.batches[i]
-        if header.producer_id >= 0 and origin != ORIGIN_REPLICA:
+        if header.producer_id >= 0 and origin != REPLICA:
             e = _producer(p, tried, gathered, header.producer_id)
             duplicate_of = NO_OFFSET
             if batch_is_control(header):
                 marker = batch_marker_type(records, header, &coordinator_epoch)
-                error = producer_marker(&e, header, marker == 1, coordinator_epoch, origin, offset, now_ms, &ended)
+                error = producer_marker(
+                    &e, header, marker == MARKER_COMMIT, coordinator_epoch, origin, offset, now_ms, &ended
+                )
             else:
                 begins = batch_is_transactional(header) and would_begin(&e, header)
                 error = producer_data(&e, header, origin, offset, now_ms, &duplicate_of)
                 if begins and error == 0 and duplicate_of == NO_OFFSET and p.config.verify_transactions:
-                    error = INVALID_TXN_STATE if origin == ORIGIN_CLIENT else 0
+                    error = INVALID_TXN_STATE if origin == CLIENT else 0
             if error != 0:
                 return error
             if duplicate_of != NO_OFFSET:
@@ -121,11 +117,11 @@ cdef int16_t _validate_producers(
     return 0
 
 
-# Kafka's rule: size, time between the first batch's timestamp and these (without timestamps: the clock), a full index,
-# or offsets that don't fit one.
 cdef bint _roll_wanted(
     PartitionLog* p, const Gathered* gathered, int64_t n, int64_t max_timestamp, int64_t last_offset, int64_t now_ms
 ) noexcept nogil:
+    """Kafka's rule: size, time between the first batch's timestamp and these (without timestamps: the clock), a full
+    index, or offsets that don't fit one."""
     cdef Segment* s = p.log.segments.back()
     cdef int64_t waited
     if s.size == 0:
@@ -142,16 +138,16 @@ cdef bint _roll_wanted(
     )
 
 
-# Under the lock: offsets and leader epochs into the batches from `first` on. False: a replica's offsets don't
-# follow the log.
 cdef bint _assign(
-    PartitionLog* p, uint8_t* records, vector[BatchHeader]& batches, size_t first, int origin, int64_t offset,
+    PartitionLog* p, uint8_t* records, vector[BatchHeader]& batches, size_t first, Origin origin, int64_t offset,
     int64_t* end, int64_t* newest
 ) noexcept nogil:
+    """Under the lock: offsets and leader epochs into the batches from `first` on. False: a replica's offsets don't
+    follow the log."""
     cdef size_t i
     newest[0] = -1
     for i in range(first, batches.size()):
-        if origin == ORIGIN_REPLICA:
+        if origin == REPLICA:
             if (batches[i].base_offset if batches[i].magic >= 2 else batch_last_offset(&batches[i])) < offset:
                 return False
         else:
@@ -169,8 +165,8 @@ cdef bint _assign(
     return True
 
 
-# Under the lock: the batches are in the file; the indexes, producers, epochs and offsets follow.
 cdef void _take_in(PartitionLog* p, Segment* s, const Validated* taken, size_t first, int64_t now_ms) noexcept nogil:
+    """Under the lock: the batches are in the file; the indexes, producers, epochs and offsets follow."""
     cdef const BatchHeader* header
     cdef const uint8_t* records = taken.records
     cdef int64_t position = s.size
@@ -191,13 +187,12 @@ cdef void _take_in(PartitionLog* p, Segment* s, const Validated* taken, size_t f
     if epochs_changed or p.epochs_unwritten:
         write_epochs(p, False)
     atomic_store64(&p.log.log_end, s.next_offset)
-    p.high_watermark = p.log.log_end
-    settle_stable(p)
+    advance_high_watermark(p)
 
 
-# Under the lock: a disk that failed takes the partition's folder with it, a full one only refuses. `wake` gets who has
-# to be woken after the lock.
 cdef int16_t _refused_by_disk(PartitionLog* p, int result, bint broken, uint64_t* wake) noexcept nogil:
+    """Under the lock: a disk that failed takes the partition's folder with it, a full one only refuses. `wake` gets who
+    has to be woken after the lock."""
     if broken or not is_passing(result):
         wake[0] |= fail_log(p, result)
     elif is_full(result):
@@ -205,8 +200,9 @@ cdef int16_t _refused_by_disk(PartitionLog* p, int result, bint broken, uint64_t
     return KAFKA_STORAGE_ERROR
 
 
-# Under the lock: somebody has to give back what the active segment's file has ahead, once nothing is appended any more.
 cdef void _tell_ahead(PartitionLog* p) noexcept nogil:
+    """Under the lock: somebody has to give back what the active segment's file has ahead, once nothing is appended any
+    more."""
     p.ahead_end = -1
     atomic_store32(&p.ahead, True)
     if atomic_load32(&p.folder.ahead) == 0:
@@ -214,8 +210,8 @@ cdef void _tell_ahead(PartitionLog* p) noexcept nogil:
         folder_tell(p.folder)
 
 
-# Under the lock: what was gathered goes into the file and then into all that is known of the log.
 cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* wake) noexcept nogil:
+    """Under the lock: what was gathered goes into the file and then into all that is known of the log."""
     cdef Segment* s = p.log.segments.back()
     cdef int64_t stable = p.last_stable
     cdef bint broken = False
@@ -249,11 +245,11 @@ cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* 
     gathered.end = p.log.log_end
 
 
-# Under the lock: validates a part and gives it its offsets; what isn't in the log already joins what was gathered, or
-# begins it anew in a segment that has room. 0 or Kafka's code.
 cdef int16_t _gather(
     PartitionLog* p, Gathered* gathered, Append* part, Validated* taken, int64_t now_ms, uint64_t* wake
 ) noexcept nogil:
+    """Under the lock: validates a part and gives it its offsets; what isn't in the log already joins what was gathered,
+    or begins it anew in a segment that has room. 0 or Kafka's code."""
     cdef unordered_map[int64_t, ProducerEntry] tried
     cdef unordered_map[int64_t, ProducerEntry].iterator each
     cdef uint8_t* records
@@ -285,7 +281,7 @@ cdef int16_t _gather(
             return CORRUPT_MESSAGE
         if end - 1 - gathered.end > RELATIVE_MAX:
             return INVALID_RECORD          # counts that lie: an index couldn't hold the offsets
-        if part.origin == ORIGIN_REPLICA:
+        if part.origin == REPLICA:
             part.done.base_offset = taken.batches[0].base_offset
         result = segment_hold_indexes(p.log.segments.back())
         if result == INDEX_WRONG:
@@ -322,36 +318,19 @@ cdef int16_t _gather(
     return 0
 
 
-# Without locks: flush.messages asks for a flush before the answer. Appenders that wait for one another's flush find
-# their bytes flushed when their turn comes. 0 or KAFKA_STORAGE_ERROR.
-cdef int16_t _flush_before_answer(PartitionLog* p, int64_t end, int64_t now_ms) noexcept nogil:
-    cdef int result = 0
-    cdef bint wanted
-    pthread_mutex_lock(&p.upkeep)
-    pthread_mutex_lock(&p.lock)
-    wanted = p.log_end_flushed < end and not p.stopped
-    if is_offline(p):
-        result = EIO
-    pthread_mutex_unlock(&p.lock)
-    if wanted and result == 0:
-        result = flush_log(p, True, now_ms, True)
-    pthread_mutex_unlock(&p.upkeep)
-    return KAFKA_STORAGE_ERROR if result != 0 else 0
-
-
-# Without the lock: what can be said of the records alone. `end` is the offset that they will likely have.
 cdef int16_t _validate(
     const LogConfig* config, Append* part, Validated* taken, int64_t end, int64_t now_ms
 ) noexcept nogil:
+    """Without the lock: what can be said of the records alone. `end` is the offset that they will likely have."""
     cdef int16_t error
     taken.may_inflate = part.may_inflate[0]
-    error = validate_records(config, part.records, part.n, _who(part.origin), now_ms, taken)
+    error = validate_records(config, part.records, part.n, part.origin, now_ms, taken)
     part.may_inflate[0] = taken.may_inflate
     return error if error != 0 else place_validated(config, taken, end)
 
 
-# As many of the parts as may be held together, at least one. How many they were.
 cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noexcept nogil:
+    """As many of the parts as may be held together, at least one. How many they were."""
     cdef PartitionLog* p = log_of(partition)
     cdef vector[Validated] taken
     cdef Gathered gathered
@@ -403,8 +382,8 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
         due = due or parts[i].done.error == 0
     due = due and end - p.log_end_flushed >= config.flush_messages
     pthread_mutex_unlock(&p.lock)
-    if due:
-        error = _flush_before_answer(p, end, now_ms)
+    if due and flush_until(p, end, now_ms) != 0:
+        error = KAFKA_STORAGE_ERROR
     for i in range(count):
         done = &parts[i].done
         done.refusal = taken[i].refusal
@@ -412,7 +391,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
             done.error = error
         if done.error != 0:
             done.base_offset = -1
-        elif config.log_append_time and parts[i].origin != ORIGIN_REPLICA:
+        elif config.log_append_time and parts[i].origin != REPLICA:
             done.log_append_time_ms = now_ms
     wake_reactors(partition, wake)
     return count

@@ -24,7 +24,7 @@ They have neither ids nor a checksum. A `kafka` line has the CRC32C of such a fi
 (`-`: it wasn't there). One that is neither was damaged, or Kafka worked here: that is said in the log, and our file holds.
 Where ours is missing (Kafka's folder) or damaged, only log starts are taken from Kafka's file, and a log that
 contradicts one keeps all its records: what was deleted is shown again rather than what was acknowledged hidden. Recovery
-then walks everything, and compaction begins anew; both are slow but right.
+then walks everything, and compaction begins again; both are slow but right.
 
 Crash story: ours is written first, beside, synced and renamed; then Kafka's, renamed but not synced. A kill between the
 two leaves Kafka's as they were before, which our file knows.
@@ -54,7 +54,7 @@ Key = tuple[str, int]
 
 WRITTEN = declare("checkpoints.written", "`penstock-checkpoints` is replaced, Apache Kafka's files are not yet")
 
-_log = log.get("checkpoints")
+_log = log.get(__name__)
 _HEAD = b"penstock-checkpoints 1\n"
 _CRC_LINE = re.compile(rb"crc32c ([0-9a-f]{8})\n\Z")
 _KAFKA_LINE = re.compile(r"kafka ([a-z-]+) (-|[0-9a-f]{8}) (-|[0-9a-f]{8})")
@@ -195,7 +195,7 @@ class Checkpoints:
         self._changed = set(KAFKAS)  # those whose text isn't what `_offsets` say
         self._written = False  # our file says what `_offsets` say
         self._starts: set[Key] = set()  # those that Kafka's file of log starts has
-        self._overdue = True  # whoever read by names could take a deleted partition's offsets for another's
+        self._overdue = True  # a reader of names could take a deleted partition's offsets for another's
         self._load()
 
     def of(self, key: Key, topic_id: bytes) -> Offsets:
@@ -368,7 +368,7 @@ class Checkpoints:
             self._there[STARTS] = self._there[STARTS] if starts is None else ""
             then = f"and `{STARTS}` doesn't help ({error}): records that DeleteRecords has deleted may be seen again"
         _log.warning(
-            "`%s` %s: logs that weren't closed cleanly are checked from their beginning, compaction begins anew, %s",
+            "`%s` %s: logs that weren't closed cleanly are checked from their beginning, compaction begins again, %s",
             ours, what, then,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Damaged bytes of .log files: see damage.pxd."""
+"""Damaged bytes of .log files; see damage.pxd."""
 
 import os
 from collections import namedtuple
@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.log.files cimport FILE_MODE, read_at, sync_folder, write_at
+from penstock.pyx.log.index cimport RELATIVE_MAX
 from penstock.pyx.log.room cimport room_is_zeros
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END, WALK_GARBAGE, LogWalk, walk_begin, walk_next
 from penstock.pyx.posix cimport (
@@ -27,8 +28,8 @@ cdef enum:
 Damaged = namedtuple("Damaged", "position end first_offset next_offset leader_epoch")
 
 
-# Whether a batch's checksum is right, by pieces. 1, 0 or -errno.
 cdef int _sum_is_right(int fd, const BatchHeader* header, int64_t position, vector[uint8_t]& buffer) noexcept nogil:
+    """Whether a batch's checksum is right, by pieces. 1, 0 or -errno."""
     cdef uint32_t crc = 0
     cdef int64_t at = position + ATTRIBUTES_AT, end = position + header.size, got
     while at < end:
@@ -40,10 +41,10 @@ cdef int _sum_is_right(int fd, const BatchHeader* header, int64_t position, vect
     return crc == header.crc
 
 
-# Whether what is at `p` looks like a batch that would fit.
 cdef bint _looks_right(
     const uint8_t* p, size_t n, int64_t left, int64_t least, int64_t most, BatchHeader* header
 ) noexcept nogil:
+    """Whether what is at `p` looks like a batch that would fit."""
     return (
         p[MAGIC_AT] == 2
         and least <= get_i64(p) <= most
@@ -132,8 +133,8 @@ cdef int set_aside(int fd, const string& log_path, int64_t position, int64_t end
     return result
 
 
-# Whether the batch after this one fits, too: a base offset, which no checksum covers, may lie.
 cdef bint _next_fits(LogWalk walk, const BatchHeader* header) noexcept nogil:
+    """Whether the batch after this one fits, too: a base offset, which no checksum covers, may lie."""
     cdef BatchHeader after
     cdef const uint8_t* bytes
     if walk_next(&walk, &after, &bytes, False) != WALK_BATCH:
@@ -147,7 +148,7 @@ def damages(str path, int64_t base_offset, bint dense):
     cdef BatchHeader header
     cdef const uint8_t* bytes
     cdef int64_t end, at, found = 0, expected = base_offset
-    cdef int64_t most = base_offset + 0x7fffffff
+    cdef int64_t most = base_offset + RELATIVE_MAX
     cdef int result, room, epoch = 0
     cdef bint right
     ranges = []

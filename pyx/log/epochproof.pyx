@@ -1,36 +1,37 @@
-"""Leader epochs and the batches that they came from: see epochproof.pxd."""
+"""Leader epochs and the batches that they came from; see epochproof.pxd."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport LogState
-from penstock.pyx.log.segment cimport WALK_BATCH, LogWalk, Segment, segment_find, segment_open, walk_begin, walk_next
+from penstock.pyx.log.segment cimport (
+    HEADERS_CHUNK, WALK_BATCH, LogWalk, Segment, segment_find, segment_open, walk_begin, walk_next,
+)
 from penstock.pyx.record.batch cimport BatchHeader, batch_last_offset
 
 cdef enum:
     ONE_BATCH = 4096                   # one read that finds a header
-    WALK_CHUNK = 1 << 16
     NOTHING = -2                       # no batch, or none that can be found
 
 
-# The batch that holds an offset, or the first one after it, in a segment: a WalkResult, or -errno.
 cdef int _batch_in(Segment* s, int64_t offset, BatchHeader* header) noexcept nogil:
+    """The batch that holds an offset, or the first one after it, in a segment: a WalkResult, or -errno."""
     cdef LogWalk walk
     cdef const uint8_t* bytes
     cdef int64_t position
     cdef int result = segment_find(s, offset, s.size, False, header, &position)
     if result != -INDEX_WRONG:
         return result
-    walk_begin(&walk, segment_open(s, False), 0, s.size, WALK_CHUNK)
+    walk_begin(&walk, segment_open(s, False), 0, s.size, HEADERS_CHUNK)
     while True:
         result = walk_next(&walk, header, &bytes, False)
         if result != WALK_BATCH or batch_last_offset(header) >= offset:
             return result
 
 
-# The same in a log. False: there is none.
 cdef bint _batch_at(const LogState* log, int64_t offset, BatchHeader* header) noexcept nogil:
+    """The same in a log. False: there is none."""
     cdef size_t i = log.segments.size()
     while i > 1 and log.segments[i - 1].base_offset > offset:
         i -= 1
@@ -41,8 +42,8 @@ cdef bint _batch_at(const LogState* log, int64_t offset, BatchHeader* header) no
     return False
 
 
-# Of the last batch; NOTHING if there is none that carries one.
 cdef int32_t _newest_epoch(const LogState* log) noexcept nogil:
+    """Of the last batch; NOTHING if there is none that carries one."""
     cdef BatchHeader header
     if log.log_end == log.log_start or not _batch_at(log, log.log_end - 1, &header) or header.magic < 2:
         return NOTHING
@@ -100,7 +101,7 @@ cdef void _learn_segment(LogState* log, Segment* s, bint first_only) noexcept no
     cdef int fd = segment_open(s, False)
     if fd < 0:
         return
-    walk_begin(&walk, fd, 0, s.size, ONE_BATCH if first_only else WALK_CHUNK)
+    walk_begin(&walk, fd, 0, s.size, ONE_BATCH if first_only else HEADERS_CHUNK)
     while walk_next(&walk, &header, &bytes, False) == WALK_BATCH:
         if header.magic >= 2 and (
             log.epochs.entries.empty() or log.epochs.entries.back().epoch < header.leader_epoch

@@ -11,15 +11,12 @@ Both columns grow. Crash story: the file is replaced whole; recovery drops entri
 learns missing ones from the batches that it walks.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from penstock.pyx.log.files cimport read_whole, replace_whole
-from penstock.pyx.posix cimport ENOENT, snprintf
-
-cdef extern from "stdlib.h" nogil:
-    long long strtoll(const char* text, char** end, int base) noexcept
+from penstock.pyx.posix cimport ENOENT, snprintf, strtoll
 
 cdef struct EpochEntry:
     int32_t epoch
@@ -118,7 +115,7 @@ cdef inline int epochs_read(EpochCache* cache, const char* path) noexcept nogil:
             break
         at = after
         start_offset = strtoll(at, &after, 10)
-        if after == at or epoch < 0 or epoch > 0x7fffffff or start_offset < 0:
+        if after == at or epoch < 0 or epoch > INT32_MAX or start_offset < 0:
             break
         epochs_assign(cache, <int32_t>epoch, start_offset)
     return 0

@@ -28,10 +28,13 @@ cdef enum:
     FOLDER_MODE = 0o755
     LOG_MAX_BYTES = 0x7fffffff         # Kafka opens no larger .log file
 
+cdef inline int64_t ms_of(const timespec* time) noexcept nogil:
+    return <int64_t>time.tv_sec * 1000 + time.tv_nsec // 1_000_000
+
 cdef inline int64_t wall_ms() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_REALTIME, &now)
-    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+    return ms_of(&now)
 
 # Bytes read (less than n only at the end of the file), or -errno.
 cdef inline int64_t read_at(int fd, void* to, size_t n, int64_t position) noexcept nogil:

@@ -31,6 +31,7 @@ from penstock.pyx.record.endian cimport get_i32, put_i32
 
 cdef enum:
     INDEX_ENTRY = 8
+    RELATIVE_MAX = 0x7fffffff          # of an offset, less its segment's base offset
     INDEX_WRONG = 1 << 20              # where else an errno stands: the file isn't what it should be
 
 # The content of an index file.

@@ -1,6 +1,6 @@
 """A topic's configs as the log needs them."""
 
-from libc.stdint cimport int8_t, int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int8_t, int32_t, int64_t
 
 # Per topic. Times are ms, sizes bytes; -1 = no limit for retention_ms and retention_bytes.
 cdef struct LogConfig:
@@ -29,7 +29,7 @@ cdef struct LogConfig:
 
 # Whether appends are synced before they are answered, all or some of them.
 cdef inline bint config_flushes(const LogConfig* config) noexcept nogil:
-    return config.flush_messages < <int64_t>0x7fffffffffffffff
+    return config.flush_messages < INT64_MAX
 
 # Checks the keys that LogManager.lead takes, fills what is missing with Kafka's defaults, and answers all of them.
 # Raises ValueError.

@@ -1,7 +1,8 @@
 """The configuration of a log, as Python gives it and as the data plane keeps it."""
 
-cdef enum:
-    SEGMENT_MAX_BYTES = 0x7fffffff     # positions in an index are 32 bits
+from libc.stdint cimport INT64_MAX
+
+from penstock.pyx.log.files cimport LOG_MAX_BYTES
 
 DEFAULTS = {
     "segment_bytes": 1 << 30,
@@ -10,10 +11,10 @@ DEFAULTS = {
     "segment_index_bytes": 10 << 20,
     "retention_ms": 604_800_000,
     "retention_bytes": -1,
-    "flush_messages": (1 << 63) - 1,
-    "flush_ms": (1 << 63) - 1,
+    "flush_messages": INT64_MAX,
+    "flush_ms": INT64_MAX,
     "max_message_bytes": (1 << 20) + 12,
-    "timestamp_before_max_ms": (1 << 63) - 1,
+    "timestamp_before_max_ms": INT64_MAX,
     "timestamp_after_max_ms": 3_600_000,
     "producer_id_expiration_ms": 86_400_000,
     "file_delete_delay_ms": 60_000,
@@ -34,8 +35,8 @@ cdef object read_config(LogConfig* out, dict config):
     if unknown:
         raise ValueError(f"unknown log configuration: {', '.join(sorted(unknown))}")
     merged = {**DEFAULTS, **config}
-    if not 14 <= merged["segment_bytes"] <= SEGMENT_MAX_BYTES:
-        raise ValueError(f"segment_bytes={merged['segment_bytes']} is not within 14..{SEGMENT_MAX_BYTES}")
+    if not 14 <= merged["segment_bytes"] <= LOG_MAX_BYTES:
+        raise ValueError(f"segment_bytes={merged['segment_bytes']} is not within 14..{LOG_MAX_BYTES}")
     for name in ("segment_ms", "flush_messages", "producer_id_expiration_ms"):
         if merged[name] < 1:
             raise ValueError(f"{name}={merged[name]} is less than 1")

@@ -135,6 +135,12 @@ class LogManager(LogTable):
         a sync of each file. Slow. A sync that fails takes its folder offline, and the stops say so.
         """
 
+    def flush(self, topic: str, partition: int) -> None:
+        """Flush what the log has now. Slow; threads that ask for one log's flush at the same time share it.
+
+        Raises KafkaError if the log isn't open, OSError if its folder is or goes offline.
+        """
+
     def flush_all(self) -> None:
         """Flush every log that has unflushed bytes, then write the checkpoint files once. Slow.
 

@@ -4,23 +4,21 @@ import os
 from collections import namedtuple
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.operator cimport dereference as at, postincrement as step
-from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.log.append cimport (
-    ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_MARKER, ORIGIN_REPLICA, Append, partition_append,
-)
+from penstock.pyx.errorcodes cimport NOT_LEADER_OR_FOLLOWER
+from penstock.pyx.log.append cimport Append, partition_append
 from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable, move_log_start, raise_os
+from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin
 from penstock.pyx.log.partition cimport (
     ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets,
 )
-from penstock.pyx.log.partitionlog cimport (
-    NOT_LEADER_OR_FOLLOWER, PartitionLog, doubt_segment, folder_fail, folder_ran_full, is_offline,
-)
+from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment, folder_fail, folder_ran_full, is_offline
 from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get
 from penstock.pyx.log.proof cimport prove_doubted
 from penstock.pyx.log.read cimport (
@@ -29,14 +27,16 @@ from penstock.pyx.log.read cimport (
 )
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END
-from penstock.pyx.log.upkeep cimport Upkeep, flush_log, give_back_if_idle, upkeep_log, rests_until, settle_log
+from penstock.pyx.log.upkeep cimport (
+    Upkeep, flush_log, flush_until, give_back_if_idle, rests_until, settle_log, upkeep_log,
+)
 from penstock.pyx.posix cimport (
     EIO, ENOENT, atomic_load32, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
     syncfs,
 )
 from penstock.pyx.record.batch cimport BatchHeader, batch_parse
 
-AppendedTo = namedtuple("Appended", "base_offset log_append_time_ms log_start")
+Appended = namedtuple("Appended", "base_offset log_append_time_ms log_start")
 Offsets = namedtuple("Offsets", "log_start last_stable high_watermark log_end leader_epoch")
 Producer = namedtuple(
     "Producer", "producer_id producer_epoch last_sequence last_timestamp_ms coordinator_epoch txn_first_offset"
@@ -44,7 +44,6 @@ Producer = namedtuple(
 LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
 UpkeepResult = namedtuple("UpkeepResult", "segments_deleted bytes_deleted rolled flushed")
 SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
-globals()["Appended"] = AppendedTo
 
 
 def room_end(int64_t batches_end):
@@ -52,8 +51,8 @@ def room_end(int64_t batches_end):
     return room_bound(batches_end)
 
 
-# How many of the n bytes are whole batches.
 cdef size_t _whole_batches(const uint8_t* p, size_t n) noexcept nogil:
+    """How many of the n bytes are whole batches."""
     cdef BatchHeader header
     cdef size_t done = 0
     while done < n and batch_parse(p + done, n - done, &header) == 0:
@@ -91,7 +90,7 @@ cdef class LogManager(LogTable):
             raise_os(result, p.log.folder)
         return not p.stopped and not is_offline(p)
 
-    cdef object _append(self, str topic, int partition, bytes records, int origin, int leader_epoch):
+    cdef object _append(self, str topic, int partition, bytes records, Origin origin, int leader_epoch):
         cdef LeaderEntry led = self.find(topic, partition)
         cdef Append one
         cdef Append* part = &one
@@ -111,23 +110,23 @@ cdef class LogManager(LogTable):
         free(one.records)
         if one.done.error != 0:
             raise KafkaError(one.done.error, f"append to {topic}-{partition}")
-        return AppendedTo(one.done.base_offset, one.done.log_append_time_ms, one.done.log_start_offset)
+        return Appended(one.done.base_offset, one.done.log_append_time_ms, one.done.log_start_offset)
 
     def append(self, str topic, int partition, bytes records, int leader_epoch=-1):
         """Append as a coordinator; see logmanager.pyi."""
-        return self._append(topic, partition, records, ORIGIN_COORDINATOR, leader_epoch)
+        return self._append(topic, partition, records, COORDINATOR, leader_epoch)
 
     def append_marker(self, str topic, int partition, bytes records):
         """Append a marker of transactions v2; see logmanager.pyi."""
-        return self._append(topic, partition, records, ORIGIN_MARKER, -1)
+        return self._append(topic, partition, records, MARKER, -1)
 
     def append_client(self, str topic, int partition, bytes records):
         """Append as a client; see logmanager.pyi."""
-        return self._append(topic, partition, records, ORIGIN_CLIENT, -1)
+        return self._append(topic, partition, records, CLIENT, -1)
 
     def append_replica(self, str topic, int partition, bytes records):
         """Append a leader's bytes as they are; see logmanager.pyi."""
-        return self._append(topic, partition, records, ORIGIN_REPLICA, -1)
+        return self._append(topic, partition, records, REPLICA, -1)
 
     def read(self, str topic, int partition, int64_t offset, int32_t max_bytes, int isolation=ISOLATION_LOG_END):
         """Whole raw batches; see logmanager.pyi."""
@@ -185,7 +184,7 @@ cdef class LogManager(LogTable):
         cdef PartitionLog* p = led.p
         cdef int64_t offset = -1, timestamp = -1
         cdef int result
-        cdef int16_t error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        cdef int16_t error = NOT_LEADER_OR_FOLLOWER
         while True:
             with nogil:
                 result = partition_find_time(led.partition, timestamp_ms, &offset, &timestamp, &error)
@@ -397,7 +396,7 @@ cdef class LogManager(LogTable):
             raise_os(result, p.log.folder)
         return UpkeepResult(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
 
-    def flush_rolled(self, int64_t now_ms, int most=0x7fffffff, str path=None):
+    def flush_rolled(self, int64_t now_ms, int most=INT32_MAX, str path=None):
         """Flush the segments that were sealed a moment ago; see logmanager.pyi."""
         cdef LeaderEntry led
         cdef Folder folder
@@ -428,7 +427,7 @@ cdef class LogManager(LogTable):
                     flush_log(led.p, False, now_ms, False)
                 pthread_mutex_unlock(&led.p.upkeep)
             if led.p.flush_at_ms != 0:
-                atomic_store32(&led.folder.shared.rolled, 1)     # what was sealed later has to rest on
+                atomic_store32(&led.folder.shared.rolled, 1)     # what was sealed later has to wait on
             done += 1
             self._flush_from[path] = first + i + 1     # each has its turn, however often another rolls
         return done
@@ -502,6 +501,20 @@ cdef class LogManager(LogTable):
             for held in opened.values():
                 os.close(held)
 
+    def flush(self, str topic, int partition):
+        """Flush one log; see logmanager.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        cdef int64_t end
+        cdef int result
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            end = p.log.log_end
+            pthread_mutex_unlock(&p.lock)
+            result = flush_until(p, end, wall_ms())
+        if result != 0:
+            raise OSError(result, os.strerror(result), os.fsdecode(p.log.folder))
+
     def flush_all(self):
         """Flush every log; see logmanager.pyi."""
         cdef LeaderEntry led
@@ -538,7 +551,7 @@ cdef class LogManager(LogTable):
         failed = None
         for path, folder in folders.items():
             if atomic_load32(&(<Folder>folder).shared.failed):
-                continue                   # what it holds is looked at anew when it comes back
+                continue                   # what it holds is checked again when it comes back
             if folder not in used and not os.path.isdir(path):
                 continue                   # it went with its last log
             try:

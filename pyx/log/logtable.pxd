@@ -1,7 +1,7 @@
 """Which logs a broker leads, and the folders that they lie in: what `logmanager.pyx` works with.
 
 A partition's lock is taken without the GIL only, and nothing of Python runs under it: a write that hangs under it would
-hold up every thread, and a thread that waits for it with the GIL whoever has it and needs the GIL.
+hold up every thread, and a thread that waits for it with the GIL would wait for one that has it and needs the GIL.
 """
 
 from libc.stdint cimport int64_t

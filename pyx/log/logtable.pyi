@@ -71,7 +71,7 @@ class LogTable(LogSetOwner):
 
     def set_room(self, path: str, room: int) -> None:
         """0 = clients may append; 2 = only coordinators may (KAFKA_STORAGE_ERROR for the others); 1 = nobody is refused,
-        but a full disk isn't told again."""
+        but a full disk isn't reported again."""
 
     def folder_of(self, topic: str, partition: int) -> str:
         """The log folder that holds the partition."""
@@ -97,7 +97,7 @@ class LogTable(LogSetOwner):
         `write_checkpoints`, once for all.
 
         announced: it stays announced (NOT_LEADER_OR_FOLLOWER), to be led again.
-        Raises OSError; the partition is gone all the same, and the next start must not be told that the stop was clean.
+        Raises OSError; the partition is gone all the same, and the next start must not take the stop for a clean one.
         With many partitions call flush_all first: each stop has then next to nothing to sync.
         """
 

@@ -26,19 +26,20 @@ from penstock.pyx.log.partition cimport (
     LogSetOwner, Partition, logset_add, logset_count_flushing, logset_remove, partition_new, partition_release,
 )
 from penstock.pyx.log.partitionlog cimport (
-    TOPIC_ID_BYTES, LogFolder, PartitionLog, end_cleaning, folder_fail, folder_release, is_offline, log_of,
-    settle_stable, write_epochs,
+    LogFolder, PartitionLog, end_cleaning, folder_fail, folder_release, is_offline, log_of, update_last_stable_offset,
+    write_epochs,
 )
 from penstock.pyx.log.recovery cimport LOG_DAMAGED, RecoveryReport
 from penstock.pyx.log.upkeep cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_store32, close, pthread_mutex_lock, pthread_mutex_unlock,
 )
+from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")
 FolderState = namedtuple("FolderState", "failed room rolled ahead doubted", defaults=[False])
 
-_log = log.get("logs")
+_log = log.get(__name__)
 _TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
 _DELETED = re.compile(r".+-\d+\.[0-9a-f]{32}-delete")
 
@@ -84,7 +85,7 @@ cdef object raise_os(int number, object what):
 
 cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil:
     p.log.log_start = offset
-    settle_stable(p)
+    update_last_stable_offset(p)
     if epochs_cut_start(&p.log.epochs, offset):
         write_epochs(p, False)
 
@@ -94,8 +95,9 @@ cdef bytes _topic_id(PartitionLog* p):
 
 
 def _prepare_folder(str folder, topic_id, bint new):
-    """Make the partition's folder if it is to be new; its `partition.metadata` says the topic id, and another one is
-    refused. Answers whether the folder was made."""
+    """Make the partition's folder if it is to be new; its `partition.metadata` says the topic id. What is no id there,
+    or is ours but for a bit, is damage, and written anew; another one is refused. Answers whether the folder was made.
+    """
     fresh = not os.path.isdir(folder)
     if fresh and not new:
         raise FileNotFoundError(errno.ENOENT, "the partition's folder is gone", folder)
@@ -103,11 +105,15 @@ def _prepare_folder(str folder, topic_id, bint new):
         os.mkdir(folder)
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
     known = None if fresh else _read_topic_id(folder)
-    if known is not None and not _TOPIC_ID.fullmatch(known):
-        _log.warning("`%s/partition.metadata` held no topic id and is written anew with %s", folder, text)
-        known = None
     if known is not None and known != text:
-        raise ValueError(f"`{folder}` belongs to a topic with the id {known}, not {text}")
+        if _TOPIC_ID.fullmatch(known) is not None and not _is_a_bit_away(known, text):
+            raise ValueError(
+                f"`{folder}` belongs to a topic with the id {known}, not {text}: its partition.metadata says so. If "
+                "the records in it are this topic's, that file is damaged: remove it and start again, it is written "
+                "anew. If they are another topic's, stop the broker and move the folder out of the log folder"
+            )
+        _log.warning("`%s/partition.metadata` was damaged and is written anew with the topic id %s", folder, text)
+        known = None
     if known is None and any(topic_id):
         beside = f"{folder}/partition.metadata.tmp"
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -117,6 +123,11 @@ def _prepare_folder(str folder, topic_id, bint new):
             os.close(fd)
         os.rename(beside, f"{folder}/partition.metadata")
     return fresh
+
+
+def _is_a_bit_away(str known, str text):
+    """Whether one flipped bit makes one id of the other: ids are random, so that no two topics have such."""
+    return (int.from_bytes(known.encode(), "big") ^ int.from_bytes(text.encode(), "big")).bit_count() == 1
 
 
 def _read_topic_id(str folder):
@@ -149,11 +160,11 @@ cdef dict _SENTENCES = {
     ),
     NOTE_EPOCHS: (
         logging.WARNING,
-        "{folder}/leader-epoch-checkpoint was missing or wrong: it is written anew from the batches",
+        "{folder}/leader-epoch-checkpoint was missing or wrong: it is written again from the batches",
     ),
     NOTE_ROTTEN: (
         logging.ERROR,
-        "{stem}.log holds no batch at byte {position}, where one was written: whoever reads there is answered "
+        "{stem}.log holds no batch at byte {position}, where one was written: a fetch from there is answered "
         "CORRUPT_MESSAGE. Restore the file; or stop the broker and run `penstock log repair {folder}`, which says what "
         "is lost",
     ),
@@ -249,7 +260,7 @@ cdef class LogTable(LogSetOwner):
         logset_remove(self.set, led.partition)
 
     def folder_states(self):
-        """What each folder has to tell; see logtable.pyi."""
+        """What each folder has to report; see logtable.pyi."""
         cdef Folder folder
         states = {}
         with self.lock:
@@ -310,7 +321,7 @@ cdef class LogTable(LogSetOwner):
             path = os.path.join(folder, f"{topic}-{partition}")
             led = _new_led(key, topic_id)
             led.config = merged
-            led.folder = self.folder(folder)   # which looks whether there are logs without checkpoints
+            led.folder = self.folder(folder)   # which checks whether there are logs without checkpoints
             fresh = _prepare_folder(path, topic_id, new)
             known = led.folder.checkpoints.of(key, topic_id)
             if fresh:
@@ -319,7 +330,7 @@ cdef class LogTable(LogSetOwner):
                 if known.topic_id is not None and max(known.log_start, known.recovery_point) > 0:
                     _log.warning(
                         "topic=%s partition=%d: its log had records up to offset %d or more, and `%s` is gone: "
-                        "it begins anew", topic, partition, max(known.log_start, known.recovery_point), path,
+                        "it begins again", topic, partition, max(known.log_start, known.recovery_point), path,
                     )
                 known = led.folder.checkpoints.of(key, topic_id)
             p = led.p
@@ -502,7 +513,7 @@ cdef class LogTable(LogSetOwner):
             except OSError as error:
                 if error.errno == errno.EIO:
                     raise
-                _log.warning("a deleted partition's rest can't be removed; the next start tries again: %s", error)
+                _log.warning("remains of a deleted partition can't be removed; the next start tries again: %s", error)
         return removed
 
     def carry_checkpoints(self, str topic, int partition, str folder, str to):

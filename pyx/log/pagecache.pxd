@@ -1,8 +1,8 @@
 """What of a file is in the page cache.
 
-Checking the page cache must not trigger readahead: preadv2 with RWF_NOWAIT starts the kernel's reading
-ahead of what isn't there, megabytes of it, in the thread that looks. So the kernel is asked first (cachestat, Linux
-6.5 on); an older one can't tell, and the look is all there is.
+Checking the page cache must not trigger readahead: preadv2 with RWF_NOWAIT makes the kernel read ahead what isn't
+there, megabytes of it, in the calling thread, for a millisecond in which no other thread gets that processor. So
+cachestat is called first (Linux 6.5 on); an older kernel can't answer it, and preadv2 alone is left.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -30,7 +30,7 @@ cdef extern from *:
     }
     #endif
     """
-    # -1: this kernel can't tell, or doesn't tell us.
+    # -1: this kernel has no cachestat, or doesn't allow it.
     int cached_pages(int fd, uint64_t position, uint64_t n, uint64_t* pages, uint64_t* unwritten) noexcept nogil
 
 cdef enum CacheState:

@@ -1,13 +1,14 @@
 """The partition log as the network threads see it.
 
-A `Partition` is one log: a chain of segments, its producers, its transactions, its leader epochs, and who waits for
-its end to move. Everything here is `noexcept nogil`; functions that can fail answer Kafka's error codes (0 = done).
+A `Partition` is one log: a chain of segments, its producers, its transactions, its leader epochs, and the fetches that
+wait for its end to move. Everything here is `noexcept nogil`; functions that can fail answer Kafka's error codes (0 =
+done).
 
 Order of calls, produce:   partition_find[_id] -> partition_append (append.pxd) -> partition_release
 Order of calls, fetch:     partition_find[_id] -> partition_read (read.pxd) -> (sendfile from result.fd)
                            -> read_release -> partition_release
-When a read found too little: partition_watch with the end that the read saw; if it answers True look again, else the
-wake hook tells when to.
+When a read found too little: partition_watch with the end that the read saw; if it answers True read again, else the
+wake hook says when to.
 
 What readers may rely on: bytes below `high_watermark` never change; a segment that retention deletes stays readable
 through a ReadResult until read_release.
@@ -24,7 +25,7 @@ cdef enum:
 cdef struct Partition                  # opaque (partitionlog.pxd); reference counted
 cdef struct LogSet                     # all that one broker leads
 
-# --- finding -------------------------------------------------------------------------------------------------------
+# --- finding ------------------------------------------------------------------------------------------------
 # One more reference for the caller, who must partition_release it. NULL: this broker doesn't lead it.
 cdef Partition* partition_find(LogSet* logs, const char* topic, size_t n, int32_t index) noexcept nogil
 cdef Partition* partition_find_id(LogSet* logs, const uint8_t* topic_id16, int32_t index) noexcept nogil
@@ -46,19 +47,19 @@ cdef int32_t partition_index(Partition* p) noexcept nogil
 # May change while the reference is held (a new lead() with a higher epoch).
 cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil
 
-# --- keeping the set, for logmanager.pyx ------------------------------------------------------------------------------
+# --- keeping the set, for logmanager.pyx --------------------------------------------------------------------
 # Whoever finds partitions in `set` keeps its owner alive.
 cdef class LogSetOwner:
     cdef LogSet* set
 
-# The set holds no reference of its own: whoever adds a partition keeps one until it was removed.
-# `before` (NULL: none) goes in the same moment, so that nobody finds neither.
+# The set holds no reference of its own: the caller that adds a partition keeps one until it was removed.
+# `before` (NULL: none) goes in the same moment, so that a caller always finds one.
 cdef void logset_add(LogSet* logs, Partition* p, Partition* before) noexcept nogil
 cdef void logset_remove(LogSet* logs, Partition* p) noexcept nogil
 # With one reference and an empty log.
 cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil
 
-# --- ends ----------------------------------------------------------------------------------------------------------
+# --- ends ---------------------------------------------------------------------------------------------------
 cdef void partition_offsets(
     Partition* p, int64_t* log_start, int64_t* last_stable, int64_t* high_watermark, int64_t* log_end
 ) noexcept nogil
@@ -66,7 +67,7 @@ cdef void partition_offsets(
 # offset where it ends; both -1 if unknown.
 cdef void partition_epoch_end(Partition* p, int32_t epoch, int32_t* found, int64_t* end_offset) noexcept nogil
 
-# --- waiting -------------------------------------------------------------------------------------------------------
+# --- waiting ------------------------------------------------------------------------------------------------
 # True: the end (by isolation) is past known_end already, or the partition was stopped or failed: look again. False:
 # bit `reactor` (0..63) is now in the wake mask; the hook will be called with it once, when the end moves, and the
 # mask is then empty again. An end that moves between the caller's read and this call is never lost (same lock).

@@ -9,7 +9,7 @@ from penstock.pyx.descriptors cimport FILES_BUSY, set_close_files
 from penstock.pyx.log.epochs cimport epochs_end
 from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.log.logconfig cimport config_flushes
-from penstock.pyx.log.partitionlog cimport TOPIC_ID_BYTES, PartitionLog, end_of, folder_release, is_offline, log_of
+from penstock.pyx.log.partitionlog cimport PartitionLog, end_of, folder_release, is_offline, log_of
 from penstock.pyx.log.producerstate cimport producers_clear
 from penstock.pyx.log.segment cimport Segment, segment_close_file, segment_release
 from penstock.pyx.posix cimport (
@@ -18,6 +18,7 @@ from penstock.pyx.posix cimport (
     pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock, pthread_rwlock_unlock, pthread_rwlock_wrlock,
 )
 from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 # Keyed by a checksum of name (or id) and index; those that share one are told apart by comparing.
 cdef struct LogSet:
@@ -30,7 +31,7 @@ cdef struct LogSet:
 cdef WakeHook wake_hook = NULL
 
 
-# --- descriptors ---------------------------------------------------------------------------------------------------
+# --- descriptors --------------------------------------------------------------------------------------------
 cdef enum:
     CLOSED_PART = 8                    # of the open files, an eighth is closed at once
     CLOSED_MIN = 4
@@ -54,7 +55,7 @@ cdef pthread_mutex_t sets_lock
 pthread_mutex_init(&sets_lock, NULL)
 
 
-cdef void forget_set(LogSet* gone) noexcept nogil:
+cdef void _forget_set(LogSet* gone) noexcept nogil:
     cdef size_t i
     pthread_mutex_lock(&sets_lock)
     for i in range(sets.all.size()):
@@ -64,11 +65,11 @@ cdef void forget_set(LogSet* gone) noexcept nogil:
     pthread_mutex_unlock(&sets_lock)
 
 
-cdef inline int64_t age_of(const Segment* s) noexcept nogil:
+cdef inline int64_t _age_of(const Segment* s) noexcept nogil:
     return s.opened + (USED_LATELY if s.touched else 0)
 
 
-cdef int32_t look_at_files(LogSet* logs, int64_t until, vector[int64_t]* ages, bint* busy) noexcept nogil:
+cdef int32_t _look_at_files(LogSet* logs, int64_t until, vector[int64_t]* ages, bint* busy) noexcept nogil:
     """With `ages`: adds the ages of files that may be closed. Without: closes those up to `until`, and of the others
     nobody counts as used any more. Partitions that somebody works with are passed over: `busy`. How many were closed.
     """
@@ -91,8 +92,8 @@ cdef int32_t look_at_files(LogSet* logs, int64_t until, vector[int64_t]* ages, b
                 if s.fd < 0 or atomic_load32(&s.refs) != 1:
                     continue
                 if ages != NULL:
-                    ages.push_back(age_of(s))
-                elif age_of(s) > until:
+                    ages.push_back(_age_of(s))
+                elif _age_of(s) > until:
                     s.touched = False
                 else:
                     closed += segment_close_file(s)
@@ -102,7 +103,7 @@ cdef int32_t look_at_files(LogSet* logs, int64_t until, vector[int64_t]* ages, b
     return closed
 
 
-cdef int32_t close_files() noexcept nogil:
+cdef int32_t _close_files() noexcept nogil:
     """Closes files of logs that weren't used lately, the oldest first; see descriptors.pxd."""
     cdef vector[int64_t] ages
     cdef size_t i, n
@@ -111,21 +112,20 @@ cdef int32_t close_files() noexcept nogil:
     if pthread_mutex_trylock(&sets_lock) != 0:
         return FILES_BUSY
     for i in range(sets.all.size()):
-        look_at_files(sets.all[i], 0, &ages, &busy)
+        _look_at_files(sets.all[i], 0, &ages, &busy)
     if not ages.empty():
         ascend(ages)
         n = min(max(ages.size() // CLOSED_PART, <size_t>CLOSED_MIN), ages.size())
         for i in range(sets.all.size()):
-            closed += look_at_files(sets.all[i], ages[n - 1], NULL, &busy)
+            closed += _look_at_files(sets.all[i], ages[n - 1], NULL, &busy)
     pthread_mutex_unlock(&sets_lock)
     return FILES_BUSY if closed == 0 and busy else closed
 
 
-set_close_files(close_files)
+set_close_files(_close_files)
 
 
-# --- finding -------------------------------------------------------------------------------------------------------
-
+# --- finding ------------------------------------------------------------------------------------------------
 cdef class LogSetOwner:
     """Keeps a LogSet for as long as it lives; `LogManager` of logmanager.pyx is one."""
 
@@ -139,7 +139,7 @@ cdef class LogSetOwner:
 
     def __dealloc__(self):
         with nogil:
-            forget_set(self.set)
+            _forget_set(self.set)
         pthread_rwlock_destroy(&self.set.lock)
         dropped[LogSet](self.set)
 
@@ -253,8 +253,7 @@ cdef bint partition_flushes(Partition* partition) noexcept nogil:
     return flushes
 
 
-# --- holding -------------------------------------------------------------------------------------------------------
-
+# --- holding ------------------------------------------------------------------------------------------------
 cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil:
     cdef PartitionLog* p = made[PartitionLog]()
     p.refs = 1
@@ -311,8 +310,7 @@ cdef int32_t partition_leader_epoch(Partition* partition) noexcept nogil:
     return epoch
 
 
-# --- waiting -------------------------------------------------------------------------------------------------------
-
+# --- waiting ------------------------------------------------------------------------------------------------
 cdef void set_wake_hook(WakeHook hook) noexcept nogil:
     global wake_hook
     wake_hook = hook

@@ -20,24 +20,11 @@ from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_store32, eventfd_write, pthread_mutex_lock, pthread_mutex_t,
     pthread_mutex_unlock,
 )
-
-cdef enum:
-    TOPIC_ID_BYTES = 16
-
-# Kafka's codes that the log gives.
-cdef enum:
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    NOT_LEADER_OR_FOLLOWER = 6
-    RECORD_LIST_TOO_LARGE = 18
-    INVALID_TIMESTAMP = 32
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    KAFKA_STORAGE_ERROR = 56
-    INVALID_RECORD = 87
+from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 cdef enum FolderRoom:
     FOLDER_HAS_ROOM = 0
-    FOLDER_FULL = 1                    # an append found no room; told once, until the control plane sets another value
+    FOLDER_FULL = 1                    # an append found no room; said once, until the control plane sets another value
     FOLDER_RESERVED = 2                # what room there is is kept for the broker itself: clients are refused
 
 # What the partitions of one log folder (log.dirs) share. Reference counted.
@@ -73,7 +60,7 @@ cdef inline void folder_release(LogFolder* folder) noexcept nogil:
 cdef struct PartitionLog:
     int32_t refs
     pthread_mutex_t lock
-    # Of `config` alone, so that appenders can begin while another one writes; who changes it holds `lock`, too.
+    # Of `config` alone, so that appenders can begin while another one writes; to change it takes `lock`, too.
     pthread_mutex_t settings
     pthread_mutex_t upkeep
     pthread_mutex_t cleaning           # held by a compaction pass from its first to its last step
@@ -89,7 +76,7 @@ cdef struct PartitionLog:
     int64_t last_stable
     uint64_t waiting_end               # reactors that wait for the high watermark or log end
     uint64_t waiting_stable            # reactors that wait for the last stable offset
-    int32_t stopped                    # atomic, as `offline`: set under the lock, but looked at without it, too
+    int32_t stopped                    # atomic, as `offline`: set under the lock, but read without it, too
     int32_t offline                    # the disk failed under it: what is in the page cache can't be believed any more
     int64_t flushed_ms                 # when the active segment was last flushed
     int64_t log_end_flushed
@@ -99,7 +86,7 @@ cdef struct PartitionLog:
     int64_t flush_at_ms                # when a sealed segment is to be flushed; 0: none waits for it
     int32_t ahead                      # atomic: its active segment's file has more than its batches, or had
     int32_t doubted                    # atomic: a segment is `doubted`
-    int64_t ahead_end                  # the log end when give_back_idle last looked
+    int64_t ahead_end                  # the log end when give_back_idle last ran
     int64_t roll_jitter_ms             # taken off segment_ms for the segment that is written
     vector[DeletedFile] trash          # of deleted segments, until file_delete_delay_ms is over; `upkeep` covers it
 
@@ -112,7 +99,7 @@ cdef inline void end_cleaning(PartitionLog* p) noexcept nogil:
     pthread_mutex_lock(&p.cleaning)
     pthread_mutex_unlock(&p.cleaning)
 
-# Under the lock: everybody who waits for anything.
+# Under the lock: all network threads with a fetch that waits for anything.
 cdef inline uint64_t take_all_waiting(PartitionLog* p) noexcept nogil:
     cdef uint64_t reactors = p.waiting_end | p.waiting_stable
     p.waiting_end = 0
@@ -133,10 +120,15 @@ cdef inline int write_epochs(PartitionLog* p, bint sync) noexcept nogil:
     return epochs_write(&p.log.epochs, path.c_str(), sync)
 
 # Under the lock: the last stable offset follows from the high watermark, the open transactions and the log start.
-cdef inline void settle_stable(PartitionLog* p) noexcept nogil:
+cdef inline void update_last_stable_offset(PartitionLog* p) noexcept nogil:
     p.last_stable = producers_first_open(&p.log.producers, p.high_watermark)
     if p.last_stable < p.log.log_start:
         p.last_stable = p.log.log_start
+
+# Under the lock; nothing else moves it. A partition has one replica: all that is in its log is committed.
+cdef inline void advance_high_watermark(PartitionLog* p) noexcept nogil:
+    p.high_watermark = p.log.log_end
+    update_last_stable_offset(p)
 
 # Under the lock: a segment whose batches have to be asked before it can serve. Whoever can't do that answers
 # NOT_LEADER_OR_FOLLOWER, which clients try again.
@@ -155,7 +147,7 @@ cdef inline void tell_doubt(PartitionLog* p) noexcept nogil:
 cdef inline bint is_offline(const PartitionLog* p) noexcept nogil:
     return atomic_load32(&p.offline) or (p.folder != NULL and atomic_load32(&p.folder.failed) != 0)
 
-# The disk can't be believed any more. Under the lock; answers who has to be woken.
+# The disk can't be believed any more. Under the lock; gives the network threads to be woken.
 cdef inline uint64_t fail_log(PartitionLog* p, int error) noexcept nogil:
     atomic_store32(&p.offline, True)
     if p.folder != NULL:

@@ -27,6 +27,7 @@ from libcpp.map cimport map as ordered_map
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 
+from penstock.pyx.log.origin cimport Origin
 from penstock.pyx.record.batch cimport BatchHeader
 
 cdef enum:
@@ -72,7 +73,8 @@ cdef struct EndedTxn:
 # A data batch at base_offset: checks it against the entry (by origin) and takes it into the entry. Kafka's code, or
 # 0 with `duplicate_of` >= 0 for a batch that the log has already (the entry is as before then).
 cdef int16_t producer_data(
-    ProducerEntry* e, const BatchHeader* header, int origin, int64_t base_offset, int64_t now_ms, int64_t* duplicate_of
+    ProducerEntry* e, const BatchHeader* header, Origin origin, int64_t base_offset, int64_t now_ms,
+    int64_t* duplicate_of
 ) noexcept nogil
 # Whether a transactional batch would begin its producer's transaction here. One of too old an epoch would not: it is
 # refused.
@@ -83,7 +85,7 @@ cdef inline bint would_begin(const ProducerEntry* e, const BatchHeader* header) 
 
 # A commit or abort marker at `offset`. ended.first_offset is NO_OFFSET when no transaction was open.
 cdef int16_t producer_marker(
-    ProducerEntry* e, const BatchHeader* header, bint commit, int32_t coordinator_epoch, int origin, int64_t offset,
+    ProducerEntry* e, const BatchHeader* header, bint commit, int32_t coordinator_epoch, Origin origin, int64_t offset,
     int64_t now_ms, EndedTxn* ended
 ) noexcept nogil
 # What is known of a producer; an entry without epoch and batches if that is nothing.

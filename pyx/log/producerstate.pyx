@@ -1,28 +1,19 @@
-"""Producer states: see producerstate.pxd. The rules are Kafka's (KIP-98, KIP-360), the codes those of its Produce."""
+"""Producer states; see producerstate.pxd. The rules are Kafka's (KIP-98, KIP-360), the codes those of its Produce."""
 
 from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport uint8_t
 from libcpp.algorithm cimport nth_element
 from libcpp.vector cimport vector
 
+from penstock.pyx.errorcodes cimport (
+    INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, OUT_OF_ORDER_SEQUENCE_NUMBER, TRANSACTION_COORDINATOR_FENCED,
+)
 from penstock.pyx.log.files cimport read_whole, replace_whole, sync_file
+from penstock.pyx.log.origin cimport ADDED, MARKER, REPLICA, Origin, from_client
 from penstock.pyx.posix cimport atomic_add64, memmove, stat, stat_path, unlink
 from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_last_sequence, sequence_add
 from penstock.pyx.record.crc cimport crc32c
 from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
-
-cdef enum:
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    TRANSACTION_COORDINATOR_FENCED = 52
-
-cdef enum:
-    ORIGIN_CLIENT = 0                  # as in append.pxd
-    ORIGIN_REPLICA = 2
-    ORIGIN_VERIFIED = 3
-    ORIGIN_ADDED = 4
-    ORIGIN_MARKER = 5
 
 cdef enum:
     SNAPSHOT_VERSION = 1
@@ -73,8 +64,8 @@ cdef inline void _set_epoch(ProducerEntry* e, int16_t epoch) noexcept nogil:
         e.count = 0
 
 
-# The last offset of the same batch in the log, or NO_OFFSET.
 cdef int64_t _find_duplicate(const ProducerEntry* e, const BatchHeader* header) noexcept nogil:
+    """The last offset of the same batch in the log, or NO_OFFSET."""
     cdef int i
     cdef int32_t last = batch_last_sequence(header)
     if e.epoch != header.producer_epoch or header.base_sequence < 0:
@@ -96,16 +87,17 @@ cdef int16_t _check_sequence(const ProducerEntry* e, const BatchHeader* header) 
 
 
 cdef int16_t producer_data(
-    ProducerEntry* e, const BatchHeader* header, int origin, int64_t base_offset, int64_t now_ms, int64_t* duplicate_of
+    ProducerEntry* e, const BatchHeader* header, Origin origin, int64_t base_offset, int64_t now_ms,
+    int64_t* duplicate_of
 ) noexcept nogil:
     cdef BatchMark mark
     cdef int64_t last_offset
     cdef int16_t error
     duplicate_of[0] = NO_OFFSET
-    if origin != ORIGIN_REPLICA:
+    if origin != REPLICA:
         if header.producer_epoch < e.epoch:
             return INVALID_PRODUCER_EPOCH
-        if origin == ORIGIN_CLIENT or origin == ORIGIN_VERIFIED or origin == ORIGIN_ADDED:
+        if from_client(origin):
             last_offset = _find_duplicate(e, header)
             if last_offset >= 0:
                 duplicate_of[0] = last_offset - header.last_offset_delta
@@ -114,7 +106,7 @@ cdef int16_t producer_data(
             if error != 0:
                 return error
             # Transactions v2 have an epoch each, so the first batch is number 0 also where nothing is known.
-            if origin == ORIGIN_ADDED and e.epoch == NO_EPOCH and header.base_sequence != 0:
+            if origin == ADDED and e.epoch == NO_EPOCH and header.base_sequence != 0:
                 return OUT_OF_ORDER_SEQUENCE_NUMBER
         if e.txn_first_offset != NO_OFFSET and not batch_is_transactional(header):
             return INVALID_TXN_STATE
@@ -132,14 +124,14 @@ cdef int16_t producer_data(
 
 
 cdef int16_t producer_marker(
-    ProducerEntry* e, const BatchHeader* header, bint commit, int32_t coordinator_epoch, int origin, int64_t offset,
+    ProducerEntry* e, const BatchHeader* header, bint commit, int32_t coordinator_epoch, Origin origin, int64_t offset,
     int64_t now_ms, EndedTxn* ended
 ) noexcept nogil:
-    if origin != ORIGIN_REPLICA:
+    if origin != REPLICA:
         if header.producer_epoch < e.epoch:
             return INVALID_PRODUCER_EPOCH
         # The epoch of a marker of transactions v2 is above that of its records: these are the next transaction's.
-        if origin == ORIGIN_MARKER and header.producer_epoch == e.epoch and e.txn_first_offset != NO_OFFSET:
+        if origin == MARKER and header.producer_epoch == e.epoch and e.txn_first_offset != NO_OFFSET:
             return INVALID_PRODUCER_EPOCH
         if coordinator_epoch < e.coordinator_epoch:
             return TRANSACTION_COORDINATOR_FENCED
@@ -305,10 +297,10 @@ cdef int producers_sync(const string& stem) noexcept nogil:
     return result if result != 0 else sync_file(path.c_str())
 
 
-# The entries of a table whose version, size and checksum are right; NULL otherwise.
 cdef const uint8_t* _read_table(
     const string& path, size_t entry, vector[uint8_t]& bytes, int32_t* count
 ) noexcept nogil:
+    """The entries of a table whose version, size and checksum are right; NULL otherwise."""
     if read_whole(path.c_str(), bytes) != 0 or bytes.size() < SNAPSHOT_ENTRIES_AT:
         return NULL
     count[0] = get_i32(bytes.data() + SNAPSHOT_COUNT_AT)
@@ -330,9 +322,9 @@ cdef inline void _get_batch(const uint8_t* p, BatchMark* mark) noexcept nogil:
     mark.timestamp_ms = get_i64(p + TIMESTAMP_AT)
 
 
-# Puts the older batches before the last one, where they belong to the same producer and epoch and lie before it. False:
-# the file is there and can't be read.
 cdef bint _read_older(ProducerStates* states, const string& stem) noexcept nogil:
+    """Puts the older batches before the last one, where they belong to the same producer and epoch and lie before it.
+    False: the file is there and can't be read."""
     cdef stat info
     cdef vector[uint8_t] bytes
     cdef int32_t count = 0, _i

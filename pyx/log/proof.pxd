@@ -5,9 +5,9 @@ Apache Kafka leaves no checks, and keeps other entries than we do: what agrees w
 doesn't is replaced by what the walk has found, and that is said (recovery.pxd, Note). The checks are written, so that
 the next start needs no walk.
 
-Who needs a proof:
+What needs a proof:
     retention by time   before it lets a segment go (upkeep.pyx)
-    a search by time    of each segment that it passes over or looks into (read.pyx, logmanager.pyx)
+    a search by time    of each segment that it passes over or reads (read.pyx, logmanager.pyx)
     compaction          of the whole log, before it decides by aborted transactions (cleaner.pyx)
     a fetch             of aborted transactions, or by an index file that turns out to be wrong: network threads don't
                         walk, they answer NOT_LEADER_OR_FOLLOWER, which clients try again, and the control plane proves

@@ -1,4 +1,4 @@
-"""Proving segments by their batches: see proof.pxd."""
+"""Proving segments by their batches; see proof.pxd."""
 
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.vector cimport vector
@@ -10,7 +10,7 @@ from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment
 from penstock.pyx.log.producerstate cimport producers_clear, producers_first_open
 from penstock.pyx.log.recovery cimport recover_indexes, recover_more
 from penstock.pyx.log.segment cimport (
-    WALK_BATCH, LogWalk, Segment, segment_last_time, segment_new, segment_newest_is_there, segment_open,
+    HEADERS_CHUNK, WALK_BATCH, LogWalk, Segment, segment_last_time, segment_new, segment_newest_is_there, segment_open,
     segment_release, segment_retain, segment_take_indexes, segment_view_indexes, segment_write_checks,
     segment_write_indexes, walk_begin, walk_next,
 )
@@ -21,12 +21,8 @@ from penstock.pyx.log.txnindex cimport (
 from penstock.pyx.posix cimport (
     EAGAIN, ENOENT, atomic_store32, dup, errno, memcmp, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from penstock.pyx.record.batch cimport BatchHeader, batch_is_control, batch_last_offset, batch_marker_type
+from penstock.pyx.record.batch cimport MARKER_ABORT, BatchHeader, batch_is_control, batch_last_offset, batch_marker_type
 from penstock.pyx.record.endian cimport get_i32, get_i64
-
-cdef enum:
-    WALK_CHUNK = 1 << 16
-    MARKER_ABORT = 0                   # as batch_marker_type gives it
 
 
 # What an index file has; of one that is still written, what is in memory.
@@ -53,7 +49,7 @@ cdef int _read_content(Segment* s, IndexFile* f, const char* suffix, Content* ou
     pthread_mutex_lock(&s.lock)
     if f.held:
         out.bytes = f.bytes
-        out.as_written = False         # those of a segment that nobody has proved went on from what its file had
+        out.as_written = False         # those of a segment that wasn't proved went on from what its file had
     pthread_mutex_unlock(&s.lock)
     if not f.held:
         path = s.stem
@@ -66,8 +62,8 @@ cdef int _read_content(Segment* s, IndexFile* f, const char* suffix, Content* ou
     return result
 
 
-# False: it isn't in the log any more.
 cdef bint _open_case(PartitionLog* p, Segment* s, Case* case, int64_t now_ms) noexcept nogil:
+    """False: it isn't in the log any more."""
     cdef size_t i
     cdef bint found = False
     pthread_mutex_lock(&p.lock)
@@ -103,9 +99,9 @@ cdef inline bint _same(const Content* has, const IndexFile* f) noexcept nogil:
     return has.bytes.size() == f.bytes.size() and memcmp(has.bytes.data(), f.bytes.data(), f.bytes.size()) == 0
 
 
-# Whether each entry of the offset index and of the time index is true, and the last one of a sealed time index says the
-# largest timestamp. One walk for both.
 cdef bint _entries_are_true(Case* case) noexcept nogil:
+    """Whether each entry of the offset index and of the time index is true, and the last one of a sealed time index
+    says the largest timestamp. One walk for both."""
     cdef Segment* s = case.segment
     cdef LogWalk walk
     cdef BatchHeader header
@@ -117,7 +113,7 @@ cdef bint _entries_are_true(Case* case) noexcept nogil:
     cdef int64_t position = 0, newest = -1, last
     if count % INDEX_ENTRY != 0 or timed % TIMEINDEX_ENTRY != 0:
         return False
-    walk_begin(&walk, segment_open(s, False), 0, case.size, WALK_CHUNK)
+    walk_begin(&walk, segment_open(s, False), 0, case.size, HEADERS_CHUNK)
     while walk_next(&walk, &header, &bytes, False) == WALK_BATCH:
         last = batch_last_offset(&header)
         if i < count and get_i32(index + i + 4) == position:
@@ -138,15 +134,15 @@ cdef bint _entries_are_true(Case* case) noexcept nogil:
     return timed > 0 and get_i64(times + timed - TIMEINDEX_ENTRY) == newest
 
 
-# Whether each listed transaction ended with a marker that aborts it, and stands where its offset does.
 cdef bint _aborts_have_markers(Case* case) noexcept nogil:
+    """Whether each listed transaction ended with a marker that aborts it, and stands where its offset does."""
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
     cdef const uint8_t* a = case.txnindex.bytes.data()
     cdef const uint8_t* end = a + case.txnindex.bytes.size()
     cdef int64_t position = 0
-    walk_begin(&walk, segment_open(case.segment, False), 0, case.size, WALK_CHUNK)
+    walk_begin(&walk, segment_open(case.segment, False), 0, case.size, HEADERS_CHUNK)
     while a < end and walk_next(&walk, &header, &bytes, False) == WALK_BATCH:
         if batch_last_offset(&header) == get_i64(a + TXN_LAST_OFFSET_AT):
             walk.position = position
@@ -162,9 +158,9 @@ cdef bint _aborts_have_markers(Case* case) noexcept nogil:
     return a == end
 
 
-# Whether the listed transactions are those that the walk saw end, marker by marker. Where batches of them are gone, as
-# in a compacted log, the list knows better where they began; where all are, it alone knows them.
 cdef bint _aborts_are_true(Case* case, const IndexFile* seen) noexcept nogil:
+    """Whether the listed transactions are those that the walk saw end, marker by marker. Where batches of them are
+    gone, as in a compacted log, the list knows better where they began; where all are, it alone knows them."""
     cdef const uint8_t* a = case.txnindex.bytes.data()
     cdef const uint8_t* b = seen.bytes.data()
     cdef const uint8_t* a_end = a + case.txnindex.bytes.size()
@@ -201,8 +197,8 @@ cdef void _should_be(IndexFile* f, const Content* has) noexcept nogil:
         f.known = True
 
 
-# Under the partition's lock: the segment gets what the walk has found. 0 or errno.
 cdef int _take(PartitionLog* p, Case* case, Segment* seen, bint right, int64_t now_ms) noexcept nogil:
+    """Under the partition's lock: the segment gets what the walk has found. 0 or errno."""
     cdef Segment* s = case.segment
     cdef int64_t good = case.size
     cdef int result
@@ -293,8 +289,8 @@ cdef int _prove(PartitionLog* p, Segment* s, int64_t now_ms) noexcept nogil:
     return result
 
 
-# The first segment that is doubted, with a reference; NULL if there is none.
 cdef Segment* _first_doubted(PartitionLog* p) noexcept nogil:
+    """The first segment that is doubted, with a reference; NULL if there is none."""
     cdef Segment* found = NULL
     cdef size_t i
     pthread_mutex_lock(&p.lock)

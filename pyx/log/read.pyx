@@ -4,14 +4,12 @@ from cython.operator cimport dereference as at
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.errorcodes cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE
 from penstock.pyx.log.files cimport is_passing
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport NOTE_ROTTEN, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, wake_reactors
-from penstock.pyx.log.partitionlog cimport (
-    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, PartitionLog, doubt_segment,
-    end_of, fail_log, is_offline, log_of, tell_doubt,
-)
+from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment, end_of, fail_log, is_offline, log_of, tell_doubt
 from penstock.pyx.log.segment cimport (
     WALK_BATCH, WALK_COLD, WALK_END, WALK_GARBAGE, BatchPlace, Segment, segment_aborts, segment_bound, segment_expected,
     segment_find, segment_find_time, segment_open, segment_release, segment_retain,
@@ -23,8 +21,8 @@ from penstock.pyx.posix cimport atomic_store32, pthread_mutex_lock, pthread_mute
 from penstock.pyx.record.batch cimport BatchHeader
 from penstock.pyx.record.endian cimport get_i64
 
-# Under the lock: the number of the segment that holds `offset` (the first one when none does).
 cdef size_t _segment_of(const LogState* log, int64_t offset) noexcept nogil:
+    """Under the lock: the number of the segment that holds `offset` (the first one when none does)."""
     cdef size_t low = 0, high = log.segments.size(), middle
     while low + 1 < high:
         middle = (low + high) // 2
@@ -60,11 +58,9 @@ cdef void _reach(PartitionLog* p, int64_t offset, int8_t isolation, Reach* out) 
             out.limit = at(first).second.position
 
 
-# Without the lock: the range in the segment. WALK_BATCH, WALK_END (go on in the next segment), WALK_COLD, or what
-# failed.
-cdef int _locate(
-    Reach* reach, int64_t offset, bint cached, BatchHeader* header, int64_t* position
-) noexcept nogil:
+cdef int _locate(Reach* reach, int64_t offset, bint cached, BatchHeader* header, int64_t* position) noexcept nogil:
+    """Without the lock: the range in the segment. WALK_BATCH, WALK_END (go on in the next segment), WALK_COLD, or what
+    failed."""
     cdef BatchPlace known = reach.tail
     cdef int result
     if reach.limit < 0:
@@ -83,8 +79,8 @@ cdef int _locate(
     return segment_find(reach.segment, offset, reach.limit, cached, header, position)
 
 
-# Without the lock: a segment whose index files turned out to be wrong.
 cdef void _doubt(PartitionLog* p, Segment* s) noexcept nogil:
+    """Without the lock: a segment whose index files turned out to be wrong."""
     pthread_mutex_lock(&p.lock)
     if not s.unprovable:
         doubt_segment(p, s)
@@ -92,15 +88,15 @@ cdef void _doubt(PartitionLog* p, Segment* s) noexcept nogil:
     pthread_mutex_unlock(&p.lock)
 
 
-# Under the lock: whether what is known of a segment can be believed, or is all that there will ever be.
 cdef inline bint _is_settled(const Segment* s) noexcept nogil:
+    """Under the lock: whether what is known of a segment can be believed, or is all that there will ever be."""
     return s.proved or s.unprovable
 
 
-# Without the lock: what a reader is told when a read of a segment has failed with a WalkResult or -errno. Bytes that
-# are no batch are said once, and by CORRUPT_MESSAGE, of which clients tell their users; a disk that gives EIO takes its
-# whole folder offline, as in Kafka. Files of a log that was stopped may have another name, or be gone.
 cdef int16_t _failed(PartitionLog* p, Segment* s, int64_t position, int result) noexcept nogil:
+    """Without the lock: what a reader is told when a read of a segment has failed with a WalkResult or -errno. Bytes
+    that are no batch are said once, and by CORRUPT_MESSAGE, of which clients tell their users; a disk that gives EIO
+    takes its whole folder offline, as in Kafka. Files of a log that was stopped may have another name, or be gone."""
     cdef uint64_t wake = 0
     cdef int16_t error = KAFKA_STORAGE_ERROR
     pthread_mutex_lock(&p.lock)

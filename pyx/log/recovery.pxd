@@ -11,6 +11,9 @@ the log isn't opened. Nor is one that was never compacted and lacks offsets betw
 states come from the newest valid snapshot at or below the first offset that is walked; the batches between it and there
 are replayed by their headers.
 
+After a start of the machine (`.lock` has another boot id) holes in what wasn't flushed, with right batches behind them,
+are what a power cut leaves: recovery cuts there, as after a write that was cut short.
+
 A batch's checksum doesn't cover its base offset and leader epoch. In a log that was never compacted an offset that
 leaves a hole is found all the same; a flipped leader epoch isn't, as in Kafka.
 """
@@ -37,7 +40,7 @@ cdef struct RecoveryReport:
 # the caller to release.
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil
 
-# Walks the headers of the segment in `place` to `end` and fills its indexes anew; what it aborts follows from the
+# Walks the headers of the segment in `place` to `end` and fills its indexes again; what it aborts follows from the
 # producer states at its start: of the newest snapshot, and of the batches of the segments in between. `good`: where
 # right batches end. 0 or errno.
 cdef int recover_indexes(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil

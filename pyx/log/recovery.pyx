@@ -1,4 +1,4 @@
-"""Opening a log folder: see recovery.pxd."""
+"""Opening a log folder; see recovery.pxd."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.algorithm cimport binary_search, sort
@@ -8,17 +8,19 @@ from libcpp.vector cimport vector
 from penstock.pyx.log.damage cimport find_batch, set_aside
 from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
 from penstock.pyx.log.files cimport is_full
-from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_view
+from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, RELATIVE_MAX, IndexFile, index_view
 from penstock.pyx.log.logstate cimport NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, LogState, note
+from penstock.pyx.log.origin cimport REPLICA
 from penstock.pyx.log.producerstate cimport (
     EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open, producers_get,
     producers_put, producers_read, producers_remove,
 )
 from penstock.pyx.log.room cimport room_is_zeros
 from penstock.pyx.log.segment cimport (
-    CHECKS_AGREE, CHECKS_DISAGREE, WALK_BATCH, WALK_END, LogWalk, Segment, segment_delete, segment_index_abort,
-    segment_index_batch, segment_named_offset, segment_new, segment_open, segment_read_checks, segment_release,
-    segment_reset_indexes, segment_rest, segment_seal, segment_stem, segment_view_indexes, walk_begin, walk_next,
+    CHECKS_AGREE, CHECKS_DISAGREE, HEADERS_CHUNK, WALK_BATCH, WALK_END, LogWalk, Segment, segment_delete,
+    segment_index_abort, segment_index_batch, segment_named_offset, segment_new, segment_open, segment_read_checks,
+    segment_release, segment_reset_indexes, segment_rest, segment_seal, segment_stem, segment_view_indexes, walk_begin,
+    walk_next,
 )
 from penstock.pyx.log.swap cimport swap_recover
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
@@ -27,14 +29,12 @@ from penstock.pyx.posix cimport (
     DIR, closedir, dirent, errno, ftruncate, opendir, readdir, rename, stat, stat_path, strlen, strncmp, unlink,
 )
 from penstock.pyx.record.batch cimport (
-    CHECK_STORED, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
+    CHECK_STORED, MARKER_COMMIT, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
 )
 from penstock.pyx.record.endian cimport get_i32
 
 cdef enum:
     WALK_CHUNK = 1 << 20               # one read of a whole walk
-    HEADER_CHUNK = 1 << 16             # one read of a walk that looks at headers
-    ORIGIN_REPLICA = 2                 # as in partition.pxd: what the log has is taken as it is
 
 # What a walk does beside moving on.
 cdef enum:
@@ -61,8 +61,8 @@ cdef struct Listing:
     bint swaps                         # there are files that compaction was putting in the place of others
 
 
-# 0 or errno.
 cdef int _list_folder(const string& folder, Listing* out) noexcept nogil:
+    """0 or errno."""
     cdef dirent* entry
     cdef string path
     cdef DIR* listing = opendir(folder.c_str())
@@ -100,8 +100,8 @@ cdef void _add_named(const char* name, const char* suffix, vector[int64_t]& out)
         out.push_back(offset)
 
 
-# The same; and what means nothing any more goes. Checks are such if Kafka has removed their segment.
 cdef int _clear_folder(const string& folder, Listing* out) noexcept nogil:
+    """The same; and what means nothing any more goes. Checks are such if Kafka has removed their segment."""
     cdef size_t i
     cdef string path
     cdef int result = _list_folder(folder, out)
@@ -128,13 +128,13 @@ cdef void replay_batch(
         return
     e = producers_get(&log.producers, header.producer_id)
     if not batch_is_control(header):
-        producer_data(&e, header, ORIGIN_REPLICA, header.base_offset, now_ms, &duplicate_of)
+        producer_data(&e, header, REPLICA, header.base_offset, now_ms, &duplicate_of)
         producers_put(&log.producers, &e, s.base_offset, position)
         return
     marker = batch_marker_type(bytes, header, &coordinator_epoch)
     if marker < 0:
         return
-    producer_marker(&e, header, marker == 1, coordinator_epoch, ORIGIN_REPLICA, header.base_offset, now_ms, &ended)
+    producer_marker(&e, header, marker == MARKER_COMMIT, coordinator_epoch, REPLICA, header.base_offset, now_ms, &ended)
     producers_put(&log.producers, &e, -1, -1)
     if index and ended.aborted and ended.first_offset >= 0:
         segment_index_abort(
@@ -143,12 +143,12 @@ cdef void replay_batch(
         )
 
 
-# Walks a segment from `start` (a batch boundary) to the end of its file. Only batches at or past `from_offset` are
-# replayed. 0, or errno; `good` is where the right bytes end, s.next_offset and s.size what was seen.
 cdef int _walk(
     LogState* log, Segment* s, int64_t start, int64_t end, int64_t from_offset, int what, int64_t now_ms, int64_t* good,
     RecoveryReport* report
 ) noexcept nogil:
+    """Walks a segment from `start` (a batch boundary) to the end of its file. Only batches at or past `from_offset` are
+    replayed. 0, or errno; `good` is where the right bytes end, s.next_offset and s.size what was seen."""
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
@@ -159,7 +159,7 @@ cdef int _walk(
     cdef int fd = segment_open(s, False)
     if fd < 0:
         return -fd
-    walk_begin(&walk, fd, start, end, WALK_CHUNK if checks else HEADER_CHUNK)
+    walk_begin(&walk, fd, start, end, WALK_CHUNK if checks else HEADERS_CHUNK)
     while True:
         good[0] = walk.position
         result = walk_next(&walk, &header, &bytes, checks)
@@ -169,7 +169,7 @@ cdef int _walk(
             return 0
         if header.magic >= 2 and (header.base_offset < expected or (dense and header.base_offset > expected)):
             return 0
-        if batch_last_offset(&header) < expected or batch_last_offset(&header) - s.base_offset > 0x7fffffff:
+        if batch_last_offset(&header) < expected or batch_last_offset(&header) - s.base_offset > RELATIVE_MAX:
             return 0
         if checks:
             report.batches_checked += 1
@@ -191,11 +191,11 @@ cdef int _walk(
             replay_batch(log, s, &header, bytes, good[0], (what & WALK_INDEXES) != 0, now_ms)
 
 
-# Whether an index file of a segment that wasn't walked can be right: it is there (if it must be) in whole entries,
-# and its last entry lies within the segment. `entries` stay mapped.
 cdef bint _whole_index(
     Segment* s, IndexFile* f, const char* suffix, size_t entry, bint needed, const uint8_t** entries, size_t* n
 ) noexcept nogil:
+    """Whether an index file of a segment that wasn't walked can be right: it is there (if it must be) in whole entries,
+    and its last entry lies within the segment. `entries` stay mapped."""
     cdef string path = s.stem
     cdef stat info
     path.append(suffix)
@@ -205,8 +205,8 @@ cdef bint _whole_index(
     return index_view(f, path.c_str(), entries, n) == 0 and n[0] % entry == 0
 
 
-# Without checks: whether the index files look right.
 cdef bint _indexes_look_right(Segment* s) noexcept nogil:
+    """Without checks: whether the index files look right."""
     cdef const uint8_t* entries = NULL
     cdef size_t n = 0
     if not _whole_index(s, &s.txnindex, b".txnindex", TXNINDEX_ENTRY, False, &entries, &n):
@@ -227,9 +227,9 @@ cdef bint _indexes_look_right(Segment* s) noexcept nogil:
     return get_i32(entries + n - INDEX_ENTRY) >= 0 and 0 < get_i32(entries + n - 4) < s.size
 
 
-# Whether the indexes of a segment that wasn't walked are what they should be. `whole`: their files are read for it;
-# else that is done when they are used.
 cdef bint _believe_indexes(LogState* log, Segment* s, bint whole) noexcept nogil:
+    """Whether the indexes of a segment that wasn't walked are what they should be. `whole`: their files are read for
+    it; else that is done when they are used."""
     cdef int found
     if s.size == 0:
         return False                   # there is nothing to walk, either
@@ -243,9 +243,9 @@ cdef bint _believe_indexes(LogState* log, Segment* s, bint whole) noexcept nogil
     return False
 
 
-# The offset after the last batch of a sealed segment that should end before `next_base`, from its last index entry on;
-# should that lead elsewhere, from the segment's start. `position`: where batches end. Below 0: -errno.
 cdef int64_t _next_offset(Segment* s, int64_t next_base, int64_t* position) noexcept nogil:
+    """The offset after the last batch of a sealed segment that should end before `next_base`, from its last index entry
+    on; should that lead elsewhere, from the segment's start. `position`: where batches end. Below 0: -errno."""
     cdef const uint8_t* entries
     cdef const uint8_t* bytes
     cdef size_t n
@@ -262,7 +262,7 @@ cdef int64_t _next_offset(Segment* s, int64_t next_base, int64_t* position) noex
         start = get_i32(entries + n - 4)
     while True:
         next_offset = s.base_offset
-        walk_begin(&walk, fd, start, s.size, HEADER_CHUNK)
+        walk_begin(&walk, fd, start, s.size, HEADERS_CHUNK)
         while True:
             result = walk_next(&walk, &header, &bytes, False)
             if result != WALK_BATCH:
@@ -284,8 +284,9 @@ cdef int _damaged(RecoveryReport* report, const Segment* s, int64_t position, in
     return LOG_DAMAGED
 
 
-# Finds the end of a segment that is believed, from its last index entry on. False: it isn't what its index says.
 cdef bint _find_end(Segment* s) noexcept nogil:
+    """Finds the end of a segment that is believed, from its last index entry on. False: it isn't what its index
+    says."""
     cdef const uint8_t* entries
     cdef size_t n
     cdef int64_t start = 0, position
@@ -303,7 +304,7 @@ cdef bint _find_end(Segment* s) noexcept nogil:
     if n >= INDEX_ENTRY:
         start = get_i32(entries + n - 4)
         expected = s.base_offset + get_i32(entries + n - INDEX_ENTRY)
-    walk_begin(&walk, fd, start, s.size, HEADER_CHUNK)
+    walk_begin(&walk, fd, start, s.size, HEADERS_CHUNK)
     while True:
         position = walk.position
         result = walk_next(&walk, &header, &bytes, False)
@@ -325,8 +326,8 @@ cdef bint _find_end(Segment* s) noexcept nogil:
     return result == WALK_END
 
 
-# The timestamp of the first batch decides when the segment is rolled.
 cdef void _first_timestamp(Segment* s) noexcept nogil:
+    """The timestamp of the first batch decides when the segment is rolled."""
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
@@ -341,8 +342,8 @@ cdef void _first_timestamp(Segment* s) noexcept nogil:
         s.first_timestamp = header.max_timestamp
 
 
-# The base offset of the first segment after that in `place` that has any bytes; -1: there is none.
 cdef int64_t _following(const LogState* log, size_t place) noexcept nogil:
+    """The base offset of the first segment after that in `place` that has any bytes; -1: there is none."""
     cdef size_t i
     for i in range(place + 1, log.segments.size()):
         if log.segments[i].size > 0:
@@ -350,17 +351,17 @@ cdef int64_t _following(const LogState* log, size_t place) noexcept nogil:
     return -1
 
 
-# Whether what follows the right bytes of a segment needn't be right: the kernel writes pages in an order of its own, so
-# that a power cut leaves holes with whole batches behind them. A kill leaves none.
 cdef inline bint _may_have_holes(const LogState* log, const Segment* s) noexcept nogil:
+    """Whether what follows the right bytes of a segment needn't be right: the kernel writes pages in an order of its
+    own, so that a power cut leaves holes with whole batches behind them. A kill leaves none."""
     return log.power_cut and s.next_offset >= log.recovery_point
 
 
-# Whether what lies behind the right bytes of a segment is what a write that was cut short leaves: then it may go. 0,
-# LOG_DAMAGED or errno; `room`: it is room ahead and nothing else.
 cdef int _validate_end(
     LogState* log, size_t place, int64_t good, int64_t end, bint* room, RecoveryReport* report
 ) noexcept nogil:
+    """Whether what lies behind the right bytes of a segment is what a write that was cut short leaves: then it may go.
+    0, LOG_DAMAGED or errno; `room`: it is room ahead and nothing else."""
     cdef Segment* s = log.segments[place]
     cdef BatchHeader header
     cdef int64_t following = _following(log, place), found
@@ -380,7 +381,7 @@ cdef int _validate_end(
         return _damaged(report, s, good, following) if s.next_offset < following else 0
     if good == end or room[0]:
         return 0
-    result = find_batch(fd, good, end, s.next_offset, s.base_offset + 0x7fffffff, &header, &found)
+    result = find_batch(fd, good, end, s.next_offset, s.base_offset + RELATIVE_MAX, &header, &found)
     if result == WALK_BATCH:
         return _damaged(report, s, good, header.base_offset)
     if result < 0:
@@ -390,9 +391,7 @@ cdef int _validate_end(
     return 0
 
 
-cdef int _cut(
-    LogState* log, Segment* s, int64_t good, int64_t end, bint room, RecoveryReport* report
-) noexcept nogil:
+cdef int _cut(LogState* log, Segment* s, int64_t good, int64_t end, bint room, RecoveryReport* report) noexcept nogil:
     cdef int fd, result
     cdef bint kept = False
     cdef string path = s.stem
@@ -417,10 +416,10 @@ cdef int _cut(
     return 0
 
 
-# Walks a whole segment that isn't believed. 0, LOG_DAMAGED or errno.
 cdef int _rebuild(
     LogState* log, size_t place, int64_t from_offset, int64_t now_ms, bint* was_cut, RecoveryReport* report
 ) noexcept nogil:
+    """Walks a whole segment that isn't believed. 0, LOG_DAMAGED or errno."""
     cdef Segment* s = log.segments[place]
     cdef int64_t following
     cdef bint room = False
@@ -445,8 +444,9 @@ cdef int _rebuild(
     return _cut(log, s, good, end, room, report)
 
 
-# Segments after a cut have nothing, or their first offset lies within the one before: what they have is set aside.
 cdef int _drop_from(LogState* log, size_t first, RecoveryReport* report) noexcept nogil:
+    """Segments after a cut have nothing, or their first offset lies within the one before: what they have is set
+    aside."""
     cdef Segment* s
     cdef int result = 0, error
     cdef string path, aside
@@ -467,8 +467,9 @@ cdef int _drop_from(LogState* log, size_t first, RecoveryReport* report) noexcep
     return result
 
 
-# The newest valid snapshot at or below `most` into the producer states; the offset from which batches must be replayed.
 cdef int64_t _load_snapshot(LogState* log, vector[int64_t]& snapshots, int64_t most, int64_t now_ms) noexcept nogil:
+    """The newest valid snapshot at or below `most` into the producer states; the offset from which batches must be
+    replayed."""
     cdef size_t i = snapshots.size()
     while i > 0:
         i -= 1
@@ -502,8 +503,8 @@ cdef int _make_segments(LogState* log, const vector[int64_t]& bases, int64_t now
     return 0
 
 
-# Replays by headers what lies between the snapshot and the first segment that is walked whole.
 cdef int _replay_between(LogState* log, int64_t from_offset, size_t count, int64_t now_ms) noexcept nogil:
+    """Replays by headers what lies between the snapshot and the first segment that is walked whole."""
     cdef size_t i
     cdef Segment* s
     cdef int64_t good
@@ -543,8 +544,8 @@ cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, 
     return _walk(log, s, s.size, end, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, good, &unused)
 
 
-# Whether a segment that is believed ends where the next one begins. 0, LOG_DAMAGED or errno.
 cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) noexcept nogil:
+    """Whether a segment that is believed ends where the next one begins. 0, LOG_DAMAGED or errno."""
     cdef Segment* s = log.segments[place]
     cdef int64_t next_base, next_offset = s.next_offset, position = s.size
     if place + 1 == log.segments.size():
@@ -565,8 +566,8 @@ cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) n
     return _damaged(report, s, position, next_base)
 
 
-# The same for one whose headers were walked, up to `good`.
 cdef int _validate_walked(LogState* log, size_t place, int64_t good, RecoveryReport* report) noexcept nogil:
+    """The same for one whose headers were walked, up to `good`."""
     cdef Segment* s = log.segments[place]
     cdef int64_t next_base
     if not log.dense or place + 1 == log.segments.size():
@@ -577,11 +578,11 @@ cdef int _validate_walked(LogState* log, size_t place, int64_t good, RecoveryRep
     return _damaged(report, s, good, next_base)
 
 
-# Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
-# headers. 0, LOG_DAMAGED or errno.
 cdef int _believe(
     LogState* log, vector[int64_t]& snapshots, size_t count, int64_t now_ms, RecoveryReport* report
 ) noexcept nogil:
+    """Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
+    headers. 0, LOG_DAMAGED or errno."""
     cdef size_t i
     cdef Segment* s
     cdef int64_t good = 0
@@ -612,10 +613,10 @@ cdef int _believe(
     return 0
 
 
-# Walks the segments from `first` on. 0 or errno.
 cdef int _walk_rest(
     LogState* log, size_t first, int64_t from_offset, int64_t now_ms, RecoveryReport* report
 ) noexcept nogil:
+    """Walks the segments from `first` on. 0 or errno."""
     cdef size_t i = first
     cdef Segment* s
     cdef bint was_cut = False
@@ -635,8 +636,9 @@ cdef int _walk_rest(
     return 0
 
 
-# Where the walk begins: the segment that holds the recovery point. All of them count as believed after a clean stop.
 cdef size_t _first_to_walk(LogState* log, bint clean) noexcept nogil:
+    """Where the walk begins: the segment that holds the recovery point. All of them count as believed after a clean
+    stop."""
     cdef size_t i = log.segments.size()
     if clean:
         return i
@@ -645,8 +647,8 @@ cdef size_t _first_to_walk(LogState* log, bint clean) noexcept nogil:
     return i - 1 if i > 0 else 0
 
 
-# The log's ends, once its segments are known; an empty folder gets its first segment.
 cdef int _settle(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
+    """The log's ends, once its segments are known; an empty folder gets its first segment."""
     cdef Segment* s
     cdef int fd
     if not log.segments.empty() and log.segments.back().next_offset < log.log_start:

@@ -1,4 +1,4 @@
-"""Room ahead: see room.pxd."""
+"""Room ahead; see room.pxd."""
 
 import os
 import re
@@ -21,10 +21,10 @@ cdef bint XFS_LARGE_FOLIOS = LINUX >= [6, 6]
 cdef uint8_t ZEROS[ROOM_BYTES]
 
 
-# ext4 takes a quarter less time for a write to blocks that it has than for one whose blocks it has to keep account of.
-# The file keeps its size, so nobody sees it. XFS reserves blocks by itself. On other file systems nothing was measured,
-# so nothing is done.
 cdef void room_reserve(Room* r, int fd, int64_t size, int64_t n) noexcept nogil:
+    """ext4 takes a quarter less time for a write to blocks that it has than for one whose blocks it has to keep account
+    of. The file keeps its size, so nobody sees it. XFS reserves blocks by itself. On other file systems nothing was
+    measured, so nothing is done."""
     cdef int64_t ahead = n + min((size - r.settled) // RESERVE_SHARE, <int64_t>RESERVE_MAX_BYTES)
     cdef statfs where
     if fstatfs(fd, &where) != 0:
@@ -37,10 +37,10 @@ cdef void room_reserve(Room* r, int fd, int64_t size, int64_t n) noexcept nogil:
     r.reserved = size + ahead
 
 
-# The zeros go up to the next round position. The page cache takes a write in folios as large as its position is round,
-# and those of an append that begins anywhere are single pages; these zeros make all of them large, and writing them,
-# writing them out and freeing them costs half and less.
 cdef bint room_write(Room* r, int fd, vector[iovec]& pieces, int64_t size, int64_t n) noexcept nogil:
+    """The zeros go up to the next round position. The page cache takes a write in folios as large as its position is
+    round, and those of an append that begins anywhere are single pages; these zeros make all of them large, and writing
+    them, writing them out and freeing them costs half and less."""
     cdef int64_t end = size + n
     cdef iovec zeros
     cdef ssize_t put

@@ -39,7 +39,7 @@ cdef struct Segment:
     string stem                        # the files' path without a suffix
     int fd                             # -1: not open
     int64_t opened                     # a number that grows from file to file, of the last time
-    bint touched                       # since the last look of upkeep
+    bint touched                       # since the last pass of upkeep
     bint sealed
     bint unflushed                     # bytes or index entries that no flush has covered
     int64_t base_offset
@@ -58,10 +58,10 @@ cdef struct Segment:
     bint has_aborts                    # the txnindex has entries
     bint proved                        # see above; set under the partition's lock
     bint unprovable                    # a batch can't be read: what the files say is all there is
-    bint doubted                       # somebody waits for the proof; of the partition's lock, as the two above
+    bint doubted                       # a fetch waits for the proof; of the partition's lock, as the two above
     bint walked                        # this process has proved it by its batches
     bint rotten                        # a reader came upon bytes that are no batch; of the partition's lock
-    int lost                           # errno of opening its files for those who read it when it was deleted; 0: none
+    int lost                           # errno of opening its files for those that read it when it was deleted; 0: none
     bint checked                       # the .checks file says what the segment is now
     int64_t ended_before               # transactions that began below it ended within the segment; -1: not known
     # Of consumers that came upon pages of it that weren't in memory; see output.pyx.
@@ -74,7 +74,10 @@ cdef struct DeletedFile:
     string path
     int64_t due_ms
 
-# Walks batches from `position` to `end` of a file by large reads.
+cdef enum:
+    HEADERS_CHUNK = 1 << 16            # of a walk that looks at headers
+
+# Walks batches from `position` to `end` of a file by reads of `chunk` bytes.
 cdef struct LogWalk:
     int fd
     int64_t position
@@ -110,7 +113,7 @@ cdef int segment_open(Segment* s, bint create) noexcept nogil
 # before, or `broken` is set. The size grows only with segment_index_batch.
 cdef int segment_write(Segment* s, vector[iovec]& pieces, int64_t n, bint* broken) noexcept nogil
 
-# Gives back the room behind the batches. Nobody may append meanwhile. 0 or errno.
+# Gives back the room behind the batches. No thread may append meanwhile. 0 or errno.
 cdef int segment_give_back(Segment* s) noexcept nogil
 
 # Accounts for one batch at `position`: index entries by Kafka's rule, largest timestamp, next offset.
@@ -139,7 +142,7 @@ cdef void segment_seal(Segment* s) noexcept nogil
 cdef void segment_last_time(Segment* s) noexcept nogil
 # What there is in place of indexes that were wrong: those of `right`. Under the partition's lock.
 cdef void segment_take_indexes(Segment* s, Segment* right) noexcept nogil
-# Writes indexes that were taken so, not synced: the .checks tell what a crash makes of that. 0 or errno.
+# Writes indexes that were taken so, not synced: the .checks show what a crash makes of that. 0 or errno.
 cdef int segment_write_indexes(Segment* s) noexcept nogil
 # Writes the .checks of a proved segment whose files have all that it knows, not synced: it carries its own checksum.
 # What can't be written is missing, and the batches are asked again. `suffix`: .checks, or .checks.cleaned.
@@ -152,22 +155,22 @@ cdef int segment_read_checks(Segment* s) noexcept nogil
 cdef int segment_view_indexes(Segment* s) noexcept nogil
 # Whether the batch that the time index's last entry names has the largest timestamp that it says.
 cdef bint segment_newest_is_there(Segment* s) noexcept nogil
-# Writes the indexes; log and indexes are then synced by whoever calls. 0 or errno.
+# Writes the indexes; log and indexes are then synced by the caller. 0 or errno.
 cdef int segment_settle(Segment* s) noexcept nogil
 # Writes the log's bytes out piece by piece and waits for each, so that the sync that follows has little to do: a sync
-# of much at once holds up whoever extends a file of the same file system. As a sync, it may be tried only once. 0 or
-# errno.
+# of much at once holds up each thread that extends a file of the same file system. As a sync, it may be tried only
+# once. 0 or errno.
 cdef int segment_write_out(Segment* s, bint* fatal) noexcept nogil
 # Log and indexes to the disk. 0 or errno; `fatal`: an fsync failed, which must not be tried again.
 cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil
 # The same for the .log file alone: enough for the segment that is written, which recovery walks whole in any case.
 cdef int segment_flush_log(Segment* s, bint* fatal) noexcept nogil
-# Gives back memory and files of an idle segment. Under the partition's lock, and only if nobody else has a reference.
+# Gives back memory and files of an idle segment. Under the partition's lock, if no other thread has a reference.
 cdef void segment_rest(Segment* s) noexcept nogil
-# Closes the .log file alone, as its descriptor is needed; under the same conditions. Waits for nobody. False: it stays.
+# Closes the .log file alone, as its descriptor is needed; under the same conditions. Waits for no lock. False: stays.
 cdef bint segment_close_file(Segment* s) noexcept nogil
-# Renames the files to `.deleted`, to be removed at due_ms. They are opened for whoever has a reference: that one reads
-# on until it is released. Nobody may take another one. 0 or errno.
+# Renames the files to `.deleted`, to be removed at due_ms. They are opened for readers that have a reference: these
+# read on until it is released. No thread may take another one. 0 or errno.
 cdef int segment_retire(Segment* s, int64_t due_ms, vector[DeletedFile]& trash) noexcept nogil
 # Removes what is due. A file that can't be removed is passed over: the next start removes it.
 cdef void empty_trash(vector[DeletedFile]& trash, int64_t now_ms) noexcept nogil
@@ -180,7 +183,7 @@ cdef int segment_delete(Segment* s) noexcept nogil
 cdef int segment_find(
     Segment* s, int64_t offset, int64_t limit, bint cached, BatchHeader* header, int64_t* position
 ) noexcept nogil
-# Where a fetch is going to begin, so that it needn't be looked for on the disk.
+# Where a fetch is going to begin, so that it needn't be searched on the disk.
 cdef void segment_expect(Segment* s, const BatchPlace* next) noexcept nogil
 # Whether it is here, below `limit` bytes.
 cdef bint segment_expected(Segment* s, int64_t offset, int64_t limit, BatchPlace* out) noexcept nogil

@@ -1,8 +1,10 @@
-"""Segments: see segment.pxd."""
+"""Segments; see segment.pxd."""
+
+from libc.stdint cimport INT64_MAX
 
 from penstock.pyx.descriptors cimport open_file, spare_descriptors
 from penstock.pyx.log.checks cimport Checks, checks_read, checks_write
-from penstock.pyx.log.files cimport FILE_MODE, dropped, is_shortage, made, read_at, sync_file, write_pieces_at
+from penstock.pyx.log.files cimport FILE_MODE, dropped, is_shortage, made, ms_of, read_at, sync_file, write_pieces_at
 from penstock.pyx.log.index cimport (
     INDEX_ENTRY, INDEX_WRONG, IndexFile, IndexSum, index_add, index_bound, index_floor, index_hold, index_release,
     index_reset, index_sum, index_unmap, index_view, index_write,
@@ -57,7 +59,7 @@ cdef int64_t segment_named_offset(const char* name, const char* suffix) noexcept
     for i in range(NAME_DIGITS):
         if name[i] < c'0' or name[i] > c'9':
             return -1
-        if offset > (<int64_t>0x7fffffffffffffff - 9) // 10:
+        if offset > (INT64_MAX - 9) // 10:
             return -1
         offset = offset * 10 + (name[i] - c'0')
     return offset
@@ -69,8 +71,8 @@ cdef inline string _path(const Segment* s, const char* suffix) noexcept nogil:
     return path
 
 
-# The offset index is looked up for each read: the path is put together only when the file has to be mapped.
 cdef inline int _offset_entries(Segment* s, const uint8_t** entries, size_t* n) noexcept nogil:
+    """The offset index is looked up for each read: the path is put together only when the file has to be mapped."""
     if s.index.held:
         entries[0] = s.index.bytes.data()
         n[0] = s.index.bytes.size()
@@ -234,7 +236,7 @@ cdef int64_t segment_newest_ms(const Segment* s) noexcept nogil:
         return s.max_timestamp
     if stat_path(_path(s, b".log").c_str(), &info) != 0:
         return s.created_ms
-    return <int64_t>info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec // 1_000_000
+    return ms_of(&info.st_mtim)
 
 
 cdef void segment_last_time(Segment* s) noexcept nogil:
@@ -262,14 +264,14 @@ cdef int _write_indexes(Segment* s) noexcept nogil:
     return result
 
 
-# What the file of an index is, or will be once it is written. False: that isn't known.
 cdef inline bint _sum_of(const IndexFile* f, IndexSum* out) noexcept nogil:
+    """What the file of an index is, or will be once it is written. False: that isn't known."""
     out[0] = index_sum(f.bytes.data(), f.bytes.size()) if f.held else f.sum
     return f.held or f.known
 
 
-# Under the segment's lock. 0, also where there is nothing to write, or errno.
 cdef int _write_checks(Segment* s, const char* suffix) noexcept nogil:
+    """Under the segment's lock. 0, also where there is nothing to write, or errno."""
     cdef Checks checks
     cdef int result = 0
     if not s.proved or s.checked:
@@ -297,8 +299,8 @@ cdef int segment_write_checks(Segment* s, const char* suffix) noexcept nogil:
     return result
 
 
-# Whether the file is as long as it should be; `optional`: one that should have nothing may be missing.
 cdef bint _has_size(Segment* s, const char* suffix, int64_t size, bint optional) noexcept nogil:
+    """Whether the file is as long as it should be; `optional`: one that should have nothing may be missing."""
     cdef stat info
     if stat_path(_path(s, suffix).c_str(), &info) != 0:
         return optional and size == 0
@@ -491,8 +493,8 @@ cdef void segment_rest(Segment* s) noexcept nogil:
     pthread_mutex_unlock(&s.lock)
 
 
-# Under the segment's lock: whoever has a reference can go on when the paths lead nowhere. 0 or errno.
 cdef int _keep_open(Segment* s) noexcept nogil:
+    """Under the segment's lock: whoever has a reference can go on when the paths lead nowhere. 0 or errno."""
     cdef const uint8_t* entries
     cdef size_t n
     cdef int fd
@@ -556,9 +558,9 @@ cdef void walk_begin(LogWalk* walk, int fd, int64_t position, int64_t end, size_
     walk.cached = False
 
 
-# At least `n` bytes from walk.position on in the buffer (fewer at the end of the file). The bytes there, or -errno:
-# -EAGAIN when they aren't in the page cache.
 cdef inline int64_t _fill(LogWalk* walk, size_t n) noexcept nogil:
+    """At least `n` bytes from walk.position on in the buffer (fewer at the end of the file). The bytes there, or
+    -errno: -EAGAIN when they aren't in the page cache."""
     cdef int64_t got, want
     cdef int64_t ahead = walk.buffer_at + <int64_t>walk.buffered - walk.position
     if walk.position >= walk.buffer_at and ahead >= <int64_t>n:
@@ -687,11 +689,11 @@ cdef bint _batch_at_time(
     return True
 
 
-# The first record of a batch that is late enough; False if there is none, or if its payload can't be read.
 cdef bint _record_at_time(
     const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset, vector[uint8_t]& scratch,
     size_t* may_inflate, int64_t* offset, int64_t* timestamp
 ) noexcept nogil:
+    """The first record of a batch that is late enough; False if there is none, or if its payload can't be read."""
     cdef const uint8_t* at
     cdef const uint8_t* end
     cdef size_t n, limit = INFLATED_MAX_BYTES

@@ -32,8 +32,7 @@ cdef struct FileStep:
 # The steps that put the cleaned segment of `stem` in the place of the `old` ones (the first has the same stem). The
 # number of steps after which there is no way back but forward goes to `committed`.
 cdef void swap_steps(
-    const string& stem, const vector[Segment*]& old, bint empty_txnindex, vector[FileStep]& out,
-    size_t* committed
+    const string& stem, const vector[Segment*]& old, bint empty_txnindex, vector[FileStep]& out, size_t* committed
 ) noexcept nogil
 # 0 or errno. `folder_fd`: the folder, open: a step needs no descriptor of its own, as there may be none.
 cdef int swap_step(const FileStep* step, int folder_fd) noexcept nogil

@@ -1,9 +1,11 @@
-"""Swapping segments' files: see swap.pxd."""
+"""Swapping segments' files; see swap.pxd."""
 
 from libc.stdint cimport int64_t, uint8_t
 
 from penstock.pyx.log.files cimport is_passing, sync_folder
-from penstock.pyx.log.segment cimport WALK_BATCH, LogWalk, segment_named_offset, segment_stem, walk_begin, walk_next
+from penstock.pyx.log.segment cimport (
+    HEADERS_CHUNK, WALK_BATCH, LogWalk, segment_named_offset, segment_stem, walk_begin, walk_next,
+)
 from penstock.pyx.posix cimport (
     DIR, ENOENT, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, fsync, open, opendir, readdir, rename,
     stat, unlink,
@@ -13,7 +15,6 @@ from penstock.pyx.record.batch cimport BatchHeader, batch_last_offset
 cdef enum:
     FILES = 5                          # of a segment
     LOG = FILES - 1                    # its place in SUFFIXES
-    WALK_CHUNK = 1 << 16
 
 # In the order in which a segment's files are renamed and removed: the .log says that the others are there.
 cdef const char* SUFFIXES[FILES]
@@ -40,8 +41,7 @@ cdef void _add(vector[FileStep]& steps, int kind, const string& source, const st
 
 
 cdef void swap_steps(
-    const string& stem, const vector[Segment*]& old, bint empty_txnindex, vector[FileStep]& out,
-    size_t* committed
+    const string& stem, const vector[Segment*]& old, bint empty_txnindex, vector[FileStep]& out, size_t* committed
 ) noexcept nogil:
     cdef size_t i
     cdef int k
@@ -80,8 +80,9 @@ cdef void swap_undo(const string& stem) noexcept nogil:
         unlink(_name(stem, SUFFIXES[k], b".cleaned").c_str())
 
 
-# Base offsets of the `.swap` files, by the suffix in front of that (as in SUFFIXES), and of the segments. 0 or errno.
 cdef int _list(const string& folder, vector[int64_t]* swaps, vector[int64_t]& bases) noexcept nogil:
+    """Base offsets of the `.swap` files, by the suffix in front of that (as in SUFFIXES), and of the segments. 0 or
+    errno."""
     cdef dirent* entry
     cdef string name
     cdef int k
@@ -103,8 +104,8 @@ cdef int _list(const string& folder, vector[int64_t]* swaps, vector[int64_t]& ba
     return 0
 
 
-# One past the last record of a segment's file. An offset, or -errno.
 cdef int64_t _next_offset(const string& path, int64_t base) noexcept nogil:
+    """One past the last record of a segment's file. An offset, or -errno."""
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
@@ -117,7 +118,7 @@ cdef int64_t _next_offset(const string& path, int64_t base) noexcept nogil:
     if fstat(fd, &info) != 0:
         result = -errno
     else:
-        walk_begin(&walk, fd, 0, info.st_size, WALK_CHUNK)
+        walk_begin(&walk, fd, 0, info.st_size, HEADERS_CHUNK)
         while True:
             result = walk_next(&walk, &header, &bytes, False)
             if result != WALK_BATCH:
@@ -127,8 +128,8 @@ cdef int64_t _next_offset(const string& path, int64_t base) noexcept nogil:
     return result if result < 0 else next_offset
 
 
-# The new segment of this base is whole: old ones within it go, it takes its name. 0 or errno.
 cdef int _finish(const string& folder, int64_t base, const vector[int64_t]& bases) noexcept nogil:
+    """The new segment of this base is whole: old ones within it go, it takes its name. 0 or errno."""
     cdef size_t i
     cdef int k
     cdef string old, stem = segment_stem(folder, base)

@@ -4,7 +4,7 @@
     version i16 (0) | producer id i64 | first offset i64 | last offset (the marker's) i64 | last stable offset i64
 
 The last stable offset is the one right after the marker was written: an entry with one at or past the end of a read
-tells that later entries can't touch that read. The file is missing while there is nothing to list. Crash story: see
+says that later entries can't touch that read. The file is missing while there is nothing to list. Crash story: see
 index.pxd.
 """
 

@@ -18,15 +18,18 @@ cdef struct Upkeep:
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil
 # Whether a segment that is to be flushed then isn't yet.
 cdef bint rests_until(int64_t due_ms, int64_t now_ms) noexcept nogil
-# With `upkeep` held: flushes sealed segments that have rested, or all and the active one too if `all`; of that,
-# `log_only`, not the indexes.
+# With `upkeep` held: flushes segments that were sealed SEALED_REST_MS ago, or all and the active one too if `all`;
+# of that, `log_only`, not the indexes.
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil
+# Without locks: what lies before that offset is on the disk afterwards. Those who wait for one another's flush find
+# their bytes flushed when they get the lock. 0 or errno.
+cdef int flush_until(PartitionLog* p, int64_t end, int64_t now_ms) noexcept nogil
 # With `upkeep` held: roll by age, retention (if `retain`), flush by policy, expiry of producers, idle files.
 cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) noexcept nogil
 # If nothing was appended since the last call: cuts the active segment's file to its batches. True if so, or if there is
 # nothing more to do.
 cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil
-# No more appends or reads; whoever waits is told.
+# No more appends or reads; fetches that wait are answered.
 cdef void halt_log(PartitionLog* p) noexcept nogil
 # With `upkeep` held and the log halted: everything to the disk, so that the next start believes it.
 cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil

@@ -10,8 +10,8 @@ from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport NOTE_EPOCHS, note
 from penstock.pyx.log.partition cimport Partition, wake_reactors
 from penstock.pyx.log.partitionlog cimport (
-    PartitionLog, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline, settle_stable, take_all_waiting,
-    write_epochs,
+    PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline,
+    take_all_waiting, update_last_stable_offset, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.log.proof cimport prove_doubted, prove_expired
@@ -27,8 +27,8 @@ from penstock.pyx.posix cimport (
 )
 from penstock.pyx.record.crc cimport crc32c
 
-# Under the lock: segments of partitions that were made together are not all rolled together.
-cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:
+cdef void _choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    """Under the lock: segments of partitions that were made together are not all rolled together."""
     cdef int64_t most = p.config.segment_jitter_ms
     cdef int64_t seed[2]
     if most > p.config.segment_ms:
@@ -40,17 +40,18 @@ cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:
         p.roll_jitter_ms = <int64_t>crc32c(0, <const uint8_t*>seed, sizeof(seed)) % most
 
 
-# A file that a failed roll has left. One that is empty isn't touched: ext4 takes a truncation to nothing for the first
-# half of a replacement and writes all of the file out when it is closed, even if it is to be deleted. 0 or errno.
 cdef int _emptied(int fd) noexcept nogil:
+    """A file that a failed roll has left. One that is empty isn't touched: ext4 takes a truncation to nothing for the
+    first half of a replacement and writes all of the file out when it is closed, even if it is to be deleted. 0 or
+    errno."""
     cdef stat info
     if fstat(fd, &info) != 0 or (info.st_size > 0 and ftruncate(fd, 0) != 0):
         return errno
     return 0
 
 
-# Under the lock: a new segment at the log end. 0, INDEX_WRONG or errno; after an error the old one goes on.
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    """Under the lock: a new segment at the log end. 0, INDEX_WRONG or errno; after an error the old one goes on."""
     cdef Segment* active = p.log.segments.back()
     cdef Segment* s
     cdef int fd
@@ -75,7 +76,7 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     if p.config.preallocate:
         # Beyond the end of the file: readers and recovery see its real size, and a full disk is met later by appends.
         fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, p.config.segment_bytes)
-    choose_jitter(p, now_ms)
+    _choose_jitter(p, now_ms)
     segment_seal(active)
     active.unflushed = True
     p.log.segments.push_back(s)
@@ -91,8 +92,8 @@ cdef inline bint _too_old(PartitionLog* p, const Segment* s, int64_t now_ms) noe
     return p.config.retention_ms >= 0 and now_ms - segment_newest_ms(s) > p.config.retention_ms
 
 
-# With `upkeep` held: what retention by time is about to delete is proved by its batches first. 0 or errno.
 cdef int _prove_too_old(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    """With `upkeep` held: what retention by time is about to delete is proved by its batches first. 0 or errno."""
     cdef size_t count
     cdef int result = 0
     cdef bint proved = True
@@ -114,8 +115,8 @@ cdef int _prove_too_old(PartitionLog* p, int64_t now_ms) noexcept nogil:
     return result
 
 
-# Under the lock: whether retention lets a segment go. `excess`: bytes above retention_bytes, counted down.
 cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_ms, int64_t* excess) noexcept nogil:
+    """Under the lock: whether retention lets a segment go. `excess`: bytes above retention_bytes, counted down."""
     if next_base > p.high_watermark:
         return False
     if next_base <= p.log.log_start and s.sealed:
@@ -130,8 +131,8 @@ cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_m
     return False
 
 
-# Under the lock: how many segments retention lets go, counted from the front. The active one may be among them.
 cdef size_t _expired_front(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    """Under the lock: how many segments retention lets go, counted from the front. The active one may be among them."""
     cdef int64_t excess = -p.config.retention_bytes, next_base
     cdef size_t i, n = p.log.segments.size()
     for i in range(n):
@@ -145,9 +146,9 @@ cdef size_t _expired_front(PartitionLog* p, int64_t now_ms) noexcept nogil:
     return n
 
 
-# Under the lock: takes expired segments off the front. An active segment that has expired is rolled first, so that the
-# log keeps its end.
 cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, bint* rolled) noexcept nogil:
+    """Under the lock: takes expired segments off the front. An active segment that has expired is rolled first, so that
+    the log keeps its end."""
     cdef size_t n = _expired_front(p, now_ms)
     cdef int result = 0
     if n == p.log.segments.size():
@@ -161,19 +162,19 @@ cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, 
     p.log.segments.erase(p.log.segments.begin(), p.log.segments.begin() + n)
     if p.log.log_start < p.log.segments.front().base_offset:
         p.log.log_start = p.log.segments.front().base_offset
-        settle_stable(p)
+        update_last_stable_offset(p)
     return result
 
 
-# Whether it is less than SEALED_REST_MS to go, however the clock was set meanwhile.
 cdef bint rests_until(int64_t due_ms, int64_t now_ms) noexcept nogil:
+    """Whether it is less than SEALED_REST_MS to go, however the clock was set meanwhile."""
     return 0 < due_ms - now_ms <= SEALED_REST_MS
 
 
-# With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes. What
-# retention will delete at its next look isn't worth the disk's time. In logs that keep little and grow fast that shows
-# only a moment after a segment was sealed, so each rests for as long. 0 or errno.
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil:
+    """With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes.
+    What retention will delete at its next look isn't worth the disk's time. In logs that keep little and grow fast that
+    shows only a moment after a segment was sealed, so each rests for as long. 0 or errno."""
     cdef vector[Segment*] wanted
     cdef size_t i, expired, last
     cdef int64_t end, believed, due_ms
@@ -234,8 +235,23 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     return result
 
 
-# Files of segments that nobody looks up any more. 0 or errno.
+cdef int flush_until(PartitionLog* p, int64_t end, int64_t now_ms) noexcept nogil:
+    cdef int result = 0
+    cdef bint wanted
+    pthread_mutex_lock(&p.upkeep)
+    pthread_mutex_lock(&p.lock)
+    wanted = p.log_end_flushed < end and not p.stopped     # a log is flushed when it is stopped
+    if is_offline(p):
+        result = EIO
+    pthread_mutex_unlock(&p.lock)
+    if wanted and result == 0:
+        result = flush_log(p, True, now_ms, True)
+    pthread_mutex_unlock(&p.upkeep)
+    return result
+
+
 cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, int64_t now_ms, Upkeep* out) noexcept nogil:
+    """Files of segments that nobody looks up any more. 0 or errno."""
     cdef size_t i
     cdef int result = 0, error
     cdef int64_t due_ms = now_ms + p.config.file_delete_delay_ms
@@ -324,8 +340,8 @@ cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil:
     return idle
 
 
-# No more appends or reads; whoever waits is told.
 cdef void halt_log(PartitionLog* p) noexcept nogil:
+    """No more appends or reads; whoever waits is told."""
     cdef uint64_t wake
     pthread_mutex_lock(&p.lock)
     atomic_store32(&p.stopped, True)
@@ -334,8 +350,8 @@ cdef void halt_log(PartitionLog* p) noexcept nogil:
     wake_reactors(<Partition*>p, wake)
 
 
-# With `upkeep` held: what is in memory goes into its files, which the caller then syncs for all logs together.
 cdef int settle_log(PartitionLog* p) noexcept nogil:
+    """With `upkeep` held: what is in memory goes into its files, which the caller then syncs for all logs together."""
     cdef size_t i
     cdef int result = 0, error
     pthread_mutex_lock(&p.lock)
@@ -350,8 +366,9 @@ cdef int settle_log(PartitionLog* p) noexcept nogil:
     return result
 
 
-# With `upkeep` held and the partition halted: everything to the disk, so that the next start believes it. 0 or errno.
 cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    """With `upkeep` held and the partition halted: everything to the disk, so that the next start believes it. 0 or
+    errno."""
     cdef int result = 0
     if is_offline(p):
         return EIO
@@ -381,8 +398,8 @@ cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
     return result
 
 
-# Under the lock: the epoch only grows, and begins at the log end.
 cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil:
+    """Under the lock: the epoch only grows, and begins at the log end."""
     if leader_epoch < p.leader_epoch:
         return
     p.leader_epoch = leader_epoch
@@ -392,8 +409,8 @@ cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil:
         p.epochs_unwritten = True
 
 
-# A partition whose folder is there, recovered and ready. 0 or errno.
 cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryReport* report) noexcept nogil:
+    """A partition whose folder is there, recovered and ready. 0 or errno."""
     cdef size_t i
     cdef int64_t now_ms = wall_ms()
     cdef int result = recover(&p.log, clean, now_ms, report)
@@ -404,13 +421,12 @@ cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryRep
         epochs_cut_start(&p.log.epochs, p.log.log_start)
         note(&p.log, NOTE_EPOCHS, 0, 0)
         write_epochs(p, False)         # should that fail, the next start learns them again
-    p.high_watermark = p.log.log_end
+    advance_high_watermark(p)
     p.flushed_ms = now_ms
     p.log_end_flushed = p.log.recovery_point
     p.leader_epoch = -1
-    choose_jitter(p, now_ms)
+    _choose_jitter(p, now_ms)
     raise_epoch(p, leader_epoch)
-    settle_stable(p)
     # Thousands of partitions are opened before the first upkeep: none keeps its files open.
     p.changed = report.batches_checked > 0 or report.cut_bytes > 0
     for i in range(p.log.segments.size()):

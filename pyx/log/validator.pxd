@@ -1,14 +1,14 @@
 """What becomes of records between the wire and the log: validated, and only where it must be, rewritten.
 
 A batch of magic 2 stays as its producer made it:
-  - it is opened, and every record looked at: penstock.validate.records is `full` (the default), the topic is
+  - it is opened, and every record checked: penstock.validate.records is `full` (the default), the topic is
     compacted (no record may be without a key), compression.type names another codec, or the largest timestamp is
     missing;
-  - else its header and checksum are looked at.
-One that was opened is compressed anew if compression.type names another codec, or if its payload is framed as Java
+  - else its header and checksum are checked.
+One that was opened is compressed again if compression.type names another codec, or if its payload is framed as Java
 reads it, but not every client (several gzip members: librdkafka reads the first and drops the rest).
 Message sets (magic 0 and 1) keep their magic. Messages that lie plain get offsets in place; a wrapper of magic 1
-too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed anew, as its messages
+too, if its messages have the relative offsets 0, 1, ...; a wrapper of magic 0 is compressed again, as its messages
 get absolute offsets (as in Kafka 0.8 to 3.9).
 """
 
@@ -16,12 +16,10 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.log.logconfig cimport LogConfig
+from penstock.pyx.log.origin cimport Origin
 from penstock.pyx.record.batch cimport BatchHeader
 
 cdef enum:
-    INGEST_CLIENT = 0                           # validated wholly
-    INGEST_COORDINATOR = 1                      # this broker's own: control batches allowed, magic 2 only
-    INGEST_REPLICA = 2                          # validated by its leader: checksums and lengths only
     # A batch that inflates to more than these bytes and as many for each of its own, or to more than `may_inflate`,
     # is MESSAGE_TOO_LARGE. Only the Java producer fills batches by their compressed size, and splits what is refused.
     INFLATED_MAX_BYTES = 64 << 20
@@ -53,13 +51,13 @@ cdef struct Validated:
     Refusal refusal
 
 # Validates `records` without any lock and prepares them; they may be written to. 0 or Kafka's code:
-#   2 CORRUPT_MESSAGE  10 MESSAGE_TOO_LARGE  18 RECORD_LIST_TOO_LARGE  32 INVALID_TIMESTAMP
-#   56 KAFKA_STORAGE_ERROR (no memory)  76 UNSUPPORTED_COMPRESSION_TYPE  87 INVALID_RECORD
+# CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, KAFKA_STORAGE_ERROR (no memory),
+# UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD.
 cdef int16_t validate_records(
-    const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms, Validated* out,
+    const LogConfig* config, uint8_t* records, size_t n, Origin origin, int64_t now_ms, Validated* out
 ) noexcept nogil
 
 # What needs the offset of the first record: wrappers of magic 0 are compressed, and may still turn out too large (10).
 # Called first with the offset that is likely, so that under the partition's lock there is nothing left to do unless
-# somebody else has appended meanwhile.
+# another thread has appended meanwhile.
 cdef int16_t place_validated(const LogConfig* config, Validated* out, int64_t offset) noexcept nogil

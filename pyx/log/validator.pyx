@@ -3,12 +3,14 @@
 from libc.stdint cimport INT32_MAX, int8_t
 from libc.string cimport memcpy
 
+from penstock.pyx.errorcodes cimport INVALID_RECORD, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE
+from penstock.pyx.log.origin cimport REPLICA, Origin, from_client, from_coordinator
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_MAGIC, BATCH_BAD_PAYLOAD, BATCH_BAD_RECORDS, BATCH_BAD_TIMESTAMP, BATCH_BAD_TIMESTAMP_TYPE, BATCH_NO_KEY,
     BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_TOO_LARGE, CHECK_CLIENT, CHECK_DENSE, CHECK_STORED, CODEC_MASK,
-    INVALID_RECORD, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MAX, MESSAGE_TOO_LARGE, RECORDS_AT, RecordView,
-    RecordsSeen, batch_check, batch_check_header, batch_error_code, batch_is_control, batch_marker_type, batch_parse,
-    batch_set_max_timestamp, batch_write_header, payload_fault, record_create_time, record_read, records_walk,
+    LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MAX, RECORDS_AT, RecordView, RecordsSeen, batch_check,
+    batch_check_header, batch_error_code, batch_is_control, batch_marker_type, batch_parse, batch_set_max_timestamp,
+    batch_write_header, payload_fault, record_create_time, record_read, records_walk,
 )
 from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress, codec_decompress_validated
 from penstock.pyx.record.messageset cimport (
@@ -16,8 +18,6 @@ from penstock.pyx.record.messageset cimport (
 )
 
 cdef enum:
-    RECORD_LIST_TOO_LARGE = 18
-    KAFKA_STORAGE_ERROR = 56
     SCRATCH_KEPT_BYTES = 4 << 20
     BATCHES_MAX = 1 << 17                      # in one append: their headers take memory, 88 bytes each
 
@@ -37,7 +37,7 @@ cdef extern from *:
     void scratch_done(size_t kept) noexcept nogil
 
 
-cdef int16_t error_of(int fault) noexcept nogil:
+cdef int16_t _error_of(int fault) noexcept nogil:
     # A producer sends again what CORRUPT_MESSAGE refuses, and splits what MESSAGE_TOO_LARGE does: a payload that its
     # codec can't read comes no better the second time, one that inflates to too much may.
     if fault == BATCH_OVER_LIMIT:
@@ -47,23 +47,23 @@ cdef int16_t error_of(int fault) noexcept nogil:
     return KAFKA_STORAGE_ERROR if fault == BATCH_NO_MEMORY else batch_error_code(fault)
 
 
-cdef inline size_t may_inflate(const Validated* out, const BatchHeader* header) noexcept nogil:
+cdef inline size_t _may_inflate(const Validated* out, const BatchHeader* header) noexcept nogil:
     cdef int64_t most = INFLATED_MAX_BYTES + header.size * INFLATED_PER_BYTE
     return <size_t>min(max(out.may_inflate, <int64_t>0), most)
 
 
-cdef inline void was_inflated(Validated* out, const vector[uint8_t]& into, size_t limit, int fault) noexcept nogil:
+cdef inline void _was_inflated(Validated* out, const vector[uint8_t]& into, size_t limit, int fault) noexcept nogil:
     # Of what went wrong only the room that it took says how much work it was.
     cdef size_t n = into.size() if fault == BATCH_OK else min(into.capacity(), limit)
     out.may_inflate -= <int64_t>n
 
 
-cdef inline int16_t refuse(Validated* out, int fault) noexcept nogil:
+cdef inline int16_t _refuse(Validated* out, int fault) noexcept nogil:
     out.refusal.fault = fault
-    return error_of(fault)
+    return _error_of(fault)
 
 
-cdef inline void refuse_record(Validated* out, int fault, int32_t number) noexcept nogil:
+cdef inline void _refuse_record(Validated* out, int fault, int32_t number) noexcept nogil:
     # A wrong timestamp outweighs a missing key in the answer, as in Kafka.
     if out.refusal.fault != BATCH_BAD_TIMESTAMP:
         out.refusal.fault = fault
@@ -72,7 +72,7 @@ cdef inline void refuse_record(Validated* out, int fault, int32_t number) noexce
         out.refusal.count += 1
 
 
-cdef inline bint timestamp_allowed(const LogConfig* config, int64_t timestamp_ms, int64_t now_ms) noexcept nogil:
+cdef inline bint _timestamp_allowed(const LogConfig* config, int64_t timestamp_ms, int64_t now_ms) noexcept nogil:
     if config.log_append_time or timestamp_ms == -1:
         return True
     if timestamp_ms > now_ms:
@@ -80,18 +80,20 @@ cdef inline bint timestamp_allowed(const LogConfig* config, int64_t timestamp_ms
     return timestamp_ms >= now_ms - config.timestamp_before_max_ms
 
 
-cdef inline void look_at_record(const LogConfig* config, int32_t key_length, int64_t timestamp_ms, int32_t number,
-                                int64_t now_ms, Validated* out) noexcept nogil:
+cdef inline void _look_at_record(
+    const LogConfig* config, int32_t key_length, int64_t timestamp_ms, int32_t number, int64_t now_ms, Validated* out
+) noexcept nogil:
     if config.cleanup_compact and key_length < 0:
-        refuse_record(out, BATCH_NO_KEY, number)
-    elif not timestamp_allowed(config, timestamp_ms, now_ms):
-        refuse_record(out, BATCH_BAD_TIMESTAMP, number)
+        _refuse_record(out, BATCH_NO_KEY, number)
+    elif not _timestamp_allowed(config, timestamp_ms, now_ms):
+        _refuse_record(out, BATCH_BAD_TIMESTAMP, number)
 
 
-# --- magic 2 -------------------------------------------------------------------------------------------------------
-
-cdef int look_at_records(const LogConfig* config, const BatchHeader* header, const uint8_t* p, size_t n, int64_t now_ms,
-                         Validated* out, int64_t* newest) noexcept nogil:
+# --- magic 2 ------------------------------------------------------------------------------------------------
+cdef int _look_at_records(
+    const LogConfig* config, const BatchHeader* header, const uint8_t* p, size_t n, int64_t now_ms, Validated* out,
+    int64_t* newest
+) noexcept nogil:
     cdef const uint8_t* end = p + n
     cdef RecordsSeen seen
     cdef RecordView record
@@ -100,18 +102,18 @@ cdef int look_at_records(const LogConfig* config, const BatchHeader* header, con
     newest[0] = seen.newest_ms
     if fault != BATCH_OK or (
         (not config.cleanup_compact or not seen.keyless)
-        and timestamp_allowed(config, seen.oldest_ms, now_ms) and timestamp_allowed(config, seen.newest_ms, now_ms)
+        and _timestamp_allowed(config, seen.oldest_ms, now_ms) and _timestamp_allowed(config, seen.newest_ms, now_ms)
         and seen.oldest_ms != -1
     ):
         return fault
     # One of them may not be taken (-1, which always may, hides a record that is nearly as old): now they are named.
     for i in range(header.record_count):
         p = record_read(p, end, &record)
-        look_at_record(config, record.key_length, record_create_time(header, &record), i, now_ms, out)
+        _look_at_record(config, record.key_length, record_create_time(header, &record), i, now_ms, out)
     return out.refusal.fault
 
 
-cdef inline bint copy_behind(Validated* out, const uint8_t* p, size_t n) noexcept nogil:
+cdef inline bint _copy_behind(Validated* out, const uint8_t* p, size_t n) noexcept nogil:
     cdef size_t before = out.rebuilt.size()
     if not bytes_grow(out.rebuilt, before + n):
         return False
@@ -119,12 +121,14 @@ cdef inline bint copy_behind(Validated* out, const uint8_t* p, size_t n) noexcep
     return True
 
 
-cdef int compress_anew(const LogConfig* config, const uint8_t* records, size_t done, BatchHeader* header, int codec,
-                       const uint8_t* data, size_t n, Validated* out) noexcept nogil:
+cdef int _compress_anew(
+    const LogConfig* config, const uint8_t* records, size_t done, BatchHeader* header, int codec, const uint8_t* data,
+    size_t n, Validated* out
+) noexcept nogil:
     # The same batch in this codec, behind what was rebuilt or stayed as it was before.
     cdef int level = config.compression_level if codec == config.compression_codec else -1
     cdef size_t before, size
-    if out.rebuilt.empty() and done and not copy_behind(out, records, done):
+    if out.rebuilt.empty() and done and not _copy_behind(out, records, done):
         return BATCH_NO_MEMORY
     before = out.rebuilt.size()
     if not bytes_grow(out.rebuilt, before + RECORDS_AT):
@@ -140,11 +144,12 @@ cdef int compress_anew(const LogConfig* config, const uint8_t* records, size_t d
     return BATCH_OK
 
 
-cdef inline int inflate_batch(const uint8_t* p, const BatchHeader* header, const uint8_t** data, size_t* n,
-                              bint* common, Validated* out) noexcept nogil:
+cdef inline int _inflate_batch(
+    const uint8_t* p, const BatchHeader* header, const uint8_t** data, size_t* n, bint* common, Validated* out
+) noexcept nogil:
     cdef int codec = header.attributes & CODEC_MASK
     cdef vector[uint8_t]* scratch = scratch_of_thread()
-    cdef size_t limit = may_inflate(out, header)
+    cdef size_t limit = _may_inflate(out, header)
     cdef int fault
     data[0] = p + RECORDS_AT
     n[0] = <size_t>header.size - RECORDS_AT
@@ -153,14 +158,15 @@ cdef inline int inflate_batch(const uint8_t* p, const BatchHeader* header, const
         return BATCH_OK
     scratch.clear()
     fault = payload_fault(codec_decompress_validated(codec, data[0], n[0], limit, scratch[0], common))
-    was_inflated(out, scratch[0], limit, fault)
+    _was_inflated(out, scratch[0], limit, fault)
     data[0] = scratch.data()
     n[0] = scratch.size()
     return fault
 
 
-cdef int open_batch(const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms,
-                    Validated* out) noexcept nogil:
+cdef int _open_batch(
+    const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms, Validated* out
+) noexcept nogil:
     cdef uint8_t* p = records + done
     cdef int codec = header.attributes & CODEC_MASK
     cdef int wanted = config.compression_codec if config.compression_codec >= 0 else codec
@@ -168,50 +174,54 @@ cdef int open_batch(const LogConfig* config, uint8_t* records, size_t done, Batc
     cdef size_t n
     cdef bint common
     cdef int64_t newest
-    cdef int fault = inflate_batch(p, header, &data, &n, &common, out)
+    cdef int fault = _inflate_batch(p, header, &data, &n, &common, out)
     if fault == BATCH_OK:
-        fault = look_at_records(config, header, data, n, now_ms, out, &newest)
+        fault = _look_at_records(config, header, data, n, now_ms, out, &newest)
     if fault == BATCH_OK and newest != header.max_timestamp:
         # Old sarama and others leave it out: the log's time index needs the true one. Kafka mends it, too.
         batch_set_max_timestamp(p, header.size, newest, False)
         header.max_timestamp = newest
     if fault == BATCH_OK:
         if wanted != codec or not common:
-            fault = compress_anew(config, records, done, header, wanted, data, n, out)
-        elif not out.rebuilt.empty() and not copy_behind(out, p, <size_t>header.size):
+            fault = _compress_anew(config, records, done, header, wanted, data, n, out)
+        elif not out.rebuilt.empty() and not _copy_behind(out, p, <size_t>header.size):
             fault = BATCH_NO_MEMORY
     scratch_done(SCRATCH_KEPT_BYTES)
     return fault
 
 
-cdef int take_batch(const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms,
-                    Validated* out) noexcept nogil:
+cdef int _take_batch(
+    const LogConfig* config, uint8_t* records, size_t done, BatchHeader* header, int64_t now_ms, Validated* out
+) noexcept nogil:
     """A batch of a client that begins at `done`; once one was rebuilt, all are in `rebuilt`."""
     cdef int codec = header.attributes & CODEC_MASK
     # Some clients leave the largest timestamp out, which retention and searches by time go by. And what the header says
     # of times too far off, the records have to say, whose numbers belong into the answer.
-    cdef bint timed = header.max_timestamp >= header.base_timestamp and (
-        timestamp_allowed(config, header.base_timestamp, now_ms)
-        and timestamp_allowed(config, header.max_timestamp, now_ms)
+    cdef bint timed = (
+        header.max_timestamp >= header.base_timestamp
+        and _timestamp_allowed(config, header.base_timestamp, now_ms)
+        and _timestamp_allowed(config, header.max_timestamp, now_ms)
     )
     if config.validate_records == VALIDATE_FULL or config.cleanup_compact or not timed or (
         config.compression_codec >= 0 and config.compression_codec != codec
     ):
-        return open_batch(config, records, done, header, now_ms, out)
-    if not out.rebuilt.empty() and not copy_behind(out, records + done, <size_t>header.size):
+        return _open_batch(config, records, done, header, now_ms, out)
+    if not out.rebuilt.empty() and not _copy_behind(out, records + done, <size_t>header.size):
         return BATCH_NO_MEMORY
     return BATCH_OK
 
 
-cdef int _validate_batch(const LogConfig* config, const uint8_t* p, const BatchHeader* header, int who) noexcept nogil:
+cdef int _validate_batch(
+    const LogConfig* config, const uint8_t* p, const BatchHeader* header, Origin origin
+) noexcept nogil:
     cdef int flags = CHECK_STORED
     cdef int64_t max_bytes = 0                  # our own batches and the leader's have been validated before
-    if who == INGEST_CLIENT:
+    if from_client(origin):
         flags = CHECK_CLIENT
         max_bytes = config.max_message_bytes
         if config.validate_records == VALIDATE_NONE:
             return batch_check_header(header, max_bytes, flags)
-    elif who == INGEST_COORDINATOR:
+    elif from_coordinator(origin):
         flags = CHECK_DENSE                     # offset commits of a transaction have a producer id, but no sequence
         if header.magic < MAGIC_2:
             return BATCH_BAD_MAGIC
@@ -221,7 +231,7 @@ cdef int _validate_batch(const LogConfig* config, const uint8_t* p, const BatchH
 
 
 cdef int16_t _validate_batches(
-    const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms, Validated* out,
+    const LogConfig* config, uint8_t* records, size_t n, Origin origin, int64_t now_ms, Validated* out
 ) noexcept nogil:
     cdef size_t done = 0
     cdef size_t size
@@ -231,19 +241,19 @@ cdef int16_t _validate_batches(
         fault = batch_parse(records + done, n - done, &header)
         size = <size_t>header.size
         if fault == BATCH_OK:
-            fault = _validate_batch(config, records + done, &header, who)
-        if fault == BATCH_OK and who == INGEST_CLIENT:
-            fault = take_batch(config, records, done, &header, now_ms, out)
+            fault = _validate_batch(config, records + done, &header, origin)
+        if fault == BATCH_OK and from_client(origin):
+            fault = _take_batch(config, records, done, &header, now_ms, out)
         if fault == BATCH_OK and out.batches.size() == BATCHES_MAX:
             fault = BATCH_TOO_LARGE
         if fault != BATCH_OK:
-            return refuse(out, fault)
+            return _refuse(out, fault)
         out.batches.push_back(header)
         done += size
     return 0
 
 
-cdef void stamp(Validated* out, int64_t now_ms) noexcept nogil:
+cdef void _stamp(Validated* out, int64_t now_ms) noexcept nogil:
     """LogAppendTime."""
     cdef uint8_t* p = out.records
     cdef BatchHeader* header
@@ -259,10 +269,10 @@ cdef void stamp(Validated* out, int64_t now_ms) noexcept nogil:
         p += header.size
 
 
-# --- message sets --------------------------------------------------------------------------------------------------
-
-cdef int look_at_messages(const LogConfig* config, const uint8_t* p, size_t n, int8_t magic, int64_t now_ms,
-                          bint each, Validated* out) noexcept nogil:
+# --- message sets -------------------------------------------------------------------------------------------
+cdef int _look_at_messages(
+    const LogConfig* config, const uint8_t* p, size_t n, int8_t magic, int64_t now_ms, bint each, Validated* out
+) noexcept nogil:
     """Plain messages whose form was looked at before: keys and times, and with `each` a header for each one, as they
     will lie in the log."""
     cdef BatchHeader header
@@ -273,7 +283,7 @@ cdef int look_at_messages(const LogConfig* config, const uint8_t* p, size_t n, i
         fault = message_next(&p, &n, magic, &header, &message)
         if fault != BATCH_OK:
             return fault
-        look_at_record(config, message.key_length, message.timestamp, number, now_ms, out)
+        _look_at_record(config, message.key_length, message.timestamp, number, now_ms, out)
         number += 1
         if each:
             if 0 < config.max_message_bytes < header.size or number > BATCHES_MAX:
@@ -282,8 +292,9 @@ cdef int look_at_messages(const LogConfig* config, const uint8_t* p, size_t n, i
     return out.refusal.fault
 
 
-cdef int check_messages(const LogConfig* config, const uint8_t* p, size_t n, int8_t magic,
-                        BatchHeader* first) noexcept nogil:
+cdef int _check_messages(
+    const LogConfig* config, const uint8_t* p, size_t n, int8_t magic, BatchHeader* first
+) noexcept nogil:
     """Each message's form, checksum and size; a wrapper stands alone."""
     cdef const uint8_t* at = p
     cdef const uint8_t* before
@@ -309,8 +320,9 @@ cdef int check_messages(const LogConfig* config, const uint8_t* p, size_t n, int
     return BATCH_OK
 
 
-cdef int wrap(const LogConfig* config, const BatchHeader* like, int codec, int32_t count, int64_t newest,
-              Validated* out) noexcept nogil:
+cdef int _wrap(
+    const LogConfig* config, const BatchHeader* like, int codec, int32_t count, int64_t newest, Validated* out
+) noexcept nogil:
     """The messages in `out.inner` as one wrapper: now (magic 1), or when their offsets are known (magic 0)."""
     cdef BatchHeader header = like[0]
     cdef int fault
@@ -334,14 +346,15 @@ cdef int wrap(const LogConfig* config, const BatchHeader* like, int codec, int32
     return BATCH_OK
 
 
-cdef int take_wrapper(const LogConfig* config, uint8_t* p, BatchHeader* header, int wanted, int64_t now_ms,
-                      Validated* out) noexcept nogil:
+cdef int _take_wrapper(
+    const LogConfig* config, uint8_t* p, BatchHeader* header, int wanted, int64_t now_ms, Validated* out
+) noexcept nogil:
     cdef Inner found
-    cdef size_t limit = may_inflate(out, header)
+    cdef size_t limit = _may_inflate(out, header)
     cdef int fault = wrapper_open(p, header, limit, True, out.inner, &found)
-    was_inflated(out, out.inner, limit, fault)
+    _was_inflated(out, out.inner, limit, fault)
     if fault == BATCH_OK:
-        fault = look_at_messages(config, found.data, found.n, header.magic, now_ms, wanted == 0, out)
+        fault = _look_at_messages(config, found.data, found.n, header.magic, now_ms, wanted == 0, out)
     if fault != BATCH_OK:
         return fault
     if wanted == 0:
@@ -350,7 +363,7 @@ cdef int take_wrapper(const LogConfig* config, uint8_t* p, BatchHeader* header, 
         out.inner.clear()
         return BATCH_OK
     if header.magic == 0 or not found.dense or not found.common or wanted != header.attributes & CODEC_MASK:
-        return wrap(config, header, wanted, found.count, found.max_timestamp, out)
+        return _wrap(config, header, wanted, found.count, found.max_timestamp, out)
     if header.max_timestamp != found.max_timestamp:
         message_set_timestamp(p, header.size, found.max_timestamp, False)
         header.max_timestamp = found.max_timestamp
@@ -360,8 +373,9 @@ cdef int take_wrapper(const LogConfig* config, uint8_t* p, BatchHeader* header, 
     return BATCH_OK
 
 
-cdef int take_messages(const LogConfig* config, uint8_t* records, size_t n, BatchHeader* first, int64_t now_ms,
-                       Validated* out) noexcept nogil:
+cdef int _take_messages(
+    const LogConfig* config, uint8_t* records, size_t n, BatchHeader* first, int64_t now_ms, Validated* out
+) noexcept nogil:
     cdef int codec = first.attributes & CODEC_MASK
     cdef int wanted = codec
     cdef int64_t newest = -1
@@ -370,8 +384,8 @@ cdef int take_messages(const LogConfig* config, uint8_t* records, size_t n, Batc
     if 0 <= config.compression_codec <= MESSAGE_CODEC_MAX:
         wanted = config.compression_codec       # zstd has no place in a message set: it stays as it came
     if codec:
-        return take_wrapper(config, records, first, wanted, now_ms, out)
-    fault = look_at_messages(config, records, n, first.magic, now_ms, True, out)
+        return _take_wrapper(config, records, first, wanted, now_ms, out)
+    fault = _look_at_messages(config, records, n, first.magic, now_ms, True, out)
     if fault != BATCH_OK or wanted == 0:
         return fault
     if not bytes_resize(out.inner, n):
@@ -379,7 +393,7 @@ cdef int take_messages(const LogConfig* config, uint8_t* records, size_t n, Batc
     memcpy(out.inner.data(), records, n)
     for i in range(out.batches.size()):
         newest = max(newest, out.batches[i].max_timestamp)
-    return wrap(config, first, wanted, <int32_t>out.batches.size(), newest, out)
+    return _wrap(config, first, wanted, <int32_t>out.batches.size(), newest, out)
 
 
 cdef int16_t place_validated(const LogConfig* config, Validated* out, int64_t offset) noexcept nogil:
@@ -393,20 +407,19 @@ cdef int16_t place_validated(const LogConfig* config, Validated* out, int64_t of
     fault = wrapper_write(0, out.wrapper_codec, out.wrapper_level, 0, offset + header.last_offset_delta, -1,
                           out.inner.data(), out.inner.size(), out.rebuilt)
     if fault != BATCH_OK:
-        return refuse(out, fault)
+        return _refuse(out, fault)
     header.size = <int64_t>out.rebuilt.size()
     out.records = out.rebuilt.data()
     out.n = out.rebuilt.size()
     out.placed_at = offset
     if 0 < config.max_message_bytes < header.size or header.size > config.segment_bytes:
-        return refuse(out, BATCH_TOO_LARGE)
+        return _refuse(out, BATCH_TOO_LARGE)
     return 0
 
 
-# --- all -----------------------------------------------------------------------------------------------------------
-
+# --- all ----------------------------------------------------------------------------------------------------
 cdef int16_t validate_records(
-    const LogConfig* config, uint8_t* records, size_t n, int who, int64_t now_ms, Validated* out,
+    const LogConfig* config, uint8_t* records, size_t n, Origin origin, int64_t now_ms, Validated* out
 ) noexcept nogil:
     cdef BatchHeader first
     cdef int fault
@@ -418,22 +431,22 @@ cdef int16_t validate_records(
         return INVALID_RECORD
     fault = batch_parse(records, n, &first)
     if fault != BATCH_OK:
-        return refuse(out, fault)
-    if who == INGEST_CLIENT and first.magic < MAGIC_2:
-        fault = check_messages(config, records, n, first.magic, &first)
+        return _refuse(out, fault)
+    if from_client(origin) and first.magic < MAGIC_2:
+        fault = _check_messages(config, records, n, first.magic, &first)
         if fault == BATCH_OK:
-            fault = take_messages(config, records, n, &first, now_ms, out)
+            fault = _take_messages(config, records, n, &first, now_ms, out)
         if fault != BATCH_OK:
-            return refuse(out, fault)
+            return _refuse(out, fault)
     else:
-        error = _validate_batches(config, records, n, who, now_ms, out)
+        error = _validate_batches(config, records, n, origin, now_ms, out)
         if error:
             return error
     out.records = records if out.rebuilt.empty() else out.rebuilt.data()
     out.n = n if out.rebuilt.empty() else out.rebuilt.size()
-    if config.log_append_time and who != INGEST_REPLICA:
-        stamp(out, now_ms)
+    if config.log_append_time and origin != REPLICA:
+        _stamp(out, now_ms)
     # What a coordinator has decided is appended all or none of it, in a segment of its own if no other has room.
-    if who != INGEST_COORDINATOR and <int64_t>out.n > config.segment_bytes:
+    if not from_coordinator(origin) and <int64_t>out.n > config.segment_bytes:
         return RECORD_LIST_TOO_LARGE
     return 0

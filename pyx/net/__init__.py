@@ -1,18 +1,19 @@
 """The network threads: sockets, connections, their memory, and the border to the control plane. In reading order:
 
 border      what Python sees: starts and stops the threads, takes requests out, gives answers in
-plane       the structs of a set of network threads, of one thread, and of one connection; their limits
-planes      opens, stops and closes a set of network threads
+plane       a set of network threads: opens, stops and closes it; what a thread and a connection are, and their limits
 reactor     the loop of one network thread: events, mail, deadlines, sweeps
 acceptor    accepts connections and gives them to the network threads in turn
 admission   how many connections may come in, and how fast
 connection  opens and closes a connection; one turn of it
 input       receives bytes, and the memory that they take
 requests    serves Produce and Fetch, gives every other request to the control plane
+transport   receives and sends: the one place where a connection's bytes pass
 waiting     fetches that wait for a partition to grow or for their deadline
 output      sends answers in the order of their requests
 coldreader  threads that read what is not in the page cache, and send it
 control     the queue of requests for the control plane
 mailbox     how other threads reach a network thread
 closures    connections that were closed for what their peers did
+counters    what a network thread counts
 """

@@ -3,11 +3,11 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from penstock.pyx.descriptors cimport connection_may_come, in_reserve
-from penstock.pyx.net.admission cimport admission_enter, admission_leave, admission_wait_ms
+from penstock.pyx.net.admission cimport PEER_BYTES, admission_enter, admission_leave, admission_wait_ms
 from penstock.pyx.net.closures cimport CLOSED_ADDRESS_LIMIT, closures_note
 from penstock.pyx.net.connection cimport connection_open
-from penstock.pyx.net.mailbox cimport mail_post
-from penstock.pyx.net.plane cimport ACCEPTS_MAX, MAIL_SOCKET, PEER_BYTES, Mail, Reactor
+from penstock.pyx.net.mailbox cimport MAIL_SOCKET, Mail, mail_post
+from penstock.pyx.net.plane cimport ACCEPTS_MAX, Reactor
 from penstock.pyx.posix cimport (
     AF_INET6, EAGAIN, ECONNABORTED, EINTR, EPROTO, SOCK_CLOEXEC, SOCK_NONBLOCK, accept4, calloc, close, errno,
     inet_ntop, memchr, memcpy, memset, ntohs, snprintf, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
@@ -18,7 +18,7 @@ cdef enum:
     ACCEPT_AGAIN_MS = 100
 
 
-cdef void describe_peer(const sockaddr_storage* address, char* out) noexcept nogil:
+cdef void _describe_peer(const sockaddr_storage* address, char* out) noexcept nogil:
     cdef char text[48]
     cdef const sockaddr_in6* six = <const sockaddr_in6*>address
     cdef const sockaddr_in* four = <const sockaddr_in*>address
@@ -36,7 +36,7 @@ cdef void describe_peer(const sockaddr_storage* address, char* out) noexcept nog
         snprintf(out, PEER_BYTES, b"%s:%u", text, <unsigned int>ntohs(four.sin_port))
 
 
-cdef void hand_over(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil:
+cdef void _hand_over(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil:
     """Gives a new socket to the next reactor in turn."""
     cdef Reactor* owner = r.plane.reactors[r.next_reactor % <uint32_t>r.plane.reactor_count]
     cdef Mail* mail
@@ -53,18 +53,18 @@ cdef void hand_over(Reactor* r, int fd, int32_t listener, const char* peer) noex
     mail.fd = fd
     mail.listener = listener
     memcpy(mail.peer, peer, PEER_BYTES)
-    mail_post(owner, mail)
+    mail_post(&owner.mailbox, mail)
 
 
-cdef void accept_again(Reactor* r, int64_t wait_ms) noexcept nogil:
+cdef void _accept_again(Reactor* r, int64_t wait_ms) noexcept nogil:
     if r.accept_ms == 0 or r.now_ms + wait_ms < r.accept_ms:
         r.accept_ms = r.now_ms + wait_ms
 
 
-cdef void short_of_descriptors(Reactor* r) noexcept nogil:
+cdef void _short_of_descriptors(Reactor* r) noexcept nogil:
     r.descriptors_short = True
     r.counters.accepts_without_descriptor += 1
-    accept_again(r, ACCEPT_AGAIN_MS)
+    _accept_again(r, ACCEPT_AGAIN_MS)
 
 
 cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
@@ -77,33 +77,33 @@ cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
     if r.listeners[listener] < 0 or r.draining:
         return
     if r.descriptors_short and not connection_may_come(r.listeners[listener]):
-        accept_again(r, ACCEPT_AGAIN_MS)
+        _accept_again(r, ACCEPT_AGAIN_MS)
         return
     r.descriptors_short = False
     for _i in range(ACCEPTS_MAX):
         wait_ms = admission_wait_ms(r.plane.admission, listener, r.now_ms)
         if wait_ms:
             r.counters.accepts_delayed += 1
-            accept_again(r, wait_ms)
+            _accept_again(r, wait_ms)
             return
         n = sizeof(sockaddr_storage)
         fd = accept4(r.listeners[listener], <sockaddr*>&address, &n, SOCK_NONBLOCK | SOCK_CLOEXEC)
         if fd >= 0:
             # The last one that is let in for now, unless files of logs can be closed.
             r.descriptors_short = in_reserve(fd)
-            describe_peer(&address, peer)
+            _describe_peer(&address, peer)
             if admission_enter(r.plane.admission, listener, peer):
-                hand_over(r, fd, listener, peer)
+                _hand_over(r, fd, listener, peer)
             else:
                 r.counters.closed_address_limit += 1
                 closures_note(&r.plane.closed, CLOSED_ADDRESS_LIMIT, peer, 0)
                 close(fd)
             if r.descriptors_short and not connection_may_come(r.listeners[listener]):
-                short_of_descriptors(r)
+                _short_of_descriptors(r)
                 return
         elif errno == EAGAIN:
             return
         elif errno != EINTR and errno != ECONNABORTED and errno != EPROTO:
-            short_of_descriptors(r)                   # or of memory: some may be freed
+            _short_of_descriptors(r)                   # or of memory: some may be freed
             return
-    accept_again(r, 0)                                # more than one turn's worth
+    _accept_again(r, 0)                                # more than one turn's worth

@@ -4,8 +4,8 @@ Where the broker or a listener is full, or connections come faster than the rate
 they wait in the kernel's queue. A connection of an address that has too many is accepted and closed at once. One
 listener may be `kept_open` (the one for brokers): it isn't stopped by the broker's limit, only by its own.
 
-The accepting thread asks and counts in; whoever closes a connection counts it out. The broker's limits may change at
-any time: who is in stays.
+The accepting thread asks and counts in; the thread that closes a connection counts it out. The broker's limits may
+change at any time: connections that are open stay.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -16,6 +16,7 @@ from penstock.pyx.posix cimport pthread_mutex_t
 
 cdef enum:
     LISTENERS_MAX = 16
+    PEER_BYTES = 56                   # "[v6 address]:port" and its end
     ADMIT_AGAIN_MS = 100              # when to look again where all is full
     FRAME_BYTES_BEFORE_MAX = 524288   # largest request of who hasn't said who he is
 

@@ -48,7 +48,7 @@ cdef void admission_limit(
 
 
 # --- rates --------------------------------------------------------------------------------------------------
-cdef int64_t rate_wait_ms(Rate* rate, int64_t now_ms) noexcept nogil:
+cdef int64_t _rate_wait_ms(Rate* rate, int64_t now_ms) noexcept nogil:
     """Fills the bucket up to now; how long until there is a whole connection in it."""
     cdef int64_t per_second = atomic_load32(&rate.per_second)
     cdef int64_t came
@@ -63,7 +63,7 @@ cdef int64_t rate_wait_ms(Rate* rate, int64_t now_ms) noexcept nogil:
     return max((WHOLE - rate.thousandths + per_second - 1) // per_second, <int64_t>0)
 
 
-cdef void rate_take(Rate* rate) noexcept nogil:
+cdef void _rate_take(Rate* rate) noexcept nogil:
     if atomic_load32(&rate.per_second):
         rate.thousandths -= WHOLE
 
@@ -75,10 +75,10 @@ cdef int64_t admission_wait_ms(Admission* a, int32_t listener, int64_t now_ms) n
         return ADMIT_AGAIN_MS
     if not own.kept_open and atomic_load32(&a.connections) >= atomic_load32(&a.connections_max):
         return ADMIT_AGAIN_MS
-    return max(rate_wait_ms(&a.rate, now_ms), rate_wait_ms(&own.rate, now_ms))
+    return max(_rate_wait_ms(&a.rate, now_ms), _rate_wait_ms(&own.rate, now_ms))
 
 
-cdef string address_of(const char* peer) noexcept nogil:
+cdef string _address_of(const char* peer) noexcept nogil:
     cdef string address
     cdef size_t n = strlen(peer)
     while n > 0 and peer[n - 1] != c":":
@@ -87,8 +87,8 @@ cdef string address_of(const char* peer) noexcept nogil:
     return address
 
 
-cdef bint enter_address(Admission* a, const char* peer) noexcept nogil:
-    cdef string address = address_of(peer)
+cdef bint _enter_address(Admission* a, const char* peer) noexcept nogil:
+    cdef string address = _address_of(peer)
     cdef int32_t limit
     cdef bint fits
     pthread_mutex_lock(&a.lock)
@@ -105,9 +105,9 @@ cdef bint enter_address(Admission* a, const char* peer) noexcept nogil:
 
 
 cdef bint admission_enter(Admission* a, int32_t listener, const char* peer) noexcept nogil:
-    rate_take(&a.rate)
-    rate_take(&a.listeners[listener].rate)
-    if not enter_address(a, peer):
+    _rate_take(&a.rate)
+    _rate_take(&a.listeners[listener].rate)
+    if not _enter_address(a, peer):
         return False
     atomic_add32(&a.connections, 1)
     atomic_add32(&a.listeners[listener].connections, 1)
@@ -115,7 +115,7 @@ cdef bint admission_enter(Admission* a, int32_t listener, const char* peer) noex
 
 
 cdef void admission_leave(Admission* a, int32_t listener, const char* peer) noexcept nogil:
-    cdef string address = address_of(peer)
+    cdef string address = _address_of(peer)
     atomic_add32(&a.connections, -1)
     atomic_add32(&a.listeners[listener].connections, -1)
     pthread_mutex_lock(&a.lock)

@@ -1,13 +1,13 @@
 """The only door between the control plane and the network threads, besides the partition functions.
 
 The network threads serve the versions of Produce and Fetch in pyx/wire/apis by themselves.
-Every other request, also Produce and Fetch of other versions and requests nobody knows,
+Every other request, also Produce and Fetch of other versions and unknown requests,
 comes out here and is answered, or its connection closed, by its token. Answers
 leave each connection in the order of its requests, whatever the order in which they are given. A token whose connection is
 gone, or that was answered before, is dropped silently (counted as `answers_late`).
 
 Use: make, `listen`, `start`; watch `request_fd`; `take_requests`, `answer` each; `stop`. All functions may be called from any
-thread; none but `stop` waits.
+thread. `stop` waits; `serve_flushing` (an fsync) and `serve_produce` (an append) may wait for a disk.
 """
 
 from typing import NamedTuple
@@ -135,7 +135,7 @@ class DataPlane:
     def unverified(self, request: Request) -> tuple[str, list[Unasked]]:
         """The transactional id of a produce request, and the partitions in which it begins a transaction (KIP-890).
 
-        No partitions (and no id): nobody has to be asked. A malformed request has none; `serve_produce` closes its
+        No partitions (and no id): no coordinator has to be asked. A malformed request has none; `serve_produce` closes its
         connection.
         """
 
@@ -144,11 +144,12 @@ class DataPlane:
 
     def serve_flushing(self, request: Request) -> bool:
         """Append a produce request, sync it and answer it, in the calling thread, without the GIL. Slow. Its frame is
-        written to. False, and nothing was done: it begins a transaction, so its coordinator has to be asked first.
+        written to. False, and nothing was done: it begins a transaction, so its coordinator has to be asked first, or it
+        is malformed, so that `serve_produce` closes its connection.
         """
 
     def serve_produce(self, request: Request, refused: dict[int, int], *, lose_answer: bool = False) -> None:
-        """Append a produce request and answer it. Its frame is written to: nobody may use it any more.
+        """Append a produce request and answer it. Its frame is written to: the caller may not use it any more.
 
         refused: places of `unverified` -> the error code that the partition is answered with; all others are appended.
         Appends in the calling thread, without the GIL. lose_answer: the connection is closed instead of answered.

@@ -14,12 +14,12 @@ from penstock.pyx.log.partition cimport LogSetOwner, partition_index, partition_
 from penstock.pyx.net.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
 from penstock.pyx.net.closures cimport CLOSURES_KEPT, Closure, closures_take
 from penstock.pyx.net.coldreader cimport reader_free, reader_loop, reader_new, reader_stop
-from penstock.pyx.net.control cimport queue_close
-from penstock.pyx.net.mailbox cimport on_read, token_post
-from penstock.pyx.net.plane cimport (
-    DRAIN_MS, MAIL_ANSWER, MAIL_CLOSE, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, ControlRequest, Counters, Plane,
+from penstock.pyx.net.control cimport ControlRequest, queue_close
+from penstock.pyx.net.counters cimport Counters, counters_add
+from penstock.pyx.net.mailbox cimport (
+    MAIL_ANSWER, MAIL_CLOSE, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, on_read, token_post,
 )
-from penstock.pyx.net.planes cimport plane_close, plane_listen, plane_open, plane_stop, plane_take
+from penstock.pyx.net.plane cimport DRAIN_MS, Plane, plane_close, plane_listen, plane_open, plane_stop, plane_take
 from penstock.pyx.net.reactor cimport reactor_loop
 from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
 from penstock.pyx.record.endian cimport get_i16, get_i32
@@ -27,16 +27,15 @@ from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CORRELATION_AT, Reader, RequestHead, Slice, Writer, read_head, read_string, reader_start, write_i32,
     write_raw,
 )
-from penstock.pyx.request.fetch cimport FETCH_KEY
 from penstock.pyx.request.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult, ProduceTally,
     produce_flushes, produce_partitions, produce_serve,
 )
-from penstock.pyx.request.producerequest cimport (
-    PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY, PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
-)
 from penstock.pyx.request.sessions cimport sessions_free, sessions_new, sessions_rest
 from penstock.pyx.request.verification cimport Unverified, find_unverified, unverified_free
+from penstock.pyx.request.versions cimport (
+    FETCH_KEY, PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY, PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
+)
 
 cdef enum:
     TAKE_MAX = 256
@@ -62,7 +61,7 @@ class Unasked(NamedTuple):
 
 cdef bint _begin(bytes frame, RequestHead* head, Reader* body) noexcept:
     """The header of a produce; the reader then stands at its body. The records behind it will be written to: the
-    bytes came from `take_requests`, and nobody else has them.
+    bytes came from `take_requests`, and no other thread has them.
     """
     cdef int16_t version
     reader_start(body, <uint8_t*>PyBytes_AS_STRING(frame), <size_t>PyBytes_GET_SIZE(frame))
@@ -111,11 +110,13 @@ cdef class DataPlane:
     cdef bint _started
     cdef bint _stopped
 
-    def __cinit__(self, *, int network_threads, int node_id, int max_request_bytes, int64_t max_idle_ms,
-                  int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None,
-                  int fetch_sessions=1000, int64_t fetch_session_eviction_ms=120_000,
-                  int64_t fetch_sessions_bytes=64 << 20, int64_t frame_ms=60_000, int64_t take_ms=300_000,
-                  int64_t memory_patience_ms=5_000):
+    def __cinit__(
+        self, *, int network_threads, int node_id, int max_request_bytes, int64_t max_idle_ms,
+        int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None,
+        int fetch_sessions=1000, int64_t fetch_session_eviction_ms=120_000,
+        int64_t fetch_sessions_bytes=64 << 20, int64_t frame_ms=60_000, int64_t take_ms=300_000,
+        int64_t memory_patience_ms=5_000
+    ):
         memset(&self.plane, 0, sizeof(Plane))
         self._logs = logs
         self.plane.logs = logs.set
@@ -175,9 +176,10 @@ cdef class DataPlane:
             own[<string>text.encode("ascii")] = <int32_t>limit
         admission_limit(self.plane.admission, most, rate, most_of_address, own)
 
-    def listen(self, host: str, port: int, listener: str, *, int max_connections=INT32_MAX, int rate=0,
-               bint kept_open=False, int send_buffer_bytes=-1, int receive_buffer_bytes=-1,
-               congestion: str = "") -> int:
+    def listen(
+        self, host: str, port: int, listener: str, *, int max_connections=INT32_MAX, int rate=0,
+        bint kept_open=False, int send_buffer_bytes=-1, int receive_buffer_bytes=-1, congestion: str = ""
+    ) -> int:
         cdef Listener* limits = &self.plane.admission.listeners[len(self._listeners)]
         if self._started or self._stopped:
             raise RuntimeError("listen comes before start")
@@ -385,7 +387,7 @@ cdef class DataPlane:
         if _begin(frame, &head, &body):
             partitions = produce_partitions(&head, body)
         if partitions >= 0:
-            verdicts.resize(<size_t>partitions + 1)   # never empty: its address tells that somebody was asked
+            verdicts.resize(<size_t>partitions + 1)   # never empty: its address says that a coordinator was asked
             for place, error in refused.items():
                 if not 0 <= place < partitions:
                     free(writer.p)
@@ -403,15 +405,11 @@ cdef class DataPlane:
     def counters(self) -> dict:
         cdef Counters total
         cdef ProduceTally produced
-        cdef Counters* one
         cdef int i
-        cdef size_t field
         memset(&total, 0, sizeof(Counters))
         produced = self.plane.produced
         for i in range(self.plane.reactor_count):
-            one = &self.plane.reactors[i].counters
-            for field in range(sizeof(Counters) // sizeof(int64_t)):
-                (<int64_t*>&total)[field] += (<int64_t*>one)[field]
+            counters_add(&total, &self.plane.reactors[i].counters)
             produced.batches += self.plane.reactors[i].produced.batches
             produced.bytes += self.plane.reactors[i].produced.bytes
             produced.errors += self.plane.reactors[i].produced.errors

@@ -1,14 +1,14 @@
 """Connections that were closed for what their peers did, and whose they were: kept until the control plane takes them,
-so that it can say whom an operator should look at. More than CLOSURES_KEPT are counted only (plane.pxd: Counters).
+so that it can say whom an operator should look at. More than CLOSURES_KEPT are counted only (counters.pxd).
 """
 
 from libc.stdint cimport int32_t, int64_t
 
+from penstock.pyx.net.admission cimport PEER_BYTES
 from penstock.pyx.posix cimport pthread_mutex_t
 
 cdef enum:
     CLOSURES_KEPT = 256
-    CLOSURE_PEER_BYTES = 56           # PEER_BYTES of plane.pxd
 
 cdef enum Reason:
     CLOSED_MEMORY_SHORT = 0
@@ -19,7 +19,7 @@ cdef enum Reason:
 cdef struct Closure:
     Reason reason
     int64_t held_bytes                # of broker memory, for what it had sent
-    char peer[CLOSURE_PEER_BYTES]
+    char peer[PEER_BYTES]
 
 cdef struct Closures:
     pthread_mutex_t lock

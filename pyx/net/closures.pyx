@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t
 
+from penstock.pyx.net.admission cimport PEER_BYTES
 from penstock.pyx.posix cimport memcpy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock
 
 cdef void closures_open(Closures* closures) noexcept nogil:
@@ -17,7 +18,7 @@ cdef void closures_note(Closures* closures, Reason reason, const char* peer, int
         closures.n += 1
         one.reason = reason
         one.held_bytes = held_bytes
-        memcpy(one.peer, peer, CLOSURE_PEER_BYTES)
+        memcpy(one.peer, peer, PEER_BYTES)
     pthread_mutex_unlock(&closures.lock)
 
 

@@ -2,12 +2,13 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
+from penstock.pyx.net.transport cimport transport_close, transport_send, transport_send_file, transport_share
 from penstock.pyx.posix cimport (
-    EAGAIN, EINTR, EINVAL, F_DUPFD_CLOEXEC, MSG_NOSIGNAL, O_CLOEXEC, O_DIRECT, O_RDONLY, O_WRONLY, POLLOUT,
-    POSIX_FADV_RANDOM, SIOCOUTQ, SOL_SOCKET, SO_SNDBUF, block_signals, calloc, close, errno, fcntl, free, getsockopt,
-    give_way, ioctl, memset, off_t, open, poll, pollfd, posix_fadvise, posix_memalign, pread, pthread_cond_broadcast,
+    EAGAIN, EINTR, EINVAL, F_DUPFD_CLOEXEC, O_CLOEXEC, O_DIRECT, O_RDONLY, O_WRONLY, POLLOUT, POSIX_FADV_RANDOM,
+    SIOCOUTQ, SOL_SOCKET, SO_SNDBUF, block_signals, calloc, close, errno, fcntl, free, getsockopt, give_way, ioctl,
+    memset, off_t, open, poll, pollfd, posix_fadvise, posix_memalign, pread, pthread_cond_broadcast,
     pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait, pthread_mutex_destroy,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, send, sendfile, snprintf, socklen_t,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, sendfile, snprintf, socklen_t,
 )
 from penstock.pyx.record.batch cimport BATCH_OK, RECORDS_AT, BatchHeader, batch_parse_header
 
@@ -30,16 +31,17 @@ cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil:
 cdef bint reader_submit(ReaderPool* pool, const ReaderJob* asked) noexcept nogil:
     cdef ReaderJob* job = <ReaderJob*>calloc(1, sizeof(ReaderJob))
     cdef bint taken = False
+    cdef bint shared
     if job == NULL:
         return False
     job[0] = asked[0]
     job.fd = fcntl(asked.fd, F_DUPFD_CLOEXEC, 0)
-    job.socket = fcntl(asked.socket, F_DUPFD_CLOEXEC, 0) if asked.socket >= 0 else -1
+    shared = transport_share(&job.transport, &asked.transport)
     job.follows.position = -1
     pthread_mutex_lock(&pool.lock)
     if (
         job.fd >= 0
-        and (job.socket >= 0 or asked.socket < 0)
+        and shared
         and pool.waiting < READER_JOBS_MAX
         and not pool.stopping
     ):
@@ -53,19 +55,18 @@ cdef bint reader_submit(ReaderPool* pool, const ReaderJob* asked) noexcept nogil
         pthread_cond_signal(&pool.ready)
     pthread_mutex_unlock(&pool.lock)
     if not taken:
-        drop(job)
+        _drop(job)
     return taken
 
 
-cdef void drop(ReaderJob* job) noexcept nogil:
+cdef void _drop(ReaderJob* job) noexcept nogil:
     if job.fd >= 0:
         close(job.fd)
-    if job.socket >= 0:
-        close(job.socket)
+    transport_close(&job.transport)
     free(job)
 
 
-cdef ReaderJob* take(ReaderPool* pool) noexcept nogil:
+cdef ReaderJob* _take(ReaderPool* pool) noexcept nogil:
     """The next job; NULL when the pool stops."""
     cdef ReaderJob* job = NULL
     pthread_mutex_lock(&pool.lock)
@@ -81,8 +82,8 @@ cdef ReaderJob* take(ReaderPool* pool) noexcept nogil:
     return job
 
 
-cdef bint wanted(ReaderPool* pool) noexcept nogil:
-    """Whether somebody waits for a thread."""
+cdef bint _wanted(ReaderPool* pool) noexcept nogil:
+    """Whether a job waits for a thread."""
     cdef bint yes
     pthread_mutex_lock(&pool.lock)
     yes = pool.first != NULL or pool.stopping
@@ -90,7 +91,7 @@ cdef bint wanted(ReaderPool* pool) noexcept nogil:
     return yes
 
 
-cdef int open_again(int fd, int flags) noexcept nogil:
+cdef int _open_again(int fd, int flags) noexcept nogil:
     """The same file with flags, a position and advice of its own, whatever it is called by now. -1: it can't be had."""
     cdef char path[32]
     snprintf(path, sizeof(path), b"/proc/self/fd/%d", fd)
@@ -104,35 +105,35 @@ cdef struct Direct:
     int64_t position
     int64_t n
     int64_t most                      # to be read at once
-    int64_t batch                     # where in the file the next batch begins; -1: nobody knows
+    int64_t batch                     # where in the file the next batch begins; -1: not known
 
 
-cdef int64_t room_of(int socket) noexcept nogil:
+cdef int64_t _room_of(const Transport* t) noexcept nogil:
     """What a peer will take, as far as it makes sense to read so much at once."""
     cdef int size = 0, queued = 0
     cdef socklen_t n = sizeof(int)
-    if ioctl(socket, SIOCOUTQ, &queued) != 0 or queued < KEEPS_UP_BYTES:
+    if ioctl(t.fd, SIOCOUTQ, &queued) != 0 or queued < KEEPS_UP_BYTES:
         return READER_DIRECT_BYTES
-    getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &size, &n)
+    getsockopt(t.fd, SOL_SOCKET, SO_SNDBUF, &size, &n)
     return min(max(size - queued, <int64_t>READER_DIRECT_MIN_BYTES), <int64_t>READER_DIRECT_BYTES)
 
 
-cdef void direct_begin(Direct* d, ReaderJob* job) noexcept nogil:
+cdef void _direct_begin(Direct* d, ReaderJob* job) noexcept nogil:
     if d.buffer == NULL and posix_memalign(<void**>&d.buffer, DIRECT_ALIGNMENT, DIRECT_BUFFER_BYTES) != 0:
         d.buffer = NULL
-    d.fd = open_again(job.fd, O_DIRECT) if d.buffer != NULL else -1
+    d.fd = _open_again(job.fd, O_DIRECT) if d.buffer != NULL else -1
     d.n = 0
-    d.most = room_of(job.socket)
+    d.most = _room_of(&job.transport)
     d.batch = job.position if job.begins_batch else -1
     job.direct = d.fd >= 0
 
 
-cdef void direct_end(Direct* d, ReaderJob* job) noexcept nogil:
+cdef void _direct_end(Direct* d, ReaderJob* job) noexcept nogil:
     close(d.fd)
     job.direct = False
 
 
-cdef void look_at_batches(Direct* d, ReaderJob* job) noexcept nogil:
+cdef void _look_at_batches(Direct* d, ReaderJob* job) noexcept nogil:
     """Goes from batch to batch through the buffer. The last one that begins in the range, or right behind it, is where
     the next fetch begins, and that fetch needn't look for it, which would be a read of its own."""
     cdef BatchHeader header
@@ -148,7 +149,7 @@ cdef void look_at_batches(Direct* d, ReaderJob* job) noexcept nogil:
         left -= header.size
 
 
-cdef ssize_t direct_fill(Direct* d, ReaderJob* job) noexcept nogil:
+cdef ssize_t _direct_fill(Direct* d, ReaderJob* job) noexcept nogil:
     """Bytes that the buffer has of what isn't sent; 0 at the end of the file; -1 and errno."""
     cdef int64_t at = job.position + job.sent, n
     if at < d.position or at >= d.position + d.n:
@@ -158,42 +159,43 @@ cdef ssize_t direct_fill(Direct* d, ReaderJob* job) noexcept nogil:
         if d.n < 0:
             d.n = 0
             return -1
-        look_at_batches(d, job)
+        _look_at_batches(d, job)
     return max(d.position + d.n - at, <int64_t>0)
 
 
-cdef ssize_t send_some(ReaderJob* job, Direct* d) noexcept nogil:
+cdef ssize_t _send_some(ReaderJob* job, Direct* d) noexcept nogil:
     """Sends of what is left of a range. Bytes that went; 0: the file ends too early; -1 and errno."""
-    cdef off_t at = job.position + job.sent
+    cdef int64_t at = job.position + job.sent
     cdef int64_t n = min(job.length - job.sent, <int64_t>READER_CHUNK_BYTES)
     cdef ssize_t there
     if job.direct:
-        there = direct_fill(d, job)
+        there = _direct_fill(d, job)
         if there > 0:
-            return send(job.socket, d.buffer + (at - d.position), <size_t>min(n, <int64_t>there), MSG_NOSIGNAL)
+            n = min(n, <int64_t>there)
+            return transport_send(&job.transport, d.buffer + (at - d.position), <size_t>n, False)
         if there == 0 or errno != EINVAL:
             return there
-        direct_end(d, job)            # this file system takes the flag and not the read
-    return sendfile(job.socket, job.fd, &at, <size_t>n)
+        _direct_end(d, job)            # this file system takes the flag and not the read
+    return transport_send_file(&job.transport, job.fd, at, <size_t>n)
 
 
-cdef void send_range(ReaderPool* pool, ReaderJob* job, Direct* d) noexcept nogil:
-    """Sends what the peer takes now, or takes soon while nobody else waits for this thread."""
+cdef void _send_range(ReaderPool* pool, ReaderJob* job, Direct* d) noexcept nogil:
+    """Sends what the peer takes now, or takes soon while no other job waits for this thread."""
     cdef pollfd peer
     cdef ssize_t went
     cdef bint has_more
-    peer.fd = job.socket
+    peer.fd = job.transport.fd
     peer.events = POLLOUT
     if job.direct:
-        direct_begin(d, job)
+        _direct_begin(d, job)
     while job.sent < job.length:
-        went = send_some(job, d)
+        went = _send_some(job, d)
         if went > 0:
             job.sent += went
         elif went < 0 and errno == EAGAIN:
-            # Who has yet to take what was read for him alone is waited for, whoever else wants the thread.
+            # A peer that has yet to take what was read for it alone is waited for, whichever job waits for the thread.
             has_more = job.direct and job.position + job.sent < d.position + d.n
-            job.full = (wanted(pool) and not has_more) or poll(&peer, 1, READER_PATIENCE_MS) <= 0
+            job.full = (_wanted(pool) and not has_more) or poll(&peer, 1, READER_PATIENCE_MS) <= 0
             if job.full:
                 break
         elif went == 0 or errno != EINTR:
@@ -201,14 +203,14 @@ cdef void send_range(ReaderPool* pool, ReaderJob* job, Direct* d) noexcept nogil
             break
 
 
-cdef void read_range(ReaderJob* job, int nowhere) noexcept nogil:
+cdef void _read_range(ReaderJob* job, int nowhere) noexcept nogil:
     """Waits until the pages of what wasn't sent are there; their bytes go nowhere, without a copy."""
     cdef off_t at = job.position + job.sent
     cdef int64_t end = job.position + job.length
     cdef int fd = job.fd, own = -1
     job.ready = job.length
     if 0 < end - at <= READER_CHUNK_BYTES:
-        own = open_again(job.fd, 0)
+        own = _open_again(job.fd, 0)
     if own >= 0:
         posix_fadvise(own, 0, 0, POSIX_FADV_RANDOM)   # so little is wanted that nothing is to be read ahead
         fd = own
@@ -226,18 +228,18 @@ cdef void reader_loop(ReaderPool* pool) noexcept nogil:
     block_signals()
     give_way()
     while True:
-        job = take(pool)
+        job = _take(pool)
         if job == NULL:
             break
-        if job.socket >= 0:
-            send_range(pool, job, &direct)
+        if job.transport.fd >= 0:
+            _send_range(pool, job, &direct)
         if job.direct:
             job.ready = job.sent
-            direct_end(&direct, job)
+            _direct_end(&direct, job)
         elif not job.failed:
-            read_range(job, nowhere)
+            _read_range(job, nowhere)
         pool.hook(job)
-        drop(job)
+        _drop(job)
     free(direct.buffer)
     if nowhere >= 0:
         close(nowhere)
@@ -255,7 +257,7 @@ cdef void reader_free(ReaderPool* pool) noexcept nogil:
     while pool.first != NULL:
         job = pool.first
         pool.first = job.next
-        drop(job)
+        _drop(job)
     pthread_cond_destroy(&pool.ready)
     pthread_mutex_destroy(&pool.lock)
     free(pool)

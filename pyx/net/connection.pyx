@@ -2,16 +2,20 @@
 
 from libc.stdint cimport int32_t, uint32_t
 
-from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, SECURITY_PLAINTEXT, admission_leave
+from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, PEER_BYTES, SECURITY_PLAINTEXT, admission_leave
+from penstock.pyx.net.control cimport SERVE_CLOSE, SERVE_STALLED, Served
 from penstock.pyx.net.input cimport (
     TAKEN_ERROR, TAKEN_STALLED, Taken, input_free, input_settle, input_stall, input_take, input_unstall,
 )
+from penstock.pyx.net.mailbox cimport GENERATION_MASK, PLACES_MAX
 from penstock.pyx.net.output cimport output_abandon, output_pump, output_watch
 from penstock.pyx.net.plane cimport (
-    GENERATION_MASK, PEER_BYTES, PLACES_MAX, SERVE_CLOSE, SERVE_STALLED, STALL_INPUT, STALL_QUEUE, TURN_BYTES,
-    TURN_FRAMES, Connection, Reactor, Served, Slot, connection_ready, output_full, slot_at,
+    CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, INCOMING_ENDED, INCOMING_MORE, INCOMING_NOTHING,
+    LENT_NOTHING, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor, Slot, connection_ready,
+    output_full, slot_at,
 )
 from penstock.pyx.net.requests cimport Span, request_serve, requests_refuse, slots_full
+from penstock.pyx.net.transport cimport transport_close, transport_open
 from penstock.pyx.net.waiting cimport unpark
 from penstock.pyx.posix cimport EPOLL_CTL_ADD, calloc, close, free, memcpy, memset, realloc
 from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame_cut, writer_free
@@ -29,7 +33,7 @@ cdef void connection_rest(Reactor* r, Connection* c) noexcept nogil:
         c.pieces.capacity = 0
 
 
-cdef Connection* connection_place(Reactor* r) noexcept nogil:
+cdef Connection* _connection_place(Reactor* r) noexcept nogil:
     """A free connection; NULL when there is no memory or no place."""
     cdef Connection** grown
     cdef uint32_t* frees
@@ -55,7 +59,6 @@ cdef Connection* connection_place(Reactor* r) noexcept nogil:
     if c == NULL:
         return NULL
     c.place = r.places_used
-    c.fd = -1
     r.connections[r.places_used] = c
     r.places_used += 1
     return c
@@ -64,12 +67,19 @@ cdef Connection* connection_place(Reactor* r) noexcept nogil:
 cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil:
     cdef Connection* c = NULL
     if not r.draining:
-        c = connection_place(r)
+        c = _connection_place(r)
     if c == NULL:
         close(fd)
         admission_leave(r.plane.admission, listener, peer)
         return
-    c.fd = fd
+    c.state = CONNECTION_OPEN
+    transport_open(&c.transport, fd)
+    c.incoming = INCOMING_NOTHING
+    c.hung_up = False
+    c.writable = True
+    c.lent = LENT_NOTHING
+    c.cold_in = NULL
+    c.handed_over = 0
     c.listener = listener
     c.security = r.plane.admission.listeners[listener].security
     c.authenticated = c.security == SECURITY_PLAINTEXT
@@ -80,9 +90,9 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     c.took_ms = r.now_ms
     c.frame_ms = 0
     c.kept_up_ms = 0
+    c.kept_up_bytes = 0
     c.brought = 0
     c.served_bytes = 0
-    c.writable = True
     memcpy(c.peer, peer, PEER_BYTES)
     r.counters.connections += 1
     r.counters.connections_accepted += 1
@@ -94,17 +104,17 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     """Frees all that the connection holds. A token or event that comes late is told by the generation."""
     cdef Slot* slot
     cdef int32_t i
-    if c.fd < 0:
+    if c.state == CONNECTION_CLOSED:
         return
     output_abandon(r, c)
-    close(c.fd)
-    c.fd = -1
+    transport_close(&c.transport)
+    c.state = CONNECTION_CLOSED
     admission_leave(r.plane.admission, c.listener, c.peer)
     input_unstall(r, c)
     while c.head != c.tail:
         slot = slot_at(c, c.head)
         if slot.fetch != NULL:
-            unpark(r, slot.fetch)
+            unpark(r.waits, slot.fetch)
             fetch_free(slot.fetch)
         writer_free(&slot.answer)
         c.head += 1
@@ -117,14 +127,6 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     input_free(r, c)
     c.head = 0
     c.tail = 0
-    c.readable = False
-    c.hung_up = False
-    c.ended = False
-    c.refusing = False
-    c.closing = False
-    c.handed_over = 0
-    c.cold = False
-    c.cold_in = NULL
     c.generation = (c.generation + 1) & GENERATION_MASK
     r.free_places[r.free_count] = c.place
     r.free_count += 1
@@ -132,7 +134,7 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     r.counters.connections_closed += 1
 
 
-cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
+cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
     """Takes bytes and serves frames until there are none, the turn is over, or the connection mustn't take more.
     False: it has to be closed.
     """
@@ -142,7 +144,7 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
     cdef Span span
     cdef Served served
     cdef Taken taken
-    while not c.refusing and not output_full(c) and not slots_full(c) and not r.draining:
+    while c.state == CONNECTION_OPEN and not output_full(c) and not slots_full(c) and not r.draining:
         cut = CUT_MORE
         if c.end > c.start:
             cut = frame_cut(c.input + c.start, c.end - c.start, c.frame_bytes_max, &size)
@@ -151,7 +153,7 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
             requests_refuse(r, c)
             return True
         if cut == CUT_MORE:
-            if c.ended or not c.readable or c.stalled:
+            if c.incoming != INCOMING_MORE or c.stalled:
                 return True
             if bytes_taken >= TURN_BYTES:
                 connection_ready(r, c)
@@ -183,9 +185,9 @@ cdef bint connection_read(Reactor* r, Connection* c) noexcept nogil:
     return True
 
 
-cdef void clock_frame(Reactor* r, Connection* c) noexcept nogil:
+cdef void _clock_frame(Reactor* r, Connection* c) noexcept nogil:
     """Notes since when a frame is here in part. It isn't the peer's fault while nothing more is read."""
-    if c.start == c.end or c.stalled or c.refusing or output_full(c) or slots_full(c):
+    if c.start == c.end or c.stalled or c.state != CONNECTION_OPEN or output_full(c) or slots_full(c):
         c.frame_ms = 0
     elif c.frame_ms == 0:
         c.frame_ms = r.now_ms
@@ -193,33 +195,35 @@ cdef void clock_frame(Reactor* r, Connection* c) noexcept nogil:
 
 cdef void connection_run(Reactor* r, Connection* c) noexcept nogil:
     """One turn of a connection."""
-    if c.fd < 0:
+    if c.state == CONNECTION_CLOSED:
         return
     input_unstall(r, c)                          # it stalls again if it still has to
     if not output_pump(r, c):
         connection_close(r, c)
         return
-    if not connection_read(r, c) or input_settle(r, c) == SERVE_CLOSE or not output_pump(r, c):
+    if not _connection_read(r, c) or input_settle(r, c) == SERVE_CLOSE or not output_pump(r, c):
         connection_close(r, c)
         return
-    if c.closing and c.output.n == c.sent and c.pieces.first == c.pieces.n:
+    if c.state == CONNECTION_CLOSING and c.output.n == c.sent and c.pieces.first == c.pieces.n:
         connection_close(r, c)
         return
-    if c.ended or (c.hung_up and not c.readable):
+    if c.incoming == INCOMING_ENDED or (c.hung_up and c.incoming == INCOMING_NOTHING):
         # The peer has gone; what was answered was sent, what waits is dropped.
         if not c.on_ready:
             connection_close(r, c)
             return
-    clock_frame(r, c)
+    _clock_frame(r, c)
     # The pump may have made room for frames that are here already, or that the socket has.
-    if (c.readable or c.end - c.start >= SIZE_BYTES) and not c.stalled and not c.refusing and not output_full(c):
-        if not slots_full(c) and runnable(r, c):
+    if c.state == CONNECTION_OPEN and (c.incoming == INCOMING_MORE or c.end - c.start >= SIZE_BYTES) and not c.stalled:
+        if not output_full(c) and not slots_full(c) and _runnable(r, c):
             connection_ready(r, c)
 
 
-cdef bint runnable(Reactor* r, Connection* c) noexcept nogil:
+cdef bint _runnable(Reactor* r, Connection* c) noexcept nogil:
     """Whether a next turn would find a whole frame, or bytes to take."""
     cdef int32_t size
     if r.draining:
         return False
-    return c.readable or frame_cut(c.input + c.start, c.end - c.start, c.frame_bytes_max, &size) != CUT_MORE
+    if c.incoming == INCOMING_MORE:
+        return True
+    return frame_cut(c.input + c.start, c.end - c.start, c.frame_bytes_max, &size) != CUT_MORE

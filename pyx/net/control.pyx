@@ -1,11 +1,8 @@
 """The queue between the network threads and the control plane; see control.pxd."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from penstock.pyx.net.plane cimport (
-    PEER_BYTES, SERVED, SERVE_CLOSE, SERVE_STALLED, Connection, ControlQueue, ControlRequest, Reactor, Served,
-    token_pack,
-)
+from penstock.pyx.net.admission cimport PEER_BYTES
 from penstock.pyx.posix cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write, free, malloc, memcpy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_unlock,
@@ -18,10 +15,10 @@ cdef bint queue_open(ControlQueue* q) noexcept nogil:
 
 
 cdef Served queue_put(
-    Reactor* r, Connection* c, uint32_t number, const uint8_t* frame, int32_t n, bint handed_over
+    ControlQueue* q, uint64_t token, int32_t listener, const char* peer, const uint8_t* frame, int32_t n,
+    bint handed_over
 ) noexcept nogil:
     """Copies a request onto the queue. A request is always taken when the queue is empty, however large it is."""
-    cdef ControlQueue* q = &r.plane.queue
     cdef ControlRequest* request
     cdef bint was_empty
     cdef int64_t cost = n + <int64_t>sizeof(ControlRequest)
@@ -38,12 +35,12 @@ cdef Served queue_put(
         q.bytes -= cost
         pthread_mutex_unlock(&q.lock)
         return SERVE_CLOSE
-    request.token = token_pack(r.id, c.place, c.generation, number)
+    request.token = token
     request.handed_over = handed_over
-    request.listener = c.listener
+    request.listener = listener
     request.n = n
     request.next = NULL
-    memcpy(request.peer, c.peer, PEER_BYTES)
+    memcpy(request.peer, peer, PEER_BYTES)
     memcpy(request.frame, frame, <size_t>n)
     pthread_mutex_lock(&q.lock)
     was_empty = q.first == NULL

@@ -3,16 +3,17 @@ a buffer of the connection's own, which grows with what has arrived, whatever a 
 
 What all connections hold beyond INPUT_FREE_BYTES each is bounded (`input_bytes_max`). A buffer grows only if the rest
 of its frame would fit, too: so large frames leave room to small ones, and those that have begun can end. Half of the
-bound is for frames of connections that have brought as much in whole requests before: who only begins requests
-doesn't get it.
+bound is for frames of connections that have brought as much in whole requests before: a client that only begins
+requests doesn't get it.
 
-Who gets no memory is STALL_INPUT: the connection isn't read until some is given back. Memory is then short, and
-every reactor looks who holds it (reactor.pyx: `relieve`): a connection has to bring as much as it holds in
-INPUT_TURNOVER_MS. One that has brought less for `input_patience_ms` is closed, the largest first, until most of the
-memory is free. While memory isn't short nobody is closed for it.
+A connection that gets no memory is STALL_INPUT: it isn't read until some is given back. Memory is then short, and
+every reactor checks which connections hold it (reactor.pyx: `_relieve`): a connection has to bring as much as it
+holds in INPUT_TURNOVER_MS. One that has brought less for `input_patience_ms` is closed, the largest first, until
+most of the memory is free. While memory isn't short no connection is closed for it.
 """
 
-from penstock.pyx.net.plane cimport Connection, Reactor, Served, Stall
+from penstock.pyx.net.control cimport Served
+from penstock.pyx.net.plane cimport INCOMING_ENDED, Connection, Incoming, Reactor, Stall
 
 cdef enum Taken:
     TAKEN_BYTES = 1
@@ -20,13 +21,18 @@ cdef enum Taken:
     TAKEN_STALLED = 2                 # there is no memory for it now
     TAKEN_ERROR = -1
 
-cdef Taken input_take(Reactor* r, Connection* c, size_t* got) noexcept nogil      # one recv
+# What was seen of the socket.
+cdef inline void input_seen(Connection* c, Incoming what) noexcept nogil:
+    if c.incoming != INCOMING_ENDED:
+        c.incoming = what
+
+cdef Taken input_take(Reactor* r, Connection* c, size_t* got) noexcept nogil      # once
 cdef Served input_settle(Reactor* r, Connection* c) noexcept nogil                # at the end of a turn
 cdef void input_free(Reactor* r, Connection* c) noexcept nogil   # only while nothing is in it, or to close
 # A connection that isn't read, as the control queue is full or memory for input is short; and no longer.
 cdef void input_stall(Reactor* r, Connection* c, Stall why) noexcept nogil
 cdef void input_unstall(Reactor* r, Connection* c) noexcept nogil
-# Whether a connection that waits would get what it waits for. Nobody has taken it yet.
+# Whether a connection that waits would get what it waits for. It wasn't taken yet.
 cdef bint input_may_go_on(Reactor* r, const Connection* c) noexcept nogil
 # In a sweep: notes whether the connection brings enough for the memory that it holds.
 cdef void input_watch(Reactor* r, Connection* c) noexcept nogil

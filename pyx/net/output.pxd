@@ -1,10 +1,11 @@
 """What a connection sends: answers in the order of their requests, as bytes and as pieces of files between them.
 
 A piece that isn't in the page cache is handed to a reader thread, which sends it in place of this one. Meanwhile
-(`c.lent`) nothing else is sent, and the epoll thread doesn't listen for room in the socket: the reader does.
+(LENT_SOCKET) nothing else is sent, and the epoll thread doesn't listen for room in the socket: the reader does.
 """
 
-from penstock.pyx.net.plane cimport Connection, Mail, Reactor
+from penstock.pyx.net.mailbox cimport Mail
+from penstock.pyx.net.plane cimport Connection, Reactor
 
 # Takes answers that are there and sends them, as far as the peer takes them. False: the connection has to be closed.
 cdef bint output_pump(Reactor* r, Connection* c) noexcept nogil

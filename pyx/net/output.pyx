@@ -5,15 +5,17 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from penstock.pyx.log.pagecache cimport CACHE_NOT_ALL, CacheState, cache_state, range_is_cached
 from penstock.pyx.log.segment cimport Segment, segment_expect
 from penstock.pyx.net.coldreader cimport ReaderJob, reader_submit
+from penstock.pyx.net.mailbox cimport Mail
 from penstock.pyx.net.plane cimport (
-    OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES, SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, TURN_BYTES,
-    Connection, Mail, Reactor, Slot, connection_ready, output_full, slot_at,
+    CONNECTION_CLOSING, LENT_NOTHING, LENT_RANGE, LENT_SOCKET, OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES,
+    SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, TURN_BYTES, Connection, Lent, Reactor, Slot,
+    connection_finish, connection_ready, output_full, slot_at,
 )
+from penstock.pyx.net.transport cimport transport_hang_up, transport_send, transport_send_file
 from penstock.pyx.net.waiting cimport park, unpark
 from penstock.pyx.posix cimport (
-    EAGAIN, EINTR, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_DEL, EPOLL_CTL_MOD, MSG_MORE, MSG_NOSIGNAL,
-    SHUT_RDWR, atomic_load64, atomic_store64, epoll_ctl, epoll_event, errno, memmove, memset, off_t, send, sendfile,
-    shutdown,
+    EAGAIN, EINTR, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_DEL, EPOLL_CTL_MOD, atomic_load64, atomic_store64,
+    epoll_ctl, epoll_event, errno, memmove, memset,
 )
 from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
 from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
@@ -29,25 +31,26 @@ cdef bint output_watch(Reactor* r, Connection* c, int operation, bint room) noex
     cdef epoll_event event
     event.events = <uint32_t>EPOLLIN | <uint32_t>EPOLLRDHUP | <uint32_t>EPOLLET | (<uint32_t>EPOLLOUT if room else 0)
     event.data.u64 = <uint64_t>c.place | (<uint64_t>c.generation << 32)
-    return epoll_ctl(r.epoll, operation, c.fd, &event) == 0
+    return epoll_ctl(r.epoll, operation, c.transport.fd, &event) == 0
 
 
-cdef ReaderJob reader_job(Reactor* r, Connection* c, int fd, int64_t position, int64_t length) noexcept nogil:
+cdef ReaderJob _reader_job(Reactor* r, Connection* c, int fd, int64_t position, int64_t length) noexcept nogil:
     """For a connection: a range that is only to be read."""
     cdef ReaderJob job
     memset(&job, 0, sizeof(ReaderJob))
     job.fd = fd
-    job.socket = -1
+    job.transport.fd = -1
     job.position = position
     job.length = length
-    job.owner = r
+    job.owner = &r.mailbox
     job.place = c.place
     job.generation = c.generation
     return job
 
 
-cdef bint reads_alone(Reactor* r, Connection* c, Segment* s) noexcept nogil:
-    """Whether no other connection comes upon cold pages of a segment at the same time: between two times of this one.
+cdef bint _reads_alone(Reactor* r, Connection* c, Segment* s) noexcept nogil:
+    """Whether no other connection comes upon cold pages of a segment at the same time: between two cold reads of
+    this connection.
 
     Those who read the same do it by way of the page cache, so that the disk has to give it once.
     """
@@ -59,26 +62,27 @@ cdef bint reads_alone(Reactor* r, Connection* c, Segment* s) noexcept nogil:
     return r.now_ms - atomic_load64(&s.company_ms) >= COLD_COMPANY_MS
 
 
-cdef bint lend(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
+cdef bint _lend(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
     """Whether a reader thread has the next n bytes of a piece now, since they aren't in the page cache."""
     cdef CacheState state
-    cdef ReaderJob job = reader_job(r, c, piece.read.fd, piece.position, n)
+    cdef ReaderJob job = _reader_job(r, c, piece.read.fd, piece.position, n)
     state = cache_state(piece.read.fd, piece.position, n)
     if range_is_cached(piece.read.fd, piece.position, n, state):
         return False
     piece.asked_until = piece.position + n            # unless a reader thread says how far it came
-    job.socket = c.fd
-    job.direct = state == CACHE_NOT_ALL and reads_alone(r, c, <Segment*>piece.read.segment)
+    job.transport = c.transport
+    job.direct = state == CACHE_NOT_ALL and _reads_alone(r, c, <Segment*>piece.read.segment)
     job.begins_batch = piece.position == piece.read.position and n == piece.left
     if not output_watch(r, c, EPOLL_CTL_MOD, False):
         return False
-    c.lent = reader_submit(r.plane.readers, &job)
-    if not c.lent:
+    if not reader_submit(r.plane.readers, &job):
         output_watch(r, c, EPOLL_CTL_MOD, True)
-    return c.lent
+        return False
+    c.lent = LENT_SOCKET
+    return True
 
 
-cdef void piece_went(Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
+cdef void _piece_went(Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
     piece.position += n
     piece.left -= n
     if piece.left == 0:
@@ -86,7 +90,7 @@ cdef void piece_went(Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
         c.pieces.first += 1
 
 
-cdef void went_out(Reactor* r, Connection* c, int64_t n) noexcept nogil:
+cdef void _went_out(Reactor* r, Connection* c, int64_t n) noexcept nogil:
     if n > 0:
         r.counters.bytes_out += n
         c.active_ms = r.now_ms
@@ -95,40 +99,37 @@ cdef void went_out(Reactor* r, Connection* c, int64_t n) noexcept nogil:
 
 cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept nogil:
     cdef FilePiece* piece
-    c.cold = False
+    cdef Lent had = c.lent
+    c.lent = LENT_NOTHING
     connection_ready(r, c)
     r.counters.cold_ranges += 1
-    if not c.lent:
+    if had != LENT_SOCKET:
         return True
-    c.lent = False
     if mail.sent >= 0:
         piece = &c.pieces.p[c.pieces.first]
         piece.asked_until = piece.position + mail.sent + mail.ready
         if mail.follows.position >= 0:
             segment_expect(<Segment*>piece.read.segment, &mail.follows)
-        piece_went(c, piece, mail.sent)
-        went_out(r, c, mail.sent)
+        _piece_went(c, piece, mail.sent)
+        _went_out(r, c, mail.sent)
     c.writable = not mail.full                        # room that comes, or has come meanwhile, is an event
     return mail.sent >= 0 and output_watch(r, c, EPOLL_CTL_MOD, True)
 
 
 cdef void output_abandon(Reactor* r, Connection* c) noexcept nogil:
-    if c.lent:
-        c.lent = False
-        epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.fd, NULL)  # the reader's descriptor would keep it there
-        shutdown(c.fd, SHUT_RDWR)
+    if c.lent == LENT_SOCKET:
+        epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.transport.fd, NULL)   # the reader's descriptor would keep it there
+        transport_hang_up(&c.transport)
 
 
-cdef ssize_t send_file(Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
-    cdef off_t position = piece.position
-    cdef ssize_t went
-    went = sendfile(c.fd, piece.read.fd, &position, <size_t>n)
+cdef ssize_t _send_file(Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
+    cdef ssize_t went = transport_send_file(&c.transport, piece.read.fd, piece.position, <size_t>n)
     if went > 0:
-        piece_went(c, piece, went)
+        _piece_went(c, piece, went)
     return went
 
 
-cdef void output_reset(Connection* c) noexcept nogil:
+cdef void _output_reset(Connection* c) noexcept nogil:
     c.sent = 0
     c.output.n = 0
     c.pieces.n = 0
@@ -137,7 +138,7 @@ cdef void output_reset(Connection* c) noexcept nogil:
         writer_free(&c.output)
 
 
-cdef void output_compact(Connection* c) noexcept nogil:
+cdef void _output_compact(Connection* c) noexcept nogil:
     """Drops bytes that went, so that a peer that is always a little behind doesn't make the buffer grow for ever."""
     cdef int32_t i
     if c.sent < OUTPUT_COMPACT_BYTES:
@@ -149,13 +150,13 @@ cdef void output_compact(Connection* c) noexcept nogil:
     c.sent = 0
 
 
-cdef bint output_send(Reactor* r, Connection* c) noexcept nogil:
+cdef bint _output_send(Reactor* r, Connection* c) noexcept nogil:
     """Sends until all is out, the peer takes no more, a range is cold, or the turn is over. False: close."""
     cdef FilePiece* piece
     cdef size_t until
     cdef ssize_t went
     cdef int64_t n, total = 0
-    while c.writable and not c.lent:
+    while c.writable and c.lent != LENT_SOCKET:
         piece = &c.pieces.p[c.pieces.first] if c.pieces.first < c.pieces.n else NULL
         until = piece.at if piece != NULL else c.output.n
         if c.sent == until and piece == NULL:
@@ -164,15 +165,15 @@ cdef bint output_send(Reactor* r, Connection* c) noexcept nogil:
             connection_ready(r, c)
             break
         if c.sent < until:
-            went = send(c.fd, c.output.p + c.sent, until - c.sent, MSG_NOSIGNAL | (MSG_MORE if piece != NULL else 0))
+            went = transport_send(&c.transport, c.output.p + c.sent, until - c.sent, piece != NULL)
             c.sent += <size_t>went if went > 0 else 0
         else:
             n = min(piece.left, <int64_t>SENDFILE_CHUNK_BYTES)
-            if piece.position < piece.asked_until:    # a reader thread had so much of it
+            if piece.position < piece.asked_until:    # a reader thread has read or sent up to there
                 n = min(n, piece.asked_until - piece.position)
-            elif lend(r, c, piece, n):
+            elif _lend(r, c, piece, n):
                 break
-            went = send_file(c, piece, n)
+            went = _send_file(c, piece, n)
             if went == 0:                             # the file is shorter than its log says
                 return False
         if went > 0:
@@ -181,11 +182,11 @@ cdef bint output_send(Reactor* r, Connection* c) noexcept nogil:
             c.writable = False
         elif errno != EINTR:
             return False
-    went_out(r, c, total)
+    _went_out(r, c, total)
     if c.sent == c.output.n and c.pieces.first == c.pieces.n:
-        output_reset(c)
+        _output_reset(c)
     else:
-        output_compact(c)
+        _output_compact(c)
     return True
 
 
@@ -195,40 +196,48 @@ cdef enum Step:
     STEP_CLOSE = -1
 
 
-cdef Step warm_range(Reactor* r, Connection* c, FetchJob* job) noexcept nogil:
+cdef Step _warm_range(Reactor* r, Connection* c, FetchJob* job) noexcept nogil:
     """Has a reader thread read what a fetch of an old version needs in memory; it is tried again then."""
     cdef const FetchRange* cold = &job.ranges[job.cold]
-    cdef ReaderJob wanted = reader_job(r, c, cold.read.fd, cold.read.position, cold.read.length)
+    cdef ReaderJob wanted = _reader_job(r, c, cold.read.fd, cold.read.position, cold.read.length)
     job.look = True
-    c.cold = reader_submit(r.plane.readers, &wanted)
-    if not c.cold:
+    if reader_submit(r.plane.readers, &wanted):
+        c.lent = LENT_RANGE
+    else:
         connection_ready(r, c)                        # too much is waiting to be read: in a later turn
     return STEP_WAIT
 
 
-cdef Step answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
+cdef Step _wait_longer(Reactor* r, FetchJob* job) noexcept nogil:
+    if job.heap_index >= 0:                           # it waits already
+        return STEP_WAIT
+    r.counters.fetch_waits += 1
+    return STEP_WAIT if park(r.waits, job) else STEP_CLOSE
+
+
+cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     cdef FetchJob* job = slot.fetch
     cdef bint must_answer = r.now_ms >= job.deadline_ms or r.draining
     cdef FetchState state
     cdef int64_t n
     cdef bint made
-    if not job.look or c.cold:
+    if not job.look or c.lent == LENT_RANGE:
         return STEP_WAIT
     if not job.begun:
         fetch_begin(job, r.plane.logs, r.plane.sessions, r.now_ms)
     job.look = False
     state = fetch_try(job, r.id, must_answer)
     if state == FETCH_COLD:
-        return warm_range(r, c, job)
+        return _warm_range(r, c, job)
     if state == FETCH_AGAIN:
         job.look = True
         connection_ready(r, c)
         return STEP_WAIT
     if state == FETCH_WAIT:
-        return STEP_WAIT if park(r, job) else STEP_CLOSE
+        return _wait_longer(r, job)
     if state == FETCH_FAILED:
         return STEP_CLOSE
-    unpark(r, job)
+    unpark(r.waits, job)
     made = job.wants_session and job.session == NULL
     n = fetch_answer(job, r.now_ms, &c.output, &c.pieces, &r.counters.fetch_errors)
     r.counters.fetch_sessions_made += made and job.session != NULL
@@ -240,15 +249,15 @@ cdef Step answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     return STEP_DONE
 
 
-cdef Step answer_head(Reactor* r, Connection* c) noexcept nogil:
+cdef Step _answer_head(Reactor* r, Connection* c) noexcept nogil:
     """Moves the oldest slot's answer to the output, if it is there."""
     cdef Slot* slot = slot_at(c, c.head)
     if slot.state == SLOT_CONTROL:
         return STEP_WAIT
     if slot.state == SLOT_FETCH:
-        return answer_fetch(r, c, slot)
+        return _answer_fetch(r, c, slot)
     if slot.state == SLOT_CLOSE:
-        c.closing = True
+        connection_finish(c)
         return STEP_DONE
     if c.output.n == 0:
         writer_free(&c.output)
@@ -266,15 +275,15 @@ cdef bint output_pump(Reactor* r, Connection* c) noexcept nogil:
     cdef bint progress = True
     while progress:
         progress = False
-        while c.head != c.tail and not output_full(c) and not c.closing:
-            step = answer_head(r, c)
+        while c.head != c.tail and not output_full(c) and c.state != CONNECTION_CLOSING:
+            step = _answer_head(r, c)
             if step == STEP_CLOSE:
                 return False
             if step == STEP_WAIT:
                 break
             c.head += 1
             progress = True
-        if not output_send(r, c):
+        if not _output_send(r, c):
             return False
         if c.on_ready:                                # its turn is over
             break

@@ -2,27 +2,29 @@
 requests for the control plane; a `Reactor` is one epoll thread; a `Connection` belongs to one reactor for
 life, and only that thread touches it.
 
-  bytes come -> input (shared scratch, or the connection's own while a frame isn't whole) -> frame_cut
+  transport -> input (shared scratch, or the connection's own while a frame isn't whole) -> frame_cut
     produce: appended at once. Nothing waits before it: the answer goes straight into the output; else into its slot
     fetch: a slot with a job, tried when all before it are answered
     anything else: a slot, and a copy on the control queue; the answer comes back through the mailbox by its token
-  slots leave the ring in order -> output (bytes, and pieces of files between them) -> send, sendfile
+  slots leave the ring in order -> output (bytes, and pieces of files between them) -> transport
 
-Other threads reach a reactor through its mailbox only (a list under a mutex, an eventfd that is written
-when `wake` was 0), and through `moved`, which names partitions with a waiting fetch that grew.
+Other threads reach a reactor through its mailbox only (mailbox.pxd), and through flags that are atomic.
 
 Reactors are never freed: a partition's wake mask may name one that has stopped, and the next Plane takes it
 over.
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
-from penstock.pyx.log.partition cimport LogSet, Partition
-from penstock.pyx.log.segment cimport BatchPlace
-from penstock.pyx.net.admission cimport LISTENERS_MAX, Admission, Security
+from penstock.pyx.log.partition cimport LogSet
+from penstock.pyx.net.admission cimport LISTENERS_MAX, PEER_BYTES, Admission, Security
 from penstock.pyx.net.closures cimport Closures
 from penstock.pyx.net.coldreader cimport ReaderPool
-from penstock.pyx.posix cimport pthread_mutex_t, pthread_t
+from penstock.pyx.net.control cimport ControlQueue, ControlRequest
+from penstock.pyx.net.counters cimport Counters
+from penstock.pyx.net.mailbox cimport REACTORS_MAX, Mailbox
+from penstock.pyx.net.transport cimport Transport
+from penstock.pyx.net.waiting cimport Waits
 from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.fetchanswer cimport Pieces
@@ -30,11 +32,8 @@ from penstock.pyx.request.produce cimport ProduceGroup, ProduceTally
 from penstock.pyx.request.sessions cimport SessionCache
 
 cdef enum:
-    REACTORS_MAX = 64                 # bits of a partition's wake mask
     SLOTS = 64                        # requests of a connection that wait for their answer
     SLOTS_BYTES_MAX = 16777216        # more than this held by them: no further request is read
-    PEER_BYTES = 56                   # "[v6 address]:port" and its end
-    PLACES_MAX = 1 << 22              # connections of a reactor (a token's bits)
 
     EVENT_WAKE = 0x7fffffff           # epoll's data for what isn't a connection: low half of data.u64
     EVENT_LISTENER = 0x7ffffffe
@@ -44,7 +43,7 @@ cdef enum:
     INPUT_TOGETHER = 8                # frames that a connection reads ahead, if they aren't too large
     INPUT_TOGETHER_BYTES = 1048576
     INPUT_FREE_BYTES = 131072         # what each connection may hold without asking for broker memory
-    INPUT_TURNOVER_MS = 60000         # while that is short, whoever holds some has to bring as much in this time
+    INPUT_TURNOVER_MS = 60000         # while that is short, a holder of some has to bring as much in this time
     OUTPUT_BYTES_MAX = 1048576        # more than this unsent: no request is read, no answer is built
     OUTPUT_KEPT_BYTES = 16384         # an empty output larger than this is freed
     TURN_FRAMES = 64                  # what one connection may do before the others have their turn
@@ -56,17 +55,30 @@ cdef enum:
     FRAME_BYTES_A_SECOND = 65536      # the slowest that a large request may come
     DRAIN_MS = 2000
 
-# What became of a frame, or of a wish for memory.
-cdef enum Served:
-    SERVED = 0
-    SERVE_STALLED = 1                 # not now: the frame stays where it is, the connection is looked at again later
-    SERVE_CLOSE = -1                  # never: the connection ends
-
 cdef enum SlotState:
     SLOT_DONE = 0                     # `answer` is whole
     SLOT_CONTROL = 1                  # the control plane has the request
     SLOT_FETCH = 2                    # `fetch` is to be tried when all before it are answered
     SLOT_CLOSE = 3                    # nothing after it is answered: the connection ends here
+
+# Whether a connection is there, and whether its requests are read: in this order, and from each one to CLOSED.
+cdef enum ConnectionState:
+    CONNECTION_CLOSED = 0             # the place is free
+    CONNECTION_OPEN = 1               # by connection_open
+    CONNECTION_REFUSING = 2           # by connection_refuse: no request is read any more, a SLOT_CLOSE is in the ring
+    CONNECTION_CLOSING = 3            # by connection_finish: it was reached; closed when the output is empty
+
+# What is known of the bytes that a socket has.
+cdef enum Incoming:
+    INCOMING_NOTHING = 0              # all was read
+    INCOMING_MORE = 1                 # there may be more than was read
+    INCOMING_ENDED = 2                # the end of the stream was read
+
+# What a reader thread has of a connection.
+cdef enum Lent:
+    LENT_NOTHING = 0
+    LENT_RANGE = 1                    # a range that the oldest slot's fetch needs in memory; it is only read
+    LENT_SOCKET = 2                   # the next piece, and the socket to send it: nobody else sends then
 
 # What a connection that isn't read waits for.
 cdef enum Stall:
@@ -81,23 +93,33 @@ cdef struct Slot:
     Writer answer
     FetchJob* fetch
 
+# These fields change independently of the state; the last column gives the exceptions.
+#
+#   field      written by                                 while it is so
+#   incoming   input_seen                                 ENDED stays
+#   hung_up    _on_event                                  NOTHING incoming: it is closed at the end of its turn
+#   writable   _on_event, _output_send, output_was_read   LENT_SOCKET: the reader thread knows better
+#   lent       _lend, _warm_range, output_was_read        SOCKET: there is a piece. RANGE: there is none, and the oldest
+#                                                         slot is a fetch. So never both
+#   stalled    input_stall, input_unstall                 it became so while OPEN, and each turn begins without
+#   on_ready   connection_ready, _run_ready               the place stays on the list when its connection is closed: the
+#                                                         next connection there then has one turn with nothing to do
+#
+# connection_close gives back what is held; place, generation and the list's fields stay; connection_open sets the rest.
 cdef struct Connection:
-    int fd                            # -1: closed, the place is free
+    ConnectionState state
+    Transport transport
     uint32_t place                    # in reactor.connections
     uint32_t generation               # grows when the place is closed, so that a late token or event is told apart
     int32_t listener
     Security security                 # what the listener speaks
-    bint authenticated                # always, where nobody has to say who he is; else no other request is served
+    bint authenticated                # always, as there is no SASL yet; it chooses frame_bytes_max
     int32_t frame_bytes_max           # little until then
-    bint readable                     # the socket may have more than was read
-    bint writable
-    bint hung_up                      # the peer has ended its side; seen again as an end of file when read
-    bint ended                        # end of file was read
-    bint refusing                     # no request is read any more: a SLOT_CLOSE is in the ring, or was reached
-    bint closing                      # closed when the output is empty
+    Incoming incoming
+    bint hung_up                      # the peer has ended its side; seen again as the end of the stream when read
+    bint writable                     # the socket may have room
     Stall stalled
-    bint cold                         # a reader thread has the next range
-    bint lent                         # and the socket, to send it; nobody else sends then
+    Lent lent
     void* cold_in                     # segment where a range was last cold
     int32_t handed_over               # produce requests of its slots that the control plane serves, in order
     bint on_ready
@@ -109,8 +131,7 @@ cdef struct Connection:
     int64_t served_bytes              # of them, those of whole requests
     int64_t kept_up_ms                # when it was last seen to bring enough for the memory that it holds,
     int64_t kept_up_bytes             # and `brought` then
-    uint8_t* input                    # own buffer, or the reactor's scratch while `borrowed`
-    bint borrowed
+    uint8_t* input                    # own buffer, or within a turn the reactor's scratch
     size_t start
     size_t end
     size_t capacity
@@ -123,76 +144,6 @@ cdef struct Connection:
     uint32_t tail
     char peer[PEER_BYTES]
 
-cdef enum MailKind:
-    MAIL_SOCKET = 0
-    MAIL_ANSWER = 1
-    MAIL_CLOSE = 2
-    MAIL_READ = 3                     # a reader thread is done: `sent` bytes of the next piece went; -1: it failed
-    MAIL_RESUME = 4                   # `answer` holds a diverted request: serve it into its slot after all
-    MAIL_RESUME_LOSE = 5              # the same, but its answer is lost and the connection ends
-
-cdef struct Mail:
-    MailKind kind
-    uint32_t place
-    uint32_t generation
-    uint32_t request                  # low 16 bits of the slot's running number
-    int32_t listener
-    int fd
-    int64_t sent
-    int64_t ready                     # bytes behind those that are in memory
-    BatchPlace follows                # where the next fetch begins; `position` -1: nobody knows
-    bint full                         # the peer takes no more for now
-    Writer answer                     # with its size in front
-    char peer[PEER_BYTES]
-    Mail* next
-
-# A request on its way to the control plane. `frame` has no size in front.
-cdef struct ControlRequest:
-    uint64_t token
-    int32_t listener
-    int32_t n
-    bint handed_over                  # a produce that its network thread may not serve
-    char peer[PEER_BYTES]
-    ControlRequest* next
-    uint8_t frame[1]
-
-cdef struct ControlQueue:
-    pthread_mutex_t lock
-    ControlRequest* first
-    ControlRequest* last
-    int64_t bytes
-    int64_t bytes_max
-    int fd                            # eventfd: readable while something is there
-    bint full                         # a connection was stalled by it
-
-# Of one reactor; plain numbers, written by its thread only and read by anybody.
-cdef struct Counters:
-    int64_t connections
-    int64_t connections_accepted
-    int64_t connections_closed
-    int64_t closed_malformed
-    int64_t closed_idle
-    int64_t closed_slow_request       # a frame that took too long to come
-    int64_t closed_slow_reader        # answers that weren't taken
-    int64_t closed_memory_short       # held memory for requests that others needed, and brought too little
-    int64_t closed_address_limit      # at once, as their address has too many
-    int64_t accepts_delayed           # times when nothing was accepted because of a limit
-    int64_t accepts_without_descriptor  # times when it was because the process has too few descriptors
-    int64_t requests
-    int64_t requests_produce
-    int64_t requests_fetch
-    int64_t requests_control
-    int64_t answers_late
-    int64_t bytes_in
-    int64_t bytes_out
-    int64_t fetch_bytes
-    int64_t fetch_errors
-    int64_t fetch_waits
-    int64_t fetch_sessions_made
-    int64_t fetch_partitions_asked    # named by requests, not those that their sessions remember
-    int64_t cold_ranges
-    int64_t stalls
-
 cdef struct Plane
 
 cdef struct Reactor:
@@ -200,23 +151,12 @@ cdef struct Reactor:
     bint taken                        # by a Plane; under the table's lock
     Plane* plane
     int epoll
-    int wake_fd
-    pthread_t thread
-    int32_t running                   # atomic
-    int32_t wake                      # atomic: the mailbox or `moved` has something, or `stopping` changed
+    Mailbox mailbox
     int32_t unstall                   # atomic: there is room again in the control queue, or memory for input
     int32_t starved                   # atomic: some of its connections wait for memory for input
     int32_t relieve                   # atomic: somebody does, of any reactor: look who holds it
     int32_t stopping                  # atomic
-    pthread_mutex_t lock              # of the mailbox
-    Mail* mail_first
-    Mail* mail_last
-    Partition** moved                 # that grew or were stopped while one of its fetches waited; under the lock
-    int32_t moved_n
-    int32_t moved_capacity
-    bint moved_all                    # there was no memory to say which
     # The thread's own from here on.
-    uint64_t to_wake                  # reactors that have to hear of what moved once this turn's answers are sent
     bint draining
     int64_t accept_ms                 # when to accept again, as it failed or was too much for a turn; 0 = no need
     bint descriptors_short            # when it last accepted
@@ -235,10 +175,7 @@ cdef struct Reactor:
     Connection* ready_last
     Connection* over_budget           # the one connection that may go beyond the broker's input memory
     int32_t stalled_count
-    void* waits                       # waiting.pxd
-    FetchJob** heap                   # waiting fetches by deadline
-    int32_t heap_n
-    int32_t heap_capacity
+    Waits* waits                      # fetches that wait
     uint8_t* scratch
     ProduceGroup* produces            # those that are served right now
     ProduceTally produced
@@ -259,33 +196,36 @@ cdef struct Plane:
     int64_t input_bytes_max
     int64_t input_bytes               # atomic: held by connections beyond INPUT_FREE_BYTES each
     int32_t starved                   # atomic: reactors where somebody waits for more of them
-    int64_t input_patience_ms         # for who brings too little for the memory that it holds, while that is short
+    int64_t input_patience_ms         # for one that brings too little for the memory that it holds, while that is short
     Closures closed
     ControlQueue queue
     ReaderPool* readers
     Admission* admission
 
-# A token names a request for the control plane: reactor (6 bits), place (22), generation (20), request (16).
-cdef enum:
-    PLACE_MASK = PLACES_MAX - 1
-    GENERATION_MASK = 0xfffff
-    REQUEST_MASK = 0xffff
-
-
-cdef inline uint64_t token_pack(
-    int32_t reactor, uint32_t place, uint32_t generation, uint32_t request
-) noexcept nogil:
-    return (
-        (<uint64_t>reactor << 58)
-        | (<uint64_t>place << 36)
-        | (<uint64_t>(generation & GENERATION_MASK) << 16)
-        | (request & REQUEST_MASK)
-    )
+# Takes reactors for a plane; False when there is no memory, no descriptor or no reactor left. None runs yet.
+cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil
+cdef bint plane_listen(Plane* plane, int fd) noexcept nogil       # before start; the plane then owns fd
+cdef void plane_close(Plane* plane) noexcept nogil                # after all threads were joined
+cdef void plane_stop(Plane* plane) noexcept nogil                 # asks every thread to drain and return
+# Requests for the control plane, as queue_take gives them; connections that the queue stalled are woken.
+cdef ControlRequest* plane_take(Plane* plane, int32_t most) noexcept nogil
 
 
 # The slot of a running number between head and tail.
 cdef inline Slot* slot_at(Connection* c, uint32_t number) noexcept nogil:
     return &c.ring[number % SLOTS]
+
+
+# Nothing after this slot is answered, and no further request is read.
+cdef inline void connection_refuse(Connection* c, Slot* slot) noexcept nogil:
+    slot.state = SLOT_CLOSE
+    if c.state == CONNECTION_OPEN:
+        c.state = CONNECTION_REFUSING
+
+
+# All before the SLOT_CLOSE was answered: what is in the output is sent, and that's all.
+cdef inline void connection_finish(Connection* c) noexcept nogil:
+    c.state = CONNECTION_CLOSING
 
 
 # Asks for a turn.

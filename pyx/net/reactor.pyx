@@ -6,26 +6,28 @@ on the ready list; `connection_run` is the one place where a connection does any
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from penstock.pyx.log.partition cimport Partition, partition_release
+from penstock.pyx.log.partition cimport partition_release
 from penstock.pyx.net.acceptor cimport accept_all
 from penstock.pyx.net.closures cimport (
     CLOSED_MEMORY_SHORT, CLOSED_SLOW_READER, CLOSED_SLOW_REQUEST, Reason, closures_note,
 )
 from penstock.pyx.net.connection cimport connection_close, connection_open, connection_rest, connection_run
-from penstock.pyx.net.input cimport input_free, input_lags, input_may_go_on, input_unstall, input_watch
-from penstock.pyx.net.mailbox cimport reactor_enter, wake_others
+from penstock.pyx.net.input cimport input_free, input_lags, input_may_go_on, input_seen, input_unstall, input_watch
+from penstock.pyx.net.mailbox cimport (
+    MAIL_CLOSE, MAIL_READ, MAIL_RESUME, MAIL_RESUME_LOSE, MAIL_SOCKET, REQUEST_MASK, Mail, Moved, mail_take,
+    mailbox_enter, mailbox_leave, moved_give_back, moved_take, wake_others,
+)
 from penstock.pyx.net.output cimport output_was_read
 from penstock.pyx.net.plane cimport (
-    DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND, INPUT_FREE_BYTES, MAIL_CLOSE, MAIL_READ,
-    MAIL_RESUME, MAIL_RESUME_LOSE, MAIL_SOCKET, REQUEST_MASK, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, STALL_NONE,
-    SWEEP_MS_MAX, Connection, Mail, Reactor, Slot, connection_ready, output_left, slot_at,
+    CONNECTION_CLOSED, CONNECTION_OPEN, DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND,
+    INCOMING_MORE, INCOMING_NOTHING, INPUT_FREE_BYTES, LENT_SOCKET, SLOT_CONTROL, SLOT_DONE, STALL_NONE, SWEEP_MS_MAX,
+    Connection, Reactor, Slot, connection_ready, connection_refuse, output_left, slot_at,
 )
 from penstock.pyx.net.requests cimport requests_resume, slots_full
 from penstock.pyx.net.waiting cimport look_moved, unpark
 from penstock.pyx.posix cimport (
     CLOCK_MONOTONIC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64,
-    atomic_store32, atomic_swap32, block_signals, clock_gettime, close, epoll_event, epoll_wait, free, memset,
-    pthread_mutex_lock, pthread_mutex_unlock, pthread_self, set_time_slice, timespec,
+    atomic_swap32, block_signals, clock_gettime, close, epoll_event, epoll_wait, free, memset, set_time_slice, timespec,
 )
 from penstock.pyx.record.endian cimport get_u32
 from penstock.pyx.record.frame cimport SIZE_BYTES, Writer, writer_free
@@ -35,27 +37,28 @@ from penstock.pyx.request.sessions cimport sessions_rest
 cdef enum:
     KEEP_BUFFERS_MS = 5000            # an idle connection's empty buffers are kept this long
     DRAIN_LOOK_MS = 10
-    MOVED_KEPT = 4096                 # room for so many moved partitions is kept
     SMALLEST_BIT = 17                 # of INPUT_FREE_BYTES
     LARGEST_BIT = 31                  # of the largest buffer that a frame can need
-    TIME_SLICE_NS = 1000000           # less than others have: so it may go before who runs when it wakes
+    # Less than other threads have: from 6.12 on Linux lets a thread that wakes run at once only if its slice is shorter
+    # than that of the thread that runs. It gets no larger share of the processor by it.
+    TIME_SLICE_NS = 1000000
 
 
-cdef int64_t now_ms() noexcept nogil:
+cdef int64_t _now_ms() noexcept nogil:
     cdef timespec t
     clock_gettime(CLOCK_MONOTONIC, &t)
     return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
 
 
-cdef Connection* connection_of(Reactor* r, uint32_t place, uint32_t generation) noexcept nogil:
+cdef Connection* _connection_of(Reactor* r, uint32_t place, uint32_t generation) noexcept nogil:
     cdef Connection* c
     if place >= r.places_used:
         return NULL
     c = r.connections[place]
-    return c if c.fd >= 0 and c.generation == generation else NULL
+    return c if c.state != CONNECTION_CLOSED and c.generation == generation else NULL
 
 
-cdef void on_event(Reactor* r, const epoll_event* event) noexcept nogil:
+cdef void _on_event(Reactor* r, const epoll_event* event) noexcept nogil:
     cdef uint32_t low = <uint32_t>event.data.u64
     cdef uint32_t high = <uint32_t>(event.data.u64 >> 32)
     cdef Connection* c
@@ -64,21 +67,21 @@ cdef void on_event(Reactor* r, const epoll_event* event) noexcept nogil:
     if low == EVENT_LISTENER:
         accept_all(r, <int32_t>high)
         return
-    c = connection_of(r, low, high)
+    c = _connection_of(r, low, high)
     if c == NULL:
         return
     if event.events & (<uint32_t>EPOLLIN | <uint32_t>EPOLLRDHUP | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
-        c.readable = True
+        input_seen(c, INCOMING_MORE)
     if event.events & (<uint32_t>EPOLLRDHUP | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
         c.hung_up = True
-        if slots_full(c) or c.refusing or c.stalled:
-            c.readable = False                        # it isn't being read: the end is all there is to see
+        if slots_full(c) or c.state != CONNECTION_OPEN or c.stalled:
+            input_seen(c, INCOMING_NOTHING)           # it isn't being read: the end is all there is to see
     if event.events & (<uint32_t>EPOLLOUT | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
         c.writable = True
     connection_ready(r, c)
 
 
-cdef void on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
+cdef void _on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
     """Puts the control plane's answer into its slot; one that comes twice, or too late, is dropped."""
     cdef uint32_t number = c.head + ((mail.request - c.head) & REQUEST_MASK)
     cdef Slot* slot
@@ -95,8 +98,7 @@ cdef void on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
     slot.request_bytes = 0
     c.handed_over -= slot.handed_over
     if mail.kind == MAIL_CLOSE:
-        slot.state = SLOT_CLOSE
-        c.refusing = True
+        connection_refuse(c, slot)
         r.counters.closed_malformed += 1
     else:
         slot.state = SLOT_DONE
@@ -105,81 +107,59 @@ cdef void on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
     connection_ready(r, c)
 
 
-cdef void on_mail(Reactor* r, Mail* mail) noexcept nogil:
+cdef void _on_mail(Reactor* r, Mail* mail) noexcept nogil:
     cdef Connection* c
     if mail.kind == MAIL_SOCKET:
         connection_open(r, mail.fd, mail.listener, mail.peer)
         return
-    c = connection_of(r, mail.place, mail.generation)
+    c = _connection_of(r, mail.place, mail.generation)
     if c == NULL:
         r.counters.answers_late += mail.kind != MAIL_READ
     elif mail.kind == MAIL_READ:
         if not output_was_read(r, c, mail):
             connection_close(r, c)
     else:
-        on_answer(r, c, mail)
+        _on_answer(r, c, mail)
 
 
-cdef void take_mail(Reactor* r) noexcept nogil:
-    cdef Mail* mail
+cdef void _take_mail(Reactor* r) noexcept nogil:
+    cdef Mail* mail = mail_take(&r.mailbox)
     cdef Mail* after
-    pthread_mutex_lock(&r.lock)
-    mail = r.mail_first
-    r.mail_first = NULL
-    r.mail_last = NULL
-    pthread_mutex_unlock(&r.lock)
     while mail != NULL:
         after = mail.next
-        on_mail(r, mail)
+        _on_mail(r, mail)
         writer_free(&mail.answer)
         free(mail)
         mail = after
 
 
-cdef void look_again(Reactor* r, FetchJob* job) noexcept nogil:
+cdef void _look_again(void* reactor, FetchJob* job) noexcept nogil:
     job.look = True
-    connection_ready(r, <Connection*>job.connection)
+    connection_ready(<Reactor*>reactor, <Connection*>job.connection)
 
 
-cdef void on_moved(Reactor* r) noexcept nogil:
-    """Looks at the fetches that wait for a partition which moved. The list goes back to be filled again."""
-    cdef Partition** moved
-    cdef int32_t n, capacity, i
-    cdef bint all
-    pthread_mutex_lock(&r.lock)
-    moved = r.moved
-    n = r.moved_n
-    capacity = r.moved_capacity
-    all = r.moved_all
-    r.moved = NULL
-    r.moved_n = 0
-    r.moved_capacity = 0
-    r.moved_all = False
-    pthread_mutex_unlock(&r.lock)
-    for i in range(n):
-        look_moved(r, moved[i], look_again)
-        partition_release(moved[i])
-    if all:
-        for i in range(r.heap_n):
-            look_again(r, r.heap[i])
-    pthread_mutex_lock(&r.lock)
-    if r.moved == NULL and capacity <= MOVED_KEPT:
-        r.moved = moved
-        r.moved_capacity = capacity
-        moved = NULL
-    pthread_mutex_unlock(&r.lock)
-    free(moved)
+cdef void _on_moved(Reactor* r) noexcept nogil:
+    """Looks at the fetches that wait for a partition which moved."""
+    cdef Moved moved = moved_take(&r.mailbox)
+    cdef int32_t i
+    for i in range(moved.n):
+        look_moved(r.waits, moved.partitions[i], _look_again, r)
+        partition_release(moved.partitions[i])
+    if moved.all:
+        for i in range(r.waits.heap_n):
+            _look_again(r, r.waits.heap[i])
+    moved_give_back(&r.mailbox, &moved)
 
 
-cdef void on_deadlines(Reactor* r) noexcept nogil:
+cdef void _on_deadlines(Reactor* r) noexcept nogil:
     """A job whose time is up leaves the heap and is answered in its connection's next turn."""
-    while r.heap_n and r.heap[0].deadline_ms <= r.now_ms:
-        look_again(r, r.heap[0])
-        unpark(r, r.heap[0])
+    while r.waits.heap_n and r.waits.heap[0].deadline_ms <= r.now_ms:
+        _look_again(r, r.waits.heap[0])
+        unpark(r.waits, r.waits.heap[0])
 
 
-cdef void on_unstall(Reactor* r) noexcept nogil:
-    """Those who wait for the control queue or for memory, and would get it, have a turn."""
+cdef void _on_unstall(Reactor* r) noexcept nogil:
+    """Connections that wait for the control queue or for memory, and would get it, have a turn."""
     cdef Connection* c
     cdef uint32_t i
     cdef bint starved = False
@@ -196,15 +176,15 @@ cdef void on_unstall(Reactor* r) noexcept nogil:
         atomic_add32(&r.plane.starved, -1)
 
 
-cdef void close_for(Reactor* r, Connection* c, Reason why, int64_t* counter) noexcept nogil:
+cdef void _close_for(Reactor* r, Connection* c, Reason why, int64_t* counter) noexcept nogil:
     """Closes a connection for what its peer did, or didn't."""
     counter[0] += 1
     closures_note(&r.plane.closed, why, c.peer, <int64_t>c.capacity)
     connection_close(r, c)
 
 
-cdef void relieve(Reactor* r) noexcept nogil:
-    """Memory for requests is short: buffers that hold nothing are given back, and who holds much and brings little is
+cdef void _relieve(Reactor* r) noexcept nogil:
+    """Memory for requests is short: empty buffers are given back, and a connection that holds much and brings little is
     closed, the largest first (by powers of two), until enough is free.
     """
     cdef int64_t eased = r.plane.input_bytes_max // 4
@@ -214,63 +194,63 @@ cdef void relieve(Reactor* r) noexcept nogil:
     cdef int bit
     for i in range(r.places_used):
         c = r.connections[i]
-        if c.fd >= 0 and c.capacity > INPUT_FREE_BYTES and c.start == c.end and not c.on_ready:
+        if c.state != CONNECTION_CLOSED and c.capacity > INPUT_FREE_BYTES and c.start == c.end and not c.on_ready:
             input_free(r, c)
-        lags = lags or (c.fd >= 0 and input_lags(r, c))
+        lags = lags or (c.state != CONNECTION_CLOSED and input_lags(r, c))
     c = r.over_budget
     if c != NULL and input_lags(r, c):
-        close_for(r, c, CLOSED_MEMORY_SHORT, &r.counters.closed_memory_short)
+        _close_for(r, c, CLOSED_MEMORY_SHORT, &r.counters.closed_memory_short)
     for bit in range(LARGEST_BIT, SMALLEST_BIT - 1, -1):
         for i in range(r.places_used if lags else 0):
             if atomic_load64(&r.plane.input_bytes) <= eased:
                 return
             c = r.connections[i]
-            if c.fd >= 0 and c.capacity >> bit and input_lags(r, c):
-                close_for(r, c, CLOSED_MEMORY_SHORT, &r.counters.closed_memory_short)
+            if c.state != CONNECTION_CLOSED and c.capacity >> bit and input_lags(r, c):
+                _close_for(r, c, CLOSED_MEMORY_SHORT, &r.counters.closed_memory_short)
 
 
-cdef bint is_idle(Reactor* r, Connection* c) noexcept nogil:
+cdef bint _is_idle(Reactor* r, Connection* c) noexcept nogil:
     """Silent for too long, and not because of an answer that this broker owes."""
     if r.now_ms - c.active_ms <= r.plane.idle_ms_max:
         return False
     return c.head == c.tail or output_left(c) > 0 or c.pieces.first < c.pieces.n
 
 
-cdef int64_t frame_ms_allowed(Reactor* r, const Connection* c) noexcept nogil:
+cdef int64_t _frame_ms_allowed(Reactor* r, const Connection* c) noexcept nogil:
     """For the frame that has come in part: a large one has longer."""
     cdef int64_t size = get_u32(c.input + c.start) if c.end - c.start >= SIZE_BYTES else 0
     return r.plane.frame_ms_max + size * 1000 // FRAME_BYTES_A_SECOND
 
 
-cdef void sweep(Reactor* r) noexcept nogil:
+cdef void _sweep(Reactor* r) noexcept nogil:
     cdef Connection* c
     cdef uint32_t i
     r.swept_ms = r.now_ms
     for i in range(r.places_used):
         c = r.connections[i]
-        if c.fd < 0:
+        if c.state == CONNECTION_CLOSED:
             continue
         input_watch(r, c)
-        if is_idle(r, c):
+        if _is_idle(r, c):
             r.counters.closed_idle += 1
             connection_close(r, c)
-        elif c.frame_ms and not c.on_ready and r.now_ms - c.frame_ms > frame_ms_allowed(r, c):
-            close_for(r, c, CLOSED_SLOW_REQUEST, &r.counters.closed_slow_request)
+        elif c.frame_ms and not c.on_ready and r.now_ms - c.frame_ms > _frame_ms_allowed(r, c):
+            _close_for(r, c, CLOSED_SLOW_REQUEST, &r.counters.closed_slow_request)
         elif output_left(c) == 0 and c.pieces.first == c.pieces.n:
             c.took_ms = r.now_ms
             if r.now_ms - c.active_ms > KEEP_BUFFERS_MS:
                 connection_rest(r, c)
-        elif not c.lent and r.now_ms - c.took_ms > r.plane.take_ms_max:
-            close_for(r, c, CLOSED_SLOW_READER, &r.counters.closed_slow_reader)
+        elif c.lent != LENT_SOCKET and r.now_ms - c.took_ms > r.plane.take_ms_max:
+            _close_for(r, c, CLOSED_SLOW_READER, &r.counters.closed_slow_reader)
     if atomic_load32(&r.plane.starved):
-        relieve(r)
+        _relieve(r)
     if r.stalled_count or atomic_load32(&r.starved):
-        on_unstall(r)
+        _on_unstall(r)
     if r == r.plane.reactors[0]:
         sessions_rest(r.plane.sessions, r.now_ms)
 
 
-cdef void start_drain(Reactor* r) noexcept nogil:
+cdef void _start_drain(Reactor* r) noexcept nogil:
     """Nothing new is taken; what waits on a log is answered now, what waits on the control plane has DRAIN_MS."""
     cdef int32_t i
     cdef uint32_t place
@@ -280,46 +260,46 @@ cdef void start_drain(Reactor* r) noexcept nogil:
         if r.listeners[i] >= 0:
             close(r.listeners[i])
             r.listeners[i] = -1
-    for i in range(r.heap_n):
-        r.heap[i].look = True
+    for i in range(r.waits.heap_n):
+        r.waits.heap[i].look = True
     for place in range(r.places_used):
-        if r.connections[place].fd >= 0:
+        if r.connections[place].state != CONNECTION_CLOSED:
             connection_ready(r, r.connections[place])
 
 
-cdef bint drained(Reactor* r) noexcept nogil:
+cdef bint _drained(Reactor* r) noexcept nogil:
     cdef uint32_t i
     cdef Connection* c
     if r.now_ms >= r.drain_until_ms:
         return True
     for i in range(r.places_used):
         c = r.connections[i]
-        if c.fd >= 0 and (c.head != c.tail or output_left(c) > 0 or c.pieces.first < c.pieces.n):
+        if c.state != CONNECTION_CLOSED and (c.head != c.tail or output_left(c) > 0 or c.pieces.first < c.pieces.n):
             return False
     return True
 
 
-cdef int64_t sweep_every_ms(Reactor* r) noexcept nogil:
+cdef int64_t _sweep_every_ms(Reactor* r) noexcept nogil:
     cdef int64_t shortest = min(r.plane.idle_ms_max, min(r.plane.frame_ms_max, r.plane.take_ms_max))
     shortest = min(shortest, r.plane.input_patience_ms)
     return min(max(shortest // 4, <int64_t>10), <int64_t>SWEEP_MS_MAX)
 
 
-cdef int timeout_ms(Reactor* r) noexcept nogil:
+cdef int _timeout_ms(Reactor* r) noexcept nogil:
     """Until the next thing that has a time."""
-    cdef int64_t until = r.swept_ms + sweep_every_ms(r)
-    if r.ready_first != NULL or atomic_load32(&r.wake):
+    cdef int64_t until = r.swept_ms + _sweep_every_ms(r)
+    if r.ready_first != NULL or atomic_load32(&r.mailbox.wake):
         return 0
-    if r.heap_n and r.heap[0].deadline_ms < until:
-        until = r.heap[0].deadline_ms
+    if r.waits.heap_n and r.waits.heap[0].deadline_ms < until:
+        until = r.waits.heap[0].deadline_ms
     if r.accept_ms:
         until = min(until, r.accept_ms)
     if r.draining:
         until = min(until, r.now_ms + DRAIN_LOOK_MS)
-    return <int>max(until - now_ms(), <int64_t>0)
+    return <int>max(until - _now_ms(), <int64_t>0)
 
 
-cdef void run_ready(Reactor* r) noexcept nogil:
+cdef void _run_ready(Reactor* r) noexcept nogil:
     """One turn for each connection that is ready now; those that ask again come after the next look at the events."""
     cdef Connection* c = r.ready_first
     cdef Connection* after
@@ -329,22 +309,33 @@ cdef void run_ready(Reactor* r) noexcept nogil:
         after = c.ready_next
         c.on_ready = False
         connection_run(r, c)
-        wake_others(r)
+        wake_others(&r.mailbox)
         c = after
 
 
-cdef void on_wake(Reactor* r) noexcept nogil:
-    if atomic_swap32(&r.wake, 0) == 0:
+cdef void _on_wake(Reactor* r) noexcept nogil:
+    if atomic_swap32(&r.mailbox.wake, 0) == 0:
         return
     if atomic_load32(&r.stopping) and not r.draining:
-        start_drain(r)
-    take_mail(r)
-    if r.moved_n or r.moved_all:                      # read without the lock: who adds to it wakes afterwards
-        on_moved(r)
+        _start_drain(r)
+    _take_mail(r)
+    if r.mailbox.moved.n or r.mailbox.moved.all:      # read without the lock: who adds to it wakes afterwards
+        _on_moved(r)
     if atomic_swap32(&r.relieve, 0):
-        relieve(r)
+        _relieve(r)
     if atomic_swap32(&r.unstall, 0):
-        on_unstall(r)
+        _on_unstall(r)
+
+
+cdef void _close_all(Reactor* r) noexcept nogil:
+    cdef uint32_t i
+    _take_mail(r)
+    _on_moved(r)
+    for i in range(r.places_used):
+        connection_close(r, r.connections[i])
+        r.connections[i].on_ready = False
+    r.ready_first = NULL
+    r.ready_last = NULL
 
 
 cdef void reactor_loop(Reactor* r) noexcept nogil:
@@ -352,40 +343,26 @@ cdef void reactor_loop(Reactor* r) noexcept nogil:
     cdef int n, i
     block_signals()
     set_time_slice(TIME_SLICE_NS)
-    r.thread = pthread_self()
-    reactor_enter(r)
-    atomic_store32(&r.running, 1)
-    r.now_ms = now_ms()
+    mailbox_enter(&r.mailbox)
+    r.now_ms = _now_ms()
     r.swept_ms = r.now_ms
     while True:
-        n = epoll_wait(r.epoll, events, EVENTS_MAX, timeout_ms(r))
-        r.now_ms = now_ms()
+        n = epoll_wait(r.epoll, events, EVENTS_MAX, _timeout_ms(r))
+        r.now_ms = _now_ms()
         for i in range(n):
-            on_event(r, &events[i])
-        on_wake(r)
+            _on_event(r, &events[i])
+        _on_wake(r)
         if r.accept_ms and r.now_ms >= r.accept_ms:
             r.accept_ms = 0
             for i in range(r.listener_count):
                 accept_all(r, i)
-        on_deadlines(r)
-        run_ready(r)
-        if r.now_ms - r.swept_ms >= sweep_every_ms(r):
-            sweep(r)
-        wake_others(r)                                # of what moved outside of a connection's turn
-        if r.draining and drained(r):
+        _on_deadlines(r)
+        _run_ready(r)
+        if r.now_ms - r.swept_ms >= _sweep_every_ms(r):
+            _sweep(r)
+        wake_others(&r.mailbox)                       # of what moved outside of a connection's turn
+        if r.draining and _drained(r):
             break
-    close_all(r)
-    wake_others(r)
-    reactor_enter(NULL)
-    atomic_store32(&r.running, 0)
-
-
-cdef void close_all(Reactor* r) noexcept nogil:
-    cdef uint32_t i
-    take_mail(r)
-    on_moved(r)
-    for i in range(r.places_used):
-        connection_close(r, r.connections[i])
-        r.connections[i].on_ready = False
-    r.ready_first = NULL
-    r.ready_last = NULL
+    _close_all(r)
+    wake_others(&r.mailbox)
+    mailbox_leave(&r.mailbox)

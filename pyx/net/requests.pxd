@@ -4,7 +4,8 @@ comes back into the slot.
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
-from penstock.pyx.net.plane cimport Connection, Reactor, Served
+from penstock.pyx.net.control cimport Served
+from penstock.pyx.net.plane cimport Connection, Reactor
 
 # Frames at the front of a connection's input, their sizes with them.
 cdef struct Span:

@@ -1,27 +1,26 @@
 """A connection's requests; see requests.pxd."""
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from penstock.pyx.net.control cimport queue_put
+from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, Served, queue_put
+from penstock.pyx.net.mailbox cimport token_pack
 from penstock.pyx.net.plane cimport (
-    SERVED, SERVE_CLOSE, SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, Connection, Reactor,
-    Served, Slot, SlotState, connection_ready, slot_at,
+    SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, Connection, Reactor, Slot, SlotState,
+    connection_ready, connection_refuse, slot_at,
 )
 from penstock.pyx.posix cimport atomic_load32, memset
 from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CUT_WHOLE, SIZE_BYTES, Reader, RequestHead, Writer, frame_cut, read_head, reader_start, writer_free,
 )
-from penstock.pyx.request.fetch cimport (
-    FETCH_FLEXIBLE_FROM, FETCH_KEY, FETCH_PARSED, FETCH_VERSION_MAX, FETCH_VERSION_MIN, FetchJob, fetch_held_bytes,
-    fetch_parse,
-)
+from penstock.pyx.request.fetch cimport FETCH_PARSED, FetchJob, fetch_held_bytes, fetch_parse
 from penstock.pyx.request.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append,
     produce_clear, produce_flushes, produce_group_open, produce_serve, produce_take,
 )
-from penstock.pyx.request.producerequest cimport (
-    PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY, PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
+from penstock.pyx.request.versions cimport (
+    FETCH_FLEXIBLE_FROM, FETCH_KEY, FETCH_VERSION_MAX, FETCH_VERSION_MIN, PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY,
+    PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
 )
 
 cdef bint slots_full(Connection* c) noexcept nogil:
@@ -40,7 +39,7 @@ cdef bint slots_full(Connection* c) noexcept nogil:
     return held > SLOTS_BYTES_MAX
 
 
-cdef Slot* slot_push(Connection* c, SlotState state) noexcept nogil:
+cdef Slot* _slot_push(Connection* c, SlotState state) noexcept nogil:
     """The caller has seen that the ring has room."""
     cdef Slot* slot = slot_at(c, c.tail)
     memset(slot, 0, sizeof(Slot))
@@ -51,18 +50,25 @@ cdef Slot* slot_push(Connection* c, SlotState state) noexcept nogil:
 
 cdef void requests_refuse(Reactor* r, Connection* c) noexcept nogil:
     """The last frame was wrong: what came before it is still answered, nothing after it is read."""
-    slot_push(c, SLOT_CLOSE)
-    c.refusing = True
+    connection_refuse(c, _slot_push(c, SLOT_CLOSE))
 
 
-cdef Served hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t n, bint produce) noexcept nogil:
+cdef Served _queue_request(
+    Reactor* r, Connection* c, uint32_t number, const uint8_t* frame, int32_t n, bint produce
+) noexcept nogil:
+    """Copies a frame onto the control queue, with the token of the connection's slot of that number."""
+    cdef uint64_t token = token_pack(r.id, c.place, c.generation, number)
+    return queue_put(&r.plane.queue, token, c.listener, c.peer, frame, n, produce)
+
+
+cdef Served _hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t n, bint produce) noexcept nogil:
     """A request for the control plane. A produce is served there: those of its connection that come behind it follow
     it, so that they stay in order.
     """
-    cdef Served result = queue_put(r, c, c.tail, frame, n, produce)
+    cdef Served result = _queue_request(r, c, c.tail, frame, n, produce)
     cdef Slot* slot
     if result == SERVED:
-        slot = slot_push(c, SLOT_CONTROL)
+        slot = _slot_push(c, SLOT_CONTROL)
         slot.request_bytes = n
         slot.handed_over = produce
         c.handed_over += produce
@@ -71,7 +77,7 @@ cdef Served hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t n
     return result
 
 
-cdef bint is_served_here(Reactor* r, const uint8_t* frame, int16_t api_key) noexcept nogil:
+cdef bint _is_served_here(Reactor* r, const uint8_t* frame, int16_t api_key) noexcept nogil:
     """Whether it is a Produce, or Fetch, that needs no control plane."""
     cdef int16_t version = get_i16(frame + API_VERSION_AT)
     if get_i16(frame) != api_key or (atomic_load32(&r.plane.diverted) >> api_key) & 1:
@@ -81,7 +87,7 @@ cdef bint is_served_here(Reactor* r, const uint8_t* frame, int16_t api_key) noex
     return FETCH_VERSION_MIN <= version <= FETCH_VERSION_MAX
 
 
-cdef bint read_start(const uint8_t* frame, int32_t n, RequestHead* head, Reader* body) noexcept nogil:
+cdef bint _read_start(const uint8_t* frame, int32_t n, RequestHead* head, Reader* body) noexcept nogil:
     """The head of a Produce or Fetch; False when it is malformed."""
     cdef int16_t flexible_from = PRODUCE_FLEXIBLE_FROM if get_i16(frame) == PRODUCE_KEY else FETCH_FLEXIBLE_FROM
     reader_start(body, frame, <size_t>n)
@@ -89,7 +95,7 @@ cdef bint read_start(const uint8_t* frame, int32_t n, RequestHead* head, Reader*
     return not body.bad
 
 
-cdef void take_more(Reactor* r, Connection* c, int32_t most, Span* served) noexcept nogil:
+cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noexcept nogil:
     """Produces that are here already join the group. One that can't, for whatever reason, is left for its own turn."""
     cdef const uint8_t* frame
     cdef size_t at
@@ -101,7 +107,7 @@ cdef void take_more(Reactor* r, Connection* c, int32_t most, Span* served) noexc
         if frame_cut(c.input + at, c.end - at, c.frame_bytes_max, &n) != CUT_WHOLE:
             return
         frame = c.input + at + SIZE_BYTES
-        if not is_served_here(r, frame, PRODUCE_KEY) or not read_start(frame, n, &head, &body):
+        if not _is_served_here(r, frame, PRODUCE_KEY) or not _read_start(frame, n, &head, &body):
             return
         if produce_flushes(r.plane.logs, &head, body):
             return
@@ -112,7 +118,7 @@ cdef void take_more(Reactor* r, Connection* c, int32_t most, Span* served) noexc
         served.largest = max(served.largest, n)
 
 
-cdef Served answer_produces(Reactor* r, Connection* c, int32_t count, bint straight) noexcept nogil:
+cdef Served _answer_produces(Reactor* r, Connection* c, int32_t count, bint straight) noexcept nogil:
     """Into the output, or into a slot where something before it waits."""
     cdef Writer waiting
     cdef Writer* out = &c.output if straight else &waiting
@@ -126,11 +132,11 @@ cdef Served answer_produces(Reactor* r, Connection* c, int32_t count, bint strai
         if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
             return SERVE_CLOSE
         if result == PRODUCE_ANSWERED and not straight:
-            slot_push(c, SLOT_DONE).answer = waiting
+            _slot_push(c, SLOT_DONE).answer = waiting
     return SERVED
 
 
-cdef Served serve_produce(
+cdef Served _serve_produce(
     Reactor* r, Connection* c, const RequestHead* head, Reader body, const uint8_t* frame, int32_t n, int32_t most,
     Span* served
 ) noexcept nogil:
@@ -138,22 +144,22 @@ cdef Served serve_produce(
     cdef ProduceResult taken
     cdef Served result
     if c.handed_over > 0 or produce_flushes(r.plane.logs, head, body):
-        return hand_over(r, c, frame, n, True)
+        return _hand_over(r, c, frame, n, True)
     taken = produce_take(r.produces, r.plane.logs, head, body, NULL)
     if taken == PRODUCE_HAND_OVER:
-        return hand_over(r, c, frame, n, True)
+        return _hand_over(r, c, frame, n, True)
     if taken == PRODUCE_TAKEN and straight:
-        take_more(r, c, most, served)
+        _take_more(r, c, most, served)
     r.counters.requests_produce += served.frames
     if taken != PRODUCE_TAKEN:
         return SERVE_CLOSE
     produce_append(r.produces)
-    result = answer_produces(r, c, served.frames, straight)
+    result = _answer_produces(r, c, served.frames, straight)
     produce_clear(r.produces)
     return result
 
 
-cdef FetchJob* begin_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
+cdef FetchJob* _begin_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
     """The job of a fetch; NULL when it is malformed or there is no memory."""
     cdef FetchJob* job
     r.counters.requests_fetch += 1
@@ -166,29 +172,29 @@ cdef FetchJob* begin_fetch(Reactor* r, Connection* c, const RequestHead* head, R
     return job
 
 
-cdef Served serve_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
-    cdef FetchJob* job = begin_fetch(r, c, head, body)
+cdef Served _serve_fetch(Reactor* r, Connection* c, const RequestHead* head, Reader body) noexcept nogil:
+    cdef FetchJob* job = _begin_fetch(r, c, head, body)
     cdef Slot* slot
     if job == NULL:
         return SERVE_CLOSE
-    slot = slot_push(c, SLOT_FETCH)
+    slot = _slot_push(c, SLOT_FETCH)
     slot.fetch = job
     return SERVED
 
 
 cdef Served request_serve(Reactor* r, Connection* c, int32_t n, int32_t most, Span* served) noexcept nogil:
     cdef const uint8_t* frame = c.input + c.start + SIZE_BYTES
-    cdef bint produce = is_served_here(r, frame, PRODUCE_KEY)
+    cdef bint produce = _is_served_here(r, frame, PRODUCE_KEY)
     cdef RequestHead head
     cdef Reader body
     served.frames = 1
     served.bytes = SIZE_BYTES + <size_t>n
     served.largest = n
-    if not produce and not is_served_here(r, frame, FETCH_KEY):
-        return hand_over(r, c, frame, n, False)
-    if not read_start(frame, n, &head, &body):
+    if not produce and not _is_served_here(r, frame, FETCH_KEY):
+        return _hand_over(r, c, frame, n, False)
+    if not _read_start(frame, n, &head, &body):
         return SERVE_CLOSE
-    return serve_produce(r, c, &head, body, frame, n, most, served) if produce else serve_fetch(r, c, &head, body)
+    return _serve_produce(r, c, &head, body, frame, n, most, served) if produce else _serve_fetch(r, c, &head, body)
 
 
 cdef void requests_resume(
@@ -198,28 +204,28 @@ cdef void requests_resume(
     cdef bint produce = get_i16(frame) == PRODUCE_KEY
     cdef RequestHead head
     cdef Reader body
-    cdef bint right = read_start(frame, n, &head, &body)
+    cdef bint right = _read_start(frame, n, &head, &body)
     cdef ProduceResult result
     cdef Slot* slot = slot_at(c, number)
+    cdef SlotState state = SLOT_CLOSE
     slot.request_bytes = 0
-    slot.state = SLOT_CLOSE
     if right and produce:
         result = produce_serve(r.plane.logs, &head, body, &slot.answer, &r.produced, NULL)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
-            slot.state = SLOT_DONE
-        elif result == PRODUCE_HAND_OVER and not lose and queue_put(r, c, number, frame, n, True) == SERVED:
-            slot.state = SLOT_CONTROL
+            state = SLOT_DONE
+        elif result == PRODUCE_HAND_OVER and not lose and _queue_request(r, c, number, frame, n, True) == SERVED:
             slot.request_bytes = n
             slot.handed_over = True
             c.handed_over += 1
             return
     elif right:
-        slot.fetch = begin_fetch(r, c, &head, body)
+        slot.fetch = _begin_fetch(r, c, &head, body)
         if slot.fetch != NULL:
-            slot.state = SLOT_FETCH
-    if lose and slot.state == SLOT_DONE:
+            state = SLOT_FETCH
+    if lose and state == SLOT_DONE:
         writer_free(&slot.answer)
-        slot.state = SLOT_CLOSE
-    if slot.state == SLOT_CLOSE:
-        c.refusing = True
+        state = SLOT_CLOSE
+    slot.state = state
+    if state == SLOT_CLOSE:
+        connection_refuse(c, slot)
     connection_ready(r, c)

@@ -1,12 +1,11 @@
-"""A reactor's waiting fetches: on its heap of deadlines, and on a list for each partition that they wait for, so that
-a log that grows costs only those who wait for it.
+"""A reactor's waiting fetches: on a heap of deadlines, and on a list for each partition that they wait for, so that a
+log that grows costs only those who wait for it.
 """
 
 from libc.stdint cimport int32_t
 from libcpp.unordered_map cimport unordered_map
 
 from penstock.pyx.log.partition cimport Partition
-from penstock.pyx.net.plane cimport Reactor
 from penstock.pyx.request.fetch cimport FetchJob
 
 # One of a job's partitions; the job holds all of its as an array.
@@ -17,12 +16,16 @@ cdef struct Waiter:
     Waiter* next                      # of the same partition
     Waiter* previous
 
-cdef struct WaitTable:
+cdef struct Waits:
+    int32_t reactor                   # bit in the partitions' wake masks
+    FetchJob** heap                   # by deadline
+    int32_t heap_n
+    int32_t heap_capacity
     unordered_map[size_t, Waiter*] by_partition   # the first of its list, by the partition's address
 
-cdef bint wait_open(Reactor* r) noexcept nogil
-cdef bint park(Reactor* r, FetchJob* job) noexcept nogil          # True also when it waits already; False: no memory
-cdef void unpark(Reactor* r, FetchJob* job) noexcept nogil        # safe on a job that doesn't wait
+cdef Waits* waits_new(int32_t reactor) noexcept nogil
+cdef bint park(Waits* waits, FetchJob* job) noexcept nogil        # of a job that doesn't wait; False: no memory
+cdef void unpark(Waits* waits, FetchJob* job) noexcept nogil      # safe on a job that doesn't wait
 # Calls `look` for each waiting job for which the partition's end has moved, and watches it again for the others.
-ctypedef void (*Look)(Reactor* r, FetchJob* job) noexcept nogil
-cdef void look_moved(Reactor* r, Partition* partition, Look look) noexcept nogil
+ctypedef void (*Look)(void* context, FetchJob* job) noexcept nogil
+cdef void look_moved(Waits* waits, Partition* partition, Look look, void* context) noexcept nogil

@@ -13,7 +13,7 @@ A record: length varint | attributes i8 | timestamp delta varlong | offset delta
 Base offset and leader epoch lie outside the CRC, so a broker assigns both without touching it.
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.record.codec cimport CODEC_OK, CODEC_OVER_LIMIT, CODEC_ROTTEN, CODEC_UNKNOWN
@@ -67,21 +67,13 @@ cdef enum BatchFault:
     BATCH_BAD_PRODUCER = -9                     # producer id, epoch and sequence don't fit together
     BATCH_TOO_LARGE = -10
     BATCH_BAD_TIMESTAMP_TYPE = -11              # a producer that says LogAppendTime
-    BATCH_BAD_RECORDS = -12                     # the records inside can't be read (seen by those who open it)
+    BATCH_BAD_RECORDS = -12                     # the records inside can't be read (seen by a caller that opens it)
     BATCH_BAD_PAYLOAD = -13                     # the codec can't inflate it
     BATCH_OVER_LIMIT = -14                      # inflates to more than the reader's limit
     BATCH_NO_MEMORY = -15
     BATCH_BAD_OFFSET = -16                      # a stored batch with a negative base offset
     BATCH_NO_KEY = -17                          # a record without a key where compaction needs one
     BATCH_BAD_TIMESTAMP = -18                   # too far from the broker's clock, by the topic's limits
-
-# Kafka's error codes that a batch can earn.
-cdef enum:
-    CORRUPT_MESSAGE = 2
-    MESSAGE_TOO_LARGE = 10
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
 
 # What batch_check looks for besides length, CRC, codec and what can never be true.
 cdef enum:
@@ -107,7 +99,7 @@ cdef struct BatchHeader:
     int32_t base_sequence
     int32_t record_count
 
-# Reads the header at `p`, of which `left` bytes may be looked at. 0, or BATCH_PARTIAL, BATCH_BAD_LENGTH,
+# Reads the header at `p`, of which `left` bytes may be read. 0, or BATCH_PARTIAL, BATCH_BAD_LENGTH,
 # BATCH_BAD_MAGIC. Nothing else is validated. For BATCH_PARTIAL with at least 12 bytes there, `out.size` says how
 # many the batch needs (0 otherwise). Magic 0 and 1: only base offset, size, magic, crc, attributes are true;
 # the rest is as for one record without a producer, timestamps -1.
@@ -124,8 +116,7 @@ cdef int batch_check(const uint8_t* p, const BatchHeader* header, int64_t max_by
 # All of batch_check but for the CRC: only the header is read.
 cdef int batch_check_header(const BatchHeader* header, int64_t max_bytes, int flags) noexcept nogil
 
-# Kafka's error code for a BatchFault: CORRUPT_MESSAGE 2, MESSAGE_TOO_LARGE 10, INVALID_TIMESTAMP 32,
-# UNSUPPORTED_COMPRESSION_TYPE 76, INVALID_RECORD 87; 0 for BATCH_OK.
+# Kafka's error code for a BatchFault (errorcodes.pxd); 0 for BATCH_OK.
 cdef int16_t batch_error_code(int fault) noexcept nogil
 cdef const char* batch_error_text(int fault) noexcept nogil
 
@@ -135,7 +126,7 @@ cdef inline int64_t batch_last_offset(const BatchHeader* header) noexcept nogil:
 
 cdef inline int32_t sequence_add(int32_t sequence, int32_t steps) noexcept nogil:
     # Sequence numbers go round from 2^31 - 1 to 0.
-    return <int32_t>((<int64_t>sequence + steps) & <int64_t>0x7fffffff)
+    return <int32_t>((<int64_t>sequence + steps) & INT32_MAX)
 
 cdef inline int32_t batch_last_sequence(const BatchHeader* header) noexcept nogil:
     return -1 if header.base_sequence < 0 else sequence_add(header.base_sequence, header.last_offset_delta)
@@ -153,10 +144,13 @@ cdef void batch_set_offset(uint8_t* p, int64_t base_offset, int32_t leader_epoch
 # CRC follows from the old one by linearity, so the payload isn't read, and a CRC that was wrong stays wrong.
 cdef void batch_set_max_timestamp(uint8_t* p, int64_t size, int64_t max_ms, bint log_append_time) noexcept nogil
 
-# 1 for a commit marker, 0 for an abort marker, BATCH_BAD_RECORDS for anything else (other control types,
-# rotten). The batch is a parsed control batch. `coordinator_epoch` may be NULL.
-cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header,
-                           int32_t* coordinator_epoch) noexcept nogil
+cdef enum MarkerType:
+    MARKER_ABORT = 0
+    MARKER_COMMIT = 1
+
+# A MarkerType, or BATCH_BAD_RECORDS for anything else (other control types, rotten). The batch is a parsed control
+# batch. `coordinator_epoch` may be NULL.
+cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header, int32_t* coordinator_epoch) noexcept nogil
 
 # One record inside of an inflated payload; pointers are into it. Lengths are -1 for null.
 cdef struct RecordView:
@@ -214,9 +208,10 @@ cdef inline int payload_fault(int codec_fault) noexcept nogil:
 
 # The records of a batch, inflated when it is compressed: `*data` and `*n` are into the batch itself (codec 0)
 # or into `scratch`. 0 or a BatchFault (BATCH_BAD_CODEC, BATCH_BAD_PAYLOAD, BATCH_OVER_LIMIT). Magic 2 only.
-cdef int batch_payload(const uint8_t* p, const BatchHeader* header, size_t limit_bytes,
-                       vector[uint8_t]& scratch,
-                       const uint8_t** data, size_t* n) noexcept nogil
+cdef int batch_payload(
+    const uint8_t* p, const BatchHeader* header, size_t limit_bytes, vector[uint8_t]& scratch, const uint8_t** data,
+    size_t* n
+) noexcept nogil
 
 # Puts the header of a magic 2 batch before the records that are at `p` + 61, CRC last. `size` is of the whole
 # batch.
@@ -225,5 +220,7 @@ cdef void batch_write_header(uint8_t* p, const BatchHeader* header) noexcept nog
 # A transaction marker into `out` (78 bytes): control batch of one record. The size is given back.
 cdef enum:
     MARKER_SIZE = 78
-cdef int batch_write_marker(uint8_t* out, bint commit, int64_t producer_id, int16_t producer_epoch,
-                            int32_t coordinator_epoch, int64_t timestamp_ms) noexcept nogil
+cdef int batch_write_marker(
+    uint8_t* out, bint commit, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
+    int64_t timestamp_ms
+) noexcept nogil

@@ -3,6 +3,9 @@
 from libc.stdint cimport INT64_MAX, uint64_t
 from libc.string cimport memset
 
+from penstock.pyx.errorcodes cimport (
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE,
+)
 from penstock.pyx.record.codec cimport codec_decompress, codec_holds_most
 from penstock.pyx.record.crc cimport crc32_zlib, crc32c, crc32c_combine
 from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
@@ -51,7 +54,7 @@ cdef int batch_parse_header(const uint8_t* p, size_t left, BatchHeader* out) noe
     out.base_offset = get_i64(p)
     out.size = LOG_OVERHEAD + length
     if out.magic < MAGIC_2:
-        return message_parse_header(p, left, out)
+        return _message_parse_header(p, left, out)
     if length < RECORDS_AT - LOG_OVERHEAD:
         return BATCH_BAD_LENGTH
     if left < RECORDS_AT:
@@ -69,7 +72,7 @@ cdef int batch_parse_header(const uint8_t* p, size_t left, BatchHeader* out) noe
     return BATCH_OK
 
 
-cdef int message_parse_header(const uint8_t* p, size_t left, BatchHeader* out) noexcept nogil:
+cdef int _message_parse_header(const uint8_t* p, size_t left, BatchHeader* out) noexcept nogil:
     cdef int64_t least = MESSAGE_SIZE_MIN if out.magic == 0 else MESSAGE_SIZE_MIN + 8
     if out.size < least:
         return BATCH_BAD_LENGTH
@@ -84,8 +87,7 @@ cdef int message_parse_header(const uint8_t* p, size_t left, BatchHeader* out) n
     return BATCH_OK
 
 
-cdef int batch_check(const uint8_t* p, const BatchHeader* header, int64_t max_bytes,
-                     int flags) noexcept nogil:
+cdef int batch_check(const uint8_t* p, const BatchHeader* header, int64_t max_bytes, int flags) noexcept nogil:
     cdef uint32_t crc
     if header.size > max_bytes > 0:
         return BATCH_TOO_LARGE
@@ -117,27 +119,27 @@ cdef int batch_check_header(const BatchHeader* header, int64_t max_bytes, int fl
         return BATCH_OK
     if flags & CHECK_NO_CONTROL and header.attributes & CONTROL_BIT:
         return BATCH_CONTROL
-    if not count_fits(header, codec, flags):
+    if not _count_fits(header, codec, flags):
         return BATCH_BAD_COUNT
-    if flags & CHECK_CLEAN and not producer_fits(header, flags):
+    if flags & CHECK_CLEAN and not _producer_fits(header, flags):
         return BATCH_BAD_PRODUCER
     return BATCH_OK
 
 
-cdef inline bint count_fits(const BatchHeader* header, int codec, int flags) noexcept nogil:
+cdef inline bint _count_fits(const BatchHeader* header, int codec, int flags) noexcept nogil:
     cdef int64_t span = <int64_t>header.last_offset_delta + 1
     cdef int64_t count = header.record_count
     if span < 1 or count < 0 or count > span:
         return False
     if codec == 0 and count * RECORD_SIZE_MIN > header.size - RECORDS_AT:
         return False
-    # Of a compressed batch that stays closed the count moves the log's end by what nobody has seen.
+    # Of a compressed batch that stays closed the count moves the log's end by what wasn't seen.
     return not flags & CHECK_DENSE or (
         count == span and count * RECORD_SIZE_MIN <= codec_holds_most(codec, header.size - RECORDS_AT)
     )
 
 
-cdef inline bint producer_fits(const BatchHeader* header, int flags) noexcept nogil:
+cdef inline bint _producer_fits(const BatchHeader* header, int flags) noexcept nogil:
     # Without a producer id the epoch and the sequence mean nothing, and some clients (sarama) send 0 for the
     # sequence.
     if header.producer_id < 0:
@@ -216,8 +218,7 @@ cdef void batch_set_max_timestamp(uint8_t* p, int64_t size, int64_t max_ms, bint
     put_u32(p + CRC_AT, crc32c_combine(change, get_u32(p + CRC_AT), <uint64_t>(size - RECORDS_AT)))
 
 
-cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header,
-                           int32_t* coordinator_epoch) noexcept nogil:
+cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header, int32_t* coordinator_epoch) noexcept nogil:
     cdef RecordView record
     cdef int kind
     if header.magic != MAGIC_2 or header.attributes & CODEC_MASK or header.record_count != 1:
@@ -225,15 +226,16 @@ cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header,
     if record_read(p + RECORDS_AT, p + header.size, &record) == NULL or record.key_length < MARKER_KEY_SIZE:
         return BATCH_BAD_RECORDS
     kind = get_i16(record.key + 2)
-    if get_i16(record.key) < 0 or kind < 0 or kind > 1:
+    if get_i16(record.key) < 0 or (kind != MARKER_ABORT and kind != MARKER_COMMIT):
         return BATCH_BAD_RECORDS
     if coordinator_epoch != NULL:
         coordinator_epoch[0] = get_i32(record.value + 2) if record.value_length >= MARKER_VALUE_SIZE else -1
     return kind
 
 
-cdef inline const uint8_t* sized_read(const uint8_t* p, const uint8_t* end, const uint8_t** out,
-                                      int32_t* length) noexcept nogil:
+cdef inline const uint8_t* _sized_read(
+    const uint8_t* p, const uint8_t* end, const uint8_t** out, int32_t* length
+) noexcept nogil:
     length[0] = 0
     p = varint_read(p, end, length)
     if p == NULL or length[0] < -1 or length[0] > end - p:
@@ -256,8 +258,8 @@ cdef const uint8_t* record_read(const uint8_t* p, const uint8_t* end, RecordView
     out.attributes = <int8_t>p[0]
     p = varlong_read(p + 1, end, &out.timestamp_delta)
     p = varint_read(p, end, &out.offset_delta)
-    p = sized_read(p, end, &out.key, &out.key_length)
-    p = sized_read(p, end, &out.value, &out.value_length)
+    p = _sized_read(p, end, &out.key, &out.key_length)
+    p = _sized_read(p, end, &out.value, &out.value_length)
     p = varint_read(p, end, &out.header_count)
     if p == NULL or out.header_count < 0 or out.header_count > end - p:
         return NULL
@@ -270,7 +272,7 @@ cdef const uint8_t* record_read(const uint8_t* p, const uint8_t* end, RecordView
     return p if p == end else NULL
 
 
-cdef inline const uint8_t* record_read_near(const uint8_t* p, const uint8_t* end, RecordView* out) noexcept nogil:
+cdef inline const uint8_t* _record_read_near(const uint8_t* p, const uint8_t* end, RecordView* out) noexcept nogil:
     """What record_read gives for most records, in a fraction of its time: numbers are short, headers are missing, and
     the payload goes on behind. NULL for others, which may be right all the same. Where key and value are isn't said.
     """
@@ -311,7 +313,7 @@ cdef int records_walk(const BatchHeader* header, const uint8_t* p, size_t n, Rec
     cdef int32_t i
     cdef RecordView record
     for i in range(header.record_count):
-        after = record_read_near(p, end, &record)
+        after = _record_read_near(p, end, &record)
         if after == NULL:
             after = record_read(p, end, &record)
         if after == NULL or record.offset_delta != i or record.attributes < 0:
@@ -328,15 +330,16 @@ cdef int records_walk(const BatchHeader* header, const uint8_t* p, size_t n, Rec
 
 
 cdef const uint8_t* record_header(const uint8_t* p, const uint8_t* end, HeaderView* out) noexcept nogil:
-    p = sized_read(p, end, &out.key, &out.key_length)
+    p = _sized_read(p, end, &out.key, &out.key_length)
     if p == NULL or out.key_length < 0:
         return NULL
-    return sized_read(p, end, &out.value, &out.value_length)
+    return _sized_read(p, end, &out.value, &out.value_length)
 
 
-cdef int batch_payload(const uint8_t* p, const BatchHeader* header, size_t limit_bytes,
-                       vector[uint8_t]& scratch,
-                       const uint8_t** data, size_t* n) noexcept nogil:
+cdef int batch_payload(
+    const uint8_t* p, const BatchHeader* header, size_t limit_bytes, vector[uint8_t]& scratch, const uint8_t** data,
+    size_t* n
+) noexcept nogil:
     cdef int codec = header.attributes & CODEC_MASK
     cdef size_t length = <size_t>(header.size - RECORDS_AT)
     cdef int fault
@@ -373,8 +376,10 @@ cdef void batch_write_header(uint8_t* p, const BatchHeader* header) noexcept nog
     put_u32(p + CRC_AT, crc32c(0, p + ATTRIBUTES_AT, <size_t>(header.size - ATTRIBUTES_AT)))
 
 
-cdef int batch_write_marker(uint8_t* out, bint commit, int64_t producer_id, int16_t producer_epoch,
-                            int32_t coordinator_epoch, int64_t timestamp_ms) noexcept nogil:
+cdef int batch_write_marker(
+    uint8_t* out, bint commit, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
+    int64_t timestamp_ms
+) noexcept nogil:
     cdef BatchHeader header
     cdef uint8_t* p = varint_write(out + RECORDS_AT, MARKER_RECORD_SIZE)
     p[0] = 0
@@ -382,7 +387,7 @@ cdef int batch_write_marker(uint8_t* out, bint commit, int64_t producer_id, int1
     p = varint_write(p, 0)
     p = varint_write(p, MARKER_KEY_SIZE)
     put_i16(p, 0)
-    put_i16(p + 2, 1 if commit else 0)
+    put_i16(p + 2, MARKER_COMMIT if commit else MARKER_ABORT)
     p = varint_write(p + MARKER_KEY_SIZE, MARKER_VALUE_SIZE)
     put_i16(p, 0)
     put_i32(p + 2, coordinator_epoch)

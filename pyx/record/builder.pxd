@@ -7,8 +7,7 @@ from penstock.pyx.record.batch cimport BatchHeader, RecordView
 
 # Puts the header before the records in `plain` (codec 0), or both, compressed, into `packed`. The codec is in
 # `header.attributes`; `header.size` is set. 0 or a BatchFault.
-cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header,
-                      vector[uint8_t]& packed) noexcept nogil
+cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header, vector[uint8_t]& packed) noexcept nogil
 
 # Collects records, uncompressed, behind room for the header.
 cdef class BatchBuilder:

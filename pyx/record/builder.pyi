@@ -8,7 +8,7 @@ class BatchBuilder:
     """Collects records and builds one batch of magic 2 from them.
 
     `level` -1 is the codec's default. `max_bytes` bounds the size before compression; the first record is always taken,
-    so that no record can get stuck (who has a limit compares `size_in_bytes` or the result with it).
+    so that no record can get stuck (a caller with a limit compares `size_in_bytes` or the result with it).
     """
 
     codec: int
@@ -46,12 +46,14 @@ class BatchBuilder:
         value_data: Buffer | None = None,
         value_starts: Buffer | None = None,
         value_null: Buffer | None = None,
+        header_data: Buffer | None = None,
+        header_starts: Buffer | None = None,
         first: int = 0,
     ) -> int:
-        """Take records from columns shaped as `columns.Columns` has them, from record `first` on; no headers.
+        """Take records from columns shaped as `columns.Columns` has them, from record `first` on.
 
         Gives how many were taken: less than what is left means full. A column left out is null in every record.
-        Raises ValueError when the arrays don't fit each other.
+        Raises ValueError when the arrays don't fit each other, or what should be headers is none.
         """
 
     def build(
@@ -68,3 +70,6 @@ class BatchBuilder:
 
     def clear(self) -> None:
         """Forget the records, keep the memory."""
+
+def pack_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """Give headers as they stand in a record behind their count, as `header_data` has them."""

@@ -1,4 +1,4 @@
-"""Building batches: see builder.pxd.
+"""Building batches; see builder.pxd.
 
 Records are written one behind the other; the header comes last, as it has their sum.
 """
@@ -8,9 +8,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport INT32_MAX, int16_t
 from libc.string cimport memcpy, memset
 
+from penstock.pyx.errorcodes cimport MESSAGE_TOO_LARGE
 from penstock.pyx.record.batch cimport (
-    BATCH_NO_MEMORY, BATCH_OK, BATCH_TOO_LARGE, CODEC_MASK, CODEC_MAX, MESSAGE_TOO_LARGE, RECORDS_AT,
-    TRANSACTIONAL_BIT, batch_write_header, payload_fault,
+    BATCH_NO_MEMORY, BATCH_OK, BATCH_TOO_LARGE, CODEC_MASK, CODEC_MAX, RECORDS_AT, TRANSACTIONAL_BIT, HeaderView,
+    batch_write_header, payload_fault, record_header,
 )
 from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress
 from penstock.pyx.record.rawbatch cimport raise_fault
@@ -21,9 +22,10 @@ cdef enum:
     VARINT_MAX = 5
 
 
-cdef int64_t record_body_size(int64_t timestamp_delta, int32_t offset_delta, int64_t key_length,
-                              int64_t value_length,
-                              int32_t header_count, int64_t headers_size) noexcept nogil:
+cdef int64_t _record_body_size(
+    int64_t timestamp_delta, int32_t offset_delta, int64_t key_length, int64_t value_length, int32_t header_count,
+    int64_t headers_size
+) noexcept nogil:
     # Of a record without its own length; lengths of -1 are null.
     return (1 + varlong_size(timestamp_delta) + varint_size(offset_delta)
             + varlong_size(key_length) + (key_length if key_length > 0 else 0)
@@ -31,7 +33,7 @@ cdef int64_t record_body_size(int64_t timestamp_delta, int32_t offset_delta, int
             + varint_size(header_count) + headers_size)
 
 
-cdef uint8_t* sized_write(uint8_t* p, const uint8_t* data, int32_t length) noexcept nogil:
+cdef uint8_t* _sized_write(uint8_t* p, const uint8_t* data, int32_t length) noexcept nogil:
     p = varint_write(p, length)
     if length > 0:
         memcpy(p, data, <size_t>length)
@@ -39,22 +41,22 @@ cdef uint8_t* sized_write(uint8_t* p, const uint8_t* data, int32_t length) noexc
     return p
 
 
-cdef uint8_t* record_write(uint8_t* p, int64_t body_size, const RecordView* record,
-                           size_t headers_size) noexcept nogil:
+cdef uint8_t* _record_write(
+    uint8_t* p, int64_t body_size, const RecordView* record, size_t headers_size
+) noexcept nogil:
     p = varint_write(p, <int32_t>body_size)
     p[0] = 0
     p = varlong_write(p + 1, record.timestamp_delta)
     p = varint_write(p, record.offset_delta)
-    p = sized_write(p, record.key, record.key_length)
-    p = sized_write(p, record.value, record.value_length)
+    p = _sized_write(p, record.key, record.key_length)
+    p = _sized_write(p, record.value, record.value_length)
     p = varint_write(p, record.header_count)
     if headers_size:
         memcpy(p, record.headers, headers_size)
     return p + headers_size
 
 
-cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header,
-                      vector[uint8_t]& packed) noexcept nogil:
+cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header, vector[uint8_t]& packed) noexcept nogil:
     cdef int codec = header.attributes & CODEC_MASK
     cdef int fault
     if codec == 0:
@@ -104,17 +106,17 @@ cdef class BatchBuilder:
     def append(self, bytes key, bytes value, int64_t timestamp_ms, headers=()):
         """See builder.pyi."""
         cdef RecordView record
-        cdef bytes packed = pack_headers(headers, &record.header_count) if headers else b""
+        cdef bytes packed = _packed_headers(headers, &record.header_count) if headers else b""
         cdef int taken
         if timestamp_ms < -1:
-            raise_timestamp(timestamp_ms)
+            _raise_timestamp(timestamp_ms)
         if not headers:
             record.header_count = 0
-        key_value(&record, key, value)
+        _key_value(&record, key, value)
         record.headers = <const uint8_t*>PyBytes_AS_STRING(packed)
         taken = self.take(&record, timestamp_ms, PyBytes_GET_SIZE(packed))
         if taken < 0:
-            raise_taking(taken)
+            _raise_taking(taken)
         return bool(taken)
 
     cdef int take(self, RecordView* record, int64_t timestamp_ms, size_t headers_size) noexcept nogil:
@@ -125,27 +127,31 @@ cdef class BatchBuilder:
             return 0
         record.timestamp_delta = timestamp_ms - base
         record.offset_delta = self.taken
-        body = record_body_size(record.timestamp_delta, record.offset_delta, record.key_length,
-                                record.value_length,
-                                record.header_count, <int64_t>headers_size)
+        body = _record_body_size(
+            record.timestamp_delta, record.offset_delta, record.key_length, record.value_length, record.header_count,
+            <int64_t>headers_size
+        )
         size = varlong_size(body) + body
         if before + size > (self.max_bytes if self.taken else <int64_t>INT32_MAX):
             return 0 if self.taken else BATCH_TOO_LARGE
         if not bytes_grow(self.buffer, <size_t>(before + size)):
             return BATCH_NO_MEMORY
-        record_write(self.buffer.data() + before, body, record, headers_size)
+        _record_write(self.buffer.data() + before, body, record, headers_size)
         if self.taken == 0 or timestamp_ms > self.max_timestamp:
             self.max_timestamp = timestamp_ms
         self.base_timestamp = base
         self.taken += 1
         return 1
 
-    def append_columns(self, *, timestamps, key_data=None, key_starts=None, key_null=None, value_data=None,
-                       value_starts=None, value_null=None, Py_ssize_t first=0):
+    def append_columns(
+        self, *, timestamps, key_data=None, key_starts=None, key_null=None, value_data=None, value_starts=None,
+        value_null=None, header_data=None, header_starts=None, Py_ssize_t first=0
+    ):
         """See builder.pyi."""
-        cdef ColumnBuffers columns = ColumnBuffers(timestamps, key_data, key_starts, key_null, value_data,
-                                                   value_starts,
-                                                   value_null)
+        cdef ColumnBuffers columns = ColumnBuffers(
+            timestamps, key_data, key_starts, key_null, value_data, value_starts, value_null, header_data, header_starts
+        )
+        cdef int64_t headers_size = 0
         cdef RecordView record
         cdef Py_ssize_t i = first
         cdef int taken = 1
@@ -153,19 +159,24 @@ cdef class BatchBuilder:
             raise ValueError(f"first {first} is not in 0..{columns.count}")
         with nogil:
             while i < columns.count and columns.timestamps[i] >= -1:
-                columns.view(i, &record)
-                taken = self.take(&record, columns.timestamps[i], 0)
+                headers_size = columns.view(i, &record)
+                if headers_size < 0:
+                    break
+                taken = self.take(&record, columns.timestamps[i], <size_t>headers_size)
                 if taken <= 0:
                     break
                 i += 1
         if taken < 0:
-            raise_taking(taken)
+            _raise_taking(taken)
+        if headers_size < 0:
+            raise ValueError(f"the headers of record {i} are no headers")
         if i < columns.count and columns.timestamps[i] < -1:
-            raise_timestamp(columns.timestamps[i])
+            _raise_timestamp(columns.timestamps[i])
         return i - first
 
-    def build(self, int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
-              bint transactional=False):
+    def build(
+        self, int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1, bint transactional=False
+    ):
         """See builder.pyi."""
         cdef vector[uint8_t] packed
         cdef BatchHeader header
@@ -191,33 +202,39 @@ cdef class BatchBuilder:
         return PyBytes_FromStringAndSize(<const char*>self.buffer.data(), <Py_ssize_t>self.buffer.size())
 
 
-cdef inline void key_value(RecordView* record, bytes key, bytes value) noexcept:
+cdef inline void _key_value(RecordView* record, bytes key, bytes value) noexcept:
     record.key_length = record.value_length = -1
     record.key = record.value = NULL
     if key is not None:
         record.key = <const uint8_t*>PyBytes_AS_STRING(key)
-        record.key_length = clipped(PyBytes_GET_SIZE(key))
+        record.key_length = _clipped(PyBytes_GET_SIZE(key))
     if value is not None:
         record.value = <const uint8_t*>PyBytes_AS_STRING(value)
-        record.value_length = clipped(PyBytes_GET_SIZE(value))
+        record.value_length = _clipped(PyBytes_GET_SIZE(value))
 
 
-cdef inline int32_t clipped(int64_t length) noexcept nogil:
+cdef inline int32_t _clipped(int64_t length) noexcept nogil:
     # A field of 2 GiB or more makes a record that is too large, whatever else is in it.
     return <int32_t>length if length < INT32_MAX else INT32_MAX
 
 
-cdef object raise_timestamp(int64_t timestamp_ms):
+cdef object _raise_timestamp(int64_t timestamp_ms):
     raise ValueError(f"timestamp {timestamp_ms} is negative")
 
 
-cdef object raise_taking(int reason):
+cdef object _raise_taking(int reason):
     if reason == BATCH_TOO_LARGE:
         raise BatchError("the record is too large for any batch", MESSAGE_TOO_LARGE)
     raise MemoryError()
 
 
-cdef bytes pack_headers(object headers, int32_t* count):
+def pack_headers(headers):
+    """See builder.pyi."""
+    cdef int32_t count
+    return _packed_headers(headers, &count)
+
+
+cdef bytes _packed_headers(object headers, int32_t* count):
     # As they stand in a record. Headers are few and rare, so they may cost objects.
     cdef uint8_t room[VARINT_MAX]
     cdef bytearray out = bytearray()
@@ -225,10 +242,10 @@ cdef bytes pack_headers(object headers, int32_t* count):
     count[0] = 0
     for name, value in headers:
         key = name.encode("utf-8", "surrogateescape")
-        out += room[:varint_write(room, clipped(len(key))) - room]
+        out += room[:varint_write(room, _clipped(len(key))) - room]
         out += key
         data = value
-        out += room[:varint_write(room, -1 if data is None else clipped(len(data))) - room]
+        out += room[:varint_write(room, -1 if data is None else _clipped(len(data))) - room]
         if data is not None:
             out += data
         count[0] += 1
@@ -237,20 +254,24 @@ cdef bytes pack_headers(object headers, int32_t* count):
 
 cdef class ColumnBuffers:
     # The arrays of append_columns, checked so that `view` needs no checks, and held until it is done.
-    cdef Py_buffer buffers[7]
-    cdef bint held[7]
+    cdef Py_buffer buffers[9]
+    cdef bint held[9]
     cdef Py_ssize_t count
     cdef const int64_t* timestamps
 
     def __cinit__(self):
         memset(self.held, 0, sizeof(self.held))
 
-    def __init__(self, timestamps, key_data, key_starts, key_null, value_data, value_starts, value_null):
+    def __init__(
+        self, timestamps, key_data, key_starts, key_null, value_data, value_starts, value_null, header_data,
+        header_starts
+    ):
         self.hold(0, timestamps, 8)
         self.count = self.buffers[0].len // 8
         self.timestamps = <const int64_t*>self.buffers[0].buf
         self.side(1, key_data, key_starts, key_null)
         self.side(4, value_data, value_starts, value_null)
+        self.side(7, header_data, header_starts, None)
 
     cdef int hold(self, int which, object array, Py_ssize_t item_size) except -1:
         PyObject_GetBuffer(array, &self.buffers[which], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
@@ -282,11 +303,27 @@ cdef class ColumnBuffers:
                 raise ValueError("starts must not go down")
         return 0
 
-    cdef inline void view(self, Py_ssize_t i, RecordView* record) noexcept nogil:
-        record.header_count = 0
-        record.headers = NULL
+    cdef inline int64_t view(self, Py_ssize_t i, RecordView* record) noexcept nogil:
+        # Gives the bytes of the record's headers, -1 if they are none.
         self.field(1, i, &record.key, &record.key_length)
         self.field(4, i, &record.value, &record.value_length)
+        return self.headers(i, record)
+
+    cdef inline int64_t headers(self, Py_ssize_t i, RecordView* record) noexcept nogil:
+        cdef const int64_t* starts = <const int64_t*>self.buffers[8].buf
+        cdef const uint8_t* p
+        cdef const uint8_t* end
+        cdef HeaderView header
+        record.header_count = 0
+        record.headers = NULL
+        if not self.held[8] or starts[i] == starts[i + 1]:
+            return 0
+        p = record.headers = <const uint8_t*>self.buffers[7].buf + starts[i]
+        end = <const uint8_t*>self.buffers[7].buf + starts[i + 1]
+        while p != NULL and p < end:
+            p = record_header(p, end, &header)
+            record.header_count += 1
+        return -1 if p == NULL else end - record.headers
 
     cdef inline void field(self, int at, Py_ssize_t i, const uint8_t** out, int32_t* length) noexcept nogil:
         cdef const int64_t* starts = <const int64_t*>self.buffers[at + 1].buf
@@ -295,10 +332,10 @@ cdef class ColumnBuffers:
             length[0] = -1
             return
         out[0] = <const uint8_t*>self.buffers[at].buf + starts[i]
-        length[0] = clipped(starts[i + 1] - starts[i])
+        length[0] = _clipped(starts[i + 1] - starts[i])
 
     def __dealloc__(self):
         cdef int i
-        for i in range(7):
+        for i in range(9):
             if self.held[i]:
                 PyBuffer_Release(&self.buffers[i])

@@ -23,14 +23,13 @@ cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n, vector
 
 # `limit` is the most bytes that may be appended. Memory is taken as output comes, never by a length that the
 # input claims without bytes to show for it.
-cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit,
-                          vector[uint8_t]& out) noexcept nogil
+cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil
 
 # The same, and whether every client's decoder reads it. What `common` denies is read by ours and not by all: several
 # frames (librdkafka reads the first gzip member only, and stumbles over a second of lz4 or snappy), lz4 blocks that
 # lean on the ones before (Java reads none), and a zstd window over the 128 MiB that decoders grant.
 cdef int codec_decompress_validated(
-    int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common,
+    int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common
 ) noexcept nogil
 
 # The most bytes that n bytes of a codec can hold, whatever they are.

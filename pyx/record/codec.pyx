@@ -161,20 +161,19 @@ cdef const uint8_t* ZSTD_MAGIC = <const uint8_t*>b"\x28\xb5\x2f\xfd"
 cdef const uint8_t* XERIAL = <const uint8_t*>b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
 
-cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n,
-                        vector[uint8_t]& out) noexcept nogil:
+cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
     cdef size_t before = out.size()
     cdef int fault
     if codec == CODEC_NONE:
-        fault = copy_through(p, n, out)
+        fault = _copy_through(p, n, out)
     elif codec == CODEC_GZIP:
-        fault = gzip_compress(level, p, n, out)
+        fault = _gzip_compress(level, p, n, out)
     elif codec == CODEC_SNAPPY:
-        fault = xerial_compress(p, n, out)
+        fault = _xerial_compress(p, n, out)
     elif codec == CODEC_LZ4:
-        fault = lz4_compress(level, p, n, out)
+        fault = _lz4_compress(level, p, n, out)
     elif codec == CODEC_ZSTD:
-        fault = zstd_compress(level, p, n, out)
+        fault = _zstd_compress(level, p, n, out)
     else:
         fault = CODEC_UNKNOWN
     if fault != CODEC_OK:
@@ -182,32 +181,31 @@ cdef int codec_compress(int codec, int level, const uint8_t* p, size_t n,
     return fault
 
 
-cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit,
-                          vector[uint8_t]& out) noexcept nogil:
+cdef int codec_decompress(int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
     cdef bint common
     return codec_decompress_validated(codec, p, n, limit, out, &common)
 
 
 cdef int codec_decompress_validated(
-    int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common,
+    int codec, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common
 ) noexcept nogil:
     cdef size_t before = out.size()
     cdef int fault
     common[0] = True
     if codec == CODEC_NONE:
-        fault = copy_through(p, n, out) if n <= limit else CODEC_OVER_LIMIT
+        fault = _copy_through(p, n, out) if n <= limit else CODEC_OVER_LIMIT
     elif codec == CODEC_GZIP:
-        fault = gzip_decompress(p, n, limit, out, common)
+        fault = _gzip_decompress(p, n, limit, out, common)
     elif codec == CODEC_SNAPPY:
         if n >= XERIAL_HEADER and memcmp(p, XERIAL, XERIAL_MAGIC) == 0:
-            fault = xerial_decompress(p, n, limit, out, common)
+            fault = _xerial_decompress(p, n, limit, out, common)
         else:
-            fault = snappy_block(p, n, limit, out)
+            fault = _snappy_block(p, n, limit, out)
     elif codec == CODEC_LZ4:
-        fault = lz4_decompress(p, n, limit, out, common)
+        fault = _lz4_decompress(p, n, limit, out, common)
     elif codec == CODEC_ZSTD:
-        common[0] = zstd_is_common(p, n)
-        fault = zstd_decompress(p, n, limit, out)
+        common[0] = _zstd_is_common(p, n)
+        fault = _zstd_decompress(p, n, limit, out)
     else:
         fault = CODEC_UNKNOWN
     if fault != CODEC_OK:
@@ -215,7 +213,7 @@ cdef int codec_decompress_validated(
     return fault
 
 
-cdef inline int copy_through(const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
+cdef inline int _copy_through(const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
     cdef size_t before = out.size()
     if not bytes_resize(out, before + n):
         return CODEC_NO_MEMORY
@@ -224,17 +222,17 @@ cdef inline int copy_through(const uint8_t* p, size_t n, vector[uint8_t]& out) n
     return CODEC_OK
 
 
-cdef inline size_t next_room(size_t room, size_t limit) noexcept nogil:
+cdef inline size_t _next_room(size_t room, size_t limit) noexcept nogil:
     # How much to have after `room` bytes weren't enough; `limit` + 1 tells "exactly full" from "over".
     return room * 2 if room < limit // 2 else limit
 
 
-cdef inline size_t first_room(size_t n, size_t limit) noexcept nogil:
+cdef inline size_t _first_room(size_t n, size_t limit) noexcept nogil:
     cdef size_t room = 4 * n + FIRST_ROOM
     return room if room < limit else limit
 
 
-cdef int gzip_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
+cdef int _gzip_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
     cdef z_stream stream
     cdef size_t before = out.size()
     cdef size_t room
@@ -261,8 +259,7 @@ cdef int gzip_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& o
     return CODEC_OK if status == Z_STREAM_END else CODEC_ROTTEN
 
 
-cdef int gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
-                         bint* common) noexcept nogil:
+cdef int _gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common) noexcept nogil:
     cdef z_stream stream
     cdef size_t before = out.size()
     cdef size_t made = 0
@@ -276,7 +273,7 @@ cdef int gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_
     stream.avail_in = <unsigned int>n
     # A member takes at least 18 bytes of input, so this ends.
     while True:
-        fault = gzip_member(&stream, before, &made, limit, out)
+        fault = _gzip_member(&stream, before, &made, limit, out)
         if fault != CODEC_OK or stream.avail_in == 0:
             break
         common[0] = False
@@ -287,22 +284,21 @@ cdef int gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_
     return fault
 
 
-cdef int gzip_member(z_stream* stream, size_t before, size_t* made, size_t limit,
-                     vector[uint8_t]& out) noexcept nogil:
+cdef int _gzip_member(z_stream* stream, size_t before, size_t* made, size_t limit, vector[uint8_t]& out) noexcept nogil:
     cdef size_t room = out.size() - before
     cdef size_t piece
     cdef unsigned int fed
     cdef int status
     # One byte more than the limit is asked for, so that an output of exactly the limit ends by itself.
     if room == 0:
-        room = first_room(stream.avail_in, limit) + 1
+        room = _first_room(stream.avail_in, limit) + 1
         if not bytes_resize(out, before + room):
             return CODEC_NO_MEMORY
     while True:
         if made[0] == room:
             if room > limit:
                 return CODEC_OVER_LIMIT
-            room = next_room(room, limit) + 1
+            room = _next_room(room, limit) + 1
             if not bytes_resize(out, before + room):
                 return CODEC_NO_MEMORY
         piece = room - made[0]
@@ -322,7 +318,7 @@ cdef int gzip_member(z_stream* stream, size_t before, size_t* made, size_t limit
             return CODEC_ROTTEN
 
 
-cdef int xerial_compress(const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
+cdef int _xerial_compress(const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
     cdef size_t before = out.size()
     cdef size_t at = before + XERIAL_HEADER
     cdef size_t piece, length
@@ -343,8 +339,9 @@ cdef int xerial_compress(const uint8_t* p, size_t n, vector[uint8_t]& out) noexc
     return CODEC_OK
 
 
-cdef int xerial_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
-                           bint* common) noexcept nogil:
+cdef int _xerial_decompress(
+    const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common
+) noexcept nogil:
     cdef const uint8_t* begin = p
     cdef const uint8_t* end = p + n
     cdef size_t before = out.size()
@@ -363,14 +360,14 @@ cdef int xerial_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint
         p += 4
         if length > <size_t>(end - p):
             return CODEC_ROTTEN
-        fault = snappy_block(p, length, limit - (out.size() - before), out)
+        fault = _snappy_block(p, length, limit - (out.size() - before), out)
         if fault != CODEC_OK:
             return fault
         p += length
     return CODEC_OK
 
 
-cdef int snappy_block(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
+cdef int _snappy_block(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
     cdef size_t before = out.size()
     cdef size_t length = 0
     if snappy_uncompressed_length(<const char*>p, n, &length) != SNAPPY_OK or length > SNAPPY_RATIO_MAX * n:
@@ -384,7 +381,7 @@ cdef int snappy_block(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]&
     return CODEC_OK
 
 
-cdef int lz4_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
+cdef int _lz4_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
     cdef LZ4F_preferences_t preferences
     cdef size_t before = out.size()
     cdef size_t room
@@ -417,8 +414,7 @@ cdef bint lz4_seal_header(uint8_t* p, size_t n, bint historical) noexcept nogil:
     return True
 
 
-cdef int lz4_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
-                        bint* common) noexcept nogil:
+cdef int _lz4_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common) noexcept nogil:
     cdef LZ4F_dctx* context = NULL
     cdef int fault
     if LZ4F_isError(LZ4F_createDecompressionContext(&context, LZ4F_VERSION)):
@@ -426,15 +422,16 @@ cdef int lz4_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t
     common[0] = n > LZ4_MAGIC_SIZE and memcmp(p, LZ4_MAGIC, LZ4_MAGIC_SIZE) == 0 and (
         p[LZ4_MAGIC_SIZE] & LZ4_FORM_MASK == LZ4_FORM
     )
-    fault = lz4_frames(context, p, n, limit, out, common)
+    fault = _lz4_frames(context, p, n, limit, out, common)
     LZ4F_freeDecompressionContext(context)
     return fault
 
 
-cdef int lz4_frames(LZ4F_dctx* context, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out,
-                    bint* common) noexcept nogil:
+cdef int _lz4_frames(
+    LZ4F_dctx* context, const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common
+) noexcept nogil:
     cdef size_t before = out.size()
-    cdef size_t room = first_room(n, limit) + 1
+    cdef size_t room = _first_room(n, limit) + 1
     cdef size_t made = 0
     cdef size_t hint = 1
     cdef size_t took, gave
@@ -444,7 +441,7 @@ cdef int lz4_frames(LZ4F_dctx* context, const uint8_t* p, size_t n, size_t limit
         if made == room:
             if room > limit:
                 return CODEC_OVER_LIMIT
-            room = next_room(room, limit) + 1
+            room = _next_room(room, limit) + 1
             if not bytes_resize(out, before + room):
                 return CODEC_NO_MEMORY
         took = n
@@ -467,7 +464,7 @@ cdef int lz4_frames(LZ4F_dctx* context, const uint8_t* p, size_t n, size_t limit
             return CODEC_ROTTEN
 
 
-cdef int zstd_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
+cdef int _zstd_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
     cdef ZSTD_CCtx* context = zstd_compressor()
     cdef size_t before = out.size()
     cdef size_t room = ZSTD_compressBound(n)
@@ -483,19 +480,19 @@ cdef int zstd_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& o
     return CODEC_OK
 
 
-cdef bint zstd_is_common(const uint8_t* p, size_t n) noexcept nogil:
+cdef bint _zstd_is_common(const uint8_t* p, size_t n) noexcept nogil:
     # The magic is the frame's, not that of one to be skipped, and behind its end is nothing.
     if n < 6 or memcmp(p, ZSTD_MAGIC, ZSTD_MAGIC_SIZE) != 0 or ZSTD_findFrameCompressedSize(p, n) != n:
         return False
     return p[4] & ZSTD_SINGLE_SEGMENT != 0 or (p[5] >> 3) + ZSTD_WINDOW_LOG_MIN <= ZSTD_WINDOW_LOG_MAX
 
 
-cdef int zstd_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
+cdef int _zstd_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out) noexcept nogil:
     # In one piece, so that no window is allocated by what a frame's header claims; again with more room when
     # the size that the frame gives isn't there or isn't to be believed.
     cdef ZSTD_DCtx* context = zstd_decompressor()
     cdef size_t before = out.size()
-    cdef size_t room = first_room(n, limit)
+    cdef size_t room = _first_room(n, limit)
     cdef size_t made
     cdef unsigned long long claimed = ZSTD_getFrameContentSize(p, n)
     if context == NULL:
@@ -515,7 +512,7 @@ cdef int zstd_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_
             return CODEC_ROTTEN
         if room >= limit:
             return CODEC_OVER_LIMIT
-        room = next_room(room if room > FIRST_ROOM else FIRST_ROOM, limit)
+        room = _next_room(room if room > FIRST_ROOM else FIRST_ROOM, limit)
 
 
 CODEC_IDS = {"none": CODEC_NONE, "gzip": CODEC_GZIP, "snappy": CODEC_SNAPPY, "lz4": CODEC_LZ4,

@@ -8,7 +8,7 @@ from libcpp.vector cimport vector
 from penstock.pyx.record.batch cimport BatchHeader, RecordView
 from penstock.pyx.record.messageset cimport Inner, MessageView
 
-# Owns the memory that the numpy arrays of one Columns look at.
+# Owns the memory that the numpy arrays of one Columns refer to.
 cdef class Store:
     cdef vector[int64_t] offsets
     cdef vector[int64_t] timestamps
@@ -28,11 +28,11 @@ cdef class Store:
     cdef object array(self, void* data, size_t count, object dtype)
 
     # One more record. False: no memory.
-    cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp,
-                  int32_t batch) noexcept nogil
+    cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp, int32_t batch) noexcept nogil
 
     # All records of a batch, of any magic. 0 or a BatchFault; after a fault the store is of no use.
     cdef int add_batch(self, const uint8_t* p, const BatchHeader* header, int32_t batch) noexcept nogil
     cdef int add_messages(self, const uint8_t* p, const BatchHeader* header, int32_t batch) noexcept nogil
-    cdef bint add_message(self, const BatchHeader* wrapper, const MessageView* message, const Inner* inner,
-                          int32_t batch) noexcept nogil
+    cdef bint add_message(
+        self, const BatchHeader* wrapper, const MessageView* message, const Inner* inner, int32_t batch
+    ) noexcept nogil

@@ -1,7 +1,7 @@
 """Many batches to numpy columns, and a batch to a smaller one.
 
 Record bytes go from the batch (or from where it was inflated to) into the columns in one copy, without Python
-objects and without the GIL. The arrays look at memory that the Store owns.
+objects and without the GIL. The arrays refer to memory that the Store owns.
 """
 
 import numpy
@@ -42,8 +42,9 @@ cdef extern from *:
     bint room[T](vector[T]& out, size_t n) noexcept nogil
 
 
-cdef inline bint put(vector[uint8_t]& data, vector[int64_t]& starts, vector[uint8_t]& null, const uint8_t* p,
-                     int64_t length) noexcept nogil:
+cdef inline bint _put(
+    vector[uint8_t]& data, vector[int64_t]& starts, vector[uint8_t]& null, const uint8_t* p, int64_t length
+) noexcept nogil:
     cdef size_t before = data.size()
     if length > 0:
         if not bytes_grow(data, before + <size_t>length):
@@ -52,7 +53,7 @@ cdef inline bint put(vector[uint8_t]& data, vector[int64_t]& starts, vector[uint
     return push(starts, <int64_t>data.size()) and push(null, <uint8_t>(length < 0))
 
 
-cdef inline int64_t record_timestamp(const BatchHeader* header, const RecordView* record) noexcept nogil:
+cdef inline int64_t _record_timestamp(const BatchHeader* header, const RecordView* record) noexcept nogil:
     if header.attributes & LOG_APPEND_TIME_BIT:
         return header.max_timestamp
     return record_create_time(header, record)
@@ -65,8 +66,7 @@ cdef class Store:
                 and push(self.header_starts, <int64_t>0)):
             raise MemoryError()
 
-    cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp,
-                  int32_t batch) noexcept nogil:
+    cdef bint add(self, const RecordView* record, int64_t offset, int64_t timestamp, int32_t batch) noexcept nogil:
         cdef size_t before = self.header_data.size()
         cdef size_t length = <size_t>(record.end - record.headers) if record.header_count else 0
         if length:
@@ -75,8 +75,8 @@ cdef class Store:
             memcpy(self.header_data.data() + before, record.headers, length)
         return (
             push(self.header_starts, <int64_t>(before + length))
-            and put(self.key_data, self.key_starts, self.key_null, record.key, record.key_length)
-            and put(self.value_data, self.value_starts, self.value_null, record.value, record.value_length)
+            and _put(self.key_data, self.key_starts, self.key_null, record.key, record.key_length)
+            and _put(self.value_data, self.value_starts, self.value_null, record.value, record.value_length)
             and push(self.offsets, offset) and push(self.timestamps, timestamp) and push(self.batch_index,
                                                                                          batch)
         )
@@ -105,7 +105,7 @@ cdef class Store:
             if p == NULL or record.offset_delta <= last or record.offset_delta > header.last_offset_delta:
                 return BATCH_BAD_RECORDS
             last = record.offset_delta
-            if not self.add(&record, record_offset(header, &record), record_timestamp(header, &record), batch):
+            if not self.add(&record, record_offset(header, &record), _record_timestamp(header, &record), batch):
                 return BATCH_NO_MEMORY
         return BATCH_OK if p == end else BATCH_BAD_COUNT
 
@@ -133,8 +133,9 @@ cdef class Store:
                 return BATCH_NO_MEMORY
         return BATCH_OK
 
-    cdef bint add_message(self, const BatchHeader* wrapper, const MessageView* message, const Inner* inner,
-                          int32_t batch) noexcept nogil:
+    cdef bint add_message(
+        self, const BatchHeader* wrapper, const MessageView* message, const Inner* inner, int32_t batch
+    ) noexcept nogil:
         cdef RecordView record
         record.key = message.key
         record.key_length = message.key_length
@@ -183,6 +184,8 @@ cdef class Columns:
     cdef readonly object value_data
     cdef readonly object value_starts
     cdef readonly object value_null
+    cdef readonly object header_data
+    cdef readonly object header_starts
     cdef readonly object batch_index
 
     @staticmethod
@@ -197,6 +200,8 @@ cdef class Columns:
         self.value_data = store.array(store.value_data.data(), store.value_data.size(), _UINT8)
         self.value_starts = store.array(store.value_starts.data(), store.value_starts.size(), _INT64)
         self.value_null = store.array(store.value_null.data(), store.value_null.size(), _BOOL)
+        self.header_data = store.array(store.header_data.data(), store.header_data.size(), _UINT8)
+        self.header_starts = store.array(store.header_starts.data(), store.header_starts.size(), _INT64)
         self.batch_index = store.array(store.batch_index.data(), store.batch_index.size(), _INT32)
         return self
 
@@ -209,12 +214,12 @@ cdef class Columns:
     def key(self, Py_ssize_t i):
         """See columns.pyi."""
         i = self.place(i)
-        return field(self.store.key_data, self.store.key_starts, self.store.key_null, i)
+        return _field(self.store.key_data, self.store.key_starts, self.store.key_null, i)
 
     def value(self, Py_ssize_t i):
         """See columns.pyi."""
         i = self.place(i)
-        return field(self.store.value_data, self.store.value_starts, self.store.value_null, i)
+        return _field(self.store.value_data, self.store.value_starts, self.store.value_null, i)
 
     cdef Py_ssize_t place(self, Py_ssize_t i) except -1:
         cdef Py_ssize_t count = <Py_ssize_t>self.store.offsets.size()
@@ -250,7 +255,7 @@ cdef class Columns:
         cdef Store out = Store(0)
         cdef bint good
         with nogil:
-            good = header_values(self.store, key, length, out)
+            good = _header_values(self.store, key, length, out)
         if not good:
             raise MemoryError()
         return Column(
@@ -259,14 +264,14 @@ cdef class Columns:
             out.array(out.value_null.data(), out.value_null.size(), _BOOL))
 
 
-cdef object field(vector[uint8_t]& data, vector[int64_t]& starts, vector[uint8_t]& null, Py_ssize_t i):
+cdef object _field(vector[uint8_t]& data, vector[int64_t]& starts, vector[uint8_t]& null, Py_ssize_t i):
     if null[i]:
         return None
     return PyBytes_FromStringAndSize(<const char*>data.data() + starts[i],
                                      <Py_ssize_t>(starts[i + 1] - starts[i]))
 
 
-cdef bint header_values(Store store, const uint8_t* key, int64_t length, Store out) noexcept nogil:
+cdef bint _header_values(Store store, const uint8_t* key, int64_t length, Store out) noexcept nogil:
     # The last header of that name in each record, as Kafka's `lastHeader`. The headers were walked when they
     # were stored.
     cdef const uint8_t* p
@@ -285,7 +290,7 @@ cdef bint header_values(Store store, const uint8_t* key, int64_t length, Store o
             if header.key_length == length and memcmp(header.key, key, <size_t>length) == 0:
                 value = header.value
                 value_length = header.value_length
-        if not put(out.value_data, out.value_starts, out.value_null, value, value_length):
+        if not _put(out.value_data, out.value_starts, out.value_null, value, value_length):
             return False
     return True
 
@@ -318,7 +323,7 @@ def decode(batches, size_t limit_bytes=1 << 28):
     return Columns.over(store)
 
 
-def keep(RawBatch raw, mask, size_t limit_bytes=1 << 28):
+def keep(RawBatch raw, mask, size_t limit_bytes=1 << 28, bint append_time=False):
     """See columns.pyi."""
     cdef Py_buffer view
     cdef Py_ssize_t kept = 0
@@ -333,22 +338,23 @@ def keep(RawBatch raw, mask, size_t limit_bytes=1 << 28):
             raise ValueError(f"the mask must be {raw.header.record_count} booleans")
         for i in range(view.len):
             kept += (<const uint8_t*>view.buf)[i] != 0
-        if kept == view.len:
+        append_time = append_time and raw.header.attributes & LOG_APPEND_TIME_BIT != 0
+        if kept == view.len and not append_time:
             return PyBytes_FromStringAndSize(<const char*>raw.data, <Py_ssize_t>raw.header.size)
         if kept == 0:
             raise ValueError("a batch can't be without records")
-        return rebuild(raw, <const uint8_t*>view.buf, limit_bytes)
+        return _rebuild(raw, <const uint8_t*>view.buf, limit_bytes, append_time)
     finally:
         PyBuffer_Release(&view)
 
 
-cdef bytes rebuild(RawBatch raw, const uint8_t* mask, size_t limit_bytes):
+cdef bytes _rebuild(RawBatch raw, const uint8_t* mask, size_t limit_bytes, bint append_time):
     cdef BatchBuilder builder = BatchBuilder(raw.header.attributes & CODEC_MASK, max_bytes=INT32_MAX)
     cdef vector[uint8_t] packed
     cdef BatchHeader header
     cdef int fault
     with nogil:
-        fault = take_kept(raw.data, &raw.header, mask, limit_bytes, builder)
+        fault = _take_kept(raw.data, &raw.header, mask, limit_bytes, append_time, builder)
         if fault == BATCH_OK:
             memset(&header, 0, sizeof(header))
             header.leader_epoch = -1
@@ -366,8 +372,10 @@ cdef bytes rebuild(RawBatch raw, const uint8_t* mask, size_t limit_bytes):
     return PyBytes_FromStringAndSize(<const char*>builder.buffer.data(), <Py_ssize_t>builder.buffer.size())
 
 
-cdef int take_kept(const uint8_t* p, const BatchHeader* header, const uint8_t* mask, size_t limit_bytes,
-                   BatchBuilder builder) noexcept nogil:
+cdef int _take_kept(
+    const uint8_t* p, const BatchHeader* header, const uint8_t* mask, size_t limit_bytes, bint append_time,
+    BatchBuilder builder
+) noexcept nogil:
     # Every record is read, kept or not: a rotten batch is found out whatever the mask says.
     cdef vector[uint8_t] scratch
     cdef const uint8_t* end
@@ -387,7 +395,7 @@ cdef int take_kept(const uint8_t* p, const BatchHeader* header, const uint8_t* m
         last = record.offset_delta
         if mask[i] == 0:
             continue
-        timestamp = record_create_time(header, &record)
+        timestamp = _record_timestamp(header, &record) if append_time else record_create_time(header, &record)
         status = builder.take(&record, timestamp, <size_t>(record.end - record.headers))
         if status < 0:
             return status

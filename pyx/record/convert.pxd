@@ -18,8 +18,9 @@ cdef enum:
 #   0 | 2 CORRUPT_MESSAGE: a stored batch can't be read | 10 MESSAGE_TOO_LARGE | 56 KAFKA_STORAGE_ERROR: no memory
 #   | 76 UNSUPPORTED_COMPRESSION_TYPE: zstd, which these formats don't have
 # After an error `out` holds the batches before the bad one, and serving these is right if there are any.
-# `opened` counts the bytes of records that were looked at, over all calls of one answer; once that is enough, batches
+# `opened` counts the bytes of records that were read, over all calls of one answer; once that is enough, batches
 # behind the first that gave something are left out (NULL: never).
 # Memory: `out`, and for one batch at a time what it inflates to, twice.
-cdef int16_t convert_down(const uint8_t* p, size_t n, int8_t to_magic, int64_t from_offset, size_t* opened,
-                          vector[uint8_t]& out) noexcept nogil
+cdef int16_t convert_down(
+    const uint8_t* p, size_t n, int8_t to_magic, int64_t from_offset, size_t* opened, vector[uint8_t]& out
+) noexcept nogil

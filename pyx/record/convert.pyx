@@ -5,11 +5,13 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t
 from libc.string cimport memcpy
 
+from penstock.pyx.errorcodes cimport (
+    CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE,
+)
 from penstock.pyx.record.batch cimport (
     BATCH_BAD_CODEC, BATCH_BAD_RECORDS, BATCH_NO_MEMORY, BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, BATCH_TOO_LARGE,
-    CODEC_MASK, CORRUPT_MESSAGE, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MAX, MESSAGE_TOO_LARGE,
-    UNSUPPORTED_COMPRESSION_TYPE, BatchHeader, RecordView, batch_is_control, batch_parse, batch_payload,
-    record_create_time, record_offset, record_read,
+    CODEC_MASK, LOG_APPEND_TIME_BIT, MAGIC_2, MESSAGE_CODEC_MAX, BatchHeader, RecordView, batch_is_control, batch_parse,
+    batch_payload, record_create_time, record_offset, record_read,
 )
 from penstock.pyx.record.codec cimport bytes_grow
 from penstock.pyx.record.messageset cimport (
@@ -17,9 +19,6 @@ from penstock.pyx.record.messageset cimport (
     wrapper_write,
 )
 from penstock.pyx.record.rawbatch import BatchError
-
-cdef enum:
-    KAFKA_STORAGE_ERROR = 56
 
 # What all batches of a call share; the vectors keep their room from one to the next.
 cdef struct Conversion:
@@ -38,7 +37,7 @@ cdef struct Run:
     int64_t max_timestamp
 
 
-cdef int take(Conversion* conversion, Run* run, MessageView* message, vector[uint8_t]& out) noexcept nogil:
+cdef int _take(Conversion* conversion, Run* run, MessageView* message, vector[uint8_t]& out) noexcept nogil:
     # `message` has its absolute offset.
     if message.offset < conversion.from_offset:
         return BATCH_OK
@@ -55,7 +54,7 @@ cdef int take(Conversion* conversion, Run* run, MessageView* message, vector[uin
     return BATCH_OK if message_write(message, conversion.plain) else BATCH_NO_MEMORY
 
 
-cdef int give(Conversion* conversion, Run* run, vector[uint8_t]& out) noexcept nogil:
+cdef int _give(Conversion* conversion, Run* run, vector[uint8_t]& out) noexcept nogil:
     # Codecs at their default level, as the wrapper says nothing of the one that was used.
     if run.codec == 0 or run.base < 0:
         return BATCH_OK
@@ -63,7 +62,7 @@ cdef int give(Conversion* conversion, Run* run, vector[uint8_t]& out) noexcept n
                          conversion.plain.data(), conversion.plain.size(), out)
 
 
-cdef void begin(Conversion* conversion, const BatchHeader* header, Run* run) noexcept nogil:
+cdef void _begin(Conversion* conversion, const BatchHeader* header, Run* run) noexcept nogil:
     conversion.plain.clear()
     run.codec = header.attributes & CODEC_MASK
     run.attribute_bits = 0
@@ -72,8 +71,9 @@ cdef void begin(Conversion* conversion, const BatchHeader* header, Run* run) noe
     run.base = run.last_offset = run.max_timestamp = -1
 
 
-cdef int convert_batch(Conversion* conversion, const uint8_t* p, const BatchHeader* header,
-                       vector[uint8_t]& out) noexcept nogil:
+cdef int _convert_batch(
+    Conversion* conversion, const uint8_t* p, const BatchHeader* header, vector[uint8_t]& out
+) noexcept nogil:
     cdef const uint8_t* end
     cdef RecordView record
     cdef MessageView message
@@ -82,7 +82,7 @@ cdef int convert_batch(Conversion* conversion, const uint8_t* p, const BatchHead
     cdef int32_t last = -1
     cdef int32_t _i
     cdef int fault
-    begin(conversion, header, &run)
+    _begin(conversion, header, &run)
     if run.codec > MESSAGE_CODEC_MAX:
         return BATCH_BAD_CODEC
     fault = batch_payload(p, header, CONVERT_INFLATED_MAX_BYTES, conversion.scratch, &p, &n)
@@ -103,14 +103,15 @@ cdef int convert_batch(Conversion* conversion, const uint8_t* p, const BatchHead
         message.key_length = record.key_length
         message.value = record.value
         message.value_length = record.value_length
-        fault = take(conversion, &run, &message, out)
+        fault = _take(conversion, &run, &message, out)
         if fault != BATCH_OK:
             return fault
-    return give(conversion, &run, out)
+    return _give(conversion, &run, out)
 
 
-cdef int convert_message(Conversion* conversion, const uint8_t* p, const BatchHeader* header,
-                         vector[uint8_t]& out) noexcept nogil:
+cdef int _convert_message(
+    Conversion* conversion, const uint8_t* p, const BatchHeader* header, vector[uint8_t]& out
+) noexcept nogil:
     # Magic 1 to 0: one message, or a wrapper, whose offsets become absolute.
     cdef MessageView message
     cdef BatchHeader inner
@@ -118,11 +119,11 @@ cdef int convert_message(Conversion* conversion, const uint8_t* p, const BatchHe
     cdef Run run
     cdef size_t left
     cdef int fault
-    begin(conversion, header, &run)
+    _begin(conversion, header, &run)
     if run.codec == 0:
         if not message_read(p, header, &message):
             return BATCH_BAD_RECORDS
-        return take(conversion, &run, &message, out)
+        return _take(conversion, &run, &message, out)
     fault = wrapper_open(p, header, CONVERT_INFLATED_MAX_BYTES, False, conversion.scratch, &found)
     if fault != BATCH_OK:
         return fault
@@ -135,14 +136,15 @@ cdef int convert_message(Conversion* conversion, const uint8_t* p, const BatchHe
             return fault
         message.offset = inner_offset(&found, &message)
         message.timestamp = inner_timestamp(header, &message)
-        fault = take(conversion, &run, &message, out)
+        fault = _take(conversion, &run, &message, out)
         if fault != BATCH_OK:
             return fault
-    return give(conversion, &run, out)
+    return _give(conversion, &run, out)
 
 
-cdef int convert_one(Conversion* conversion, const uint8_t* p, const BatchHeader* header,
-                     vector[uint8_t]& out) noexcept nogil:
+cdef int _convert_one(
+    Conversion* conversion, const uint8_t* p, const BatchHeader* header, vector[uint8_t]& out
+) noexcept nogil:
     cdef size_t before = out.size()
     cdef int fault
     if batch_is_control(header):
@@ -153,15 +155,15 @@ cdef int convert_one(Conversion* conversion, const uint8_t* p, const BatchHeader
         memcpy(out.data() + before, p, <size_t>header.size)
         return BATCH_OK
     if header.magic == MAGIC_2:
-        fault = convert_batch(conversion, p, header, out)
+        fault = _convert_batch(conversion, p, header, out)
     else:
-        fault = convert_message(conversion, p, header, out)
+        fault = _convert_message(conversion, p, header, out)
     if fault != BATCH_OK:
         out.resize(before)                      # shorter than it is: takes no memory
     return fault
 
 
-cdef inline int16_t error_code(int fault) noexcept nogil:
+cdef inline int16_t _error_code(int fault) noexcept nogil:
     if fault == BATCH_BAD_CODEC:
         return UNSUPPORTED_COMPRESSION_TYPE
     if fault == BATCH_OVER_LIMIT or fault == BATCH_TOO_LARGE:
@@ -169,8 +171,9 @@ cdef inline int16_t error_code(int fault) noexcept nogil:
     return KAFKA_STORAGE_ERROR if fault == BATCH_NO_MEMORY else CORRUPT_MESSAGE
 
 
-cdef int16_t convert_down(const uint8_t* p, size_t n, int8_t to_magic, int64_t from_offset, size_t* opened,
-                          vector[uint8_t]& out) noexcept nogil:
+cdef int16_t convert_down(
+    const uint8_t* p, size_t n, int8_t to_magic, int64_t from_offset, size_t* opened, vector[uint8_t]& out
+) noexcept nogil:
     cdef Conversion conversion
     cdef BatchHeader header
     cdef int fault = BATCH_OK
@@ -180,14 +183,14 @@ cdef int16_t convert_down(const uint8_t* p, size_t n, int8_t to_magic, int64_t f
     while n and not (opened != NULL and conversion.opened >= CONVERT_OPENED_ENOUGH_BYTES and out.size()):
         fault = batch_parse(p, n, &header)
         if fault == BATCH_OK:
-            fault = convert_one(&conversion, p, &header, out)
+            fault = _convert_one(&conversion, p, &header, out)
         if fault != BATCH_OK:
             break
         p += header.size
         n -= <size_t>header.size
     if opened != NULL:
         opened[0] = conversion.opened
-    return 0 if fault == BATCH_OK or fault == BATCH_PARTIAL else error_code(fault)
+    return 0 if fault == BATCH_OK or fault == BATCH_PARTIAL else _error_code(fault)
 
 
 # Python

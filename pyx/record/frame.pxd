@@ -4,12 +4,12 @@ answers.
   a frame:   size int32 | api_key int16 | api_version int16 | correlation_id int32 | client_id nullable string
              | tagged fields (flexible versions) | body
 
-`Reader` never looks past `end`. The first read that fails sets `bad`, moves to the end, and each later read
-gives 0 or an empty slice; so a parser looks at `bad` once a loop, and before it believes what it read. A
+`Reader` never reads past `end`. The first read that fails sets `bad`, moves to the end, and each later read
+gives 0 or an empty slice; so a parser checks `bad` once a loop, and before it believes what it read. A
 count that came over the wire is a loop's bound only, never the size of an allocation.
 
 `Writer` grows as bytes are put in. When there is no memory it sets `failed` and takes nothing more; the
-owner looks once, at the end.
+owner checks once, at the end.
 """
 
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -164,7 +164,7 @@ cdef inline int32_t read_count(Reader* r, bint flexible, size_t element_bytes_mi
     return n
 
 
-# Tagged fields that nobody here needs.
+# Tagged fields that nothing here needs.
 cdef inline void skip_tags(Reader* r, bint flexible) noexcept nogil:
     if not flexible:
         return

@@ -9,7 +9,7 @@ value is a compressed message set whose messages have no codec. Offsets inside a
 relative in magic 1; the wrapper has the offset of its last message. The offset lies outside the CRC.
 
 lz4 in magic 0 has a frame header whose checksum covers the frame's magic number too (KAFKA-3160): it is written
-so, and not looked at when read. zstd came with magic 2.
+so, and not checked when read. zstd came with magic 2.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
@@ -43,13 +43,16 @@ cdef bint message_read(const uint8_t* p, const BatchHeader* header, MessageView*
 
 # The next message of a set: `p` moves on and `left` shrinks. BATCH_OK or a BatchFault: cut off, another magic,
 # or fields that don't fill it. Magic 0 and 1 only.
-cdef int message_next(const uint8_t** p, size_t* left, int8_t magic, BatchHeader* header,
-                      MessageView* out) noexcept nogil
+cdef int message_next(
+    const uint8_t** p, size_t* left, int8_t magic, BatchHeader* header, MessageView* out
+) noexcept nogil
 
-# Opens a wrapper to at most `limit_bytes`, and looks at each message in it: of the same magic, without a codec,
+# Opens a wrapper to at most `limit_bytes`, and checks each message in it: of the same magic, without a codec,
 # whole. CRCs only with `check_crc`. BATCH_OK or a BatchFault; an empty wrapper is BATCH_BAD_COUNT.
-cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_bytes, bint check_crc,
-                      vector[uint8_t]& scratch, Inner* out) noexcept nogil
+cdef int wrapper_open(
+    const uint8_t* p, const BatchHeader* header, size_t limit_bytes, bint check_crc, vector[uint8_t]& scratch,
+    Inner* out
+) noexcept nogil
 
 # The offset of an inner message. By way of unsigned numbers, as hostile ones overflow.
 cdef inline int64_t inner_offset(const Inner* inner, const MessageView* message) noexcept nogil:
@@ -62,18 +65,20 @@ cdef int64_t inner_timestamp(const BatchHeader* wrapper, const MessageView* mess
 cdef bint message_write(const MessageView* message, vector[uint8_t]& out) noexcept nogil
 
 # Appends a wrapper around the set at `p`. `codec` 1 to 3. BATCH_OK or a BatchFault; on one `out` is as it was.
-cdef int wrapper_write(int8_t magic, int codec, int level, int8_t attribute_bits, int64_t last_offset,
-                       int64_t timestamp, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil
+cdef int wrapper_write(
+    int8_t magic, int codec, int level, int8_t attribute_bits, int64_t last_offset, int64_t timestamp, const uint8_t* p,
+    size_t n, vector[uint8_t]& out
+) noexcept nogil
 
 # In place, CRC too: the timestamp (and bit 3 when `log_append_time`) of a message of magic 1.
-cdef void message_set_timestamp(uint8_t* p, int64_t size, int64_t timestamp_ms,
-                                bint log_append_time) noexcept nogil
+cdef void message_set_timestamp(uint8_t* p, int64_t size, int64_t timestamp_ms, bint log_append_time) noexcept nogil
 
-# Numbers the messages of a set that was looked at before from `first` on, in place.
+# Numbers the messages of a set that was checked before from `first` on, in place.
 cdef void messages_number(uint8_t* p, size_t n, int64_t first) noexcept nogil
 
 # The first message of a stored one (a wrapper's inner ones too) that is late enough and at or past from_offset:
 # BATCH_OK. BATCH_BAD_TIMESTAMP: none is; or the fault of a wrapper that can't be opened.
-cdef int message_at_time(const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset,
-                         size_t limit_bytes, vector[uint8_t]& scratch, int64_t* offset,
-                         int64_t* timestamp) noexcept nogil
+cdef int message_at_time(
+    const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset, size_t limit_bytes,
+    vector[uint8_t]& scratch, int64_t* offset, int64_t* timestamp
+) noexcept nogil

@@ -19,8 +19,9 @@ cdef enum:
     MESSAGE_SIZE_MAX = 34                      # of a message whose key and value have no bytes
 
 
-cdef const uint8_t* sized_field(const uint8_t* p, const uint8_t* end, const uint8_t** out,
-                                int32_t* length) noexcept nogil:
+cdef const uint8_t* _sized_field(
+    const uint8_t* p, const uint8_t* end, const uint8_t** out, int32_t* length
+) noexcept nogil:
     if p == NULL or end - p < 4:
         return NULL
     length[0] = get_i32(p)
@@ -38,13 +39,14 @@ cdef bint message_read(const uint8_t* p, const BatchHeader* header, MessageView*
     out.magic = header.magic
     out.attributes = <int8_t>header.attributes
     p += MESSAGE_TIMESTAMP_AT if header.magic == 0 else MESSAGE_TIMESTAMP_AT + 8
-    p = sized_field(p, end, &out.key, &out.key_length)
-    p = sized_field(p, end, &out.value, &out.value_length)
+    p = _sized_field(p, end, &out.key, &out.key_length)
+    p = _sized_field(p, end, &out.value, &out.value_length)
     return p == end
 
 
-cdef int message_next(const uint8_t** p, size_t* left, int8_t magic, BatchHeader* header,
-                      MessageView* out) noexcept nogil:
+cdef int message_next(
+    const uint8_t** p, size_t* left, int8_t magic, BatchHeader* header, MessageView* out
+) noexcept nogil:
     cdef int fault = batch_parse(p[0], left[0], header)
     if fault != BATCH_OK:
         return fault
@@ -57,12 +59,13 @@ cdef int message_next(const uint8_t** p, size_t* left, int8_t magic, BatchHeader
     return BATCH_OK
 
 
-cdef inline uint32_t message_crc(const uint8_t* p, int64_t size) noexcept nogil:
+cdef inline uint32_t _message_crc(const uint8_t* p, int64_t size) noexcept nogil:
     return crc32_zlib(0, p + MAGIC_AT, <size_t>(size - MAGIC_AT))
 
 
-cdef int inflate(const BatchHeader* header, const MessageView* outer, size_t limit_bytes,
-                 vector[uint8_t]& scratch, bint* common) noexcept nogil:
+cdef int _inflate(
+    const BatchHeader* header, const MessageView* outer, size_t limit_bytes, vector[uint8_t]& scratch, bint* common
+) noexcept nogil:
     # A wrapper's set into `scratch`. Magic 0 has lz4 frames whose header checksum is wrong: made right in a copy.
     cdef vector[uint8_t] copy
     cdef const uint8_t* value = outer.value
@@ -84,8 +87,10 @@ cdef int inflate(const BatchHeader* header, const MessageView* outer, size_t lim
     return payload_fault(codec_decompress_validated(codec, value, n, limit_bytes, scratch, common))
 
 
-cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_bytes, bint check_crc,
-                      vector[uint8_t]& scratch, Inner* out) noexcept nogil:
+cdef int wrapper_open(
+    const uint8_t* p, const BatchHeader* header, size_t limit_bytes, bint check_crc, vector[uint8_t]& scratch,
+    Inner* out
+) noexcept nogil:
     cdef MessageView message
     cdef BatchHeader inner
     cdef const uint8_t* at
@@ -94,7 +99,7 @@ cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_
     cdef int fault = BATCH_OK
     if not message_read(p, header, &message):
         return BATCH_BAD_RECORDS
-    fault = inflate(header, &message, limit_bytes, scratch, &out.common)
+    fault = _inflate(header, &message, limit_bytes, scratch, &out.common)
     if fault != BATCH_OK:
         return fault
     out.data = scratch.data()
@@ -110,7 +115,7 @@ cdef int wrapper_open(const uint8_t* p, const BatchHeader* header, size_t limit_
             return fault if fault == BATCH_BAD_MAGIC else BATCH_BAD_RECORDS
         if inner.attributes & CODEC_MASK:
             return BATCH_BAD_RECORDS            # a wrapper in a wrapper
-        if check_crc and message_crc(before, inner.size) != inner.crc:
+        if check_crc and _message_crc(before, inner.size) != inner.crc:
             return BATCH_BAD_CRC
         out.dense = out.dense and inner.base_offset == out.count
         out.max_timestamp = max(out.max_timestamp, inner.max_timestamp)
@@ -130,12 +135,13 @@ cdef int64_t inner_timestamp(const BatchHeader* wrapper, const MessageView* mess
     return message.timestamp
 
 
-cdef inline size_t before_key(int8_t magic) noexcept nogil:
+cdef inline size_t _before_key(int8_t magic) noexcept nogil:
     return MESSAGE_TIMESTAMP_AT if magic == 0 else MESSAGE_TIMESTAMP_AT + 8
 
 
-cdef void finish(uint8_t* p, int64_t size, int64_t offset, int8_t magic, int8_t attributes,
-                 int64_t timestamp) noexcept nogil:
+cdef void _finish(
+    uint8_t* p, int64_t size, int64_t offset, int8_t magic, int8_t attributes, int64_t timestamp
+) noexcept nogil:
     # The fields before the key, the CRC last: all that follows it is there.
     put_i64(p, offset)
     put_i32(p + LENGTH_AT, <int32_t>(size - LOG_OVERHEAD))
@@ -143,10 +149,10 @@ cdef void finish(uint8_t* p, int64_t size, int64_t offset, int8_t magic, int8_t 
     p[MESSAGE_ATTRIBUTES_AT] = <uint8_t>attributes
     if magic == 1:
         put_i64(p + MESSAGE_TIMESTAMP_AT, timestamp)
-    put_u32(p + MESSAGE_CRC_AT, message_crc(p, size))
+    put_u32(p + MESSAGE_CRC_AT, _message_crc(p, size))
 
 
-cdef inline uint8_t* sized_write(uint8_t* p, const uint8_t* data, int32_t length) noexcept nogil:
+cdef inline uint8_t* _sized_write(uint8_t* p, const uint8_t* data, int32_t length) noexcept nogil:
     put_i32(p, length)
     if length > 0:
         memcpy(p + 4, data, <size_t>length)
@@ -155,22 +161,26 @@ cdef inline uint8_t* sized_write(uint8_t* p, const uint8_t* data, int32_t length
 
 cdef bint message_write(const MessageView* message, vector[uint8_t]& out) noexcept nogil:
     cdef size_t before = out.size()
-    cdef int64_t size = <int64_t>before_key(message.magic) + 8 + max(message.key_length, 0)
+    cdef int64_t size = <int64_t>_before_key(message.magic) + 8 + max(message.key_length, 0)
     cdef uint8_t* p
     size += max(message.value_length, 0)
     if size > INT32_MAX or not bytes_grow(out, before + <size_t>size):
         return False
     p = out.data() + before
-    sized_write(sized_write(p + before_key(message.magic), message.key, message.key_length), message.value,
-                message.value_length)
-    finish(p, size, message.offset, message.magic, message.attributes, message.timestamp)
+    _sized_write(
+        _sized_write(p + _before_key(message.magic), message.key, message.key_length), message.value,
+        message.value_length
+    )
+    _finish(p, size, message.offset, message.magic, message.attributes, message.timestamp)
     return True
 
 
-cdef int wrapper_write(int8_t magic, int codec, int level, int8_t attribute_bits, int64_t last_offset,
-                       int64_t timestamp, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
+cdef int wrapper_write(
+    int8_t magic, int codec, int level, int8_t attribute_bits, int64_t last_offset, int64_t timestamp, const uint8_t* p,
+    size_t n, vector[uint8_t]& out
+) noexcept nogil:
     cdef size_t before = out.size()
-    cdef size_t value_at = before + before_key(magic) + 8
+    cdef size_t value_at = before + _before_key(magic) + 8
     cdef size_t length
     cdef int fault
     if codec < 1 or codec > MESSAGE_CODEC_MAX:
@@ -186,17 +196,18 @@ cdef int wrapper_write(int8_t magic, int codec, int level, int8_t attribute_bits
         lz4_seal_header(out.data() + value_at, length, True)
     put_i32(out.data() + value_at - 8, -1)
     put_i32(out.data() + value_at - 4, <int32_t>length)
-    finish(out.data() + before, <int64_t>(out.size() - before), last_offset, magic,
-           <int8_t>(codec | attribute_bits), timestamp)
+    _finish(
+        out.data() + before, <int64_t>(out.size() - before), last_offset, magic, <int8_t>(codec | attribute_bits),
+        timestamp
+    )
     return BATCH_OK
 
 
-cdef void message_set_timestamp(uint8_t* p, int64_t size, int64_t timestamp_ms,
-                                bint log_append_time) noexcept nogil:
+cdef void message_set_timestamp(uint8_t* p, int64_t size, int64_t timestamp_ms, bint log_append_time) noexcept nogil:
     put_i64(p + MESSAGE_TIMESTAMP_AT, timestamp_ms)
     if log_append_time:
         p[MESSAGE_ATTRIBUTES_AT] |= LOG_APPEND_TIME_BIT
-    put_u32(p + MESSAGE_CRC_AT, message_crc(p, size))
+    put_u32(p + MESSAGE_CRC_AT, _message_crc(p, size))
 
 
 cdef void messages_number(uint8_t* p, size_t n, int64_t first) noexcept nogil:
@@ -207,9 +218,10 @@ cdef void messages_number(uint8_t* p, size_t n, int64_t first) noexcept nogil:
         p += LOG_OVERHEAD + <size_t>get_u32(p + LENGTH_AT)
 
 
-cdef int message_at_time(const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset,
-                         size_t limit_bytes, vector[uint8_t]& scratch, int64_t* offset,
-                         int64_t* timestamp) noexcept nogil:
+cdef int message_at_time(
+    const uint8_t* p, const BatchHeader* header, int64_t timestamp_ms, int64_t from_offset, size_t limit_bytes,
+    vector[uint8_t]& scratch, int64_t* offset, int64_t* timestamp
+) noexcept nogil:
     cdef BatchHeader inner
     cdef MessageView message
     cdef Inner found

@@ -29,7 +29,7 @@ class Record(NamedTuple):
 class RawBatch:
     """A batch as bytes somewhere in a buffer that it keeps alive; the buffer protocol gives exactly those bytes.
 
-    Whoever owns a writable buffer must not change it while a RawBatch looks at it. For magic 0 and 1 (one message, or a
+    The owner of a writable buffer must not change it while a RawBatch refers to it. For magic 0 and 1 (one message, or a
     wrapper of several) only `base_offset`, `size_in_bytes`, `magic`, `codec`, `crc` and `max_timestamp` are true;
     a wrapper's `base_offset` is then the offset of its last message.
     """
@@ -102,7 +102,7 @@ def records(raw: RawBatch, limit_bytes: int = ...) -> list[Record]:
     """Open a batch: all of its records, inflated to at most `limit_bytes` (256 MiB).
 
     For control data and plain consumers; `columns.decode` is the way for many records. Bytes of header names that aren't
-    UTF-8 come as surrogate escapes, and go back the same way. The CRC isn't looked at: `RawBatch.check` does that.
+    UTF-8 come as surrogate escapes, and go back the same way. The CRC isn't checked: `RawBatch.check` does that.
     Raises BatchError when anything inside is wrong; nothing is given then.
     """
 

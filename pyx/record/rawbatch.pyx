@@ -1,4 +1,4 @@
-"""Batches as Python sees them: see rawbatch.pyi."""
+"""Batches as Python sees them; see rawbatch.pyi."""
 
 from collections import namedtuple
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -7,12 +7,13 @@ from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from libc.stdint cimport int16_t, int32_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.errorcodes cimport CORRUPT_MESSAGE, INVALID_RECORD
 from penstock.pyx.record.batch cimport (
-    BATCH_BAD_RECORDS, BATCH_OK, BATCH_PARTIAL, CHECK_CLIENT, CHECK_STORED, CODEC_MASK, CORRUPT_MESSAGE, INVALID_RECORD,
-    LOG_APPEND_TIME_BIT, MAGIC_2, MAGIC_AT, MARKER_SIZE, RECORDS_AT, HeaderView, RecordView, batch_check,
-    batch_error_code, batch_error_text, batch_is_control, batch_is_transactional, batch_last_offset,
-    batch_last_sequence, batch_marker_type, batch_parse, batch_payload, batch_write_marker, record_create_time,
-    record_header, record_offset, record_read,
+    BATCH_BAD_RECORDS, BATCH_OK, BATCH_PARTIAL, CHECK_CLIENT, CHECK_STORED, CODEC_MASK, LOG_APPEND_TIME_BIT, MAGIC_2,
+    MAGIC_AT, MARKER_COMMIT, MARKER_SIZE, RECORDS_AT, HeaderView, RecordView, batch_check, batch_error_code,
+    batch_error_text, batch_is_control, batch_is_transactional, batch_last_offset, batch_last_sequence,
+    batch_marker_type, batch_parse, batch_payload, batch_write_marker, record_create_time, record_header, record_offset,
+    record_read,
 )
 from penstock.pyx.record.endian cimport get_i64
 from penstock.pyx.record.messageset cimport (
@@ -38,7 +39,7 @@ cdef object raise_fault(int fault, int64_t offset):
     raise BatchError(f"batch at offset {offset}: {text}", batch_error_code(fault), offset)
 
 
-cdef Py_buffer* contiguous(object view) except NULL:
+cdef Py_buffer* _contiguous(object view) except NULL:
     cdef Py_buffer* raw = PyMemoryView_GET_BUFFER(view)
     if not view.c_contiguous:
         raise BufferError("the buffer must be contiguous")
@@ -50,7 +51,7 @@ cdef class RawBatch:
 
     def __init__(self, buffer):
         cdef object view = PyMemoryView_FromObject(buffer)
-        cdef Py_buffer* raw = contiguous(view)
+        cdef Py_buffer* raw = _contiguous(view)
         cdef int fault = batch_parse(<const uint8_t*>raw.buf, <size_t>raw.len, &self.header)
         if fault != BATCH_OK:
             raise_fault(fault, self.header.base_offset)
@@ -180,7 +181,7 @@ cdef class RawBatch:
 def split(buffer):
     """See rawbatch.pyi."""
     cdef object view = PyMemoryView_FromObject(buffer)
-    cdef Py_buffer* raw = contiguous(view)
+    cdef Py_buffer* raw = _contiguous(view)
     cdef const uint8_t* p = <const uint8_t*>raw.buf
     cdef size_t left = <size_t>raw.len
     cdef BatchHeader header
@@ -198,11 +199,11 @@ def split(buffer):
     return batches
 
 
-cdef object some_bytes(const uint8_t* p, int64_t length):
+cdef object _some_bytes(const uint8_t* p, int64_t length):
     return None if length < 0 else PyBytes_FromStringAndSize(<const char*>p, <Py_ssize_t>length)
 
 
-cdef tuple headers_of(const RecordView* record):
+cdef tuple _headers_of(const RecordView* record):
     cdef const uint8_t* p = record.headers
     cdef HeaderView header
     cdef list out = []
@@ -210,11 +211,11 @@ cdef tuple headers_of(const RecordView* record):
     for _i in range(record.header_count):
         p = record_header(p, record.end, &header)
         key = PyBytes_FromStringAndSize(<const char*>header.key, header.key_length)
-        out.append((key.decode("utf-8", "surrogateescape"), some_bytes(header.value, header.value_length)))
+        out.append((key.decode("utf-8", "surrogateescape"), _some_bytes(header.value, header.value_length)))
     return tuple(out)
 
 
-cdef list messages(RawBatch raw, size_t limit_bytes):
+cdef list _messages(RawBatch raw, size_t limit_bytes):
     # Of magic 0 and 1: the message, or those inside of a wrapper.
     cdef MessageView message
     cdef BatchHeader inner
@@ -227,8 +228,8 @@ cdef list messages(RawBatch raw, size_t limit_bytes):
     if not raw.header.attributes & CODEC_MASK:
         if not message_read(raw.data, &raw.header, &message):
             raise_fault(BATCH_BAD_RECORDS, raw.header.base_offset)
-        return [Record(message.offset, message.timestamp, some_bytes(message.key, message.key_length),
-                       some_bytes(message.value, message.value_length), ())]
+        return [Record(message.offset, message.timestamp, _some_bytes(message.key, message.key_length),
+                       _some_bytes(message.value, message.value_length), ())]
     with nogil:
         fault = wrapper_open(raw.data, &raw.header, limit_bytes, False, scratch, &found)
     if fault != BATCH_OK:
@@ -237,8 +238,8 @@ cdef list messages(RawBatch raw, size_t limit_bytes):
     left = found.n
     while left and message_next(&p, &left, raw.header.magic, &inner, &message) == BATCH_OK:
         out.append(Record(inner_offset(&found, &message), inner_timestamp(&raw.header, &message),
-                          some_bytes(message.key, message.key_length),
-                          some_bytes(message.value, message.value_length), ()))
+                          _some_bytes(message.key, message.key_length),
+                          _some_bytes(message.value, message.value_length), ()))
     return out
 
 
@@ -256,7 +257,7 @@ def records(RawBatch raw, size_t limit_bytes=1 << 28):
     cdef BatchHeader* header = &raw.header
     cdef list out = []
     if header.magic < MAGIC_2:
-        return messages(raw, limit_bytes)
+        return _messages(raw, limit_bytes)
     with nogil:
         fault = batch_payload(raw.data, header, limit_bytes, scratch, &p, &n)
     if fault != BATCH_OK:
@@ -271,8 +272,8 @@ def records(RawBatch raw, size_t limit_bytes=1 << 28):
         if header.attributes & LOG_APPEND_TIME_BIT:
             timestamp = header.max_timestamp
         out.append(Record(
-            record_offset(header, &record), timestamp, some_bytes(record.key, record.key_length),
-            some_bytes(record.value, record.value_length), headers_of(&record)))
+            record_offset(header, &record), timestamp, _some_bytes(record.key, record.key_length),
+            _some_bytes(record.value, record.value_length), _headers_of(&record)))
     if p != end or header.record_count < 0:
         raise_fault(BATCH_BAD_RECORDS, header.base_offset)
     return out
@@ -292,8 +293,7 @@ def count_records(RawBatch raw, size_t limit_bytes=1 << 28):
     return found.count
 
 
-def marker(bint commit, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch,
-           int64_t timestamp_ms):
+def marker(bint commit, int64_t producer_id, int16_t producer_epoch, int32_t coordinator_epoch, int64_t timestamp_ms):
     """See rawbatch.pyi."""
     cdef uint8_t out[MARKER_SIZE]
     cdef int n = batch_write_marker(out, commit, producer_id, producer_epoch, coordinator_epoch, timestamp_ms)
@@ -309,4 +309,4 @@ def marker_type(RawBatch raw):
     kind = batch_marker_type(raw.data, &raw.header, NULL)
     if kind < 0:
         raise_fault(kind, raw.header.base_offset)
-    return "commit" if kind else "abort"
+    return "commit" if kind == MARKER_COMMIT else "abort"

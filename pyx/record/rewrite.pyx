@@ -22,8 +22,10 @@ cdef enum:
     COVERED = RECORDS_AT - ATTRIBUTES_AT        # bytes of the header under the checksum
 
 
-cdef void header_rewrite(const uint8_t* p, int64_t size, int64_t producer_id, int16_t producer_epoch,
-                         int32_t base_sequence, bint transactional, uint8_t* out) noexcept nogil:
+cdef void header_rewrite(
+    const uint8_t* p, int64_t size, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+    bint transactional, uint8_t* out
+) noexcept nogil:
     cdef uint32_t change = crc32c(0, p + ATTRIBUTES_AT, COVERED)
     cdef int attributes = get_i16(p + ATTRIBUTES_AT)
     attributes &= ~(<int>LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
@@ -39,8 +41,9 @@ cdef void header_rewrite(const uint8_t* p, int64_t size, int64_t producer_id, in
     put_u32(out + CRC_AT, crc32c_combine(change, get_u32(out + CRC_AT), <uint64_t>(size - RECORDS_AT)))
 
 
-def rewrite_header(RawBatch raw, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
-                   bint transactional=True):
+def rewrite_header(
+    RawBatch raw, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional=True
+):
     """See rewrite.pyi."""
     cdef uint8_t out[RECORDS_AT]
     if raw.header.magic != MAGIC_2:

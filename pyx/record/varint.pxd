@@ -1,6 +1,6 @@
-"""Kafka's variable-length integers. Readers never look at or past `end`; they give back the place after the
+"""Kafka's variable-length integers. Readers never read at or past `end`; they give back the place after the
 number, or NULL when it is cut off, longer than its type may be, or wider than its type. A NULL `p` gives
-NULL, so that several reads can be chained and looked at once. Writers need 10 bytes of room (5 for the
+NULL, so that several reads can be chained and checked once. Writers need 10 bytes of room (5 for the
 32-bit ones).
 
 - varint, varlong: zigzag, 32 and 64 bits, in records of magic 2

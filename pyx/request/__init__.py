@@ -1,1 +1,13 @@
-"""Produce and Fetch: requests read, carried out on the logs, and answered."""
+"""Produce and Fetch: requests read, carried out on the logs, and answered. In reading order:
+
+versions        the versions that are served, and what holds from which one on
+produce         Produce, carried out in a connection's own buffer
+producerequest  a Produce request: its limits, and the walk over its topics
+verification    which partitions of a Produce request their transaction's coordinator has to know first
+fetch           Fetch: a request becomes a job
+fetchset        the partitions that a client fetches
+sessions        fetch sessions
+fetchread       whether there is enough to answer, and the ranges to answer with
+fetchconvert    message sets for clients of Fetch 0 to 3
+fetchanswer     the answer of a job
+"""

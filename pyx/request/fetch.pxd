@@ -1,4 +1,4 @@
-"""Fetch, versions 0 to 18, served in place. A request becomes a `FetchJob`: read from the frame when it comes
+"""Fetch, served in place. A request becomes a `FetchJob`: read from the frame when it comes
 (fetch_parse), begun when all before it on its connection are answered (fetch_begin: that is when its session is
 taken), tried until there is enough to answer (fetch_try, in fetchread.pxd), answered (fetch_answer, in
 fetchanswer.pxd). While too little is there it waits for its partitions' ends to move (waiting.pxd).
@@ -18,26 +18,7 @@ from penstock.pyx.request.fetchset cimport FetchSet
 from penstock.pyx.request.sessions cimport Session, SessionCache
 
 cdef enum:
-    FETCH_KEY = 1
-    FETCH_VERSION_MIN = 0
-    FETCH_VERSION_MAX = 18
-    FETCH_FLEXIBLE_FROM = 12
     FETCH_PARTITIONS_MAX = 100000     # that one request names; more closes the connection
-
-    # Versions from which a field is there.
-    FETCH_THROTTLE_FROM = 1
-    FETCH_MAX_BYTES_FROM = 3
-    FETCH_ISOLATION_FROM = 4
-    FETCH_LOG_START_OFFSET_FROM = 5
-    FETCH_SESSIONS_FROM = 7
-    FETCH_LEADER_EPOCH_FROM = 9
-    FETCH_RACK_FROM = 11
-    FETCH_LAST_FETCHED_EPOCH_FROM = 12
-    FETCH_TOPIC_IDS_FROM = 13
-    FETCH_REPLICA_STATE_FROM = 15     # replica_id moved into a tagged field
-
-    FETCH_MAGIC_1_FROM = 2            # versions from which a format may be sent
-    FETCH_MAGIC_2_FROM = 4
 
 cdef enum FetchParse:
     FETCH_PARSED = 0

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport INT32_MAX, uint32_t
 
+from penstock.pyx.errorcodes cimport FETCH_SESSION_ID_NOT_FOUND
 from penstock.pyx.log.files cimport dropped
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED
 from penstock.pyx.log.read cimport read_release
@@ -17,10 +18,13 @@ from penstock.pyx.request.sessions cimport (
     SESSION_EPOCH_FINAL, SESSION_EPOCH_INITIAL, session_close, session_drop, session_give_back, session_resized,
     session_take,
 )
+from penstock.pyx.request.versions cimport (
+    FETCH_FLEXIBLE_FROM, FETCH_ISOLATION_FROM, FETCH_LAST_FETCHED_EPOCH_FROM, FETCH_LEADER_EPOCH_FROM,
+    FETCH_LOG_START_OFFSET_FROM, FETCH_MAX_BYTES_FROM, FETCH_RACK_FROM, FETCH_REPLICA_STATE_FROM, FETCH_SESSIONS_FROM,
+    FETCH_TOPIC_IDS_FROM,
+)
 
 cdef enum:
-    FETCH_SESSION_ID_NOT_FOUND = 70
-
     PARTITION_BYTES_MIN = 16
     TOPIC_BYTES_MIN = 2
     TAG_REPLICA_STATE = 1
@@ -28,7 +32,7 @@ cdef enum:
 
 
 # --- parsing ------------------------------------------------------------------------------------------------
-cdef FetchParse parse_partition(FetchJob* job, int32_t topic, Reader* r) noexcept nogil:
+cdef FetchParse _parse_partition(FetchJob* job, int32_t topic, Reader* r) noexcept nogil:
     cdef int32_t at = set_add(&job.asked, topic, read_i32(r))
     cdef FetchPartition* partition
     if at == NOWHERE:
@@ -46,7 +50,7 @@ cdef FetchParse parse_partition(FetchJob* job, int32_t topic, Reader* r) noexcep
     return FETCH_MALFORMED if r.bad else FETCH_PARSED
 
 
-cdef int32_t parse_topic(FetchJob* job, FetchSet* to, Reader* r) noexcept nogil:
+cdef int32_t _parse_topic(FetchJob* job, FetchSet* to, Reader* r) noexcept nogil:
     """The topic's place in a set; NOWHERE when it can't be read (r.bad) or there is no memory."""
     cdef const uint8_t* topic_id = NULL
     cdef Slice name
@@ -59,7 +63,7 @@ cdef int32_t parse_topic(FetchJob* job, FetchSet* to, Reader* r) noexcept nogil:
     return NOWHERE if r.bad else set_topic(to, name, topic_id)
 
 
-cdef FetchParse parse_topics(FetchJob* job, FetchSet* to, Reader* r) noexcept nogil:
+cdef FetchParse _parse_topics(FetchJob* job, FetchSet* to, Reader* r) noexcept nogil:
     """The topics to fetch, or those to forget, of whose partitions there is no more than the number."""
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
     cdef bint forget = to == &job.forgotten
@@ -69,7 +73,7 @@ cdef FetchParse parse_topics(FetchJob* job, FetchSet* to, Reader* r) noexcept no
     if topics > FETCH_PARTITIONS_MAX:
         return FETCH_MALFORMED
     for _i in range(topics):
-        topic = parse_topic(job, to, r)
+        topic = _parse_topic(job, to, r)
         if topic == NOWHERE:
             return FETCH_MALFORMED if r.bad else FETCH_NO_MEMORY
         partitions = read_count(r, flexible, sizeof(int32_t) if forget else PARTITION_BYTES_MIN)
@@ -77,7 +81,7 @@ cdef FetchParse parse_topics(FetchJob* job, FetchSet* to, Reader* r) noexcept no
             return FETCH_MALFORMED
         for _j in range(partitions):
             if not forget:
-                result = parse_partition(job, topic, r)
+                result = _parse_partition(job, topic, r)
                 if result != FETCH_PARSED:
                     return result
             elif set_add(to, topic, read_i32(r)) == NOWHERE:
@@ -86,7 +90,7 @@ cdef FetchParse parse_topics(FetchJob* job, FetchSet* to, Reader* r) noexcept no
     return FETCH_MALFORMED if r.bad else FETCH_PARSED
 
 
-cdef void read_tags(FetchJob* job, Reader* r) noexcept nogil:
+cdef void _read_tags(FetchJob* job, Reader* r) noexcept nogil:
     """The tags of the request itself: of a follower's state only that there is one counts."""
     cdef uint32_t count, tag, size, _i
     cdef Reader field
@@ -106,7 +110,7 @@ cdef void read_tags(FetchJob* job, Reader* r) noexcept nogil:
             job.privileged = read_i32(&field) >= 0 and not field.bad
 
 
-cdef FetchParse parse(FetchJob* job, Reader* r, int32_t answer_bytes_max) noexcept nogil:
+cdef FetchParse _parse(FetchJob* job, Reader* r, int32_t answer_bytes_max) noexcept nogil:
     cdef int32_t max_bytes = INT32_MAX
     cdef FetchParse result
     if job.version < FETCH_REPLICA_STATE_FROM:
@@ -123,14 +127,14 @@ cdef FetchParse parse(FetchJob* job, Reader* r, int32_t answer_bytes_max) noexce
     if job.version >= FETCH_SESSIONS_FROM:
         job.session_id = read_i32(r)
         job.session_epoch = read_i32(r)
-    result = parse_topics(job, &job.asked, r)
+    result = _parse_topics(job, &job.asked, r)
     if result == FETCH_PARSED and job.version >= FETCH_SESSIONS_FROM:
-        result = parse_topics(job, &job.forgotten, r)
+        result = _parse_topics(job, &job.forgotten, r)
     if result != FETCH_PARSED:
         return result
     if job.version >= FETCH_RACK_FROM:
         read_string(r, job.version >= FETCH_FLEXIBLE_FROM, False)
-    read_tags(job, r)
+    _read_tags(job, r)
     return FETCH_MALFORMED if r.bad else FETCH_PARSED
 
 
@@ -148,7 +152,7 @@ cdef FetchParse fetch_parse(
     set_open(&job.asked)
     set_open(&job.forgotten)
     job.set = &job.asked
-    result = parse(job, &body, answer_bytes_max)
+    result = _parse(job, &body, answer_bytes_max)
     if result != FETCH_PARSED:
         fetch_free(job)
         return result
@@ -157,7 +161,7 @@ cdef FetchParse fetch_parse(
 
 
 # --- sessions -----------------------------------------------------------------------------------------------
-cdef bint merge_asked(FetchJob* job) noexcept nogil:
+cdef bint _merge_asked(FetchJob* job) noexcept nogil:
     """What may become a session's set holds no partition twice. False: no memory; then it becomes none."""
     cdef FetchSet merged
     set_open(&merged)
@@ -169,7 +173,7 @@ cdef bint merge_asked(FetchJob* job) noexcept nogil:
     return True
 
 
-cdef void go_on(FetchJob* job) noexcept nogil:
+cdef void _go_on(FetchJob* job) noexcept nogil:
     """The session was taken: what the request says changes it, before anything is read."""
     cdef FetchSet* set = &job.session.set
     if not set_merge(set, &job.asked):
@@ -197,13 +201,13 @@ cdef void fetch_begin(FetchJob* job, LogSet* logs, SessionCache* sessions, int64
     if job.session_epoch == SESSION_EPOCH_INITIAL or job.session_epoch == SESSION_EPOCH_FINAL:
         if job.session_id != 0:
             session_close(sessions, job.session_id)
-        job.wants_session = job.session_epoch == SESSION_EPOCH_INITIAL and merge_asked(job)
+        job.wants_session = job.session_epoch == SESSION_EPOCH_INITIAL and _merge_asked(job)
         return
     job.error = session_take(
         sessions, job.session_id, job.session_epoch, job.version >= FETCH_TOPIC_IDS_FROM, now_ms, &job.session
     )
     if job.error == 0:
-        go_on(job)
+        _go_on(job)
 
 
 # --- memory -------------------------------------------------------------------------------------------------

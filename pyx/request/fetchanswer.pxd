@@ -26,10 +26,8 @@ cdef struct Pieces:
     int32_t n
     int32_t capacity
 
-# The pieces take over the job's ranges. What a session's client was told is written down, and a new session made if
+# The pieces take over the job's ranges. What a session's client now knows is written down, and a new session made if
 # the job wants one. Gives the bytes of records, or -1 when there was no memory: the connection has to be closed then,
 # as `out` may hold half an answer.
-cdef int64_t fetch_answer(
-    FetchJob* job, int64_t now_ms, Writer* out, Pieces* pieces, int64_t* errors
-) noexcept nogil
+cdef int64_t fetch_answer(FetchJob* job, int64_t now_ms, Writer* out, Pieces* pieces, int64_t* errors) noexcept nogil
 cdef void piece_release(FilePiece* piece) noexcept nogil

@@ -10,19 +10,20 @@ from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Slice, answer_begin, answer_end, write_count, write_i8, write_i16, write_i32, write_i64,
     write_no_tags, write_raw, write_string, write_uvarint, writer_room,
 )
-from penstock.pyx.request.fetch cimport (
-    FETCH_FLEXIBLE_FROM, FETCH_ISOLATION_FROM, FETCH_LOG_START_OFFSET_FROM, FETCH_RACK_FROM, FETCH_SESSIONS_FROM,
-    FETCH_THROTTLE_FROM, FETCH_TOPIC_IDS_FROM, FetchRange, range_release,
-)
+from penstock.pyx.request.fetch cimport FetchRange, range_release
 from penstock.pyx.request.fetchset cimport FetchPartition, FetchSet, FetchTopic, set_move_last
 from penstock.pyx.request.sessions cimport session_make
+from penstock.pyx.request.versions cimport (
+    FETCH_FLEXIBLE_FROM, FETCH_ISOLATION_FROM, FETCH_LOG_START_OFFSET_FROM, FETCH_RACK_FROM, FETCH_SESSIONS_FROM,
+    FETCH_THROTTLE_FROM, FETCH_TOPIC_IDS_FROM,
+)
 
 # --- records ------------------------------------------------------------------------------------------------
 cdef void piece_release(FilePiece* piece) noexcept nogil:
     read_release(&piece.read)
 
 
-cdef bint add_piece(Pieces* pieces, size_t at, ReadResult* read) noexcept nogil:
+cdef bint _add_piece(Pieces* pieces, size_t at, ReadResult* read) noexcept nogil:
     """Moves the range of `read` into the pieces."""
     cdef int32_t capacity
     cdef FilePiece* grown
@@ -46,7 +47,7 @@ cdef bint add_piece(Pieces* pieces, size_t at, ReadResult* read) noexcept nogil:
     return True
 
 
-cdef bint copy_range(Writer* w, const ReadResult* read) noexcept nogil:
+cdef bint _copy_range(Writer* w, const ReadResult* read) noexcept nogil:
     """Reads a small range into the answer, if it is in memory."""
     if not writer_room(w, <size_t>read.length):
         return False
@@ -56,7 +57,7 @@ cdef bint copy_range(Writer* w, const ReadResult* read) noexcept nogil:
     return True
 
 
-cdef int64_t write_records(Writer* w, Pieces* pieces, FetchRange* r, bint flexible) noexcept nogil:
+cdef int64_t _write_records(Writer* w, Pieces* pieces, FetchRange* r, bint flexible) noexcept nogil:
     """Gives the bytes that go out by sendfile; -1 when there was no memory."""
     cdef ReadResult* read = &r.read
     if r.converted != NULL:
@@ -64,13 +65,13 @@ cdef int64_t write_records(Writer* w, Pieces* pieces, FetchRange* r, bint flexib
         write_raw(w, r.converted.data(), r.converted.size())
         return 0
     write_count(w, <int32_t>read.length, flexible)
-    if read.length == 0 or (read.length < SENDFILE_BYTES_MIN and copy_range(w, read)):
+    if read.length == 0 or (read.length < SENDFILE_BYTES_MIN and _copy_range(w, read)):
         return 0
-    return read.length if add_piece(pieces, w.n, read) else -1
+    return read.length if _add_piece(pieces, w.n, read) else -1
 
 
 # --- partitions ---------------------------------------------------------------------------------------------
-cdef void write_aborted(Writer* w, const vector[AbortedTxn]* aborted, bint flexible) noexcept nogil:
+cdef void _write_aborted(Writer* w, const vector[AbortedTxn]* aborted, bint flexible) noexcept nogil:
     cdef size_t i
     write_count(w, <int32_t>aborted.size(), flexible)
     for i in range(aborted.size()):
@@ -79,7 +80,7 @@ cdef void write_aborted(Writer* w, const vector[AbortedTxn]* aborted, bint flexi
         write_no_tags(w, flexible)
 
 
-cdef void write_diverging(Writer* w, const FetchRange* r) noexcept nogil:
+cdef void _write_diverging(Writer* w, const FetchRange* r) noexcept nogil:
     """Tag 0 of a partition: epoch int32, end_offset int64, no tags inside."""
     write_uvarint(w, 1)
     write_uvarint(w, 0)
@@ -89,7 +90,7 @@ cdef void write_diverging(Writer* w, const FetchRange* r) noexcept nogil:
     write_i8(w, 0)
 
 
-cdef int64_t write_partition(
+cdef int64_t _write_partition(
     Writer* w, Pieces* pieces, FetchJob* job, const FetchPartition* partition, FetchRange* r
 ) noexcept nogil:
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
@@ -111,20 +112,20 @@ cdef int64_t write_partition(
         write_i64(w, r.read.log_start_offset if good else -1)
     if job.version >= FETCH_ISOLATION_FROM:
         if good and job.isolation == ISOLATION_COMMITTED:
-            write_aborted(w, &aborted, flexible)
+            _write_aborted(w, &aborted, flexible)
         else:
             write_count(w, -1, flexible)
     if job.version >= FETCH_RACK_FROM:
         write_i32(w, -1)                              # preferred_read_replica
-    file_bytes = write_records(w, pieces, r, flexible)
+    file_bytes = _write_records(w, pieces, r, flexible)
     if good and r.diverged:
-        write_diverging(w, r)
+        _write_diverging(w, r)
     else:
         write_no_tags(w, flexible)
     return file_bytes
 
 
-cdef void write_topic(Writer* w, const FetchJob* job, const FetchTopic* topic, int32_t partitions) noexcept nogil:
+cdef void _write_topic(Writer* w, const FetchJob* job, const FetchTopic* topic, int32_t partitions) noexcept nogil:
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
     cdef Slice name
     if job.version >= FETCH_TOPIC_IDS_FROM:
@@ -137,7 +138,7 @@ cdef void write_topic(Writer* w, const FetchJob* job, const FetchTopic* topic, i
 
 
 # --- the whole ----------------------------------------------------------------------------------------------
-cdef int32_t same_topic(const FetchJob* job, int32_t i) noexcept nogil:
+cdef int32_t _same_topic(const FetchJob* job, int32_t i) noexcept nogil:
     """How many ranges from i on are of one topic: the order of partitions is kept, so a topic may come again."""
     cdef int32_t topic = job.set.partitions[job.ranges[i].at].topic
     cdef int32_t n = 1
@@ -146,15 +147,15 @@ cdef int32_t same_topic(const FetchJob* job, int32_t i) noexcept nogil:
     return n
 
 
-cdef int32_t count_topics(const FetchJob* job) noexcept nogil:
+cdef int32_t _count_topics(const FetchJob* job) noexcept nogil:
     cdef int32_t i = 0, topics = 0
     while i < job.range_count:
-        i += same_topic(job, i)
+        i += _same_topic(job, i)
         topics += 1
     return topics
 
 
-cdef void write_down(FetchSet* set, const FetchRange* r, bint rotate) noexcept nogil:
+cdef void _write_down(FetchSet* set, const FetchRange* r, bint rotate) noexcept nogil:
     """What the client knows of a partition from now on; one that gave records is read last the next time."""
     cdef FetchPartition* partition = &set.partitions[r.at]
     cdef bint good = r.error == 0
@@ -164,7 +165,7 @@ cdef void write_down(FetchSet* set, const FetchRange* r, bint rotate) noexcept n
         set_move_last(set, r.at)
 
 
-cdef void open_session(FetchJob* job, int64_t now_ms) noexcept nogil:
+cdef void _open_session(FetchJob* job, int64_t now_ms) noexcept nogil:
     job.session = session_make(
         job.sessions, &job.asked, job.version >= FETCH_TOPIC_IDS_FROM, job.privileged, now_ms
     )
@@ -172,9 +173,7 @@ cdef void open_session(FetchJob* job, int64_t now_ms) noexcept nogil:
         job.set = &job.session.set
 
 
-cdef int64_t fetch_answer(
-    FetchJob* job, int64_t now_ms, Writer* out, Pieces* pieces, int64_t* errors
-) noexcept nogil:
+cdef int64_t fetch_answer(FetchJob* job, int64_t now_ms, Writer* out, Pieces* pieces, int64_t* errors) noexcept nogil:
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
     cdef size_t at = answer_begin(out, job.correlation_id, flexible)
     cdef int32_t i, n = 0, topic_left = 0
@@ -182,21 +181,21 @@ cdef int64_t fetch_answer(
     cdef FetchRange* r
     cdef FetchSet* set
     if job.wants_session and job.error == 0:
-        open_session(job, now_ms)
+        _open_session(job, now_ms)
     set = job.set
     if job.version >= FETCH_THROTTLE_FROM:
         write_i32(out, 0)
     if job.version >= FETCH_SESSIONS_FROM:
         write_i16(out, job.error)
         write_i32(out, job.session.id if job.session != NULL and job.error == 0 else 0)
-    write_count(out, count_topics(job), flexible)
+    write_count(out, _count_topics(job), flexible)
     for i in range(job.range_count):
         r = &job.ranges[i]
         if topic_left == 0:
-            topic_left = same_topic(job, i)
-            write_topic(out, job, &set.topics[set.partitions[r.at].topic], topic_left)
+            topic_left = _same_topic(job, i)
+            _write_topic(out, job, &set.topics[set.partitions[r.at].topic], topic_left)
         n = <int32_t>r.read.length if r.converted == NULL else <int32_t>r.converted.size()
-        sent = write_partition(out, pieces, job, &set.partitions[r.at], r)
+        sent = _write_partition(out, pieces, job, &set.partitions[r.at], r)
         if sent < 0:
             return -1
         file_bytes += sent
@@ -206,7 +205,7 @@ cdef int64_t fetch_answer(
         if topic_left == 0:
             write_no_tags(out, flexible)
         if job.session != NULL:
-            write_down(set, r, job.incremental)
+            _write_down(set, r, job.incremental)
     write_no_tags(out, flexible)
     if out.failed:
         return -1

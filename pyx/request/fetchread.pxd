@@ -4,7 +4,7 @@ Partitions are read in their order. The first that has anything gives its first 
 than every limit; the others share what is left of max_bytes and never begin with a batch that was cut. (Versions
 below 3 know no limit for a whole answer: there each partition gives its first batch whole, until the broker's own
 limit is reached.) In a session only partitions with news are answered: records, an error, a log that parted, or
-another high watermark or log start than the client was told.
+another high watermark or log start than the client knows.
 """
 
 from penstock.pyx.request.fetch cimport FetchJob
@@ -16,5 +16,5 @@ cdef enum FetchState:
     FETCH_COLD = 3                    # ranges[cold] has to be in memory first, then try again
     FETCH_FAILED = -1                 # no memory: the connection has to be closed
 
-# `must_answer`: its time is up, answer with what there is. `reactor` is who is woken.
+# `must_answer`: its time is up, answer with what there is. `reactor` is the network thread to wake.
 cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept nogil

@@ -3,6 +3,9 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from penstock.pyx.descriptors cimport is_last_file
+from penstock.pyx.errorcodes cimport (
+    FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, UNKNOWN_LEADER_EPOCH,
+)
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport (
     ISOLATION_COMMITTED, partition_epoch_end, partition_leader_epoch, partition_watch,
@@ -11,25 +14,19 @@ from penstock.pyx.log.read cimport READ_COLD, ReadResult, partition_read, partit
 from penstock.pyx.posix cimport free, memset, realloc
 from penstock.pyx.record.batch cimport LENGTH_AT, LOG_OVERHEAD
 from penstock.pyx.record.endian cimport get_i32
-from penstock.pyx.request.fetch cimport (
-    FETCH_MAGIC_2_FROM, FETCH_MAX_BYTES_FROM, FetchRange, fetch_drop_ranges, range_release,
-)
+from penstock.pyx.request.fetch cimport FetchRange, fetch_drop_ranges, range_release
 from penstock.pyx.request.fetchconvert cimport CONVERT_DONE, CONVERT_STORED_MAX_BYTES, fetch_convert
 from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition, FetchSet, set_resolve, set_unresolve
+from penstock.pyx.request.versions cimport FETCH_MAGIC_2_FROM, FETCH_MAX_BYTES_FROM
 
 cdef enum:
-    OFFSET_OUT_OF_RANGE = 1
-    NOT_LEADER_OR_FOLLOWER = 6
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-
     LOOKS_MAX = 4                     # of one try, while the ends keep moving
     COLD_TIMES_MAX = 3                # and once a partition
     RANGES_KEPT = 64                  # room for so many is kept while a job waits
 
 
 # --- one partition ------------------------------------------------------------------------------------------
-cdef void check_epochs(const FetchPartition* partition, FetchRange* r) noexcept nogil:
+cdef void _check_epochs(const FetchPartition* partition, FetchRange* r) noexcept nogil:
     """Sets an error, or that the client's log has parted from this one (KIP-320, KIP-595)."""
     cdef int32_t epoch
     cdef int32_t found = -1
@@ -50,7 +47,7 @@ cdef void check_epochs(const FetchPartition* partition, FetchRange* r) noexcept 
         r.diverging_end = end_offset
 
 
-cdef bint begins_whole(const ReadResult* read) noexcept nogil:
+cdef bint _begins_whole(const ReadResult* read) noexcept nogil:
     """Whether the first batch of a range is whole in it. Pages that aren't in memory say no."""
     cdef uint8_t header[LOG_OVERHEAD]
     return (
@@ -67,18 +64,16 @@ cdef struct Limits:
     bint cold                         # the last range has to be read into memory before anything else
 
 
-cdef inline bint may_block(const FetchJob* job) noexcept nogil:
+cdef inline bint _may_block(const FetchJob* job) noexcept nogil:
     """Whether enough was read into memory for a job: what went out again meanwhile is waited for."""
     return job.cold_times >= COLD_TIMES_MAX + job.set.count
 
 
-cdef void take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Limits* limits) noexcept nogil:
+cdef void _take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Limits* limits) noexcept nogil:
     """Reads a partition without an error so far."""
-    cdef bint first = not r.diverged and (
-        limits.total == 0 if job.version >= FETCH_MAX_BYTES_FROM else limits.left > 0
-    )
+    cdef bint first = not r.diverged and (limits.total == 0 if job.version >= FETCH_MAX_BYTES_FROM else limits.left > 0)
     cdef int32_t allowed = 0 if r.diverged else <int32_t>min(<int64_t>max(partition.max_bytes, 0), limits.left)
-    if may_block(job):
+    if _may_block(job):
         r.error = partition_read(partition.partition, partition.offset, allowed, first, job.isolation, &r.read)
     else:
         r.error = partition_read_cached(partition.partition, partition.offset, allowed, first, job.isolation, &r.read)
@@ -87,13 +82,13 @@ cdef void take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Li
         return
     if r.error:
         if r.error == NOT_LEADER_OR_FOLLOWER:
-            set_unresolve(partition)                  # stopped: the next look finds who has its name then
+            set_unresolve(partition)                  # stopped: the next try finds the log that has its name then
         range_release(r)
         return
     partition.known_end = (
         r.read.last_stable_offset if job.isolation == ISOLATION_COMMITTED else r.read.high_watermark
     )
-    if r.read.length and (r.diverged or (not first and r.read.length >= allowed and not begins_whole(&r.read))):
+    if r.read.length and (r.diverged or (not first and r.read.length >= allowed and not _begins_whole(&r.read))):
         range_release(r)
     if r.read.length and r.read.length < allowed:
         # The rest of an older segment: waiting would not make this range longer.
@@ -104,7 +99,7 @@ cdef void take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, Li
         limits.left = 0                               # an answer holds a file for each range: the next has the others
 
 
-cdef bint has_news(const FetchPartition* partition, const FetchRange* r) noexcept nogil:
+cdef bint _has_news(const FetchPartition* partition, const FetchRange* r) noexcept nogil:
     """Whether the client of a session has to hear of a partition."""
     return (
         r.error != 0
@@ -116,7 +111,7 @@ cdef bint has_news(const FetchPartition* partition, const FetchRange* r) noexcep
 
 
 # --- all of them --------------------------------------------------------------------------------------------
-cdef FetchRange* next_range(FetchJob* job) noexcept nogil:
+cdef FetchRange* _next_range(FetchJob* job) noexcept nogil:
     cdef int32_t capacity
     cdef FetchRange* grown
     if job.range_count == job.range_capacity:
@@ -130,7 +125,7 @@ cdef FetchRange* next_range(FetchJob* job) noexcept nogil:
     return &job.ranges[job.range_count]
 
 
-cdef bint gather(FetchJob* job, Limits* limits) noexcept nogil:
+cdef bint _gather(FetchJob* job, Limits* limits) noexcept nogil:
     """Takes the ranges to answer with. False: no memory."""
     cdef FetchSet* s = job.set
     cdef FetchPartition* partition
@@ -145,28 +140,28 @@ cdef bint gather(FetchJob* job, Limits* limits) noexcept nogil:
         limits.left = min(limits.left, <int64_t>CONVERT_STORED_MAX_BYTES)
     while at != NOWHERE:
         partition = &s.partitions[at]
-        r = next_range(job)
+        r = _next_range(job)
         if r == NULL:
             return False
         r.at = at
         r.read.fd = -1
         r.error = set_resolve(s, job.logs, partition)
         if r.error == 0:
-            check_epochs(partition, r)
+            _check_epochs(partition, r)
         if r.error == 0:
-            take_range(job, partition, r, limits)
+            _take_range(job, partition, r, limits)
         if limits.cold:
             job.cold = job.range_count
             job.range_count += 1                      # so that it is released
             return True
         limits.urgent = limits.urgent or r.error != 0 or r.diverged
-        if not job.incremental or has_news(partition, r):
+        if not job.incremental or _has_news(partition, r):
             job.range_count += 1
         at = partition.next
     return True
 
 
-cdef bint moved(FetchJob* job, int reactor) noexcept nogil:
+cdef bint _moved(FetchJob* job, int reactor) noexcept nogil:
     """Whether a partition's end has moved since it was read; else all of them are watched."""
     cdef FetchSet* s = job.set
     cdef int32_t at = s.first
@@ -179,7 +174,7 @@ cdef bint moved(FetchJob* job, int reactor) noexcept nogil:
     return False
 
 
-cdef bint has_converted(const FetchJob* job) noexcept nogil:
+cdef bint _has_converted(const FetchJob* job) noexcept nogil:
     """Whether old clients get anything; markers alone give nothing, and it would ask for them again and again."""
     cdef int32_t i
     for i in range(job.range_count):
@@ -195,7 +190,7 @@ cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept
     if job.error:
         return FETCH_READY
     for _look in range(LOOKS_MAX):
-        if not gather(job, &limits):
+        if not _gather(job, &limits):
             return FETCH_FAILED
         if limits.cold:
             job.cold_times += 1
@@ -203,14 +198,14 @@ cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept
         must = limits.urgent or must_answer or job.max_wait_ms <= 0 or job.set.count == 0
         enough = must or limits.total >= job.min_bytes or (limits.total > 0 and limits.left == 0)
         if enough and job.version < FETCH_MAGIC_2_FROM:
-            job.cold = fetch_convert(job, may_block(job))
+            job.cold = fetch_convert(job, _may_block(job))
             if job.cold != CONVERT_DONE:
                 job.cold_times += 1
                 return FETCH_COLD
-            enough = must or has_converted(job)
+            enough = must or _has_converted(job)
         if enough:
             return FETCH_READY
-        if not moved(job, reactor):
+        if not _moved(job, reactor):
             fetch_drop_ranges(job)
             if job.range_capacity > RANGES_KEPT:
                 free(job.ranges)

@@ -2,7 +2,7 @@
 which they are read. A set that is indexed (a session's) holds no partition twice and finds each by its name.
 
 Places (`at`) are numbers into `partitions`; they stay what they are until the partition is removed. Partitions
-are looked up when they are read: `partition` is NULL until then, and again after its log was stopped.
+are found when they are read: `partition` is NULL until then, and again after its log was stopped.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -30,7 +30,7 @@ cdef struct FetchPartition:
     int32_t max_bytes
     int64_t offset
     int64_t known_end                 # by the request's isolation, when it was last read
-    int64_t told_high_watermark       # what the client of a session was told last; -1: it has to be told again
+    int64_t told_high_watermark       # what the client of a session knows; -1: it has to be sent again
     int64_t told_log_start
     int32_t next                      # in the order of reading
     int32_t previous
@@ -68,6 +68,6 @@ cdef bint set_merge(FetchSet* s, const FetchSet* asked) noexcept nogil
 # Out of an indexed set: the partitions of `forgotten`, as far as they are there.
 cdef void set_subtract(FetchSet* s, const FetchSet* forgotten) noexcept nogil
 
-# Looks the partition up unless it is known: 0, or the error that says why there is none.
+# Finds the partition unless it is known: 0, or the error that says why there is none.
 cdef int16_t set_resolve(FetchSet* s, LogSet* logs, FetchPartition* partition) noexcept nogil
 cdef void set_unresolve(FetchPartition* partition) noexcept nogil

@@ -1,12 +1,11 @@
 """The partitions that one client fetches; see fetchset.pxd."""
 
+from penstock.pyx.errorcodes cimport UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from penstock.pyx.log.partition cimport partition_find, partition_find_id, partition_known_id, partition_release
 from penstock.pyx.posix cimport free, malloc, memcmp, memcpy, memset, realloc
 from penstock.pyx.record.crc cimport crc32c
 
 cdef enum:
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    UNKNOWN_TOPIC_ID = 100
     BUCKETS_MIN = 8
     FREE_PLACE = -1                   # a topic's `partitions` where there is none
 
@@ -32,7 +31,7 @@ cdef void set_close(FetchSet* s) noexcept nogil:
     set_open(s)
 
 
-cdef bint grow(FetchSet* s, void** places, int32_t* capacity, size_t place_bytes) noexcept nogil:
+cdef bint _grow(FetchSet* s, void** places, int32_t* capacity, size_t place_bytes) noexcept nogil:
     """Twice the places of one of its arrays, and counts their bytes. False when there is no memory."""
     cdef int32_t wanted = capacity[0] * 2 + 1
     cdef void* grown = realloc(places[0], <size_t>wanted * place_bytes)
@@ -45,49 +44,49 @@ cdef bint grow(FetchSet* s, void** places, int32_t* capacity, size_t place_bytes
 
 
 # --- buckets ------------------------------------------------------------------------------------------------
-cdef inline int32_t* topic_bucket(FetchSet* s, uint32_t hash) noexcept nogil:
+cdef inline int32_t* _topic_bucket(FetchSet* s, uint32_t hash) noexcept nogil:
     return &s.buckets[hash & <uint32_t>(s.bucket_count - 1)]
 
 
-cdef inline int32_t* partition_bucket(FetchSet* s, int32_t topic, int32_t index) noexcept nogil:
+cdef inline int32_t* _partition_bucket(FetchSet* s, int32_t topic, int32_t index) noexcept nogil:
     cdef uint32_t mixed = <uint32_t>topic * <uint32_t>0x9E3779B1 + <uint32_t>index * <uint32_t>0x85EBCA77
     mixed ^= mixed >> 15
     return &s.buckets[s.bucket_count + <int32_t>(mixed & <uint32_t>(s.bucket_count - 1))]
 
 
-cdef void fill_buckets(FetchSet* s) noexcept nogil:
+cdef void _fill_buckets(FetchSet* s) noexcept nogil:
     cdef int32_t at = s.first, i
     cdef int32_t* bucket
     for i in range(2 * s.bucket_count):
         s.buckets[i] = NOWHERE
     for i in range(s.topics_used):
         if s.topics[i].partitions != FREE_PLACE:
-            bucket = topic_bucket(s, s.topics[i].hash)
+            bucket = _topic_bucket(s, s.topics[i].hash)
             s.topics[i].chain = bucket[0]
             bucket[0] = i
     while at != NOWHERE:
-        bucket = partition_bucket(s, s.partitions[at].topic, s.partitions[at].index)
+        bucket = _partition_bucket(s, s.partitions[at].topic, s.partitions[at].index)
         s.partitions[at].chain = bucket[0]
         bucket[0] = at
         at = s.partitions[at].next
 
 
-cdef bint make_buckets(FetchSet* s, int32_t count) noexcept nogil:
+cdef bint _make_buckets(FetchSet* s, int32_t count) noexcept nogil:
     cdef int32_t* grown = <int32_t*>realloc(s.buckets, 2 * <size_t>count * sizeof(int32_t))
     if grown == NULL:
         return False
     s.bytes += 2 * <int64_t>(count - s.bucket_count) * <int64_t>sizeof(int32_t)
     s.buckets = grown
     s.bucket_count = count
-    fill_buckets(s)
+    _fill_buckets(s)
     return True
 
 
 cdef bint set_index(FetchSet* s) noexcept nogil:
-    return make_buckets(s, BUCKETS_MIN)
+    return _make_buckets(s, BUCKETS_MIN)
 
 
-cdef void chain_out(int32_t* bucket, int32_t at, FetchSet* s, bint topic) noexcept nogil:
+cdef void _chain_out(int32_t* bucket, int32_t at, FetchSet* s, bint topic) noexcept nogil:
     """Takes a topic or a partition out of its bucket."""
     cdef int32_t* link = bucket
     while link[0] != at:
@@ -96,29 +95,29 @@ cdef void chain_out(int32_t* bucket, int32_t at, FetchSet* s, bint topic) noexce
 
 
 # --- topics -------------------------------------------------------------------------------------------------
-cdef inline uint32_t topic_hash(Slice name, const uint8_t* topic_id) noexcept nogil:
+cdef inline uint32_t _topic_hash(Slice name, const uint8_t* topic_id) noexcept nogil:
     return crc32c(0, name.p, <size_t>name.n) if topic_id == NULL else crc32c(0, topic_id, TOPIC_ID_BYTES)
 
 
-cdef bint is_topic(const FetchTopic* topic, Slice name, const uint8_t* topic_id) noexcept nogil:
+cdef bint _is_topic(const FetchTopic* topic, Slice name, const uint8_t* topic_id) noexcept nogil:
     if topic_id != NULL:
         return topic.name == NULL and memcmp(topic.topic_id, topic_id, TOPIC_ID_BYTES) == 0
     return topic.name != NULL and topic.name_n == name.n and memcmp(topic.name, name.p, <size_t>name.n) == 0
 
 
-cdef int32_t find_topic(FetchSet* s, Slice name, const uint8_t* topic_id, uint32_t hash) noexcept nogil:
-    cdef int32_t i = topic_bucket(s, hash)[0]
-    while i != NOWHERE and not (s.topics[i].hash == hash and is_topic(&s.topics[i], name, topic_id)):
+cdef int32_t _find_topic(FetchSet* s, Slice name, const uint8_t* topic_id, uint32_t hash) noexcept nogil:
+    cdef int32_t i = _topic_bucket(s, hash)[0]
+    while i != NOWHERE and not (s.topics[i].hash == hash and _is_topic(&s.topics[i], name, topic_id)):
         i = s.topics[i].chain
     return i
 
 
-cdef int32_t topic_place(FetchSet* s) noexcept nogil:
+cdef int32_t _topic_place(FetchSet* s) noexcept nogil:
     cdef int32_t i = s.topics_free
     if i != NOWHERE:
         s.topics_free = s.topics[i].chain
         return i
-    if s.topics_used == s.topics_capacity and not grow(
+    if s.topics_used == s.topics_capacity and not _grow(
         s, <void**>&s.topics, &s.topics_capacity, sizeof(FetchTopic)
     ):
         return NOWHERE
@@ -127,12 +126,12 @@ cdef int32_t topic_place(FetchSet* s) noexcept nogil:
 
 
 cdef int32_t set_topic(FetchSet* s, Slice name, const uint8_t* topic_id) noexcept nogil:
-    cdef uint32_t hash = topic_hash(name, topic_id) if s.buckets != NULL else 0
+    cdef uint32_t hash = _topic_hash(name, topic_id) if s.buckets != NULL else 0
     cdef int32_t i = NOWHERE
     cdef FetchTopic* topic
     cdef uint8_t* copy = NULL
     if s.buckets != NULL:
-        i = find_topic(s, name, topic_id, hash)
+        i = _find_topic(s, name, topic_id, hash)
     if i != NOWHERE:
         return i
     if topic_id == NULL:
@@ -141,7 +140,7 @@ cdef int32_t set_topic(FetchSet* s, Slice name, const uint8_t* topic_id) noexcep
             return NOWHERE
         memcpy(copy, name.p, <size_t>name.n)
         s.bytes += name.n + 1
-    i = topic_place(s)
+    i = _topic_place(s)
     if i == NOWHERE:
         free(copy)
         return NOWHERE
@@ -153,14 +152,14 @@ cdef int32_t set_topic(FetchSet* s, Slice name, const uint8_t* topic_id) noexcep
     if topic_id != NULL:
         memcpy(topic.topic_id, topic_id, TOPIC_ID_BYTES)
     if s.buckets != NULL:
-        topic.chain = topic_bucket(s, hash)[0]
-        topic_bucket(s, hash)[0] = i
+        topic.chain = _topic_bucket(s, hash)[0]
+        _topic_bucket(s, hash)[0] = i
     return i
 
 
-cdef void forget_topic(FetchSet* s, int32_t i) noexcept nogil:
+cdef void _forget_topic(FetchSet* s, int32_t i) noexcept nogil:
     cdef FetchTopic* topic = &s.topics[i]
-    chain_out(topic_bucket(s, topic.hash), i, s, True)
+    _chain_out(_topic_bucket(s, topic.hash), i, s, True)
     if topic.name != NULL:
         s.bytes -= topic.name_n + 1
         free(topic.name)
@@ -171,25 +170,25 @@ cdef void forget_topic(FetchSet* s, int32_t i) noexcept nogil:
 
 
 # --- partitions ---------------------------------------------------------------------------------------------
-cdef int32_t find_partition(FetchSet* s, int32_t topic, int32_t index) noexcept nogil:
-    cdef int32_t at = partition_bucket(s, topic, index)[0]
+cdef int32_t _find_partition(FetchSet* s, int32_t topic, int32_t index) noexcept nogil:
+    cdef int32_t at = _partition_bucket(s, topic, index)[0]
     while at != NOWHERE and not (s.partitions[at].topic == topic and s.partitions[at].index == index):
         at = s.partitions[at].chain
     return at
 
 
-cdef int32_t partition_place(FetchSet* s) noexcept nogil:
+cdef int32_t _partition_place(FetchSet* s) noexcept nogil:
     cdef int32_t at = s.free
     if at != NOWHERE:
         s.free = s.partitions[at].chain
         return at
-    if s.used == s.capacity and not grow(s, <void**>&s.partitions, &s.capacity, sizeof(FetchPartition)):
+    if s.used == s.capacity and not _grow(s, <void**>&s.partitions, &s.capacity, sizeof(FetchPartition)):
         return NOWHERE
     s.used += 1
     return s.used - 1
 
 
-cdef void order_out(FetchSet* s, int32_t at) noexcept nogil:
+cdef void _order_out(FetchSet* s, int32_t at) noexcept nogil:
     cdef FetchPartition* p = &s.partitions[at]
     if p.previous != NOWHERE:
         s.partitions[p.previous].next = p.next
@@ -201,7 +200,7 @@ cdef void order_out(FetchSet* s, int32_t at) noexcept nogil:
         s.last = p.previous
 
 
-cdef void order_last(FetchSet* s, int32_t at) noexcept nogil:
+cdef void _order_last(FetchSet* s, int32_t at) noexcept nogil:
     cdef FetchPartition* p = &s.partitions[at]
     p.previous = s.last
     p.next = NOWHERE
@@ -215,9 +214,9 @@ cdef void order_last(FetchSet* s, int32_t at) noexcept nogil:
 cdef int32_t set_add(FetchSet* s, int32_t topic, int32_t index) noexcept nogil:
     cdef int32_t at
     cdef FetchPartition* p
-    if s.buckets != NULL and s.count >= s.bucket_count and not make_buckets(s, s.bucket_count * 2):
+    if s.buckets != NULL and s.count >= s.bucket_count and not _make_buckets(s, s.bucket_count * 2):
         return NOWHERE
-    at = partition_place(s)
+    at = _partition_place(s)
     if at == NOWHERE:
         return NOWHERE
     p = &s.partitions[at]
@@ -228,42 +227,42 @@ cdef int32_t set_add(FetchSet* s, int32_t topic, int32_t index) noexcept nogil:
     p.last_fetched_epoch = -1
     p.told_high_watermark = -1
     p.told_log_start = -1
-    order_last(s, at)
+    _order_last(s, at)
     s.count += 1
     s.topics[topic].partitions += 1
     if s.buckets != NULL:
-        p.chain = partition_bucket(s, topic, index)[0]
-        partition_bucket(s, topic, index)[0] = at
+        p.chain = _partition_bucket(s, topic, index)[0]
+        _partition_bucket(s, topic, index)[0] = at
     return at
 
 
 cdef void set_remove(FetchSet* s, int32_t at) noexcept nogil:
     cdef FetchPartition* p = &s.partitions[at]
     set_unresolve(p)
-    order_out(s, at)
-    chain_out(partition_bucket(s, p.topic, p.index), at, s, False)
+    _order_out(s, at)
+    _chain_out(_partition_bucket(s, p.topic, p.index), at, s, False)
     s.count -= 1
     s.topics[p.topic].partitions -= 1
     if s.topics[p.topic].partitions == 0:
-        forget_topic(s, p.topic)
+        _forget_topic(s, p.topic)
     p.chain = s.free
     s.free = at
 
 
 cdef void set_move_last(FetchSet* s, int32_t at) noexcept nogil:
-    order_out(s, at)
-    order_last(s, at)
+    _order_out(s, at)
+    _order_last(s, at)
 
 
 # --- sets ---------------------------------------------------------------------------------------------------
-cdef inline Slice name_of(const FetchTopic* topic) noexcept nogil:
+cdef inline Slice _name_of(const FetchTopic* topic) noexcept nogil:
     cdef Slice name
     name.p = topic.name
     name.n = topic.name_n
     return name
 
 
-cdef inline const uint8_t* id_of(const FetchTopic* topic) noexcept nogil:
+cdef inline const uint8_t* _id_of(const FetchTopic* topic) noexcept nogil:
     if topic.name != NULL:
         return NULL
     return topic.topic_id
@@ -275,10 +274,10 @@ cdef bint set_merge(FetchSet* s, const FetchSet* asked) noexcept nogil:
     cdef FetchPartition* p
     while from_at != NOWHERE:
         wanted = &asked.partitions[from_at]
-        topic = set_topic(s, name_of(&asked.topics[wanted.topic]), id_of(&asked.topics[wanted.topic]))
+        topic = set_topic(s, _name_of(&asked.topics[wanted.topic]), _id_of(&asked.topics[wanted.topic]))
         if topic == NOWHERE:
             return False
-        at = find_partition(s, topic, wanted.index)
+        at = _find_partition(s, topic, wanted.index)
         if at == NOWHERE:
             at = set_add(s, topic, wanted.index)
         if at == NOWHERE:
@@ -297,8 +296,8 @@ cdef void set_subtract(FetchSet* s, const FetchSet* forgotten) noexcept nogil:
     cdef const FetchTopic* named
     while from_at != NOWHERE:
         named = &forgotten.topics[forgotten.partitions[from_at].topic]
-        topic = find_topic(s, name_of(named), id_of(named), topic_hash(name_of(named), id_of(named)))
-        at = NOWHERE if topic == NOWHERE else find_partition(s, topic, forgotten.partitions[from_at].index)
+        topic = _find_topic(s, _name_of(named), _id_of(named), _topic_hash(_name_of(named), _id_of(named)))
+        at = NOWHERE if topic == NOWHERE else _find_partition(s, topic, forgotten.partitions[from_at].index)
         if at != NOWHERE:
             set_remove(s, at)
         from_at = forgotten.partitions[from_at].next

@@ -1,4 +1,4 @@
-"""Produce, versions 0 to 13, served in place: the records are checked, given offsets and appended out of the
+"""Produce, served in place: the records are checked, given offsets and appended out of the
 connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is
 the log end, so acks=all is answered at once.
 
@@ -24,7 +24,7 @@ cdef enum ProduceResult:
     PRODUCE_ANSWERED = 0              # a whole answer, size first, was written
     PRODUCE_SILENT = 1                # acks=0: there is none
     PRODUCE_HAND_OVER = 2             # nothing was appended: the control plane has to ask the transaction coordinator
-    PRODUCE_CLOSE = -1                # acks=0 and something failed: only a closed connection can tell (as in Kafka)
+    PRODUCE_CLOSE = -1                # acks=0 and something failed: only a closed connection can say so (as in Kafka)
     PRODUCE_MALFORMED = -2            # nothing was appended; the connection is closed
     PRODUCE_TAKEN = 3                 # it is in the group
     PRODUCE_NO_MEMORY = -3            # the answer couldn't be written; the connection is closed
@@ -42,7 +42,7 @@ cdef ProduceGroup* produce_group_new() noexcept nogil            # for a network
 # is validated.
 # PRODUCE_TAKEN, or PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_NO_MEMORY: the group is as before then.
 # `verdicts`: what the transaction coordinator says to each partition, in the order of the request: 0, or the error that
-# it is answered with. NULL on the network threads: nobody was asked.
+# it is answered with. NULL on the network threads: no coordinator was asked.
 cdef ProduceResult produce_take(
     ProduceGroup* g, LogSet* logs, const RequestHead* head, Reader body, const int16_t* verdicts
 ) noexcept nogil
@@ -60,7 +60,7 @@ cdef ProduceResult produce_serve(
     LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil
 # Whether a partition that it names is synced before it is answered (flush.messages): the control plane then serves the
-# request in a thread of its own, so that nobody else on this network thread waits for a disk.
+# request in a thread of its own, so that no other connection of this network thread waits for a disk.
 cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
 # How many partitions a request names; -1 if it is malformed.
 cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil

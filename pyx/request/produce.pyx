@@ -5,7 +5,12 @@ malformed one appends nothing; to find its partitions and what there is for them
 from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memset, strlen
 
-from penstock.pyx.log.append cimport ORIGIN_ADDED, ORIGIN_CLIENT, ORIGIN_VERIFIED, Append, Appended, partition_append
+from penstock.pyx.errorcodes cimport (
+    INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_COMPRESSION_TYPE,
+)
+from penstock.pyx.log.append cimport Append, Appended, partition_append
+from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
     LogSet, Partition, logset_flushes, partition_flushes, partition_known_id, partition_release, partition_topic,
 )
@@ -15,36 +20,23 @@ from penstock.pyx.record.batch cimport (
     ATTRIBUTES_AT, CODEC_MASK, CONTROL_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD, MAGIC_2, MAGIC_AT,
     TRANSACTIONAL_BIT, batch_error_text,
 )
+from penstock.pyx.record.codec cimport CODEC_ZSTD
 from penstock.pyx.record.endian cimport get_i16, get_i32
 from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Slice, answer_begin, answer_end, read_count, read_i16, read_i32, read_string, reader_left,
     skip_tags, write_count, write_i16, write_i32, write_i64, write_no_tags, write_raw, write_string,
 )
 from penstock.pyx.request.producerequest cimport (
-    PRODUCE_FLEXIBLE_FROM, PRODUCE_PARTITIONS_MAX, PRODUCE_TOPIC_BYTES_MIN, PRODUCE_TRANSACTIONS_FROM, ProduceTopic,
-    produce_find, produce_part, produce_topic,
+    PRODUCE_PARTITIONS_MAX, PRODUCE_TOPIC_BYTES_MIN, ProduceTopic, produce_find, produce_part, produce_topic,
 )
-from penstock.pyx.request.verification cimport ADDS_PARTITIONS_FROM, find_unverified, is_internal
+from penstock.pyx.request.verification cimport find_unverified, is_internal
+from penstock.pyx.request.versions cimport (
+    PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_APPEND_TIME_FROM, PRODUCE_FLEXIBLE_FROM, PRODUCE_LOG_START_OFFSET_FROM,
+    PRODUCE_RECORD_ERRORS_FROM, PRODUCE_STORAGE_ERROR_FROM, PRODUCE_THROTTLE_FROM, PRODUCE_TRANSACTIONS_FROM,
+    PRODUCE_ZSTD_FROM,
+)
 
 cdef enum:
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    NOT_LEADER_OR_FOLLOWER = 6
-    INVALID_TOPIC_EXCEPTION = 17
-    INVALID_REQUIRED_ACKS = 21
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    KAFKA_STORAGE_ERROR = 56
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    INVALID_RECORD = 87
-    UNKNOWN_TOPIC_ID = 100
-
-    CODEC_ZSTD = 4
-    ZSTD_FROM = 7                     # the first version of Produce whose clients may send zstd
-    THROTTLE_FROM = 1
-    APPEND_TIME_FROM = 2
-    STORAGE_ERROR_FROM = 4            # older clients take KAFKA_STORAGE_ERROR for fatal; NOT_LEADER they try again
-    LOG_START_OFFSET_FROM = 5
-    RECORD_ERRORS_FROM = 8
-
     GROUP_ASKED_MAX = 64
     GROUP_TOGETHER_MAX = 64           # for one partition
     GROUP_PARTS_MAX = 256             # of several requests: what the comparing of all with all is cheap for
@@ -56,7 +48,7 @@ cdef struct Terms:
     bint flexible
     bint transactional                # the request names a transactional id
     int16_t acks
-    int origin                        # of what is appended
+    Origin origin                     # of what is appended
 
 # A partition of a request.
 cdef struct Part:
@@ -78,7 +70,7 @@ cdef struct ProduceGroup:
     size_t capacity
 
 
-cdef void read_terms(Reader* r, Terms* out) noexcept nogil:
+cdef void _read_terms(Reader* r, Terms* out) noexcept nogil:
     out.transactional = out.version >= PRODUCE_TRANSACTIONS_FROM and read_string(r, out.flexible, True).p != NULL
     out.acks = read_i16(r)
     read_i32(r)                                       # timeout_ms: nothing waits
@@ -92,7 +84,7 @@ cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept n
     cdef int64_t total = 0
     terms.version = head.api_version
     terms.flexible = terms.version >= PRODUCE_FLEXIBLE_FROM
-    read_terms(&r, &terms)
+    _read_terms(&r, &terms)
     topics = read_count(&r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
     if topics > PRODUCE_PARTITIONS_MAX:
         return -1
@@ -112,7 +104,7 @@ cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept n
     return -1 if r.bad else total
 
 
-cdef int64_t count_batches(const uint8_t* p, int64_t n) noexcept nogil:
+cdef int64_t _count_batches(const uint8_t* p, int64_t n) noexcept nogil:
     """Batches in records that were appended, so that their lengths are right."""
     cdef int64_t count = 0
     while n >= LOG_OVERHEAD:
@@ -131,14 +123,14 @@ cdef int16_t _validate_for_version(const uint8_t* p, size_t n, int16_t version) 
         return 0                                      # too short for a batch of magic 2: the log says what it is
     if p[MAGIC_AT] != MAGIC_2:
         return INVALID_RECORD if version >= PRODUCE_TRANSACTIONS_FROM else 0
-    if version < ZSTD_FROM and get_i16(p + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD:
+    if version < PRODUCE_ZSTD_FROM and get_i16(p + ATTRIBUTES_AT) & CODEC_MASK == CODEC_ZSTD:
         return UNSUPPORTED_COMPRESSION_TYPE
     if LOG_OVERHEAD < size < <int64_t>n - LOG_OVERHEAD:
         return INVALID_RECORD                         # a second batch; a few bytes too many the log refuses
     return 0
 
 
-cdef bint is_transactional(const uint8_t* p, int32_t n) noexcept nogil:
+cdef bint _is_transactional(const uint8_t* p, int32_t n) noexcept nogil:
     """Whether the first batch says that it is part of a transaction (no client may send its marker)."""
     return (
         n >= LAST_OFFSET_DELTA_AT
@@ -158,12 +150,12 @@ cdef int16_t _validate(Partition* partition, const uint8_t* p, int32_t n, const 
         # An empty message set of the oldest clients appends nothing, and that is fine.
         return INVALID_RECORD if terms.version >= PRODUCE_TRANSACTIONS_FROM or p == NULL else 0
     error = _validate_for_version(p, <size_t>n, terms.version)
-    if error == 0 and not terms.transactional and is_transactional(p, n):
+    if error == 0 and not terms.transactional and _is_transactional(p, n):
         return TRANSACTIONAL_ID_AUTHORIZATION_FAILED      # nobody could be asked about its transaction
     return error
 
 
-cdef int16_t find_partition(
+cdef int16_t _find_partition(
     LogSet* logs, const Terms* terms, const ProduceTopic* topic, int32_t index, Partition** out
 ) noexcept nogil:
     if terms.acks < -1 or terms.acks > 1:
@@ -183,7 +175,7 @@ cdef ProduceGroup* produce_group_new() noexcept nogil:
     return <ProduceGroup*>calloc(1, sizeof(ProduceGroup))
 
 
-cdef bint has_room(ProduceGroup* g, size_t more) noexcept nogil:
+cdef bint _has_room(ProduceGroup* g, size_t more) noexcept nogil:
     cdef Part* grown
     cdef size_t capacity = max(g.n + more, g.capacity)
     if capacity > g.capacity:
@@ -225,7 +217,7 @@ cdef ProduceResult produce_take(
     cdef int64_t place = 0, total = produce_partitions(head, body)
     if total < 0:
         return PRODUCE_MALFORMED
-    if not has_room(g, <size_t>total):
+    if not _has_room(g, <size_t>total):
         return PRODUCE_NO_MEMORY
     asked.correlation_id = head.correlation_id
     asked.first = g.n
@@ -233,10 +225,10 @@ cdef ProduceResult produce_take(
     asked.may_inflate = INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INFLATED_PER_BYTE
     terms.version = head.api_version
     terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
-    read_terms(r, terms)
-    terms.origin = ORIGIN_CLIENT
+    _read_terms(r, terms)
+    terms.origin = CLIENT
     if verdicts != NULL:
-        terms.origin = ORIGIN_ADDED if terms.version >= ADDS_PARTITIONS_FROM else ORIGIN_VERIFIED
+        terms.origin = ADDED if terms.version >= PRODUCE_ADDS_PARTITIONS_FROM else VERIFIED
     elif terms.transactional and find_unverified(logs, head, whole, NULL):
         return PRODUCE_HAND_OVER
     asked.topics = body
@@ -258,7 +250,7 @@ cdef ProduceResult produce_take(
             part.append.done.error = verdicts[place] if verdicts != NULL else 0
             place += 1
             if part.append.done.error == 0:
-                part.append.done.error = find_partition(logs, terms, &topic, index, &part.partition)
+                part.append.done.error = _find_partition(logs, terms, &topic, index, &part.partition)
             if part.partition != NULL:
                 part.append.done.error = _validate(part.partition, records.p, records.n, terms)
                 if part.append.done.error != 0 or part.append.n == 0:
@@ -290,7 +282,7 @@ cdef void produce_append(ProduceGroup* g) noexcept nogil:
         partition_release(partition)
 
 
-cdef void write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexcept nogil:
+cdef void _write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexcept nogil:
     """record_errors and error_message: one reason for all records that are named."""
     cdef Slice reason
     cdef int32_t i
@@ -307,18 +299,18 @@ cdef void write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexce
     write_string(w, reason, flexible)
 
 
-cdef void write_partition(
+cdef void _write_partition(
     Writer* w, const Terms* terms, int32_t index, int16_t error, const Appended* done
 ) noexcept nogil:
     write_i32(w, index)
     write_i16(w, error)
     write_i64(w, done.base_offset if error == 0 else -1)
-    if terms.version >= APPEND_TIME_FROM:
+    if terms.version >= PRODUCE_APPEND_TIME_FROM:
         write_i64(w, done.log_append_time_ms if error == 0 else -1)
-    if terms.version >= LOG_START_OFFSET_FROM:
+    if terms.version >= PRODUCE_LOG_START_OFFSET_FROM:
         write_i64(w, done.log_start_offset if error == 0 else -1)
-    if terms.version >= RECORD_ERRORS_FROM:
-        write_refusal(w, terms.flexible, &done.refusal)
+    if terms.version >= PRODUCE_RECORD_ERRORS_FROM:
+        _write_refusal(w, terms.flexible, &done.refusal)
     write_no_tags(w, terms.flexible)
 
 
@@ -333,7 +325,7 @@ cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) no
         return False
     terms.version = head.api_version
     terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
-    read_terms(r, &terms)
+    _read_terms(r, &terms)
     topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
     for _i in range(topics):
         produce_topic(r, terms.version, &topic)
@@ -372,17 +364,17 @@ cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, Produc
             part = &g.parts[place].append
             place += 1
             error = part.done.error
-            if error == KAFKA_STORAGE_ERROR and terms.version < STORAGE_ERROR_FROM:
+            if error == KAFKA_STORAGE_ERROR and terms.version < PRODUCE_STORAGE_ERROR_FROM:
                 error = NOT_LEADER_OR_FOLLOWER
             if error:
                 errors += 1
             else:
-                tally.batches += count_batches(part.records, <int64_t>part.n)
+                tally.batches += _count_batches(part.records, <int64_t>part.n)
                 tally.bytes += <int64_t>part.n
-            write_partition(out, terms, index, error, &part.done)
+            _write_partition(out, terms, index, error, &part.done)
         skip_tags(r, terms.flexible)
         write_no_tags(out, terms.flexible)
-    if terms.version >= THROTTLE_FROM:
+    if terms.version >= PRODUCE_THROTTLE_FROM:
         write_i32(out, 0)                             # throttle_time_ms
     write_no_tags(out, terms.flexible)
     tally.errors += errors

@@ -1,4 +1,4 @@
-"""A Produce request, versions 0 to 13, for everybody who looks into one: its limits, and the walk over its topics."""
+"""A Produce request for everybody who looks into one: its limits, and the walk over its topics."""
 
 from libc.stdint cimport int16_t, int32_t, uint8_t
 
@@ -6,14 +6,9 @@ from penstock.pyx.log.partition cimport LogSet, Partition, partition_find, parti
 from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Reader, Slice, read_bytes, read_count, read_i32, read_raw, read_string, skip_tags,
 )
+from penstock.pyx.request.versions cimport PRODUCE_FLEXIBLE_FROM, PRODUCE_TOPIC_IDS_FROM
 
 cdef enum:
-    PRODUCE_KEY = 0
-    PRODUCE_VERSION_MIN = 0
-    PRODUCE_VERSION_MAX = 13
-    PRODUCE_FLEXIBLE_FROM = 9
-    PRODUCE_TOPIC_IDS_FROM = 13
-    PRODUCE_TRANSACTIONS_FROM = 3     # and batches of magic 2, one for each partition
     PRODUCE_TOPIC_BYTES_MIN = 2
     PRODUCE_PART_BYTES_MIN = 5        # index and the length of the records
     PRODUCE_PARTITIONS_MAX = 100000   # of one request; more closes the connection, as answers are larger than requests

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): the broker remembers which partitions a client fetches and what it told it of them, so
+"""Fetch sessions (KIP-227): the broker remembers which partitions a client fetches and what it sent of them, so
 that a request names only what changed and an answer only what has news.
 
 A session belongs to a client, not to a connection or a thread. A request takes it by id and epoch, and gives it
@@ -54,7 +54,7 @@ cdef struct SessionCache:
     int64_t evictions
     uint64_t random                   # state of the ids' generator
 
-# 0 slots: nobody gets a session. NULL: no memory.
+# 0 slots: no client gets a session. NULL: no memory.
 cdef SessionCache* sessions_new(int32_t slots_max, int64_t eviction_ms, int64_t bytes_max) noexcept nogil
 cdef void sessions_free(SessionCache* cache) noexcept nogil       # after the last request gave its session back
 
@@ -68,7 +68,7 @@ cdef Session* session_make(
 ) noexcept nogil
 # After its set changed. False: it held too much and is dropped; the taker may still use it.
 cdef bint session_resized(SessionCache* cache, Session* session) noexcept nogil
-# Sessions that nobody used for a while let go of the logs: a topic that is deleted meanwhile keeps no files open.
+# Sessions that weren't used for a while let go of the logs: a topic that is deleted meanwhile keeps no files open.
 cdef void sessions_rest(SessionCache* cache, int64_t now_ms) noexcept nogil
 cdef void session_give_back(SessionCache* cache, Session* session) noexcept nogil
 cdef void session_close(SessionCache* cache, int32_t id) noexcept nogil       # if there is one

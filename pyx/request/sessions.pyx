@@ -3,17 +3,15 @@
 from cython.operator cimport dereference as at, postincrement
 from libc.stdint cimport INT32_MAX
 
+from penstock.pyx.errorcodes cimport (
+    FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR, INVALID_FETCH_SESSION_EPOCH,
+)
 from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.posix cimport (
     CLOCK_REALTIME, calloc, clock_gettime, free, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
     pthread_mutex_unlock, timespec,
 )
 from penstock.pyx.request.fetchset cimport NOWHERE, set_close, set_open, set_unresolve
-
-cdef enum:
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 
 cdef SessionCache* sessions_new(int32_t slots_max, int64_t eviction_ms, int64_t bytes_max) noexcept nogil:
@@ -34,23 +32,23 @@ cdef SessionCache* sessions_new(int32_t slots_max, int64_t eviction_ms, int64_t 
 
 cdef void sessions_free(SessionCache* cache) noexcept nogil:
     while not cache.by_id.empty():
-        take_out(cache, at(cache.by_id.begin()).second)
+        _take_out(cache, at(cache.by_id.begin()).second)
     pthread_mutex_destroy(&cache.lock)
     dropped[SessionCache](cache)
 
 
 # --- under the lock -----------------------------------------------------------------------------------------
-cdef inline SessionKey use_key(const Session* s) noexcept nogil:
+cdef inline SessionKey _use_key(const Session* s) noexcept nogil:
     return SessionKey(s.used_ms, s.id)
 
 
-cdef inline SessionKey worth_key(bint privileged, int32_t size, int32_t id) noexcept nogil:
+cdef inline SessionKey _worth_key(bint privileged, int32_t size, int32_t id) noexcept nogil:
     return SessionKey((<int64_t>privileged << 32) | size, id)
 
 
-cdef void list_worth(SessionCache* cache, Session* s) noexcept nogil:
+cdef void _list_worth(SessionCache* cache, Session* s) noexcept nogil:
     """Puts a session where it can be found by its worth, as far as it may be evicted for it."""
-    cdef SessionKey key = worth_key(s.privileged, s.size, s.id)
+    cdef SessionKey key = _worth_key(s.privileged, s.size, s.id)
     cdef bint old = s.used_ms - s.made_ms > cache.eviction_ms
     if old:
         cache.by_worth[key] = s
@@ -58,17 +56,17 @@ cdef void list_worth(SessionCache* cache, Session* s) noexcept nogil:
         cache.by_worth_privileged[key] = s
 
 
-cdef void touch(SessionCache* cache, Session* s, int64_t now_ms) noexcept nogil:
-    cdef SessionKey key = worth_key(s.privileged, s.size, s.id)
-    cache.by_use.erase(use_key(s))
+cdef void _touch(SessionCache* cache, Session* s, int64_t now_ms) noexcept nogil:
+    cdef SessionKey key = _worth_key(s.privileged, s.size, s.id)
+    cache.by_use.erase(_use_key(s))
     cache.by_worth.erase(key)
     cache.by_worth_privileged.erase(key)
     s.used_ms = now_ms
-    cache.by_use[use_key(s)] = s
-    list_worth(cache, s)
+    cache.by_use[_use_key(s)] = s
+    _list_worth(cache, s)
 
 
-cdef void count(SessionCache* cache, Session* s) noexcept nogil:
+cdef void _count(SessionCache* cache, Session* s) noexcept nogil:
     """Takes the set's size of now into the counts; the session isn't listed while that changes."""
     cache.partitions += s.set.count - s.size
     cache.bytes += s.set.bytes + <int64_t>sizeof(Session) - s.bytes
@@ -76,15 +74,15 @@ cdef void count(SessionCache* cache, Session* s) noexcept nogil:
     s.bytes = s.set.bytes + <int64_t>sizeof(Session)
 
 
-cdef void session_free(Session* s) noexcept nogil:
+cdef void _session_free(Session* s) noexcept nogil:
     set_close(&s.set)
     free(s)
 
 
-cdef void take_out(SessionCache* cache, Session* s) noexcept nogil:
+cdef void _take_out(SessionCache* cache, Session* s) noexcept nogil:
     """The session isn't found any more; whoever has it keeps it, and its memory, until it is given back."""
-    cdef SessionKey key = worth_key(s.privileged, s.size, s.id)
-    cache.by_use.erase(use_key(s))
+    cdef SessionKey key = _worth_key(s.privileged, s.size, s.id)
+    cache.by_use.erase(_use_key(s))
     cache.by_worth.erase(key)
     cache.by_worth_privileged.erase(key)
     cache.by_id.erase(s.id)
@@ -93,17 +91,17 @@ cdef void take_out(SessionCache* cache, Session* s) noexcept nogil:
         s.dropped = True
     else:
         cache.bytes -= s.bytes
-        session_free(s)
+        _session_free(s)
 
 
-cdef Session* find(SessionCache* cache, int32_t id) noexcept nogil:
+cdef Session* _find(SessionCache* cache, int32_t id) noexcept nogil:
     cdef unordered_map[int32_t, Session*].iterator found = cache.by_id.find(id)
     if found == cache.by_id.end():
         return NULL
     return at(found).second
 
 
-cdef bint evict(SessionCache* cache, bint privileged, int32_t size, int64_t now_ms) noexcept nogil:
+cdef bint _evict(SessionCache* cache, bint privileged, int32_t size, int64_t now_ms) noexcept nogil:
     """Makes room for a session of this worth. False: none is old or worth less."""
     cdef Session* s
     cdef map[SessionKey, Session*]* by_worth = &cache.by_worth_privileged if privileged else &cache.by_worth
@@ -112,17 +110,15 @@ cdef bint evict(SessionCache* cache, bint privileged, int32_t size, int64_t now_
     s = at(cache.by_use.begin()).second
     if now_ms - s.used_ms <= cache.eviction_ms:
         # Ids are above 0, so one of the same worth stays.
-        if by_worth.empty() or worth_key(privileged, size, 0) < at(by_worth.begin()).first:
+        if by_worth.empty() or _worth_key(privileged, size, 0) < at(by_worth.begin()).first:
             return False
         s = at(by_worth.begin()).second
-    take_out(cache, s)
+    _take_out(cache, s)
     cache.evictions += 1
     return True
 
 
-cdef bint has_room(
-    SessionCache* cache, bint privileged, int32_t size, int64_t bytes, int64_t now_ms
-) noexcept nogil:
+cdef bint _has_room(SessionCache* cache, bint privileged, int32_t size, int64_t bytes, int64_t now_ms) noexcept nogil:
     """Whether a new session may come in; what has to go for it went."""
     cdef Session* oldest
     if cache.slots_max == 0 or bytes > cache.bytes_max:
@@ -137,12 +133,12 @@ cdef bint has_room(
         if now_ms - oldest.used_ms <= cache.eviction_ms:
             return False
         if not oldest.taken:
-            take_out(cache, oldest)
+            _take_out(cache, oldest)
             cache.evictions += 1
-    return <int32_t>cache.by_id.size() < cache.slots_max or evict(cache, privileged, size, now_ms)
+    return <int32_t>cache.by_id.size() < cache.slots_max or _evict(cache, privileged, size, now_ms)
 
 
-cdef int32_t new_id(SessionCache* cache) noexcept nogil:
+cdef int32_t _new_id(SessionCache* cache) noexcept nogil:
     cdef int32_t id
     while True:
         cache.random ^= cache.random << 13
@@ -161,7 +157,7 @@ cdef int16_t session_take(
     cdef int16_t error = 0
     out[0] = NULL
     pthread_mutex_lock(&cache.lock)
-    s = find(cache, id)
+    s = _find(cache, id)
     if s == NULL:
         error = FETCH_SESSION_ID_NOT_FOUND
     elif s.epoch != epoch or s.taken:
@@ -172,7 +168,7 @@ cdef int16_t session_take(
         s.taken = True
         s.resting = False
         s.epoch = 1 if epoch == INT32_MAX else epoch + 1
-        touch(cache, s, now_ms)
+        _touch(cache, s, now_ms)
         out[0] = s
     pthread_mutex_unlock(&cache.lock)
     return error
@@ -184,10 +180,10 @@ cdef Session* session_make(
     cdef Session* s = NULL
     cdef int64_t bytes = set.bytes + <int64_t>sizeof(Session)
     pthread_mutex_lock(&cache.lock)
-    if has_room(cache, privileged, set.count, bytes, now_ms):
+    if _has_room(cache, privileged, set.count, bytes, now_ms):
         s = <Session*>calloc(1, sizeof(Session))
     if s != NULL:
-        s.id = new_id(cache)
+        s.id = _new_id(cache)
         s.epoch = SESSION_EPOCH_INITIAL + 1
         s.by_ids = by_ids
         s.privileged = privileged
@@ -196,9 +192,9 @@ cdef Session* session_make(
         s.used_ms = now_ms
         s.set = set[0]
         set_open(set)
-        count(cache, s)
+        _count(cache, s)
         cache.by_id[s.id] = s
-        touch(cache, s, now_ms)
+        _touch(cache, s, now_ms)
     pthread_mutex_unlock(&cache.lock)
     return s
 
@@ -208,14 +204,14 @@ cdef bint session_resized(SessionCache* cache, Session* s) noexcept nogil:
     cdef bint fits = True
     pthread_mutex_lock(&cache.lock)
     if not s.dropped and (s.size != s.set.count or s.bytes != s.set.bytes + <int64_t>sizeof(Session)):
-        key = worth_key(s.privileged, s.size, s.id)
+        key = _worth_key(s.privileged, s.size, s.id)
         cache.by_worth.erase(key)
         cache.by_worth_privileged.erase(key)
-        count(cache, s)
-        list_worth(cache, s)
+        _count(cache, s)
+        _list_worth(cache, s)
         fits = cache.bytes <= cache.bytes_max
         if not fits:
-            take_out(cache, s)
+            _take_out(cache, s)
     pthread_mutex_unlock(&cache.lock)
     return fits
 
@@ -247,20 +243,20 @@ cdef void session_give_back(SessionCache* cache, Session* s) noexcept nogil:
         cache.bytes -= s.bytes
     pthread_mutex_unlock(&cache.lock)
     if gone:
-        session_free(s)
+        _session_free(s)
 
 
 cdef void session_close(SessionCache* cache, int32_t id) noexcept nogil:
     cdef Session* s
     pthread_mutex_lock(&cache.lock)
-    s = find(cache, id)
+    s = _find(cache, id)
     if s != NULL:
-        take_out(cache, s)
+        _take_out(cache, s)
     pthread_mutex_unlock(&cache.lock)
 
 
 cdef void session_drop(SessionCache* cache, Session* s) noexcept nogil:
     pthread_mutex_lock(&cache.lock)
     if not s.dropped:
-        take_out(cache, s)
+        _take_out(cache, s)
     pthread_mutex_unlock(&cache.lock)

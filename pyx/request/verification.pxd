@@ -3,7 +3,7 @@
 
 A transactional batch may only be appended where its transaction goes on already: the first one in a partition has to be
 known to the coordinator, so that a marker ends it. Otherwise a batch that comes late, after the marker, would begin a
-transaction that nobody ends.
+transaction that nothing ends.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t
@@ -12,9 +12,6 @@ from libcpp.vector cimport vector
 from penstock.pyx.log.partition cimport LogSet, Partition
 from penstock.pyx.posix cimport memcmp
 from penstock.pyx.record.frame cimport Reader, RequestHead
-
-cdef enum:
-    ADDS_PARTITIONS_FROM = 12          # from this version of Produce on the broker adds the partition by itself
 
 # Topics that only the coordinators of this broker write to.
 cdef inline bint is_internal(const char* name, size_t n) noexcept nogil:
@@ -31,7 +28,5 @@ cdef struct Unverified:
 
 # Whether any partition of a whole request (its reader stands at the body) has to be asked about. With `out` all of
 # them are appended to it, else the first one ends the search.
-cdef bint find_unverified(
-    LogSet* logs, const RequestHead* head, Reader body, vector[Unverified]* out
-) noexcept nogil
+cdef bint find_unverified(LogSet* logs, const RequestHead* head, Reader body, vector[Unverified]* out) noexcept nogil
 cdef void unverified_free(vector[Unverified]& found) noexcept nogil

@@ -9,23 +9,25 @@ from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_parse
 from penstock.pyx.record.frame cimport Slice, read_count, read_i16, read_i32, read_string, skip_tags
 from penstock.pyx.request.producerequest cimport (
-    PRODUCE_FLEXIBLE_FROM, PRODUCE_TOPIC_BYTES_MIN, PRODUCE_TRANSACTIONS_FROM, ProduceTopic, produce_find, produce_part,
-    produce_topic,
+    PRODUCE_TOPIC_BYTES_MIN, ProduceTopic, produce_find, produce_part, produce_topic,
+)
+from penstock.pyx.request.versions cimport (
+    PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_FLEXIBLE_FROM, PRODUCE_TRANSACTIONS_FROM,
 )
 
-# Under no lock. The entry of the producer, empty if there is none; False: this partition isn't asked about.
 cdef bint _entry(PartitionLog* p, int16_t version, int64_t producer_id, ProducerEntry* e) noexcept nogil:
+    """Under no lock. The entry of the producer, empty if there is none; False: this partition isn't asked about."""
     cdef bint asked
     pthread_mutex_lock(&p.lock)
-    asked = version >= ADDS_PARTITIONS_FROM or p.config.verify_transactions
+    asked = version >= PRODUCE_ADDS_PARTITIONS_FROM or p.config.verify_transactions
     e[0] = producers_get(&p.log.producers, producer_id)
     pthread_mutex_unlock(&p.lock)
     return asked
 
 
-# Whether the records begin a transaction; `header` becomes their first batch that does. Records that can't be parsed
-# begin none: the append refuses them.
 cdef bint _begins(PartitionLog* p, int16_t version, Slice records, BatchHeader* header) noexcept nogil:
+    """Whether the records begin a transaction; `header` becomes their first batch that does. Records that can't be
+    parsed begin none: the append refuses them."""
     cdef const uint8_t* place = records.p
     cdef size_t left = <size_t>max(records.n, 0)
     cdef ProducerEntry e
@@ -38,9 +40,7 @@ cdef bint _begins(PartitionLog* p, int16_t version, Slice records, BatchHeader* 
     return False
 
 
-cdef bint find_unverified(
-    LogSet* logs, const RequestHead* head, Reader body, vector[Unverified]* out
-) noexcept nogil:
+cdef bint find_unverified(LogSet* logs, const RequestHead* head, Reader body, vector[Unverified]* out) noexcept nogil:
     cdef Reader* r = &body
     cdef int16_t version = head.api_version
     cdef bint flexible = version >= PRODUCE_FLEXIBLE_FROM

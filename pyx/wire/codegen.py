@@ -82,7 +82,7 @@ def python_type(field: schema.Field, top: str) -> str:
 
 
 def default(field: schema.Field, top: str) -> str:
-    """The expression that makes the default anew."""
+    """The expression that makes a new default."""
     if field.default == "null":
         return "None"
     if field.array:

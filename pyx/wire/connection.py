@@ -13,7 +13,7 @@ from penstock.pyx.wire.message import Message
 
 
 class WireConnection:
-    """Answers come decoded from `ask`; whoever sends frames of his own also reads them himself."""
+    """Answers come decoded from `ask`; a caller that sends frames of its own also reads the answers."""
 
     def __init__(self, bootstrap: str, timeout_s: float = 30.0) -> None:
         host, _, port = bootstrap.rpartition(":")

@@ -1,4 +1,4 @@
-"""Parser of the `.api` files, which say what every Kafka message looks like at every version.
+"""Parser of the `.api` files, which say how every Kafka message is written at every version.
 
     api Heartbeat key 12, v0-4, flexible v4+
 

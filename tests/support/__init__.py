@@ -13,7 +13,6 @@ Single requests to a broker
 - `one_partition`: topics of one partition, as client libraries make, fill, trim, read and delete them
 - `transaction_wire`: transactions, request by request
 - `moves`: moves between the folders of a broker that has several
-- `hoarders`: clients that make a broker hold memory for requests which never come whole
 - `hostile_frames`: requests that are wrong in one place
 
 Worlds: topics, a stage between them, a ledger of what was sent
@@ -36,6 +35,7 @@ Faults
 - `faultio`, `faultio.c`: calls on files that fail or hang, in a process that the library is preloaded into
 - `clock`, `clock.c`: a wall clock that a test sets, likewise
 - `load`: load that writes down what it was told
+- `lossy_disk`: a file system whose power can be cut
 - `history`: the judge of such a load and of the log
 - `admin_run`: random admin work under kill -9 (`make faults`)
 - `admin_work`: its workers

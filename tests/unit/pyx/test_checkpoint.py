@@ -238,7 +238,7 @@ def test_a_log_whose_folder_is_gone_begins_anew_with_words(tmp_path: Path, caplo
     shutil.rmtree(tmp_path / "t-0")
     assert ends(lead(tmp_path)) == (0, 0)
     assert warnings(caplog) == [
-        f"topic=t partition=0: its log had records up to offset 5 or more, and `{tmp_path}/t-0` is gone: it begins anew"
+        f"topic=t partition=0: its log had records up to offset 5 or more, and `{tmp_path}/t-0` is gone: it begins again"
     ]
 
 

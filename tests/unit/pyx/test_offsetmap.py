@@ -17,6 +17,22 @@ PUBLISHED = {
 }
 
 
+# The same with 64 bits.
+PUBLISHED_64 = {
+    0: "310e0edd47db6f72",
+    1: "fd67dc93c539f874",
+    2: "5a4fa9d909806c0d",
+    3: "2d7efbd796666785",
+    7: "37d1018bf50002ab",
+    8: "6224939a79f5f593",
+}
+
+
+@pytest.mark.parametrize("length", PUBLISHED_64)
+def test_the_shorter_hash_is_siphash(length: int) -> None:
+    assert siphash(bytes(range(16)), bytes(range(length)), 8).hex() == PUBLISHED_64[length]
+
+
 @pytest.mark.parametrize("length", PUBLISHED)
 def test_the_hash_is_siphash(length: int) -> None:
     assert siphash(bytes(range(16)), bytes(range(length))).hex() == PUBLISHED[length]

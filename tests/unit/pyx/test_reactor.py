@@ -8,6 +8,8 @@ import os
 import random
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -373,6 +375,45 @@ def test_nothing_is_served_before_start() -> None:
     plane.stop()
     with pytest.raises(RuntimeError):
         plane.start()
+
+
+SHORT_OF_DESCRIPTORS = """
+import os, resource, sys
+from penstock.pyx.net.border import DataPlane
+from support.dataplane import Broker
+from support.logs import LOGS
+
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+filled = [os.open("/dev/null", os.O_RDONLY) for _ in range(64)]
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(filled) + 1, hard))
+refused = 0
+while True:
+    try:
+        made = DataPlane(network_threads=2, node_id=1, max_request_bytes=1 << 20, max_idle_ms=1000,
+                         queued_bytes_max=1 << 20, fetch_max_bytes=1 << 20, logs=LOGS)
+        break
+    except OSError:
+        refused += 1
+        os.close(filled.pop())
+made.stop()
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+with Broker() as served:
+    assert served.is_alive() and served.is_alive()
+print(refused)
+"""
+
+
+def test_network_threads_that_had_no_descriptors_are_made_later() -> None:
+    """Queue, wake-up and epoll need one each: with too few the process is told so, and may try again."""
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_DESCRIPTORS],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
 
 
 def test_a_port_in_use_is_an_error() -> None:

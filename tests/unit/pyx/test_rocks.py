@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from penstock.pyx.rocks import IdStore, RocksError
+from support.clock import Clock
 from support.id_columns import add, column, spill, unseen
 
 ROOM = 64 << 20
@@ -141,6 +143,22 @@ def test_a_folder_is_opened_once(tmp_path: Path, store: IdStore) -> None:
         IdStore(str(tmp_path / "ids"), ROOM, 1000)
 
 
+def test_a_store_is_read_while_it_is_open(tmp_path: Path, store: IdStore) -> None:
+    path = str(tmp_path / "ids")
+    add(store, [b"a"], 3)
+    spill(store)
+    store.write_file()  # and never ingested: another one's business
+    reading = IdStore(path, ROOM, 1000, read_only=True)
+    assert (unseen(reading, [b"a", b"b"]), reading.kept_to, reading.stats()["ids_in_files"]) == ([False, True], 3, 1)
+    with pytest.raises(RocksError, match="reading only"):
+        reading.write_file()
+    reading.close()
+    store.ingest_file()
+    with pytest.raises(RocksError):
+        IdStore(str(tmp_path / "nowhere"), ROOM, 1000, read_only=True)
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_a_closed_store_refuses(store: IdStore) -> None:
     store.close()
     store.close()
@@ -203,8 +221,123 @@ def test_the_oldest_ids_go_first_and_the_size_stays_bounded(tmp_path: Path) -> N
     store.close()
 
 
+def test_no_file_goes_by_its_age(store: IdStore, tmp_path: Path) -> None:
+    """What RocksDB itself has noted: with one of the two left at its default it takes thirty days for the other."""
+    options = (tmp_path / "ids" / max(path.name for path in (tmp_path / "ids").glob("OPTIONS-*"))).read_text()
+    found = dict(line.strip().split("=", 1) for line in options.splitlines() if "=" in line)
+    assert (found["ttl"], found["periodic_compaction_seconds"]) == ("0", "0")
+
+
+MONTH_LATER = """
+import sys, time
+from pathlib import Path
+from penstock.pyx.rocks import IdStore
+from support.id_columns import add, spill, unseen
+
+MERGED = 8
+store = IdStore(sys.argv[1], 64 << 20, 1000)
+
+def await_merge(files):
+    deadline = time.monotonic() + 30
+    while store.stats()["files"] >= files:
+        assert time.monotonic() < deadline, store.stats()
+        time.sleep(0.02)
+
+def write_and_merge(first):
+    # A merged file has the time of its making, which is what age was judged by.
+    before = store.stats()["files"]
+    for number in range(first, first + MERGED):
+        add(store, [b"%d-%d" % (number, i) for i in range(100)], number + 1)
+        spill(store)
+    await_merge(before + MERGED)
+
+write_and_merge(0)
+Path(sys.argv[2]).write_text(str(31 * 86_400))
+assert time.time() - float(sys.argv[3]) > 30 * 86_400, "the clock was not set ahead"
+write_and_merge(MERGED)
+ids = [b"%d-%d" % (number, i) for number in range(2 * MERGED) for i in range(100)]
+print(sum(unseen(store, ids)), store.stats()["ids_in_files"], flush=True)
+store.close()
+"""
+
+
+def test_ids_are_known_after_a_month(tmp_path: Path) -> None:
+    clock = Clock(tmp_path)
+    tests = str(Path(__file__).parents[2])
+    control = clock.environment["CLOCK_CTL"]
+    ran = subprocess.run(
+        [sys.executable, "-c", MONTH_LATER, str(tmp_path / "ids"), control, str(time.time())],
+        env={**os.environ, **clock.environment, "PYTHONPATH": tests},
+        cwd=tests,
+        capture_output=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout.split()) == (0, [b"0", b"1600"]), ran.stderr.decode()
+
+
+CHOSEN = """
+import sys
+import numpy as np
+from penstock.pyx.rocks import IdStore
+
+# MurmurHash64A backwards, with the key that C++'s std::hash always has: ids of 8 bytes with equal low halves of their hash.
+COUNT, MASK = 600_000, (1 << 64) - 1
+MULTIPLIER = (0xC6A4A793 << 32) + 0x5BD1E995
+BACK = np.uint64(pow(MULTIPLIER, -1, 1 << 64))
+
+def unmix(h):
+    return h ^ (h >> np.uint64(47))
+
+h = unmix((np.arange(COUNT, dtype=np.uint64) << np.uint64(32)) | np.uint64(0x1234567))
+h = unmix(h * BACK) * BACK
+data = h ^ np.uint64(0xC70F6907 ^ (8 * MULTIPLIER & MASK))
+ids = (unmix(data * BACK) * BACK).astype("<u8")
+
+store = IdStore(sys.argv[1], 1 << 30, COUNT + 1)
+columns = ids.view(np.uint8), np.arange(COUNT + 1, dtype=np.int64) * 8, np.zeros(COUNT, np.bool_)
+assert store.unseen(*columns).all()
+assert store.add(*columns, COUNT, 1) == COUNT
+assert not store.unseen(*columns).any()
+print("done", flush=True)
+"""
+
+
+def test_nobody_can_choose_ids_that_collide(tmp_path: Path) -> None:
+    """With a hash that is the same everywhere such ids are looked for one behind the other: hours for a few million."""
+    tests = str(Path(__file__).parents[2])
+    words = [sys.executable, "-c", CHOSEN, str(tmp_path / "ids")]
+    ran = subprocess.run(words, cwd=tests, capture_output=True, check=False, timeout=120)
+    assert ran.stdout == b"done\n", ran.stderr.decode()
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"short", bytes(17)])
+def test_each_store_has_a_hash_of_its_own(tmp_path: Path, damage: bytes | None) -> None:
+    path = tmp_path / "ids"
+    key = path / "hash.key"
+    store = IdStore(str(path), ROOM, 1000)
+    add(store, [b"%d" % i for i in range(900)], 900)
+    spill(store)
+    first = key.read_bytes()
+    assert (len(first), key.stat().st_mode & 0o777) == (16, 0o600)
+    store.close()
+    IdStore(str(path), ROOM, 1000).close()
+    assert key.read_bytes() == first
+    IdStore(str(tmp_path / "another"), ROOM, 1000).close()
+    assert (tmp_path / "another" / "hash.key").read_bytes() != first
+    # A store of an older version has none; its files say all that there is.
+    if damage is None:
+        key.unlink()
+    else:
+        key.write_bytes(damage)
+    store = IdStore(str(path), ROOM, 1000)
+    assert not any(unseen(store, [b"%d" % i for i in range(900)]))
+    assert key.read_bytes() != first and len(key.read_bytes()) == 16
+    store.close()
+
+
 WRITER = """
 import sys
+from support.clock import Clock
 from support.id_columns import add
 from penstock.pyx.rocks import IdStore
 store = IdStore(sys.argv[1], 64 << 20, 1000)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from penstock.broker.uuids import uuid_text
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.rawbatch import marker, records, split
 from support.logs import RESTED_MS, TOPIC_ID, batch
@@ -146,7 +147,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "longer": lambda data: data + data[-12:],
     "high bits cleared": lambda data: bytes(byte & 0x0F for byte in data),
 }
-FILES = (".index", ".timeindex", ".txnindex", ".snapshot", ".checks", "leader-epoch-checkpoint")
+FILES = (".index", ".timeindex", ".txnindex", ".snapshot", ".sequences", ".checks", "leader-epoch-checkpoint")
 
 
 def opened(original: Original, root: Path, *, clean: bool) -> tuple[LogManager, Path]:
@@ -188,8 +189,10 @@ def test_undamaged_nothing_is_said(
     assert [line for line in caplog.records if line.levelno >= logging.WARNING] == []
 
 
-@pytest.mark.parametrize("suffix", FILES)
-@pytest.mark.parametrize("how", ["gone", *DAMAGES])
+@pytest.mark.parametrize(
+    ("suffix", "how"),
+    [(suffix, how) for suffix in FILES for how in ("gone", *DAMAGES) if (suffix, how) != (".sequences", "gone")],
+)
 def test_damage_to_all_files_of_a_kind(original: Original, tmp_path: Path, clean: bool, suffix: str, how: str) -> None:
     logs, copy = opened(original, tmp_path, clean=clean)
     for path in beside(copy / f"{TOPIC}-0", suffix):
@@ -198,6 +201,22 @@ def test_damage_to_all_files_of_a_kind(original: Original, tmp_path: Path, clean
         else:
             path.write_bytes(DAMAGES[how](path.read_bytes()))
     check(original, logs, copy, clean=clean, what=f"{suffix} {how}")
+
+
+def test_without_older_sequences_a_broker_knows_what_kafka_does(
+    original: Original, tmp_path: Path, clean: bool
+) -> None:
+    """Each producer's last batch, of which the snapshot speaks: Kafka writes no `.sequences`, so nobody can miss one."""
+    logs, copy = opened(original, tmp_path, clean=clean)
+    for path in beside(copy / f"{TOPIC}-0", ".sequences"):
+        path.unlink()
+    logs.lead(TOPIC, TOPIC_ID, 0, 9, str(copy), CONFIG, clean)
+    found = seen(logs, original.times)
+    assert {name: known[-1] for name, known in found.sequences.items()} == {
+        name: known[-1] for name, known in original.seen.sequences.items()
+    }
+    assert found._replace(sequences={}) == original.seen._replace(sequences={})
+    logs.stop(TOPIC, 0)
 
 
 @pytest.mark.parametrize("suffix", FILES)
@@ -231,22 +250,50 @@ def test_damage_where_nobody_kept_checks(
     check(original, logs, copy, clean=clean, what=f"{suffix} {how}")
 
 
-@pytest.mark.parametrize("how", ["gone", *DAMAGES, "bit"])
+@pytest.mark.parametrize("how", ["gone", *DAMAGES])
 def test_the_topic_id_file(original: Original, tmp_path: Path, clean: bool, how: str) -> None:
-    """Another id is refused with words; what is no id is written anew."""
+    """What is no id is written anew."""
     logs, copy = opened(original, tmp_path, clean=clean)
     path = copy / f"{TOPIC}-0" / "partition.metadata"
     good = path.read_bytes()
     if how == "gone":
         path.unlink()
-    elif how == "bit":
-        path.write_bytes(good[:21] + bytes([good[21] ^ 2]) + good[22:])
-        with pytest.raises(ValueError, match="belongs to a topic with the id"):
-            logs.lead(TOPIC, TOPIC_ID, 0, 9, str(copy), CONFIG, clean)
-        return
     else:
         path.write_bytes(DAMAGES[how](good))
     check(original, logs, copy, clean=clean, what=how)
+
+
+def test_one_bit_of_the_topic_id_file(original: Original, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each bit of it: the log is opened, and what reads as another id is written anew and said."""
+    logs, copy = opened(original, tmp_path, clean=True)
+    path = copy / f"{TOPIC}-0" / "partition.metadata"
+    good = path.read_bytes()
+    assert good == f"version: 0\ntopic_id: {uuid_text(TOPIC_ID)}\n".encode()
+    of_the_id = range(good.index(b"topic_id: ") + len("topic_id: "), len(good) - 1)
+    for at in range(len(good)):
+        for bit in range(8):
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :])
+            caplog.clear()
+            logs.lead(TOPIC, TOPIC_ID, 0, 9, str(copy), CONFIG, True)
+            logs.stop(TOPIC, 0)
+            if at in of_the_id:
+                assert path.read_bytes() == good
+                assert f"`{path}` was damaged" in caplog.text
+    path.write_bytes(good)
+    check(original, logs, copy, clean=True, what="every bit")
+
+
+def test_another_topics_folder_is_refused(original: Original, tmp_path: Path) -> None:
+    """One sentence names the file and the ways on; a file that is removed as it says is written anew."""
+    logs, copy = opened(original, tmp_path, clean=True)
+    path = copy / f"{TOPIC}-0" / "partition.metadata"
+    good = path.read_bytes()
+    path.write_bytes(good.replace(uuid_text(TOPIC_ID).encode(), uuid_text(bytes(range(60, 76))).encode()))
+    with pytest.raises(ValueError, match="belongs to a topic with the id") as refusal:
+        logs.lead(TOPIC, TOPIC_ID, 0, 9, str(copy), CONFIG, True)
+    assert "partition.metadata" in str(refusal.value) and "remove it and start again" in str(refusal.value)
+    path.unlink()
+    check(original, logs, copy, clean=True, what="removed")
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])

@@ -1,30 +1,82 @@
-"""Sets of epoll threads, made and ended; see planes.pxd."""
+"""A set of network threads, made and ended; see plane.pxd."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from penstock.pyx.log.partition cimport set_wake_hook
-from penstock.pyx.net.admission cimport LISTENERS_MAX
 from penstock.pyx.net.closures cimport closures_open
-from penstock.pyx.net.control cimport queue_clear, queue_open, queue_take
-from penstock.pyx.net.mailbox cimport on_partition_moved, reactor_give_back, reactor_take, reactor_wake
-from penstock.pyx.net.plane cimport EVENT_LISTENER, EVENT_WAKE, SCRATCH_BYTES, ControlRequest, Counters, Plane, Reactor
-from penstock.pyx.net.reactor cimport close_all
-from penstock.pyx.net.waiting cimport wait_open
+from penstock.pyx.net.control cimport ControlRequest, queue_clear, queue_open, queue_take
+from penstock.pyx.net.counters cimport Counters
+from penstock.pyx.net.mailbox cimport REACTORS_MAX, mailbox_clear, mailbox_open, mailbox_wake, on_partition_moved
+from penstock.pyx.net.waiting cimport waits_new
 from penstock.pyx.posix cimport (
-    EFD_CLOEXEC, EFD_NONBLOCK, EPOLLET, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, atomic_store32, close, epoll_create1,
-    epoll_ctl, epoll_event, eventfd, malloc, memset,
+    EPOLLET, EPOLLIN, EPOLL_CLOEXEC, EPOLL_CTL_ADD, atomic_store32, calloc, close, epoll_create1, epoll_ctl,
+    epoll_event, free, malloc, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t,
+    pthread_mutex_unlock,
 )
 from penstock.pyx.request.produce cimport produce_group_new
 
-cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
+# Every reactor that was ever made, by id.
+cdef Reactor* _reactors[REACTORS_MAX]
+cdef pthread_mutex_t _table_lock
+pthread_mutex_init(&_table_lock, NULL)
+
+
+cdef Reactor* _reactor_new(int32_t number) noexcept nogil:
+    """NULL when there is no memory or no descriptor."""
+    cdef Reactor* r = <Reactor*>calloc(1, sizeof(Reactor))
+    if r == NULL:
+        return NULL
+    r.id = number
+    r.epoll = -1
+    r.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
+    if r.scratch == NULL or not mailbox_open(&r.mailbox, number):
+        free(r.scratch)
+        free(r)
+        return NULL
+    r.produces = produce_group_new()
+    r.waits = waits_new(number)
+    return r
+
+
+cdef Reactor* _reactor_take(Plane* plane) noexcept nogil:
+    """A reactor that no plane has, with the lowest free id; NULL when there is none."""
+    cdef Reactor* r = NULL
+    cdef int32_t i
+    pthread_mutex_lock(&_table_lock)
+    for i in range(REACTORS_MAX):
+        if _reactors[i] == NULL:
+            _reactors[i] = _reactor_new(i)
+            r = _reactors[i]
+            break
+        if not _reactors[i].taken:
+            r = _reactors[i]
+            break
+    if r != NULL:
+        r.taken = True
+        r.plane = plane
+        r.mailbox.plane = plane
+    pthread_mutex_unlock(&_table_lock)
+    return r
+
+
+cdef void _reactor_give_back(Reactor* r) noexcept nogil:
+    """It may be taken again."""
+    pthread_mutex_lock(&_table_lock)
+    r.mailbox.plane = NULL
+    r.plane = NULL
+    r.epoll = -1
+    r.taken = False
+    pthread_mutex_unlock(&_table_lock)
+
+
+cdef bint _reactor_prepare(Reactor* r) noexcept nogil:
     """Makes a taken reactor fit to run: the numbers of its last run are forgotten, its connection places are kept."""
     cdef epoll_event event
-    r.plane = plane
     r.stopping = 0
     r.unstall = 0
     r.starved = 0
     r.relieve = 0
-    r.wake = 0
+    r.mailbox.wake = 0
     r.draining = False
     r.accept_ms = 0
     r.descriptors_short = False
@@ -32,16 +84,12 @@ cdef bint reactor_prepare(Reactor* r, Plane* plane) noexcept nogil:
     r.next_reactor = 0
     memset(&r.counters, 0, sizeof(Counters))
     memset(&r.produced, 0, sizeof(r.produced))
-    if r.scratch == NULL:
-        r.scratch = <uint8_t*>malloc(SCRATCH_BYTES)
-        r.produces = produce_group_new()
-        r.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
     r.epoll = epoll_create1(EPOLL_CLOEXEC)
-    if r.scratch == NULL or r.wake_fd < 0 or r.epoll < 0 or not wait_open(r):
+    if r.epoll < 0:
         return False
     event.events = <uint32_t>EPOLLIN | <uint32_t>EPOLLET
     event.data.u64 = EVENT_WAKE
-    return epoll_ctl(r.epoll, EPOLL_CTL_ADD, r.wake_fd, &event) == 0
+    return epoll_ctl(r.epoll, EPOLL_CTL_ADD, r.mailbox.wake_fd, &event) == 0
 
 
 cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil:
@@ -50,11 +98,11 @@ cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil:
     if not queue_open(&plane.queue):
         return False
     for i in range(reactor_count):
-        plane.reactors[i] = reactor_take(plane)
+        plane.reactors[i] = _reactor_take(plane)
         if plane.reactors[i] == NULL:
             return False
         plane.reactor_count = i + 1
-        if not reactor_prepare(plane.reactors[i], plane):
+        if not _reactor_prepare(plane.reactors[i]):
             return False
     set_wake_hook(on_partition_moved)
     return True
@@ -82,7 +130,7 @@ cdef ControlRequest* plane_take(Plane* plane, int32_t most) noexcept nogil:
     if unstall:
         for i in range(plane.reactor_count):
             atomic_store32(&plane.reactors[i].unstall, 1)
-            reactor_wake(plane.reactors[i])
+            mailbox_wake(&plane.reactors[i].mailbox)
     return first
 
 
@@ -90,7 +138,7 @@ cdef void plane_stop(Plane* plane) noexcept nogil:
     cdef int32_t i
     for i in range(plane.reactor_count):
         atomic_store32(&plane.reactors[i].stopping, 1)
-        reactor_wake(plane.reactors[i])
+        mailbox_wake(&plane.reactors[i].mailbox)
 
 
 cdef void plane_close(Plane* plane) noexcept nogil:
@@ -98,12 +146,12 @@ cdef void plane_close(Plane* plane) noexcept nogil:
     cdef int32_t i, j
     for i in range(plane.reactor_count):
         r = plane.reactors[i]
-        close_all(r)
+        mailbox_clear(&r.mailbox)
         for j in range(r.listener_count):
             if r.listeners[j] >= 0:
                 close(r.listeners[j])
         if r.epoll >= 0:
             close(r.epoll)
-        reactor_give_back(r)
+        _reactor_give_back(r)
     plane.reactor_count = 0
     queue_clear(&plane.queue)

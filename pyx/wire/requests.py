@@ -1,0 +1,103 @@
+"""Single requests that programs and tests make of a broker: topics made and deleted, a batch written, a partition read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.pyx.wire import messages
+from penstock.pyx.wire.connection import WireConnection
+
+T = TypeVar("T")
+
+# Versions without tagged fields, so that error codes stand at fixed places; both brokers speak them.
+PRODUCE_VERSION = 7  # the first that takes zstd
+FETCH_VERSION = 4
+METADATA_VERSION = 8
+CREATE_TOPICS_VERSION = 4
+DELETE_TOPICS_VERSION = 3
+OFFSET_COMMIT_VERSION = 7
+
+
+def create_topic(
+    bootstrap: str, name: str, partitions: int, configs: dict[str, str] | None = None, timeout_s: float = 120.0
+) -> None:
+    """Create a topic and wait until each partition has its leader. A topic that is there already is left as it is.
+
+    Raises KafkaError, or TimeoutError when leaders are missing.
+    """
+    own = messages.CreateTopicsRequest
+    listed = [own.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
+    topic = own.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=listed)
+    with WireConnection(bootstrap, timeout_s) as connection:
+        answer = connection.ask(own(topics=[topic], timeout_ms=int(timeout_s * 1000)), CREATE_TOPICS_VERSION)
+        if answer.topics[0].error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise_for(answer.topics[0].error_code, answer.topics[0].error_message or name)
+        deadline = time.monotonic() + timeout_s
+        while not _led(connection, name, partitions):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"`{name}` has no leaders")
+            time.sleep(0.02)
+
+
+def _led(connection: WireConnection, name: str, partitions: int) -> bool:
+    """Whether Metadata names the leaders and they also know that they lead: Kafka answers the former somewhat earlier."""
+    topic = connection.ask(metadata_request(name), METADATA_VERSION).topics[0]
+    if topic.error_code or len(topic.partitions) != partitions or any(one.leader_id < 0 for one in topic.partitions):
+        return False
+    own = messages.FetchRequest
+    wanted = [own.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1) for number in range(partitions)]
+    request = own(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=[own.FetchTopic(topic=name, partitions=wanted)])
+    answer = connection.ask(request, FETCH_VERSION)
+    return all(partition.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER for partition in answer.responses[0].partitions)
+
+
+def metadata_request(*names: str) -> messages.MetadataRequest:
+    """Asks for these topics, or for all when none is given."""
+    wanted = [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return messages.MetadataRequest(topics=wanted if names else None, allow_auto_topic_creation=False)
+
+
+def delete_topic(bootstrap: str, name: str) -> None:
+    """Delete a topic; one that is gone is no error. Raises KafkaError."""
+    with WireConnection(bootstrap) as connection:
+        request = messages.DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000)
+        answer = connection.ask(request, DELETE_TOPICS_VERSION)
+        if answer.responses[0].error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise_for(answer.responses[0].error_code, name)
+
+
+def produce_request(topic: str, batches: dict[int, bytes]) -> messages.ProduceRequest:
+    """One batch for each partition, acks=1."""
+    own = messages.ProduceRequest
+    data = [own.PartitionProduceData(index=index, records=records) for index, records in batches.items()]
+    return own(acks=1, timeout_ms=30_000, topic_data=[own.TopicProduceData(name=topic, partition_data=data)])
+
+
+def fetch_request(topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 500) -> messages.FetchRequest:
+    """For one partition; answered as soon as there is a byte."""
+    own = messages.FetchRequest
+    wanted = own.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    topics = [own.FetchTopic(topic=topic, partitions=[wanted])]
+    return own(max_wait_ms=wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=0, topics=topics)
+
+
+def produce(connection: WireConnection, topic: str, batches: dict[int, bytes]) -> None:
+    """Produce and wait for the acknowledgement of each partition. Raises KafkaError."""
+    answer = connection.ask(produce_request(topic, batches), PRODUCE_VERSION)
+    for partition in answer.responses[0].partition_responses:
+        raise_for(partition.error_code, f"{topic}-{partition.index}")
+
+
+def patiently(attempt: Callable[[], T], timeout_s: float = 120.0) -> T:
+    """Try at once, and every 2 ms again while the broker can't be reached or isn't ready. Raises TimeoutError."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return attempt()
+        except (OSError, EOFError, KafkaError) as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the broker did not get ready: {error}") from error
+            time.sleep(0.002)
