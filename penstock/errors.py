@@ -4,6 +4,9 @@ The table has every code of Apache Kafka 4.3. Codes that it doesn't have can sti
 newer peer; KafkaError keeps their number.
 """
 
+import os
+import re
+import socket
 from enum import IntEnum
 from typing import Self
 
@@ -187,3 +190,11 @@ def raise_for(code: int, what: str = "") -> None:
     """Raises KafkaError unless `code` is 0. `what` says what was attempted and leads the message."""
     if code != ErrorCode.NONE:
         raise KafkaError(code, what)
+
+
+def os_error_text(error: OSError) -> str:
+    """An error of the operating system for people: what it is about and what is wrong, without its number."""
+    about = f"`{error.filename}`: " if error.filename is not None else ""
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return about + (error.strerror or re.sub(r"\[Errno -?\d+\] ", "", str(error)))
+    return about + os.strerror(error.errno)

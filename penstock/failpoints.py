@@ -6,7 +6,7 @@ Off unless `PENSTOCK_FAILPOINTS` is set when the process starts, for example
 | action        | effect at the n-th passage (`@n`, default 1; `delay` acts at each passage from the n-th on) |
 | ------------- | -------------------------------------------------------------------------------------------- |
 | `kill`        | the process ends by SIGKILL: nothing is flushed, no handler runs                               |
-| `stop`        | the process stops by SIGSTOP until somebody sends SIGCONT                                    |
+| `stop`        | the process stops by SIGSTOP until a SIGCONT comes                                           |
 | `error`       | `FailpointError` is raised                                                                   |
 | `delay:MS`    | the thread sleeps                                                                            |
 

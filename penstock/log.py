@@ -10,14 +10,18 @@ from typing import Any
 class Fields(logging.LoggerAdapter[logging.Logger]):
     """A logger that appends fixed `name=value` fields to every line."""
 
-    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if not self.isEnabledFor(level):
+            return
         fields = " ".join(f"{name}={value}" for name, value in (self.extra or {}).items())
-        return f"{msg} {fields}" if fields else msg, kwargs
+        if args:
+            fields = fields.replace("%", "%%")  # `client_id=90%` is no place for an argument
+        self.logger.log(level, f"{msg} {fields}" if fields else msg, *args, **kwargs)
 
 
-def get(name: str, **fields: object) -> Fields:
-    """The logger `penstock.<name>` with fields that stand on each of its lines."""
-    return Fields(logging.getLogger(f"penstock.{name}"), fields)
+def get(module: str, **fields: object) -> Fields:
+    """The logger of a module (its `__name__`), with fields that stand on each of its lines."""
+    return Fields(logging.getLogger(module), fields)
 
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -36,7 +37,8 @@ def config(tmp_path: Path) -> Path:
     return write_properties(
         tmp_path / "pipeline.properties",
         {"bootstrap.servers": "127.0.0.1:1", "source.a.bootstrap.servers": "127.0.0.1:1", "topics": "t",
-         "penstock.dedupe.data": tmp_path / "dedupe", "penstock.etl.table": tmp_path / "table"},
+         "penstock.dedupe.data": tmp_path / "dedupe", "penstock.etl.table": tmp_path / "table",
+         "penstock.etl.schema": "id STRING", "penstock.etl.event.day": "current_date()"},
     )  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def test_what_is_asked_wrongly_is_one_sentence_and_code_2(arguments: list[str], 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["topics="], "`topics` names no topic"),
+        (["topics="], "`topics` (Topics that the mirror copies"),
         (["penstock.watch.msec=3"], "unknown pipeline property `penstock.watch.msec`; did you mean `penstock.watch"),
         (["penstock.watch.ms=soon"], "`penstock.watch.ms=soon` is not a whole number"),
         (["nonsense"], "`nonsense` is not of the form key=value"),
@@ -121,4 +123,96 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
     )
     os.close(write)
     _, complained = process.communicate(timeout=60)
-    assert complained == ""
+    assert (process.returncode, complained) == (0, "")
+
+
+LACKING = """
+import sys
+for name in sys.argv.pop(1).split(","):
+    sys.modules[name] = None
+from penstock.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "lacking", "said"),
+    [
+        (["etl", "--night", "2013-01-01"], "deltalake", "penstock[etl]"),
+        (["audit"], "pyarrow", "penstock[etl]"),
+    ],
+)
+def test_a_command_without_its_extra_says_which(command: list[str], lacking: str, said: str, config: Path) -> None:
+    run = [sys.executable, "-c", LACKING, lacking, *command, "--config", str(config)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+    helped = subprocess.run(
+        [sys.executable, "-c", LACKING, lacking, "--help"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert helped.returncode == 0 and f"  {command[0]} " in helped.stdout
+
+
+def test_a_byte_order_mark_is_no_part_of_a_key(config: Path) -> None:
+    config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes())
+    _, _, complained = penstock("audit", "--config", str(config))
+    assert "unknown" not in complained and "cannot connect to `127.0.0.1:1`: Connection refused" in complained
+
+
+@pytest.mark.parametrize("command", ["dedupe", "etl", "audit"])
+def test_a_stage_of_one_topic_does_not_choose_among_several(command: str, config: Path) -> None:
+    code, _, complained = penstock(
+        command, "--config", str(config), "--set", "topics=a,b",
+        "--set", "penstock.etl.schema=id STRING, day DATE", "--set", "penstock.etl.event.day=day", *NIGHT.get(command, []),
+    )  # fmt: skip
+    assert code == 2 and "say which with `penstock.dedupe.input.topic`" in complained, complained
+
+
+def test_the_number_of_an_error_is_not_shown(tmp_path: Path) -> None:
+    code, _, complained = penstock("topics", "list", "--config", str(tmp_path))
+    assert code == 2 and complained == f"penstock: cannot read `{tmp_path}`: Is a directory\n"
+
+
+def test_a_check_says_all_that_is_wrong_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "pipeline.properties"
+    config.write_text(
+        "bootstrap.servers=127.0.0.1:1\ntopics=a,b\npenstock.watch.msec=3\npenstock.watch.ms=soon\n"
+        "penstock.etl.table=t\npenstock.etl.schema=id INTT\npenstock.etl.event.day=day\npenstock.etl.time.zone=Mars\n"
+    )
+    code, out, _ = penstock("check", "--config", str(config))
+    assert code == 2
+    for words in (
+        "did you mean `penstock.watch.ms`", "`penstock.watch.ms=soon` is not a whole number",
+        "lacks `source.*.bootstrap.servers`",
+        "lacks `penstock.dedupe.data`", "say which with `penstock.dedupe.input.topic`", "`Mars` is no time zone",
+        "`INTT` in the schema is no type",
+    ):  # fmt: skip
+        assert words in out, words
+    assert len(out.splitlines()) == 7
+    config.write_text("bootstrap.servers=127.0.0.1:1\ntopics=a\nsource.x.bootstrap.servers=127.0.0.1:1\n")
+    assert penstock("check", "--config", str(config), "--for", "mirror")[0] == 0
+    code, out, _ = penstock("check", "--config", str(config), "--for", "etl", "--json")
+    assert code == 2 and len(json.loads(out)) == 3
+
+
+def test_a_part_needs_its_own_keys_only(tmp_path: Path) -> None:
+    config = tmp_path / "pipeline.properties"
+    config.write_text("bootstrap.servers=127.0.0.1:1\ntopics=a\nsource.x.bootstrap.servers=127.0.0.1:1\n")
+    code, _, complained = penstock("dedupe", "--config", str(config))
+    assert code == 2 and "dedupe needs more than" in complained and "`penstock.dedupe.data` (Folder" in complained
+    code, _, complained = penstock("etl", "--config", str(config), *NIGHT["etl"])
+    assert code == 2 and "`penstock.etl.table` (Folder" in complained and "dedupe.data" not in complained
+    own = {"penstock.etl.table": tmp_path / "t", "penstock.etl.schema": "id STRING", "penstock.etl.event.day": "date(id)"}
+    sets = [word for name, value in own.items() for word in ("--set", f"{name}={value}")]
+    code, _, complained = penstock("etl", "--config", str(config), *NIGHT["etl"], "--incomplete", "fail", *sets)
+    assert code == 3 and "source x can't be asked" in complained
+
+
+def test_the_properties_are_listed_with_their_defaults() -> None:
+    code, out, _ = penstock("config", "--list", "--json")
+    listed = {row["name"]: row for row in json.loads(out)}
+    assert code == 0 and listed["penstock.watch.ms"]["default"] == 30_000
+    assert listed["bootstrap.servers"]["needed_by"] == list(PIPELINE)
+    assert listed["penstock.dedupe.data"]["needed_by"] == ["dedupe"]
+    assert "penstock.etl.schema (needed by etl)" in penstock("config", "etl.schema")[1]
+    assert penstock("config", "no.such")[0] == 1 and penstock("config")[0] == 2
