@@ -1,4 +1,39 @@
-"""The broker. `from penstock.broker import Broker` gives one inside this process (`inprocess.py`)."""
+"""The broker's control plane. `from penstock.broker import Broker` gives a broker inside this process. In reading order:
+
+command         `penstock broker`
+server          one broker: what is started in which order, and stopped in the reverse
+check           `penstock broker --check`: whether a start could work, without a change to anything
+kernelfeatures  which of the kernel's features this process has
+context         the broker's parts, as each handler gets them
+dispatch        from a request's bytes to its handler and back
+refusal         an answer that carries one error code wherever its API has a place for it
+turns           a handler with much to do lets the loop do other work now and then
+tasks           tasks that run for as long as the broker does
+listeners       listeners: names, addresses and limits
+descriptors     how many file descriptors the broker has, and what they are enough for
+metadata        what a start does about the metadata store: opens it, or refuses it with the ways on
+backups         backups of the metadata store
+topic           one topic and its partitions; what names topics may have
+topics          all topics: made, changed, deleted
+topicnodes      a topic's nodes in the metadata store, read and written
+assignments     which brokers a partition may be put on by hand
+resources       what has configs: topics, brokers, groups, loggers
+acls            the operations that an ACL may be about; there is no authorizer
+clock           the clock by which records grow old; it does not jump ahead with the wall clock
+uuids           ids as Kafka makes and writes them
+inprocess       `Broker`: a broker inside this process
+faults          faults that a test plants in a broker inside its process
+process         `penstock broker` as a process that its caller starts, kills and stops
+pytest_plugin   fixtures for tests of programs that use Kafka
+api/            the handlers: one file an API
+coordination/   the group coordinator and the transaction coordinator
+configs/        configs, in layers
+logs/           log folders and the partitions' logs in them
+upkeep/         what is done to logs and disks without a request
+store/          the metadata store
+tools/          `penstock log`
+doctor/         `penstock doctor`
+"""
 
 from __future__ import annotations
 
@@ -14,7 +49,7 @@ __all__ = ["Broker"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded at its first use: whoever wants one module of the broker must not load all of them.
+    # Loaded at its first use: an import of one module of the broker must not load all of them.
     if name == "Broker":
         from penstock.broker.inprocess import Broker
 

@@ -1,5 +1,5 @@
 """The operations that an ACL (KIP-11, KIP-290) may be about. There is no authorizer, so no ACL is kept: requests about them are
-answered SECURITY_DISABLED, as by a Kafka without `authorizer.class.name`, and nobody believes that a rule holds.
+answered SECURITY_DISABLED, as by a Kafka without `authorizer.class.name`, so no operator believes that a rule holds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ UNKNOWN = 0
 
 
 class AclOperation(IntEnum):
-    """What is done to the resource."""
+    """What is done to the resource; the numbers are Kafka's."""
 
-    ALL = 2
     READ = 3
     WRITE = 4
     CREATE = 5
@@ -27,9 +26,6 @@ class AclOperation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
 
 
 Op = AclOperation

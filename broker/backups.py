@@ -1,11 +1,11 @@
 """Backups of the metadata store, kept by the running broker: what a start offers when the store is damaged or missing.
 
-Once changes have settled, the store's bytes of that moment are written beside it (`metadata.db.backup`; the one before
+Once no change has come for a while, the store's bytes are written beside it (`metadata.db.backup`; the one before
 becomes `metadata.db.backup.1`) and, where there are several log folders, into the second one too. Each is written under
 another name, flushed, read and checked before it takes its place. That is done in a thread of its own: neither the loop
 nor the store waits for these disks. A backup that can't be written is a warning, and is tried again.
 
-While the broker runs, somebody may remove the store's file, or put another one in its place. The broker then goes on with
+While the broker runs, an operator may remove the store's file, or put another one in its place. The broker then goes on with
 the file that it has open, which no start will find: that is an ERROR, and each change goes into a backup at once.
 """
 
@@ -34,14 +34,14 @@ SETTLED_S = 1.0
 LONGEST_S = 10.0
 """How long one may be put off by further changes."""
 LOOK_S = 2.0
-"""How often it is looked whether the store's file is still in its place, at the least."""
+"""The least often that the broker checks whether the store's file is still in its place."""
 REST = 20
 """A backup that took long is followed by a pause of as many times that."""
 
 WRITTEN = declare("backups.written", "a backup of the store is written and checked, it has no name yet")
 MOVED = declare("backups.moved", "the backup before it has its new name, the new one has none yet")
 
-_log = log.get("broker.backups")
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Backups:
         self._displaced = ""  # what has become of the store's file, if it isn't in its place
 
     def start(self) -> None:
-        """Begin; the first backup is taken when the changes of the start have settled."""
+        """Begin; the first backup is taken when no change of the start has come for a while."""
         self._task = tasks.start(self._run(), "backups")
 
     async def stop(self) -> None:
@@ -170,7 +170,7 @@ class Backups:
         try:
             has_backups = all((folder / NEWEST).exists() for folder in self._folders)
         except OSError:
-            has_backups = True  # Nobody can tell; whoever writes the next one says what is wrong with the disk.
+            has_backups = True  # Not known: writing the next one shows what is wrong with the disk.
         return self._store.displaced(), has_backups
 
     async def _take(self) -> None:

@@ -6,7 +6,7 @@ them at once. So their age is counted by a clock that follows the wall clock but
 it goes on as time really passes, until the wall clock is back, or has agreed with that passing for
 `penstock.clock.settle.ms` and is believed. Then a machine that was suspended for days deletes what is due, an hour later.
 
-A jump is seen only while the broker runs: at its start it can't tell a wrong clock from days of rest.
+A jump is seen only while the broker runs: at its start it can't tell a wrong clock from days without a running broker.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 from penstock import log
 
 JUMP_MS = 3_600_000
-"""So far the wall clock may get ahead of the time that has passed since it was last looked at."""
+"""So far the wall clock may get ahead of the time that has passed since it was last read."""
 
-_log = log.get("broker.clock")
+_log = log.get(__name__)
 
 
 class AgeClock:
-    """Milliseconds since 1970, for ages only. Any thread may ask; somebody has to now and then, for jumps to be seen."""
+    """Milliseconds since 1970, for ages only. Any thread may ask; one has to now and then, so that jumps are seen."""
 
     def __init__(
         self, wall_ms: Callable[[], int], monotonic_ms: Callable[[], int], config: Mapping[str, Any]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 
-from penstock import failpoints, log
-from penstock.broker import descriptors
+from penstock import failpoints, log, notify
+from penstock.broker import check, descriptors, kernelfeatures
 from penstock.broker.configs.brokerconfig import BrokerConfig, load
 from penstock.broker.context import Endpoint
-from penstock.broker.listeners import DEFAULT_LISTEN, plan
+from penstock.broker.listeners import DEFAULT_LISTEN, Listener, plan
 from penstock.broker.logs.folder import FolderError
 from penstock.broker.metadata import Way
-from penstock.broker.server import Server, ServerError
+from penstock.broker.server import Server, ServerError, log_dirs
 from penstock.broker.store.base import StoreError
 from penstock.config import ConfigError
 from penstock.errors import KafkaError
@@ -33,21 +33,25 @@ FREE_BYTES_KEPT = 8 << 20
 @click.option("--data", metavar="DIR", type=click.Path(path_type=Path), help="Data folder, before those of `log.dirs`.")
 @click.option("--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="Properties.")
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="A property, over the file's.")
-@click.option("--advertised", metavar="HOST:PORT", help="The address that clients are told, if it differs.")
+@click.option("--advertised", metavar="HOST:PORT", help="The address that clients get, if it differs.")
 @click.option(
     Way.RESTORE.value, "restore", is_flag=True,
     help="Once, when the metadata store is damaged or missing: take its newest backup; what is there is set aside.",
 )
 @click.option(
     Way.ADOPT.value, "adopt", is_flag=True,
-    help="Once, when it is lost: begin a new one with the topics in the log folders. Their retention and compaction rest "
+    help="Once, when it is lost: begin a new one with the topics in the log folders. Their retention and compaction are paused "
     "until `penstock topics confirm`.",
 )  # fmt: skip
 @click.option(
     "--forget-log-dir", "forget", metavar="PATH", type=click.Path(path_type=Path),
-    help="Once, when a log folder is lost for good: its partitions that lie nowhere any more begin anew, empty.",
+    help="Once, when a log folder is lost for good: its partitions that lie nowhere any more begin again, empty.",
 )  # fmt: skip
 @click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
+@click.option(
+    "--check", "only_check", is_flag=True,
+    help="Say whether a start could work - properties, addresses, folders - and start nothing. Nothing is written.",
+)  # fmt: skip
 def command(
     listen: str | None,
     data: Path | None,
@@ -58,6 +62,7 @@ def command(
     adopt: bool,
     forget: Path | None,
     log_level: str,
+    only_check: bool,
 ) -> None:
     """Run a broker that any Kafka client can use.
 
@@ -79,13 +84,18 @@ def command(
     way = Way.RESTORE if restore else Way.ADOPT if adopt else Way.REFUSE
     config = load(config_path, overrides)
     folder = _data_folder(config, data)
-    server = Server(config, folder, plan(config, listen, advertised), way=way, forget=forget)
+    listeners = plan(config, listen, advertised)
     log.setup(log_level)
+    folders = log_dirs(folder, config["log.dirs"] or config["log.dir"])
+    if only_check:
+        _check(config["broker.id"], folders, listeners)
+        return
+    server = Server(config, folder, listeners, way=way, forget=forget)
     descriptors.raise_limit()
     _give_memory_back()
     failpoints.arm_from_environment()
     try:
-        asyncio.run(_serve(server))
+        asyncio.run(_serve(server, folders))
     except (ServerError, FolderError, StoreError, KafkaError, OSError) as error:
         click.echo(f"penstock: {error}", err=True)
         sys.exit(1)
@@ -111,7 +121,17 @@ def _data_folder(config: BrokerConfig, data: Path | None) -> Path:
     return Path(first)
 
 
-async def _serve(server: Server) -> None:
+def _check(node_id: int, folders: list[Path], listeners: list[Listener]) -> None:
+    """Say what would go wrong, one sentence a line, or that nothing would."""
+    found = check.faults(node_id, list(dict.fromkeys(folders)), listeners)
+    for fault in found:
+        click.echo(f"penstock: {fault}", err=True)
+    if found:
+        sys.exit(1)
+    print(f"penstock broker {node_id} could start: properties, addresses and {len(set(folders))} data folders are right")
+
+
+async def _serve(server: Server, folders: list[Path]) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -125,9 +145,20 @@ async def _serve(server: Server) -> None:
         await asyncio.gather(starting, return_exceptions=True)
         return
     bound: Endpoint = await starting
+    await loop.run_in_executor(None, lambda: kernelfeatures.say(kernelfeatures.find(folders)))
     print(f"penstock broker {server.node_id} started on {bound}", flush=True)
+    telling = asyncio.create_task(_tell_ready(server, bound))
     failing = asyncio.create_task(server.failed.wait())
     await asyncio.wait({ending, failing}, return_when=asyncio.FIRST_COMPLETED)
+    telling.cancel()
+    notify.stopping()
     await server.stop()
     if server.failed.is_set():
         raise ServerError("no log folder works any more")
+
+
+async def _tell_ready(server: Server, bound: Endpoint) -> None:
+    """Tell systemd that the broker is ready once every log is open: whoever waits for that may then go on to the next one."""
+    await server.opened()
+    notify.ready(f"serving on {bound}")
+    await notify.keep_watchdog()

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.clock import AgeClock
@@ -16,16 +16,17 @@ from penstock.broker.configs.features import Features
 from penstock.broker.configs.groupresource import parse_group_config
 from penstock.broker.configs.quotas import quotas_of, text_of_quota
 from penstock.broker.configs.scram import MECHANISMS, check_text, credentials_of
+from penstock.broker.coordination.coordinators import Coordinators
+from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.producerids import check_ids
+from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.store.base import BadValueError, Store
+from penstock.broker.topics import Topics
 from penstock.errors import KafkaError
 from penstock.pyx.log.logmanager import LogManager
 
-if TYPE_CHECKING:
-    from penstock.broker.topics import Topics
-
-_log = log.get("broker.context")
+_log = log.get(__name__)
 
 
 class Endpoint(NamedTuple):
@@ -40,31 +41,12 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """Who asks, and in which version."""
+    """Which client asks, and in which version."""
 
     api_version: int
     client_id: str | None
     peer: str  # "host:port" of the client
     listener: str
-
-
-class Coordinators(Protocol):
-    """The group and transaction coordinators, as the server starts and stops them."""
-
-    async def start(self, context: Context) -> None:
-        """Load their logs; called when all partitions are led and before anything is served.
-
-        Sets `context.groups` and `context.transactions` for the handlers.
-        """
-        ...
-
-    async def stop(self) -> None:
-        """End timers and tasks; what was answered is already in the logs."""
-        ...
-
-    def topic_deleted(self, name: str) -> None:
-        """Forget a deleted topic's committed offsets and transactions' partitions."""
-        ...
 
 
 def _check_stored(entity: Entity, key: str, text: str) -> None:
@@ -96,38 +78,45 @@ class Context:
     store: Store
     topics: Topics
     partitions: LogManager
-    coordinators: Coordinators
     advertised: Endpoint
     cluster_id: str
     dirs: LogDirs
-    # What clients of a listener are told, by the listener's name; without an entry it is `advertised`.
+    # The address for clients of a listener, by the listener's name; without an entry it is `advertised`.
     advertised_listeners: Mapping[str, Endpoint] = field(default_factory=dict)
     features: Features = field(default_factory=Features)
-    # Set by the coordinators' start(); their handlers know the types.
-    groups: Any = None
-    transactions: Any = None
-
     # Held from reading a resource's configs until they are replaced, so that two alterations both count.
     config_changes: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Read by `load`.
     entities: Entities = field(init=False)
+    coordinators: Coordinators = field(init=False)
     _ages: AgeClock = field(init=False)
 
     def __post_init__(self) -> None:
         self.entities = Entities(self.store)
         self._ages = AgeClock(self.now_ms, self.monotonic_ms, self.config)
+        self.coordinators = Coordinators(self)
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """Consumer groups and their offsets."""
+        return self.coordinators.groups
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """Producer ids and transactional ids."""
+        return self.coordinators.transactions
 
     async def load(self) -> None:
         """Read what the store keeps beside topics; says so when there is something that isn't enforced yet.
 
         Raises StoreError, also for what is stored and can't be.
         """
-        await self.features.load(self.store)
         await check_ids(self.store)
         await self.entities.load()
         for entity, configs in self.entities:
             for key, text in configs.items():
                 _check_stored(entity, key, text)
+        await self.features.load(self.store)  # Last: it stores what isn't there yet.
         credentials = sum(len(list(credentials_of(configs))) for _, configs in self.entities)
         quotas = sum(len(quotas_of(configs)) for _, configs in self.entities)
         if quotas or credentials:
@@ -138,7 +127,7 @@ class Context:
             )  # fmt: skip
 
     def advertised_for(self, listener: str) -> Endpoint:
-        """This broker's address as the clients of a listener (`Call.listener`) are told it."""
+        """This broker's address for the clients of a listener (`Call.listener`)."""
         return self.advertised_listeners.get(listener, self.advertised)
 
     def now_ms(self) -> int:

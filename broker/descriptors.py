@@ -1,7 +1,7 @@
 """How many file descriptors the broker has, and what they are enough for.
 
 Connections and the files of logs share the process's limit; a part of it is kept in reserve (pyx/descriptors.pxd). A partition
-holds one descriptor for each of its segments that was used lately, as a rule one, and none when it is idle. Where there are
+holds one descriptor for each of its segments that was used recently, as a rule one, and none when it is idle. Where there are
 too few, files are closed and opened again: so a broker may have more partitions than descriptors, but not any number.
 """
 
@@ -22,7 +22,7 @@ WORKING = 16
 """The fewest that a broker can work with, beside its own and the reserve."""
 HOW = "raise the limit (`ulimit -n`, or `LimitNOFILE=` of its service)"
 
-_log = log.get("broker.descriptors")
+_log = log.get(__name__)
 
 
 class DescriptorsError(Exception):
@@ -53,18 +53,28 @@ def check_partitions(there: int, more: int) -> None:
         )
 
 
-def say(partitions: int, connections: int | None) -> None:
-    """Say at start how many there are, and what they are too few for.
-
-    connections: the most that the properties allow; None = any number. Raises DescriptorsError.
-    """
+def check() -> None:
+    """Raise DescriptorsError if there are fewer than a broker needs that has no log open."""
     most, reserve = descriptors.allowed()
-    used = len(list(Path("/proc/self/fd").iterdir()))
+    used = _used()
     if most < used + reserve + WORKING:
         raise DescriptorsError(
             f"the process may have {most} open files and has {used} already: {HOW} to {used + reserve + WORKING} at least"
         )
-    left = most - used - reserve
+
+
+def _used() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def say(partitions: int, connections: int | None) -> None:
+    """Say at start how many there are, and what they are too few for.
+
+    connections: the most that the properties allow; None = any number.
+    """
+    most, reserve = descriptors.allowed()
+    used = _used()
+    left = max(most - used - reserve, 0)
     _log.info(
         "open files: %d allowed, %d in use, %d kept in reserve: %d for connections and %d partitions",
         most, used, reserve, left, partitions,

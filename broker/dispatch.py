@@ -39,7 +39,7 @@ SAY_EVERY_S = 1.0
 # Array elements that a request may have: a frame of 100 MiB may name 100 million, each of which is an object here.
 ELEMENTS_MAX = 250_000
 
-_log = log.get("broker.dispatch")
+_log = log.get(__name__)
 
 Handle = Callable[[Context, Any, Call], Awaitable[Message]]
 
@@ -61,7 +61,7 @@ class Handler:
 FLUSH_THREADS = 4
 """Produce requests that wait for a disk (flush.messages) at the same time."""
 CONNECTION_SHIFT = 16
-"""A token without its low bits, which count the requests, names a connection (pyx/net/plane.pxd)."""
+"""A token without its low bits, which count the requests, names a connection (pyx/net/mailbox.pxd)."""
 
 
 class Answers(Protocol):
@@ -180,7 +180,9 @@ class Dispatch:
                 loop = asyncio.get_running_loop()
                 if await loop.run_in_executor(self._flushing, self._answers.serve_flushing, request):
                     return
-            refused = transactionalproduce.refused(self._context, request, *self._answers.unverified(request))
+            refused = transactionalproduce.refused(
+                self._context.transactions, request, *self._answers.unverified(request)
+            )
             self._answers.serve_produce(request, refused)
         except Exception:  # noqa: BLE001 - the rim, as in _handle
             self.failed += 1

@@ -195,7 +195,7 @@ class FaultyRim:
             self._dispatch([request])
 
     def _lose_answer(self, request: Request) -> None:
-        # Carried out under a token that nobody waits for; the connection ends at once.
+        # Carried out under a token that no client waits for; the connection ends at once.
         self._dispatch([request._replace(token=NO_TOKEN)])
         self._plane.close_connection(request.token)
 

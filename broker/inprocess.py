@@ -48,7 +48,7 @@ class Broker:
         properties: Mapping[str, object] | None = None,
     ) -> None:
         self.faults = Faults()
-        # Tests run many brokers at once, often in memory: none of them holds room back unless it is told to.
+        # Tests run many brokers at once, often in memory: none of them keeps a ballast unless a test asks for it.
         given = {"penstock.ballast.bytes": 0, **(properties or {})}
         self._given = [f"{name}={_text(value)}" for name, value in given.items()]
         load(overrides=self._given)  # A wrong property is said here, not at the start.
@@ -137,7 +137,7 @@ class Broker:
     def _run(self, serving: threading.Event) -> None:
         try:
             asyncio.run(self._serve(serving))
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever started or stopped the broker
+        except BaseException as error:  # noqa: BLE001 - the thread that starts or stops the broker raises it
             self._failure = error
         finally:
             self._server = None

@@ -33,13 +33,13 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
 EVERYWHERE = ("0.0.0.0", "::")
 PROTOCOLS = {
     PLAINTEXT: "",
-    "SSL": "TLS is not served yet: make it PLAINTEXT on an address that only friends reach",
-    "SASL_PLAINTEXT": "SASL is not served yet: make it PLAINTEXT on an address that only friends reach",
-    "SASL_SSL": "TLS and SASL are not served yet: make it PLAINTEXT on an address that only friends reach",
+    "SSL": "TLS is not served yet: make it PLAINTEXT on an address that only trusted clients can reach",
+    "SASL_PLAINTEXT": "SASL is not served yet: make it PLAINTEXT on an address that only trusted clients can reach",
+    "SASL_SSL": "TLS and SASL are not served yet: make it PLAINTEXT on an address that only trusted clients can reach",
 }
 
 
-_log = log.get("broker.listeners")
+_log = log.get(__name__)
 
 
 class ListenError(Exception):
@@ -47,7 +47,7 @@ class ListenError(Exception):
 
 
 class Listener(NamedTuple):
-    """Where connections come in, and what their clients are told."""
+    """Where connections come in, and which address their clients get."""
 
     name: str
     bind: Endpoint
@@ -66,7 +66,7 @@ def single(bind: Endpoint) -> list[Listener]:
 
 
 def plan(config: Mapping[str, Any], listen: str | None = None, advertised: str | None = None) -> list[Listener]:
-    """The listeners of the properties; `listen` (one address) wins over them, and `advertised` over what clients are told.
+    """The listeners of the properties; `listen` (one address) wins over them, and `advertised` over what clients get.
 
     Raises ConfigError.
     """

@@ -2,8 +2,9 @@
 
 A store that was there once (its mark is in `meta.properties`) and is missing, empty or damaged is refused: adopting the
 folders instead would give every topic other configs, and forget quotas and SCRAM credentials. The operator chooses:
-`--restore-metadata` takes the newest backup, `--adopt-topics` begins anew with the topics that lie in the folders. Both set
-aside what was there and delete nothing.
+`--restore-metadata` takes the newest backup, `--adopt-topics` makes a new one with the topics that lie in the folders. Both set
+aside what was there and delete nothing. Adopted topics, and all topics after an older backup was taken, have
+`penstock.configs.confirmed=false`: retention and compaction delete nothing of them until an operator confirms their configs.
 
 `meta.properties` names the store that the broker had by its id. A file or a backup of another one (of before the folders were
 adopted, or of another broker) knows other topics under the same names: it is never opened or taken by itself.
@@ -41,7 +42,7 @@ BEGUN = declare(
     "metadata.begun", "the folders name the new store, the old one is set aside, the new one isn't made yet"
 )
 
-_log = log.get("broker.metadata")
+_log = log.get(__name__)
 
 
 class Way(Enum):
@@ -177,8 +178,8 @@ def _refuse_two(path: Path, folders: Sequence[Path]) -> None:
 
 def _refusal(path: Path, wrong: str, past: _Past) -> str:
     anew = (
-        "`--adopt-topics` begins anew with the topics in the log folders, without their configs: retention and compaction "
-        "rest until you confirm these; quotas and SCRAM credentials are lost"
+        "`--adopt-topics` makes a new one with the topics in the log folders, without their configs: retention and compaction "
+        "are paused until you confirm these; quotas and SCRAM credentials are lost"
     )
     ours, others = past.split()
     if not ours:
@@ -243,7 +244,7 @@ def name_store(dirs: LogDirs, store_id: str) -> None:
         try:
             log_dir.folder.mark_store(store_id)
         except OSError as error:
-            _log.warning("log_dir=%s can't be told which metadata store there is: %s", log_dir.path, error)
+            _log.warning("log_dir=%s: its `meta.properties` can't get the metadata store's id: %s", log_dir.path, error)
 
 
 def _set_aside(path: Path, present: Sequence[Path]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+PROGRAM = (sys.executable, "-m", "penstock")
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 STARTED = re.compile(rb"penstock broker (-?\d+) started on (\S+):(\d+)")
@@ -25,7 +26,8 @@ class BrokerProcess:
     """`penstock broker` as a process of its own, on 127.0.0.1.
 
     The first `start()` takes any free port; later ones (after `kill()` or `stop()`) the same port and folder.
-    Standard error goes to `<data>.log` beside the data folder, `log_text()` reads it.
+    Standard error goes to `<data>.log` beside the data folder, `log_text()` reads it. `program` is the `penstock` that is
+    started: this one, if nothing else is said.
     """
 
     def __init__(
@@ -34,7 +36,9 @@ class BrokerProcess:
         properties: Mapping[str, object] | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
+        self.program = list(program)
         self.data = data
         self.properties = dict(properties or {})
         self.arguments = list(arguments)
@@ -64,7 +68,7 @@ class BrokerProcess:
         given = [f"{name}={_text(value)}" for name, value in self.properties.items()]
         sets = [word for pair in given for word in ("--set", pair)]
         listen = f"127.0.0.1:{self.port}"
-        base = [sys.executable, "-m", "penstock", "broker", "--listen", listen, "--data", str(self.data)]
+        base = [*self.program, "broker", "--listen", listen, "--data", str(self.data)]
         return [*base, *sets, *self.arguments]
 
     def start(self) -> Self:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig, ConfigSource, Described
@@ -37,7 +38,10 @@ LOG_LEVELS = {
 }
 
 
-_log = log.get("broker.resources")
+A = TypeVar("A", bound="Asked")
+R = TypeVar("R")
+
+_log = log.get(__name__)
 
 
 def _invalid(why: str) -> KafkaError:
@@ -101,7 +105,7 @@ class TopicResource:
         check_topic_configs(texts)
 
     async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
-        """Store them and tell the logs."""
+        """Store them and give them to the logs."""
         await context.topics.alter_configs(name, texts)
 
 
@@ -132,7 +136,7 @@ class BrokerResource:
         BrokerConfig.check(texts)
 
     async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
-        """Store them and tell every log, whose settings may come from them."""
+        """Store them and give them to every log, whose settings may come from them."""
         path = paths.broker_config(context.node_id) if name else paths.default_broker_config()
         data = json.dumps({"version": 1, "config": dict(texts)}).encode()
         if await context.store.exists(path) is None:
@@ -170,7 +174,7 @@ class GroupResource:
         check_group_configs(context.config, texts)
 
     async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
-        """Store them; a heartbeat tells each member."""
+        """Store them; each member gets them with a heartbeat."""
         gone: dict[str, str | None] = dict.fromkeys(context.entities.get(Entity(group=name)))
         await context.entities.alter({Entity(group=name): {**gone, **texts}})
 
@@ -265,6 +269,32 @@ def check_broker_id(context: Context, name: str, unexpected: str, what: str) -> 
         raise _invalid(f"{what} id must be an integer, but it is: {name}")
     if int(name) != context.node_id:
         raise _invalid(unexpected)
+
+
+class Asked(Protocol):
+    """A resource of AlterConfigs or IncrementalAlterConfigs."""
+
+    resource_type: int
+    resource_name: str
+
+
+async def alter_each(asked: Sequence[A], answer: Callable[..., R], alter: Callable[[A], Awaitable[None]]) -> list[R]:
+    """Alter one resource after the other; one that fails does not touch the others. Of one that is asked for twice both
+    fail."""
+    times = Counter((one.resource_type, one.resource_name) for one in asked)
+    answers = []
+    for one in asked:
+        code, why = 0, None
+        try:
+            if times[one.resource_type, one.resource_name] > 1:
+                raise _invalid("Each resource must appear at most once.")
+            await alter(one)
+        except KafkaError as error:
+            code, why = error.code, error.what
+        answers.append(
+            answer(error_code=code, error_message=why, resource_type=one.resource_type, resource_name=one.resource_name)
+        )
+    return answers
 
 
 LOGGERS = Loggers()

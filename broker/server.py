@@ -1,10 +1,11 @@
 """One broker: what is started in which order, and stopped in the reverse.
 
-Start: log folders (lock, identity) -> listener bound (a port in use is found before any work) -> store ->
-broker registration and controller election -> topics (read; log folders held against those that there were; deleted ones'
-logs removed, every partition announced, the coordinators' logs opened) -> coordinators (their logs loaded) -> deletions
-finished -> network threads -> the other logs, those with the least to recover first; each serves as soon as it is open,
-the others answer what clients try again. It says that it serves when all are open, or after OPEN_FIRST_S when recovery
+Start: log folders (lock, identity) -> listener bound (a port in use is found before any work) -> store, and all that
+it says (what refuses a start is found here, before anything is changed) -> topics read, log folders held against
+those that there were -> broker registration and controller election -> topics loaded (deleted ones' logs removed,
+every partition announced, the coordinators' logs opened) -> coordinators (their logs loaded) -> deletions finished ->
+network threads -> the other logs, those with the least to recover first; each serves as soon as it is open, the
+others answer what clients try again. It says that it serves when all are open, or after OPEN_FIRST_S when recovery
 takes longer.
 
 Stop: network (no new requests, what is served is finished) -> moves (given up) -> handlers -> cleaner -> coordinators ->
@@ -32,7 +33,7 @@ from penstock.broker.listeners import PLAINTEXT, Limits, Listener, ListenError, 
 from penstock.broker.logs.folder import META, DataFolder
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.metadata import Way, name_store, open_store
-from penstock.broker.store.base import NodeExistsError, Store, paths
+from penstock.broker.store.base import NodeExistsError, NoNodeError, Store, paths
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.values import INT_MAX, Fields, whole_number
 from penstock.broker.topics import Topics
@@ -51,7 +52,7 @@ OPEN_FIRST_S = 5.0
 CLOSE_AT_ONCE = 64
 """Logs that one thread closes one after the other at a stop."""
 
-_log = log.get("broker.server")
+_log = log.get(__name__)
 
 
 class ServerError(Exception):
@@ -70,7 +71,7 @@ class Server:
         way: Way = Way.REFUSE,
         forget: Path | None = None,
     ) -> None:
-        self._forget = forget  # a log folder that is lost: its partitions begin anew
+        self._forget = forget  # a log folder that is lost: its partitions begin again, empty
         self._way = way  # what to do when the metadata store is damaged or missing
         self._faults = faults  # asked of a broker inside a test's process; None in a service
         self.config = config
@@ -83,7 +84,7 @@ class Server:
         self._clean = False
         self._opening: asyncio.Task[None] | None = None
         self.failed = asyncio.Event()
-        """Set when the broker can't go on: whoever started it stops it."""
+        """Set when the broker can't go on: its starter stops it."""
 
     async def start(self) -> Endpoint:
         """Start; returns the bound address once it serves.
@@ -95,6 +96,11 @@ class Server:
         except BaseException:
             await self._unwind()
             raise
+
+    async def opened(self) -> None:
+        """Wait, after the start, until every log is open or offline."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
 
     async def stop(self) -> None:
         """Stop cleanly: all that was answered is flushed. Raises OSError if a disk refuses."""
@@ -114,7 +120,7 @@ class Server:
             except Exception as error:  # noqa: BLE001 - the other parts must still be stopped; raised below
                 _log.error("while stopping: %s", error)
                 failure = failure or error
-                self._clean = False  # What failed may not be flushed: the next start must look.
+                self._clean = False  # What failed may not be flushed: the next start must check.
         if failure is not None:
             raise failure
 
@@ -138,60 +144,72 @@ class Server:
         self.config.settle("log.dirs", ",".join(str(log_dir.path) for log_dir in dirs))
         self.config.settle("listeners", ",".join(f"{one.name}://{one.bind}" for one in self._listeners))
         self.config.settle("advertised.listeners", ",".join(f"{one.name}://{one.told()}" for one in self._listeners))
-        controller_epoch = await _register(store, self.node_id, self._listeners)
         await self._load_altered(store)
         topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor, opening)
         self._undo.append(lambda: self._stop_opening(topics))
-        await topics.read(controller_epoch, self._forget)
-        self._clean = False
-        await topics.load()
-        most = self.config["max.connections"]
-        try:
-            descriptors.say(topics.partition_count(), None if most == INT_MAX else most)
-        except descriptors.DescriptorsError as error:
-            raise ServerError(str(error)) from None
-        coordinators = Coordinators()
         context = Context(
             node_id=self.node_id,
             config=self.config,
             store=store,
             topics=topics,
             partitions=self._logs,
-            coordinators=coordinators,
             advertised=self._listeners[0].told(),
             advertised_listeners={one.name: one.told() for one in self._listeners},
             cluster_id=dirs.first.cluster_id,
             dirs=dirs,
         )
+        # All that a start can be refused for is read before anything is changed.
+        controller_epoch = await _next_controller_epoch(store)
+        try:
+            descriptors.check()
+        except descriptors.DescriptorsError as error:
+            raise ServerError(str(error)) from None
         await context.load()
+        await topics.read(self._forget)
+        await _register(store, self.node_id, self._listeners, controller_epoch)
+        self._clean = False
+        await topics.load(controller_epoch)
+        most = self.config["max.connections"]
+        descriptors.say(topics.partition_count(), None if most == INT_MAX else most)
         await self._keep_store(store, dirs)
         pending = PendingUpkeep(self._logs, len(list(dirs)))
         self._undo.append(pending.stop)
         disks = Disks(dirs, self._logs, topics, pending, self.failed.set)
-        self._undo.append(disks.stop)  # Before the pending upkeep, which it tells of work.
+        self._undo.append(disks.stop)  # Before the pending upkeep, which it gives work.
         await disks.start()
         periodic = PeriodicUpkeep(context)
         periodic.start()
         self._undo.append(periodic.stop)
-        self._undo.append(coordinators.stop)
-        await coordinators.start(context)
-        await topics.finish_deletions(coordinators.topic_deleted)
+        self._undo.append(context.coordinators.stop)
+        await context.coordinators.start(any(one.partitions and one.power_cut and not one.was_clean for one in dirs.online))
+        await topics.finish_deletions(context.coordinators.topic_deleted)
         cleaner = LogCleaner(context)
         cleaner.start()
         self._undo.append(cleaner.stop)
         dispatch = Dispatch(context, data_plane)
         self._undo.append(dispatch.stop)
         take = dispatch.take if self._faults is None else self._faults.before(dispatch.take, data_plane)
-        self._undo.append(topics.logs.moving.stop)  # Before all else: a copy takes the disk from those who stop.
+        self._undo.append(topics.logs.moving.stop)  # Before all else: a copy takes the disk from what else stops.
         loop.add_reader(data_plane.request_fd, lambda: take(data_plane.take_requests()))
         self._undo.append(lambda: self._stop_serving(data_plane))
         data_plane.start()
         watch = Watch(data_plane)
         watch.start()
         self._undo.append(watch.stop)
-        self._opening = tasks.start(topics.logs.open_rest(), "opening")
+        self._opening = tasks.start(self._open_rest(topics, context.coordinators), "opening")
         await asyncio.wait([self._opening], timeout=OPEN_FIRST_S)
         return self._listeners[0].bind
+
+    async def _open_rest(self, topics: Topics, coordinators: Coordinators) -> None:
+        await topics.logs.open_rest()
+        if topics.logs.all_open:
+            try:
+                await coordinators.after_power_cut()
+            except Exception:  # noqa: BLE001 - no transactional producer could be served: whoever started the broker hears of it
+                _log.exception("what a power cut has left of transactions can't be settled: the broker stops")
+                self.failed.set()
+                return
+            await topics.logs.note_opened()
 
     def _bind(self) -> DataPlane:
         config = self.config
@@ -250,7 +268,7 @@ class Server:
         if self._opening is not None:
             await self._opening
         if not topics.logs.all_open:
-            self._clean = False  # Some logs weren't looked at: the next start must.
+            self._clean = False  # Some logs weren't checked: the next start must.
 
     async def _close_logs(self, executors: Sequence[ThreadPoolExecutor], dirs: LogDirs) -> None:
         loop, logs = asyncio.get_running_loop(), self._logs
@@ -303,8 +321,17 @@ async def _check_cluster(store: Store, folder: DataFolder) -> None:
         )
 
 
-async def _register(store: Store, node_id: int, listeners: Sequence[Listener]) -> int:
-    """Say in the store that this broker lives and is the controller; returns the controller's epoch."""
+async def _next_controller_epoch(store: Store) -> int:
+    """The epoch of the controller that this broker becomes. Raises BadValueError."""
+    try:
+        # A plain number in the source documents, not JSON.
+        return whole_number(paths.CONTROLLER_EPOCH, (await store.get(paths.CONTROLLER_EPOCH))[0], 0, INT_MAX - 1) + 1
+    except NoNodeError:
+        return 1
+
+
+async def _register(store: Store, node_id: int, listeners: Sequence[Listener], controller_epoch: int) -> None:
+    """Say in the store that this broker lives and is the controller."""
     first = listeners[0].told()
     broker = {
         "version": 4,
@@ -323,10 +350,8 @@ async def _register(store: Store, node_id: int, listeners: Sequence[Listener]) -
         ) from None
     controller = json.dumps({"version": 1, "brokerid": node_id}).encode()
     await store.create(paths.CONTROLLER, controller, ephemeral=True, parents=True)
+    epoch = str(controller_epoch).encode()
     if await store.exists(paths.CONTROLLER_EPOCH) is None:
-        await store.create(paths.CONTROLLER_EPOCH, b"0")
-    # The epoch is a plain number in the source documents, not JSON.
-    epoch = whole_number(paths.CONTROLLER_EPOCH, (await store.get(paths.CONTROLLER_EPOCH))[0], 0, INT_MAX - 1) + 1
-    await store.set(paths.CONTROLLER_EPOCH, str(epoch).encode())
-    return epoch
-
+        await store.create(paths.CONTROLLER_EPOCH, epoch)
+    else:
+        await store.set(paths.CONTROLLER_EPOCH, epoch)

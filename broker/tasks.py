@@ -1,4 +1,4 @@
-"""Tasks that run for as long as the broker does: one that fails says so, since nobody waits for it."""
+"""Tasks that run for as long as the broker does: one that fails says so, since no caller waits for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock import log
 
-_log = log.get("broker.tasks")
+_log = log.get(__name__)
 
 
 def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

@@ -34,7 +34,7 @@ class PartitionState:
 
     @property
     def told_leader(self) -> int:
-        """The leader as Metadata tells it: a broker that still opens a log is to be asked again, not to be given up.
+        """The leader as Metadata has it: a broker that still opens a log is to be asked again, not to be given up.
 
         librdkafka takes a partition without a leader for lost until it refreshes its metadata, minutes later.
         """
@@ -42,7 +42,7 @@ class PartitionState:
 
     @property
     def offline_replicas(self) -> list[int]:
-        """Replicas on disks that failed, as Metadata tells them."""
+        """Replicas on disks that failed, as Metadata has them."""
         return self.replicas if self.offline else []
 
 
@@ -54,7 +54,7 @@ class Topic:
     topic_id: bytes
     partitions: list[PartitionState] = field(default_factory=list)
     configs: dict[str, str] = field(default_factory=dict)
-    # Metadata's bytes of it, by version and flags, with the state that they tell: `api/metadata.py`.
+    # Metadata's bytes of it, by version and flags, with the state that they show: `api/metadata.py`.
     told: dict[tuple[int, bool], tuple[object, bytes]] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -8,15 +8,12 @@ The order of the steps makes each change whole after a crash:
 - delete: the name is put into `/admin/delete_topics`; the topic is no longer seen; the logs go, then what the coordinators
   keep under the name; one store transaction removes its nodes and the mark. The next start finishes what is marked.
 
-Nodes (source B): topic `{"version":3,"topic_id":"...","partitions":{"0":[1]},...}`, its partition states
-`{"version":1,"leader":1,"leader_epoch":0,"isr":[1],"controller_epoch":1,"directories":["..."]}`, configs
-`{"version":1,"config":{}}`, marks `{"version":1,"topics":["a"]}`.
+The nodes of a topic are in `topicnodes.py`; marks are `{"version":1,"topics":["a"]}`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -33,7 +30,6 @@ from penstock.broker.logs.adoption import EPOCH_BELIEVED, adopted, last_epochs, 
 from penstock.broker.logs.logdirs import Key, LogDirs, partition_of, some, topic_id_in
 from penstock.broker.logs.topiclogs import TopicLogs
 from penstock.broker.store.base import (
-    BadValueError,
     Create,
     Delete,
     NoNodeError,
@@ -43,20 +39,21 @@ from penstock.broker.store.base import (
     StoreError,
     paths,
 )
-from penstock.broker.store.values import INT_MAX, Fields
+from penstock.broker.store.values import Fields
 from penstock.broker.topic import INTERNAL, PartitionState, Topic, check_name, internal_settings
-from penstock.broker.uuids import new_uuid, uuid_bytes, uuid_text
+from penstock.broker.topicnodes import check_topic_ids, config_json, read_topic, state_json, to_json, topic_json
+from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.log.logmanager import LogManager
 
-DELETED_LATELY_S = 0.5  # longer than a look after a deletion takes, shorter than any client tries again
+DELETED_LATELY_S = 0.5  # longer than a client's check after a deletion takes, shorter than any client tries again
 
 CREATED = declare("topics.created", "a new topic is in the store, its logs are not there yet")
 MARKED = declare("topics.marked", "a topic is marked as deleted, its logs are all there")
 EMPTIED = declare("topics.emptied", "a marked topic's logs are gone, its nodes are still in the store")
 
-_log = log.get("broker.topics")
+_log = log.get(__name__)
 
 
 class Topics:
@@ -86,6 +83,7 @@ class Topics:
         self.logs = TopicLogs(node_id, config, dirs, logs, executor, opening, self._changes, self._moved)
         self.controller_epoch = 0
         self._read: list[Topic] = []  # between `read` and `load`
+        self._deleted: set[str] = set()  # likewise: names whose deletion had begun
         self._log_dirs: dict[str, str] = {}  # path by id
         self._making: dict[str, list[int]] = {}  # partitions whose logs are being made, as the store has it
         self._former: dict[str, Topic] = {}  # topics that are gone but for their nodes in the store
@@ -106,8 +104,8 @@ class Topics:
     def deleted_lately(self, name: str) -> bool:
         """Whether a topic of that name was deleted a moment ago: asking for it must not make it again.
 
-        Who deleted it looks whether it is gone, and members of its groups still have it in their lists. In Kafka
-        they are told that it isn't there, since a creation takes a moment.
+        The client that deleted it checks whether it is gone, and members of its groups still have it in their lists. In Kafka
+        the answer is that it isn't there, since a creation takes a moment.
         """
         return time.monotonic() - self._deleted_s.get(name, -DELETED_LATELY_S) < DELETED_LATELY_S
 
@@ -228,7 +226,7 @@ class Topics:
             there = await self.logs.take_over(topic, added)
             fresh = [state for state in added if state not in there]
             self._making[name] = list(range(have, count))
-            nodes: list[Operation] = [Set(paths.topic(name), _topic_json(grown)), *self._state_nodes(topic, added)]
+            nodes: list[Operation] = [Set(paths.topic(name), topic_json(grown)), *self._state_nodes(topic, added)]
             try:
                 async with _stored(name):
                     await self._store.multi([*nodes, await self._making_node()])
@@ -257,7 +255,7 @@ class Topics:
         added = (*fresh, *there)
         gone = [Delete(f"{paths.topic(topic.name)}/partitions/{state.index}", recursive=True) for state in added]
         async with _stored(topic.name):
-            await self._store.multi([Set(paths.topic(topic.name), _topic_json(topic)), *gone])
+            await self._store.multi([Set(paths.topic(topic.name), topic_json(topic)), *gone])
 
     async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace a topic's own configs; they hold for the next append. Raises KafkaError."""
@@ -267,19 +265,19 @@ class Topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             check_topic_configs(configs)
             async with _stored(name):
-                await self._store.set(paths.topic_config(name), _config_json(configs))
+                await self._store.set(paths.topic_config(name), config_json(configs))
             rested, topic.configs = rests(topic.configs), dict(configs)
             self.logs.reconfigure(topic)
             self.changed.set()
             if rests(configs):
                 _log.warning(
-                    "topic=%s was altered; its retention and compaction rest until %s is true", name, CONFIRMED
+                    "topic=%s was altered; its retention and compaction are paused until %s is true", name, CONFIRMED
                 )
             elif rested:
                 _log.info("the configs of topic=%s are confirmed; retention and compaction go on", name)
 
     def broker_configs_changed(self) -> None:
-        """Tell every log its settings anew, because the broker's defaults were altered."""
+        """Give every log its settings again, because the broker's defaults were altered."""
         for topic in self._by_name.values():
             self.logs.reconfigure(topic)
         self.changed.set()
@@ -311,12 +309,12 @@ class Topics:
 
     async def _mark_deleted(self, name: str) -> None:
         marked = await self._marked()
-        await self._store.set(paths.DELETE_TOPICS, _json(version=1, topics=sorted({*marked, name})))
+        await self._store.set(paths.DELETE_TOPICS, to_json(version=1, topics=sorted({*marked, name})))
 
     async def _marked(self) -> list[str]:
         """Names whose deletion has begun; makes the node if it isn't there."""
         if await self._store.exists(paths.DELETE_TOPICS) is None:
-            await self._store.create(paths.DELETE_TOPICS, _json(version=1, topics=[]), parents=True)
+            await self._store.create(paths.DELETE_TOPICS, to_json(version=1, topics=[]), parents=True)
         node = Fields.read(paths.DELETE_TOPICS, (await self._store.get(paths.DELETE_TOPICS))[0])
         marked = node.several("topics")
         if not all(isinstance(name, str) for name in marked):
@@ -334,17 +332,17 @@ class Topics:
         """Take a topic's nodes and its mark out of the store; its logs are gone already."""
         left = [name for name in await self._marked() if name != topic.name]
         operations: list[Operation] = [
-            Set(paths.DELETE_TOPICS, _json(version=1, topics=left)),
+            Set(paths.DELETE_TOPICS, to_json(version=1, topics=left)),
             Delete(paths.topic(topic.name), recursive=True),
             Delete(paths.topic_config(topic.name)),
         ]
         await self._store.multi(operations)
 
-    async def read(self, controller_epoch: int, forget: Path | None = None) -> None:
+    async def read(self, forget: Path | None = None) -> None:
         """Read the store at start, and find where every partition lies. No log is touched. forget: a log folder whose
         partitions are given up if they aren't there. Raises StoreError, FolderError, OSError."""
-        self.controller_epoch = controller_epoch
         stored = await self._read_topics()
+        self._deleted = set(await self._marked())
         self._making = await self._stored_making()
         holding = Counter(state.directory for topic in stored or () for state in topic.partitions)
         known = await self._stored_log_dirs()
@@ -355,20 +353,20 @@ class Topics:
         unmade = {(name, index) for name, indices in self._making.items() for index in indices}
         await self.logs.settle(self._read, unmade)
 
-    async def load(self) -> None:
+    async def load(self, controller_epoch: int) -> None:
         """After `read`: remove deleted topics' logs, announce every partition; open the coordinators' logs.
 
         Each start is an election, so leader epochs grow by one: a client or a copy can tell what was written
         before a crash from what came after it. They go on where the logs are, should the store be an old copy. Raises
         StoreError, OSError.
         """
+        self.controller_epoch = controller_epoch
         topics, self._read = self._read, []
-        marked = set(await self._marked())
-        self._former = {topic.name: topic for topic in topics if topic.name in marked}
+        self._former = {topic.name: topic for topic in topics if topic.name in self._deleted}
         await self.logs.remove_deleted()  # Before others are added that may be refused: each is said once.
         for topic in self._former.values():
             await self.logs.delete(topic)
-        topics = [topic for topic in topics if topic.name not in marked]
+        topics = [topic for topic in topics if topic.name not in self._former]
         known = {(topic.name, state.index) for topic in topics for state in topic.partitions}
         self._tell_strangers(strangers(self._dirs, known), topics)
         self._tell_missing(topics)
@@ -397,7 +395,7 @@ class Topics:
 
     async def _making_node(self) -> Operation:
         """The change of the store that says which logs are to be made."""
-        return await self._put(paths.MAKING, _json(version=1, topics=self._making))
+        return await self._put(paths.MAKING, to_json(version=1, topics=self._making))
 
     async def _put(self, path: str, content: bytes) -> Operation:
         """The change that makes this a node's content, whether it is there or not."""
@@ -429,12 +427,12 @@ class Topics:
 
     async def _log_dirs_node(self) -> Operation:
         """The change of the store that says which log folders there are."""
-        return await self._put(paths.log_dirs(self._node_id), _json(version=1, dirs=self._log_dirs))
+        return await self._put(paths.log_dirs(self._node_id), to_json(version=1, dirs=self._log_dirs))
 
     async def _moved(self, topic: Topic, state: PartitionState) -> None:
         """A partition lies in another log folder. Until that is stored, a start finds it there by the topic's id."""
         try:
-            await self._store.set(paths.partition_state(topic.name, state.index), self._state_json(state))
+            await self._store.set(paths.partition_state(topic.name, state.index), state_json(self.controller_epoch, state))
         except StoreError as error:
             _log.warning(
                 "topic=%s partition=%d: it can't be stored where it lies now: %s", topic.name, state.index, error
@@ -459,7 +457,7 @@ class Topics:
             _log.error(
                 "%d partitions lay in %s, and no log folder holds them now: they are offline and answer KAFKA_STORAGE_ERROR "
                 "(%s). Bring their folders back and start again, or delete their topics; or start once with "
-                "`--forget-log-dir %s`: they begin anew, empty",
+                "`--forget-log-dir %s`: they begin again, empty",
                 len(keys), path or "a folder that isn't known", some(keys), path or self._dirs.first.path,
             )  # fmt: skip
 
@@ -480,8 +478,8 @@ class Topics:
         names = [topic.name for topic in topics if rests(topic.configs)]
         if names:
             _log.warning(
-                "retention and compaction rest in %d topics whose configs nobody has confirmed, and disks may fill: %s. "
-                "Look at their configs, put them right, then `penstock topics confirm NAME...` (or --all)",
+                "retention and compaction are paused in %d topics whose configs wait to be confirmed, and disks may fill: %s. "
+                "Check their configs, put them right, then `penstock topics confirm NAME...` (or --all)",
                 len(names), _some(names),
             )  # fmt: skip
 
@@ -489,7 +487,7 @@ class Topics:
         """What is to be stored when the store was restored from a backup that may lack changes.
 
         Producer ids go on far behind those that may have been given; configs may have been altered since, so that retention
-        and compaction rest.
+        and compaction are paused.
         """
         if await self._store.exists(paths.RESTORED) is None:
             return []
@@ -502,7 +500,7 @@ class Topics:
         for topic in topics:
             if topic.name not in INTERNAL:
                 topic.configs[CONFIRMED] = "false"
-                operations.append(Set(paths.topic_config(topic.name), _config_json(topic.configs)))
+                operations.append(Set(paths.topic_config(topic.name), config_json(topic.configs)))
         return operations
 
     def folder_failed(self, path: str) -> None:
@@ -535,7 +533,7 @@ class Topics:
                 state.leader, state.isr = self._node_id, [self._node_id]
                 state.leader_epoch += 1
                 path = paths.partition_state(topic.name, state.index)
-                operations.append(Set(path, self._state_json(state)))
+                operations.append(Set(path, state_json(self.controller_epoch, state)))
         self._set_making(self._dirs.unmade)
         operations += [await self._making_node(), await self._log_dirs_node()]
         await self._store.multi(operations)
@@ -548,8 +546,8 @@ class Topics:
             return None
         configs = await self._store.tree(paths.TOPIC_CONFIGS) if nodes else {}
         names = sorted(name for name in nodes if "/" not in name)
-        topics = [_read_topic(name, nodes, configs) for name in names]
-        _check_ids(topics)
+        topics = [read_topic(name, nodes, configs) for name in names]
+        check_topic_ids(topics)
         return topics
 
     async def _adopt(self) -> list[Topic]:
@@ -566,7 +564,7 @@ class Topics:
             operations += self._topic_nodes(topic)
             topics.append(topic)
             _log.info("found topic=%s id=%s partitions=%d", name, uuid_text(topic_id), len(epochs))
-        _check_ids(topics)
+        check_topic_ids(topics)
         keys = ((topic.name, state.index) for topic in topics for state in topic.partitions)
         self._set_making(key for key in keys if self._dirs.of(key) is None)
         await self._store.multi([*operations, await self._making_node()])
@@ -577,85 +575,16 @@ class Topics:
 
     def _topic_nodes(self, topic: Topic) -> list[Operation]:
         return [
-            Create(paths.topic(topic.name), _topic_json(topic), parents=True),
-            Create(paths.topic_config(topic.name), _config_json(topic.configs), parents=True),
+            Create(paths.topic(topic.name), topic_json(topic), parents=True),
+            Create(paths.topic_config(topic.name), config_json(topic.configs), parents=True),
             *self._state_nodes(topic, topic.partitions),
         ]
 
     def _state_nodes(self, topic: Topic, states: Sequence[PartitionState]) -> list[Create]:
         return [
-            Create(paths.partition_state(topic.name, state.index), self._state_json(state), parents=True)
+            Create(paths.partition_state(topic.name, state.index), state_json(self.controller_epoch, state), parents=True)
             for state in states
         ]
-
-    def _state_json(self, state: PartitionState) -> bytes:
-        return _json(
-            controller_epoch=self.controller_epoch,
-            leader=state.leader,
-            version=1,
-            leader_epoch=state.leader_epoch,
-            isr=state.isr,
-            directories=[state.directory],
-        )
-
-
-def _topic_json(topic: Topic) -> bytes:
-    return _json(
-        version=3,
-        topic_id=uuid_text(topic.topic_id),
-        partitions={str(state.index): state.replicas for state in topic.partitions},
-        adding_replicas={},
-        removing_replicas={},
-    )
-
-
-def _config_json(configs: Mapping[str, str]) -> bytes:
-    return _json(version=1, config=dict(configs))
-
-
-def _json(**fields: object) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()
-
-
-def _read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, bytes]) -> Topic:
-    """A topic from the nodes below `/brokers/topics` and `/config/topics`, by path relative to these.
-
-    Raises BadValueError.
-    """
-    node = Fields.read(paths.topic(name), nodes[name])
-    partitions = node.table("partitions")
-    if not partitions or set(partitions) != {str(index) for index in range(len(partitions))}:
-        raise node.wrong("`partitions` should have the numbers from 0 on as keys, without a gap")
-    states = []
-    for index in range(len(partitions)):
-        replicas = node.brokers("partitions", partitions[str(index)])
-        state = Fields.read(paths.partition_state(name, index), nodes.get(f"{name}/partitions/{index}/state"))
-        leader, epoch = state.number("leader", -1, INT_MAX), state.number("leader_epoch", 0, INT_MAX - 1)
-        directory = state.text_of_one("directories")
-        states.append(PartitionState(index, leader, epoch, replicas, state.brokers("isr"), directory=directory))
-    own = Fields.read(paths.topic_config(name), configs.get(name))
-    texts = own.texts("config")
-    try:
-        check_name(name)
-        topic_id = uuid_bytes(node.text("topic_id"))
-        if not any(topic_id) or uuid_text(topic_id) != node.text("topic_id"):
-            raise node.wrong("`topic_id` should be an id as Kafka writes it")
-    except (ValueError, KafkaError) as error:
-        raise node.wrong(str(error)) from None
-    try:
-        check_topic_configs(texts)
-    except KafkaError as error:
-        raise own.wrong(error.what) from None
-    return Topic(name, topic_id, states, texts)
-
-
-def _check_ids(topics: Iterable[Topic]) -> None:
-    """Raises BadValueError if two topics have the same id."""
-    by_id: dict[bytes, str] = {}
-    for topic in topics:
-        other = by_id.setdefault(topic.topic_id, topic.name)
-        if other != topic.name:
-            raise BadValueError(paths.topic(topic.name), f"its topic id is that of `{other}`, too")
 
 
 def _some(words: Iterable[str], most: int = 20) -> str:

@@ -5,11 +5,9 @@ topic's configs are confirmed stays as it was. See
 `broker/resources.py` for what can be altered; loggers only incrementally.
 """
 
-from collections import Counter
-
 from penstock.broker.configs.topicconfig import CONFIRMED, rests
 from penstock.broker.context import Call, Context
-from penstock.broker.resources import RESOURCES
+from penstock.broker.resources import RESOURCES, alter_each
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import AlterConfigsRequest, AlterConfigsResponse
 
@@ -21,20 +19,12 @@ Result = AlterConfigsResponse.AlterConfigsResourceResponse
 
 async def handle(context: Context, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     """Change one resource after the other; one that fails does not touch the others."""
-    response = AlterConfigsResponse()
-    asked = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        result = Result(error_message=None, resource_type=kind, resource_name=name)
-        try:
-            if asked[kind, name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            async with context.config_changes:
-                await _replace(context, resource, request.validate_only)
-        except KafkaError as error:
-            result.error_code, result.error_message = error.code, error.what
-        response.responses.append(result)
-    return response
+
+    async def replace(resource: Asked) -> None:
+        async with context.config_changes:
+            await _replace(context, resource, request.validate_only)
+
+    return AlterConfigsResponse(responses=await alter_each(request.resources, Result, replace))
 
 
 async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:
@@ -50,7 +40,7 @@ async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:
     if len(texts) < len(asked.configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     if rests(own):
-        # Who alters one config so, as old clients do, hasn't confirmed the others.
+        # A client that alters one config so, as old ones do, hasn't confirmed the others.
         texts.setdefault(CONFIRMED, own[CONFIRMED])
     resource.check(context, texts)
     if not validate_only:

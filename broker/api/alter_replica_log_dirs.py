@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs: move partitions between this broker's log folders (KIP-113). Versions 0-2.
 
-The answer comes when the moves have begun; DescribeLogDirs tells how far they are (`is_future_key`, `offset_lag`).
+The answer comes when the moves have begun; DescribeLogDirs says how far they are (`is_future_key`, `offset_lag`).
 """
 
 from penstock.broker.context import Call, Context

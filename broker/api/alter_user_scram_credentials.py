@@ -1,7 +1,7 @@
 """AlterUserScramCredentials: set and delete users' SCRAM credentials (KIP-554). Version 0.
 
 What is stored is made of the salted password that the client sends (`scram.py`). A user may stand in a request
-once. Nobody can log in by them yet: there are no SASL listeners.
+once. No client can log in by them yet: there are no SASL listeners.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """ApiVersions (KIP-35, KIP-511): which APIs and versions this broker serves, read from the registry.
 
 Versions 0-4; from 3 on with the features that are supported and in force (KIP-584, `broker/configs/features.py`). Clients of
-version 3 fail on a feature whose lowest level is 0, so they aren't told of those as supported. A version that is not
+version 3 fail on a feature whose lowest level is 0, so those aren't in their list of supported ones. A version that is not
 known never comes here: the dispatcher answers it with a version 0 body, error 35 and the range of key 18.
 """
 

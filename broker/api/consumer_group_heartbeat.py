@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (KIP-848): a member joins, stays, leaves, and is told what it owns.
+"""ConsumerGroupHeartbeat (KIP-848): a member joins, stays, leaves, and hears what it owns.
 
 Versions 0-1; from version 1 on members bring their own id and may subscribe by a regular expression in RE2's
 syntax, which has to match the whole name. Answered when what it changed is in `__consumer_offsets`. Decisions:

@@ -3,7 +3,7 @@
 `count` is the new total. A manual assignment may only name this node. `timeout_ms` is not used.
 
 The coordinators' topics don't grow: a group or transactional id belongs to the partition that its name's hash gives by
-their number, so that with another number what is stored of it would be looked for where it isn't.
+their number, so that with another number what is stored of it would be searched where it isn't.
 """
 
 from collections import Counter

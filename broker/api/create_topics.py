@@ -16,7 +16,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 KEY, VERSIONS = 19, (0, 7)
-# DescribeQuorum speaks of it, so nobody may have a topic of that name.
+# DescribeQuorum speaks of it, so no client may make a topic of that name.
 CLUSTER_METADATA = "__cluster_metadata"
 
 Wanted = CreateTopicsRequest.CreatableTopic

@@ -14,7 +14,7 @@ from penstock.pyx.wire.messages import DescribeGroupsRequest, DescribeGroupsResp
 
 KEY, VERSIONS = 15, (0, 6)
 NOT_FOUND_SINCE = 6
-# What everybody may do while nobody is refused: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
+# What each client may do, since there is no authorizer: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
 ALL_OPERATIONS = operations_bits(GROUP_OPERATIONS)
 
 Described = DescribeGroupsResponse.DescribedGroup

@@ -1,4 +1,4 @@
-"""DescribeQuorum (KIP-595, 836, 853): who decides about the cluster's metadata. Versions 0-2.
+"""DescribeQuorum (KIP-595, 836, 853): which broker decides about the cluster's metadata. Versions 0-2.
 
 A single node decides alone: it is leader and only voter of `__cluster_metadata`, of which nothing but the name is
 there; the leader's epoch is the controller's, and offsets count the changes of the metadata store.

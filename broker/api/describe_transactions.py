@@ -1,7 +1,7 @@
 """DescribeTransactions (KIP-664): state, producer and partitions of transactional ids. Version 0."""
 
 from penstock.broker.context import Call, Context
-from penstock.broker.coordination.transactions.state import Transaction, TransactionState
+from penstock.broker.coordination.transactions.state import TransactionState
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -25,7 +25,7 @@ def _one(context: Context, name: str) -> Described:
     if not name:
         return Described(transactional_id=name, error_code=ErrorCode.INVALID_REQUEST)
     try:
-        transaction: Transaction | None = context.transactions.look_up(name)
+        transaction = context.transactions.look_up(name)
     except KafkaError as error:
         return Described(transactional_id=name, error_code=error.code)
     facts = transaction.facts if transaction is not None else None

@@ -1,6 +1,6 @@
 """DescribeUserScramCredentials: which mechanisms users have, with how many iterations (KIP-554). Version 0.
 
-Null or no users = all that have credentials. Salts and keys are never told.
+Null or no users = all that have credentials. Salts and keys are never shown.
 """
 
 from collections import Counter

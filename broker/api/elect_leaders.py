@@ -1,7 +1,7 @@
 """ElectLeaders (KIP-183, KIP-460): elect preferred or, at a loss, unclean leaders. Versions 0-2.
 
 One node leads all that it can, so an election is never needed: ELECTION_NOT_NEEDED for each partition that is
-named, and nothing to tell for those that aren't (null = all).
+named, and those that weren't named (null = all) aren't answered.
 """
 
 from penstock.broker.context import Call, Context

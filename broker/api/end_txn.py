@@ -7,7 +7,7 @@ fenced producer hears PRODUCER_FENCED, before version 2 INVALID_PRODUCER_EPOCH. 
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.coordination.transactions.events import End, ProducerResult
+from penstock.broker.coordination.transactions.events import End
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import EndTxnRequest, EndTxnResponse
 
@@ -22,7 +22,7 @@ async def handle(context: Context, request: EndTxnRequest, call: Call) -> EndTxn
         return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     raises = call.api_version >= RAISES_EPOCH_SINCE
     event = End(None, request.producer_id, request.producer_epoch, request.committed, raises)
-    result: ProducerResult = await context.transactions.end(request.transactional_id, event)
+    result = await context.transactions.end(request.transactional_id, event)
     error = result.error
     if error == ErrorCode.PRODUCER_FENCED and call.api_version < FENCED_SINCE:
         error = ErrorCode.INVALID_PRODUCER_EPOCH

@@ -4,11 +4,9 @@ Operations: set (0), delete (1: back to the default), append (2) and subtract (3
 hold at once and after a restart, loggers' levels until the broker stops.
 """
 
-from collections import Counter
-
 from penstock.broker.configs.topicconfig import ConfigType, text_of
 from penstock.broker.context import Call, Context
-from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES
+from penstock.broker.resources import BROKER_LOGGER, LOGGERS, RESOURCES, alter_each
 from penstock.config import parse_list
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
@@ -25,24 +23,16 @@ async def handle(
     context: Context, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
     """Change one resource after the other; one that fails does not touch the others."""
-    response = IncrementalAlterConfigsResponse()
-    asked = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        result = Result(error_message=None, resource_type=kind, resource_name=name)
-        try:
-            if asked[kind, name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            _check_operations(resource)
-            if kind == BROKER_LOGGER:
-                _alter_loggers(context, resource, request.validate_only)
-            else:
-                async with context.config_changes:
-                    await _alter(context, resource, request.validate_only)
-        except KafkaError as error:
-            result.error_code, result.error_message = error.code, error.what
-        response.responses.append(result)
-    return response
+
+    async def alter(resource: Asked) -> None:
+        _check_operations(resource)
+        if resource.resource_type == BROKER_LOGGER:
+            _alter_loggers(context, resource, request.validate_only)
+        else:
+            async with context.config_changes:
+                await _alter(context, resource, request.validate_only)
+
+    return IncrementalAlterConfigsResponse(responses=await alter_each(request.resources, Result, alter))
 
 
 def _check_operations(asked: Asked) -> None:

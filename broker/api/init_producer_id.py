@@ -35,5 +35,5 @@ async def _init(context: Context, request: InitProducerIdRequest) -> ProducerRes
     if not request.transactional_id:
         return ProducerResult(ErrorCode.INVALID_REQUEST)
     event = Init(None, request.transaction_timeout_ms, request.producer_id, request.producer_epoch)
-    result: ProducerResult = await context.transactions.init(request.transactional_id, event)
+    result = await context.transactions.init(request.transactional_id, event)
     return result

@@ -18,8 +18,8 @@ async def handle(context: Context, request: ListGroupsRequest, call: Call) -> Li
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     response = ListGroupsResponse()
-    for name in sorted(context.groups.entries):
-        group = context.groups.find(name)
+    for name, entry in sorted(context.groups.entries.items()):
+        group = entry.machine
         if isinstance(group, ConsumerGroup):
             state, kind, protocol_type = group.state(), CONSUMER, CONSUMER_PROTOCOL_TYPE
         else:

@@ -3,10 +3,10 @@ and a pattern of the whole id (from version 2 on, KIP-1152; RE2's syntax). Versi
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.coordination.regex import RegexError, compile_regex
-from penstock.broker.coordination.transactions.state import Facts, TransactionState
+from penstock.broker.coordination.transactions.state import TransactionState
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import ListTransactionsRequest, ListTransactionsResponse
+from penstock.regex import RegexError, compile_regex
 
 KEY, VERSIONS = 66, (0, 2)
 
@@ -25,8 +25,8 @@ async def handle(context: Context, request: ListTransactionsRequest, call: Call)
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     now_ms = context.now_ms()
     for transaction in sorted(context.transactions.live(), key=lambda found: found.id):
-        facts: Facts = transaction.facts
-        if facts.state is TransactionState.DEAD or (states and facts.state not in states):
+        facts = transaction.facts
+        if facts is None or facts.state is TransactionState.DEAD or (states and facts.state not in states):
             continue
         if request.producer_id_filters and facts.producer_id not in request.producer_id_filters:
             continue

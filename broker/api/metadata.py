@@ -50,7 +50,7 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
 
 
 def _told(topic: Topic, version: int, operations: bool) -> Entry:
-    """A topic as this version tells it; its bytes are kept, since there may be thousands of partitions."""
+    """A topic as this version has it; its bytes are kept, since there may be thousands of partitions."""
     state = [(one.leader, one.leader_epoch, one.offline, *one.replicas, *one.isr) for one in topic.partitions]
     known = topic.told.get((version, operations))
     if known is None or known[0] != state:

@@ -40,7 +40,7 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
     """Answer the one group, or each of them."""
     if call.api_version < GROUPS_SINCE:
         try:
-            group: AnyGroup | None = context.groups.look_up(request.group_id)
+            group = context.groups.look_up(request.group_id)
         except KafkaError as error:
             return _refused(request, error.code)
         wanted: Iterable[tuple[str, Iterable[int]]] = _all(group)
@@ -117,7 +117,7 @@ def _group(
 ) -> GroupAnswer:
     answer = GroupAnswer(group_id=asked.group_id)
     try:
-        group: AnyGroup | None = context.groups.look_up(asked.group_id)
+        group = context.groups.look_up(asked.group_id)
     except KafkaError as error:
         answer.error_code = error.code
         return answer

@@ -72,8 +72,7 @@ async def _commit(
         producer_epoch=request.producer_epoch,
     )
     # Nothing is awaited between the check above and the append, so no marker can come in between.
-    results: int | dict[TopicPartition, int] = await context.groups.commit(request.group_id, event)
-    return results
+    return await context.groups.commit(request.group_id, event)
 
 
 async def _in_transaction(context: Context, request: TxnOffsetCommitRequest, call: Call) -> int:
@@ -83,7 +82,7 @@ async def _in_transaction(context: Context, request: TxnOffsetCommitRequest, cal
     await context.groups.ensure_topic()
     name, producer_id, epoch = request.transactional_id, request.producer_id, request.producer_epoch
     partition = (GROUP_OFFSETS, context.groups.partition_of(request.group_id))
-    error = ErrorCode.NONE
+    error: int = ErrorCode.NONE
     if call.api_version >= ADDS_PARTITION_SINCE:
         error = context.transactions.add_now(name, AddPartitions(None, producer_id, epoch, [partition], 2))
     error = error or context.transactions.verify(name, producer_id, epoch, partition)

@@ -169,7 +169,7 @@ class BrokerConfig(Mapping[str, Any]):
     def _layers(self, name: str) -> list[Layer]:
         """The layers of a broker property, the one in force first.
 
-        As Kafka tells them: those of its synonyms (coarser units) stand behind its own and never alone.
+        As Kafka lists them: those of its synonyms (coarser units) stand behind its own and never alone.
         """
         names = (name, *SYNONYMS.get(name, ()))
         static = {one: text_of(self.static[one]) for one in names if one in self.given and self.static[one] is not None}
@@ -231,7 +231,7 @@ _KINDS |= {entry.broker_name: entry.kind for entry in TOPIC_CONFIGS.values() if 
 
 
 def _unknown(name: str, source: ConfigSource) -> Described:
-    """What nobody here knows could be a password, so it isn't told."""
+    """An unknown config could be a password, so its value isn't shown."""
     doc = "Kept without effect: no property of this broker."
     return Described(name, None, source, ConfigType.UNKNOWN, doc, read_only=True, synonyms=(), sensitive=True)
 

@@ -2,7 +2,7 @@
 
 A level is kept in the store under `/feature`, as Kafka keeps it in ZooKeeper:
 `{"version":2,"status":1,"features":{"group.version":1,...}}`. The node's version is the epoch that ApiVersions
-tells, so a client can see which of two answers is the newer one. Without a node each feature is at its newest level;
+has, so a client can see which of two answers is the newer one. Without a node each feature is at its newest level;
 the node is written at the first start.
 
 | feature | levels | what it turns on |
@@ -30,7 +30,7 @@ GROUP_VERSION = "group.version"
 METADATA_VERSION = "metadata.version"
 LEVEL_MAX = (1 << 15) - 1
 
-_log = log.get("broker.features")
+_log = log.get(__name__)
 
 
 class Levels(NamedTuple):

@@ -116,7 +116,7 @@ REFUSED = {
     "broker.session.timeout.ms": "one node needs no heartbeats: remove it",
     "inter.broker.protocol.version": "every version is spoken at once: remove it",
     "control.plane.listener.name": "every broker here is its own controller: remove it",
-    "inter.broker.*": "one node has nobody to talk to: remove it",
+    "inter.broker.*": "one node talks to no other broker: remove it",
     "log.message.format.version": "every format is stored as it comes and served to anybody: remove it",
     "log.message.downconversion.enable": "every format is stored as it comes and served to anybody: remove it",
     "replica.*": "one node replicates nothing: remove it",
@@ -173,7 +173,7 @@ SCHEMA = Schema(
         Property("broker.id", parse_int(0, INT_MAX), 1, "The number of this broker."),
         Property("node.id", parse_int(0, INT_MAX), None, "The same as `broker.id`, Kafka's newer name."),
         Property("listeners", parse_str, None, "`NAME://host:port`, commas between them; `--listen` wins over it."),
-        Property("advertised.listeners", parse_str, None, "What clients are told; `--advertised` wins."),
+        Property("advertised.listeners", parse_str, None, "What clients get; `--advertised` wins."),
         Property(
             "listener.security.protocol.map", parse_str, None, "`NAME:PLAINTEXT` of each listener that isn't `PLAINTEXT`."
         ),
@@ -247,7 +247,7 @@ SCHEMA = Schema(
         # Upkeep.
         Property("log.retention.check.interval.ms", _POSITIVE, 300_000, "How often old segments are sought."),
         Property("log.initial.task.delay.ms", _LONG, 30_000, "First time after the start, if the interval isn't less."),
-        Property("log.flush.scheduler.interval.ms", _POSITIVE, LONG_MAX, "How often flushes are looked for."),
+        Property("log.flush.scheduler.interval.ms", _POSITIVE, LONG_MAX, "How often due flushes are checked for."),
         Property("log.flush.offset.checkpoint.interval.ms", _LONG, 60_000, "How often recovery points are written."),
         Property("num.recovery.threads.per.data.dir", parse_int(1, 256), 2, "Logs opened at once at start."),
         # The network.
@@ -342,7 +342,7 @@ SCHEMA = Schema(
         Property("offsets.topic.replication.factor", _ONE_NODE, 1, "Their copies; one node has one."),
         Property("offset.metadata.max.bytes", parse_int(0, INT_MAX), 4096, "Most metadata with an offset."),
         Property("offsets.retention.minutes", parse_int(1, INT_MAX), 10_080, "Life of an empty group."),
-        Property("offsets.retention.check.interval.ms", _POSITIVE, 600_000, "How often that is looked at."),
+        Property("offsets.retention.check.interval.ms", _POSITIVE, 600_000, "How often that is checked."),
         # Transactions.
         Property("transaction.state.log.num.partitions", parse_int(1, 10_000), 50, "Their log's partitions."),
         Property("transaction.state.log.segment.bytes", parse_int(14, INT_MAX), 100 * MIB, "Its segments."),
@@ -362,6 +362,14 @@ SCHEMA = Schema(
             parse_bool,
             True,
             "Ask the coordinator before a client of Produce up to 11 begins a transaction in a partition (KIP-890).",
+        ),
+        Property(
+            "penstock.transaction.flush",
+            parse_bool,
+            False,
+            "Flush what a transaction has written before its commit is decided, the decision before its markers, and the "
+            "markers before it is complete: then a power cut takes transactions whole, newest first. Else it may take "
+            "records whose commit, and whose consumer's position, survives.",
         ),
         Property(
             "penstock.clock.settle.ms",

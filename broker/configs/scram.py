@@ -2,7 +2,7 @@
 
 The client sends its salted password; what is kept is the stored key and the server key made of it, which let a
 broker check a login but not make one. Kafka's text: `salt=..,stored_key=..,server_key=..,iterations=N`, the
-first three in base64, under `SCRAM-SHA-256` or `SCRAM-SHA-512`. Nobody can log in by them yet.
+first three in base64, under `SCRAM-SHA-256` or `SCRAM-SHA-512`. No client can log in by them yet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The configs of topics: Kafka's names, types and checks, and the broker property behind each.
 
 A topic's own config wins over the broker's property, which wins over the default; `TOPIC_CONFIGS` says which
-property it is, so that what is described and what the log is told come from one table.
+property it is, so that what is described and what the log gets come from one table.
 
 Kept only: the replicas whose replication is throttled (there is none), and what belongs to tiered storage, which
 can't be turned on.
@@ -82,7 +82,7 @@ _BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
         "penstock.validate.records",
         STR,
         "penstock.validate.records",
-        "`full`: every record is looked at; `headers`: not the records, so that one that can't be read is taken, and stops "
+        "`full`: every record is checked; `headers`: not the records, so that one that can't be read is taken, and stops "
         "its partition's consumers; `none`: no checksums either.",
     ),
     ("delete.retention.ms", LONG, "log.cleaner.delete.retention.ms", "How long compaction keeps tombstones."),
@@ -118,7 +118,7 @@ _OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
     ("remote.log.delete.on.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),
     (
         CONFIRMED, BOOL, parse_bool, True,
-        "`false`: nobody has said yet that these are the topic's configs; retention and compaction rest.",
+        "`false`: no operator has confirmed yet that these are the topic's configs; retention and compaction are paused.",
     ),
     ("remote.storage.enable", BOOL, parse_no_tiered_storage, False, "Only `false`: there is no tiered storage."),
 )
@@ -224,7 +224,7 @@ def topic_value(config: Mapping[str, Any], configs: Mapping[str, str], name: str
 
 
 def rests(configs: Mapping[str, str]) -> bool:
-    """Whether retention and compaction rest, since the topic was found in a folder without its configs, or they may be
+    """Whether retention and compaction are paused, since the topic was found in a folder without its configs, or they may be
     older than its records: what is deleted by wrong configs doesn't come back.
     """
     return CONFIRMED in configs and not parse_bool(configs[CONFIRMED].strip())
@@ -249,7 +249,7 @@ def _compression(value: Callable[[str], Any]) -> dict[str, int]:
 
 
 def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[str, int]:
-    """What the partition log is told of a topic, as whole numbers by the names of its LogConfig."""
+    """What the partition log gets of a topic, as whole numbers by the names of its LogConfig."""
 
     def value(name: str) -> Any:
         return topic_value(config, configs, name)

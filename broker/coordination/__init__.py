@@ -1,1 +1,19 @@
-"""The group coordinator and the transaction coordinator."""
+"""The group coordinator and the transaction coordinator. In reading order:
+
+parts                   what the coordinators use of the broker
+machines                what the pure state machines share: time as a value, actions, events
+shell                   feeds the machines, appends what they decide, answers after the append
+statelog                their records as bytes: Kafka's formats
+coordinators            both coordinators, as the broker starts and stops them
+groupcoordinator        groups of both protocols, and their offsets
+classicgroups/          groups of the classic protocol as state machines
+consumergroups/         groups of KIP-848 as state machines
+groupoffsets            committing, fetching and expiring offsets, the same in both protocols
+offsets                 the committed offsets of one group, with those of open transactions
+transactioncoordinator  transactional ids, and the markers of their transactions
+transactions/           a transactional id as a state machine
+transactionalproduce    a produce that begins a transaction in a partition
+flushing                flushes that transactions wait for, shared
+powercut                what a power cut has left of transactions, and what becomes of it
+producerids             producer ids, taken from the store in blocks
+"""

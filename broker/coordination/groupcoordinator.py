@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from penstock import log
 from penstock.broker.configs.entities import Entity
 from penstock.broker.configs.groupconfig import GroupSettings, group_config
-from penstock.broker.context import Context
 from penstock.broker.coordination import statelog
 from penstock.broker.coordination.classicgroups import machine as classic_machine
 from penstock.broker.coordination.classicgroups import state as classic_state
@@ -26,12 +25,13 @@ from penstock.broker.coordination.consumergroups.writing import AnyGroup
 from penstock.broker.coordination.groupoffsets import Commit, Marker
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.offsets import OffsetRecord
-from penstock.broker.coordination.regex import Regex, RegexError, compile_regex
+from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.shell import Coordinator, Entry
 from penstock.broker.topic import GROUP_OFFSETS
 from penstock.broker.topics import Topics
 from penstock.errors import ErrorCode
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type
+from penstock.regex import Regex, RegexError, compile_regex
 
 # Between two evaluations of a group's patterns, however often topics come and go.
 PATTERNS_EVERY_MS = 1_000
@@ -40,11 +40,11 @@ MATCH_AT_ONCE_MS = 5
 # Characters of a client's id that its member id begins with; a string on the wire has at most 32,767 bytes.
 PREFIX_MAX = 1_000
 
-_log = log.get("broker.coordinator")
+_log = log.get(__name__)
 
 
 class TopicCatalog:
-    """The broker's topics as groups look at them."""
+    """The broker's topics as groups see them."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -70,10 +70,10 @@ class GroupCoordinator(Coordinator[AnyGroup]):
 
     topic = GROUP_OFFSETS
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.config = group_config(context.config)
-        self._environment = Environment(self.config, TopicCatalog(context.topics), self._settings)
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self.config = group_config(parts.config)
+        self._environment = Environment(self.config, TopicCatalog(parts.topics), self._settings)
         # Which groups have offsets in the open transaction of a producer, by partition and producer id.
         self._open: dict[tuple[int, int], set[str]] = {}
         # While a partition is loaded: the newest plain commits by their records' keys, not decoded yet.
@@ -81,7 +81,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         self._matched_ms: dict[str, int] = {}  # when a group's patterns were last evaluated again, monotonic
 
     def _settings(self, name: str) -> GroupSettings:
-        return settings_of(self._context.entities.get(Entity(group=name)), self.config.consumer)
+        return settings_of(self._parts.entities.get(Entity(group=name)), self.config.consumer)
 
     def _new(self, name: str) -> AnyGroup:
         return Group(name, self.config)
@@ -105,7 +105,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         raise AssertionError(f"a group has no action {action!r}")
 
     def fresh_member_id(self, prefix: str) -> str:
-        """A member id that nobody has: the client's id (or instance id) and a random uuid, as Kafka makes it. Of a very
+        """A member id that no member has: the client's id (or instance id) and a random uuid, as Kafka makes it. Of a very
         long one only the beginning: the whole would fit into no record and no answer, and so stop its group.
         """
         return f"{prefix[:PREFIX_MAX]}-{uuid.uuid4()}"
@@ -132,14 +132,14 @@ class GroupCoordinator(Coordinator[AnyGroup]):
     async def _matching(self, regex: Regex) -> frozenset[str]:
         """The topics that a pattern matches, internal ones too as in Kafka; in turns with the loop's other work."""
         found: list[str] = []
-        names = [topic.name for topic in self._context.topics.all()]
-        begun_ms = self._context.monotonic_ms()
+        names = [topic.name for topic in self._parts.topics.all()]
+        begun_ms = self._parts.monotonic_ms()
         for name in names:
             if regex.matches(name):
                 found.append(name)
-            if self._context.monotonic_ms() - begun_ms >= MATCH_AT_ONCE_MS:
+            if self._parts.monotonic_ms() - begun_ms >= MATCH_AT_ONCE_MS:
                 await asyncio.sleep(0)
-                begun_ms = self._context.monotonic_ms()
+                begun_ms = self._parts.monotonic_ms()
         return frozenset(found)
 
     def _watch_patterns(self, name: str) -> None:
@@ -148,7 +148,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         if group is None or not group.patterns:
             self._matched_ms.pop(name, None)
             return
-        now_ms = self._context.monotonic_ms()
+        now_ms = self._parts.monotonic_ms()
         last_ms = self._matched_ms.setdefault(name, now_ms)
         due_ms = self.config.regex_refresh_interval_ms
         if group.patterns_version != self._environment.catalog.version:
@@ -167,7 +167,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
                 except RegexError as error:  # Another broker has stored it; what it matched then stays.
                     _log.error("group=%s: the pattern `%s` can't be evaluated: %s", name, pattern, error)
         finally:
-            self._matched_ms[name] = self._context.monotonic_ms()
+            self._matched_ms[name] = self._parts.monotonic_ms()
         entry = self.entries.get(name)
         if entry is None:
             del self._matched_ms[name]
@@ -187,7 +187,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         return answer
 
     def topic_deleted(self, name: str, event: Callable[[], object]) -> None:
-        """Tell the groups that have offsets of the topic; the others see it by the catalog's version."""
+        """Feed the groups that have offsets of the topic; the others see it by the catalog's version."""
         if name == self.topic:
             super().topic_deleted(name, event)
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.broker.configs.groupconfig import GroupConfig
-from penstock.broker.coordination.machines import Append, Appended, InFlight, Now, Reply, TopicPartition
+from penstock.broker.coordination.machines import Append, Appended, InFlight, Now, Reply, TopicPartition, append_error
 from penstock.broker.coordination.offsets import Committed, OffsetRecord, Offsets, tombstones
 from penstock.errors import ErrorCode
 
@@ -84,7 +84,7 @@ class TopicDeleted:
 
 @dataclass(slots=True)
 class Expire:
-    """Look for offsets past their retention, and for a group that nothing is left of."""
+    """Find offsets past their retention, and for a group that nothing is left of."""
 
 
 # --- what an append was for ---------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class AfterCommit:
 
 @dataclass(slots=True)
 class AfterRemoval:
-    """Offsets were taken back; `then` is told the append's error."""
+    """Offsets were taken back; `then` gets the append's error."""
 
     gone: tuple[TopicPartition, ...]
     token: object | None = None
@@ -113,7 +113,7 @@ def commit(group: Owner, event: Commit, now: Now, out: Out) -> None:
     accepted: dict[TopicPartition, Committed] = {}
     limit = group.config.offset_metadata_max_bytes
     for partition, value in event.commits.items():
-        # A character has at most four bytes, so the cheap test settles the ordinary case.
+        # A character has at most four bytes, so the cheap test decides the ordinary case.
         text = value.metadata
         if len(text) * 4 > limit and len(text.encode("utf-8", "surrogatepass")) > limit:
             results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -177,19 +177,8 @@ def appended(group: Owner, after: AfterCommit | AfterRemoval, event: Appended, o
         out.append(Reply(after.token, append_error(error) if error else after.result))
 
 
-def append_error(error: int) -> int:
-    """What a client is told when a group's record could not be stored."""
-    if error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_ENOUGH_REPLICAS):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
-        return ErrorCode.NOT_COORDINATOR
-    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return error
-
-
 def commit_error(error: int) -> int:
-    """What a client is told when a commit could not be stored."""
+    """What a client hears when a commit could not be stored."""
     if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE):
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return append_error(error)

@@ -2,7 +2,7 @@
 them know.
 
 A machine is a function `step(state, event, now) -> (state, actions)`. It owns `state` while it runs and may
-change it in place; it never touches a socket, a file, a clock or a random number. Whoever feeds it (the
+change it in place; it never touches a socket, a file, a clock or a random number. Its feeder (the
 asyncio shell in `shell.py`, or the simulator) keeps these rules:
 
 - actions are carried out in order;
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from penstock.errors import ErrorCode
 
 NEVER = 1 << 62  # A deadline that does not come.
 
@@ -81,3 +83,14 @@ class InFlight:
         self.last_id += 1
         self.waiting[self.last_id] = continuation
         return self.last_id
+
+
+def append_error(error: int) -> int:
+    """What a client is told when a coordinator's record could not be stored: what it tries again, as from Kafka."""
+    if error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+        return ErrorCode.NOT_COORDINATOR
+    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error

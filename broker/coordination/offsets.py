@@ -5,7 +5,7 @@ Three tables, all by (topic, partition):
 - `committed`: what a fetch answers;
 - `in_flight`: commits whose record is being appended; their partitions are not expired meanwhile;
 - `transactional[producer id]`: written by TxnOffsetCommit, waiting for the producer's marker. While one is
-  there a fetch that asks for stable offsets is told UNSTABLE_OFFSET_COMMIT (KIP-447).
+  there a fetch that asks for stable offsets is answered UNSTABLE_OFFSET_COMMIT (KIP-447).
 
 A commit becomes visible when its record is in the log, and the record with the higher log offset wins; so a
 plain commit made while a transaction was open is not undone by the marker of an older TxnOffsetCommit.

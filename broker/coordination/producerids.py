@@ -4,9 +4,9 @@
 `{"version":1,"broker":1,"block_start":"0","block_end":"999"}`. A block is written before its first id is
 given; what is left of it when the broker stops is not used again.
 
-The store alone isn't believed: it may be lost and made anew, or be yesterday's copy. A producer that got an id which
+The store alone isn't believed: it may be lost and made again, or be yesterday's copy. A producer that got an id which
 another one had would have its first batches taken for repeats of the other's: acknowledged, and never written. So a
-block begins above every id that a log or a transactional id knows, and nobody gets an id before all logs are open.
+block begins above every id that a log or a transactional id knows, and no producer gets an id before all logs are open.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SKIPPED = 1 << 40
 BELIEVED = 1 << 62
 """Ids in a log from here on don't count: a client has made them up, and there must be some left for the others."""
 
-_log = log.get("broker.producerids")
+_log = log.get(__name__)
 
 
 class ProducerIds:
     """Hands out producer ids.
 
     highest_known: the largest id below BELIEVED that is remembered anywhere but in the store, -1 if there is none; raises
-    KafkaError COORDINATOR_LOAD_IN_PROGRESS as long as nobody can know it.
+    KafkaError COORDINATOR_LOAD_IN_PROGRESS as long as it can't be known.
     """
 
     def __init__(self, store: Store, node_id: int, highest_known: Callable[[], Awaitable[int]]) -> None:
@@ -55,7 +55,7 @@ class ProducerIds:
         self._taking = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id that nobody has. Waits for the store once in a thousand. Raises KafkaError when there is none, or the
+        """An id that no producer has. Waits for the store once in a thousand. Raises KafkaError when there is none, or the
         store refuses.
         """
         if self._next == self._end:
@@ -80,7 +80,7 @@ class ProducerIds:
                     "lost or is an old copy, or a client has made ids up",
                     start, highest,
                 )  # fmt: skip
-                start = highest + BLOCK_SIZE  # Who had that id's block may have given the others of it, too.
+                start = highest + BLOCK_SIZE  # The broker that had that id's block may have given its other ids, too.
             if start > _LAST - BLOCK_SIZE:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
             block = _block(self._node_id, start)

@@ -26,9 +26,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from penstock import log
 from penstock.broker import tasks
-from penstock.broker.context import Context
 from penstock.broker.coordination import statelog
 from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, Tick
+from penstock.broker.coordination.parts import Parts
 from penstock.broker.topic import internal_settings
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
@@ -38,10 +38,10 @@ from penstock.pyx.wire.message import WireError
 BEFORE_APPEND = declare("coordinator.before_append", "a coordinator's record is decided, not yet in the log")
 AFTER_APPEND = declare("coordinator.after_append", "a coordinator's record is in the log, not yet answered")
 
-# Machines looked at by an hourly sweep before the loop may do something else.
+# Machines fed by an hourly sweep before the loop may do something else.
 SWEEP_AT_ONCE = 200
 
-_log = log.get("broker.coordinator")
+_log = log.get(__name__)
 
 
 class Machine(Protocol):
@@ -121,15 +121,15 @@ class Coordinator(ABC, Generic[M]):
 
     topic: str
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self.entries: dict[str, Entry[M]] = {}
-        self._timers: Timers[M] = Timers(context.monotonic_ms, self._tick)
+        self._timers: Timers[M] = Timers(parts.monotonic_ms, self._tick)
         self._tasks: set[asyncio.Task[None]] = set()
         self._partitions = 0  # of the internal topic; 0 until it exists
         self._lost: set[int] = set()  # those that could not be read: their disk has failed, or a record is rotten
         self._strays = 0  # names that are kept in another partition than theirs by hash: the topic has grown
-        self._skip_damaged: bool = context.config["penstock.coordinator.skip.damaged"]
+        self._skip_damaged: bool = parts.config["penstock.coordinator.skip.damaged"]
         self._stopped = False
 
     # What the two differ in.
@@ -154,14 +154,14 @@ class Coordinator(ABC, Generic[M]):
 
     def now(self) -> Now:
         """This moment."""
-        return Now(self._context.monotonic_ms(), self._context.now_ms())
+        return Now(self._parts.monotonic_ms(), self._parts.now_ms())
 
     async def ensure_topic(self) -> None:
         """Create the internal topic at its first use. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
         if not self._partitions:
-            count, configs = internal_settings(self._context.config, self.topic)
+            count, configs = internal_settings(self._parts.config, self.topic)
             try:
-                topic = await self._context.topics.ensure_internal(self.topic, count, configs)
+                topic = await self._parts.topics.ensure_internal(self.topic, count, configs)
             except KafkaError as error:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.what) from error
             self._partitions = len(topic.partitions)
@@ -185,7 +185,7 @@ class Coordinator(ABC, Generic[M]):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the log of {name} could not be read")
 
     def look_up(self, name: str) -> M | None:
-        """As `find`. Raises KafkaError COORDINATOR_NOT_AVAILABLE if nobody can know whether there is one."""
+        """As `find`. Raises KafkaError COORDINATOR_NOT_AVAILABLE if it can't be known whether there is one."""
         self.check_served(name)
         return self.find(name)
 
@@ -238,10 +238,10 @@ class Coordinator(ABC, Generic[M]):
         failpoint(BEFORE_APPEND)
         try:
             pairs = [self._encode(entry.name, record) for record in action.records]
-            now_ms = self._context.now_ms()
+            now_ms = self._parts.now_ms()
             batches = statelog.build_batches(pairs, now_ms, action.producer_id, action.producer_epoch)
             # All of them at once: either what was decided is in the log, or nothing of it is.
-            appended = self._context.partitions.append(self.topic, entry.partition, b"".join(batches))
+            appended = self._parts.partitions.append(self.topic, entry.partition, b"".join(batches))
         except KafkaError as error:
             _log.warning("append refused: %s topic=%s partition=%d", error, self.topic, entry.partition)
             return Appended(action.id, error.code)
@@ -259,13 +259,13 @@ class Coordinator(ABC, Generic[M]):
     def _tick(self, entry: Entry[M]) -> None:
         if self._stopped or self.entries.get(entry.name) is not entry:
             return
-        if entry.machine.wake_at_ms <= self._context.monotonic_ms():
+        if entry.machine.wake_at_ms <= self._parts.monotonic_ms():
             self._feed(entry, Tick())
         else:
             self._timers.arm(entry)
 
     def topic_deleted(self, name: str, event: Callable[[], object]) -> None:
-        """Tell every machine; when it was our own topic that went, forget everything that stood in it."""
+        """Feed it to every machine; when it was our own topic that went, forget everything that stood in it."""
         if name != self.topic:
             for entry in list(self.entries.values()):
                 self._feed(entry, event())
@@ -291,7 +291,7 @@ class Coordinator(ABC, Generic[M]):
             for count, entry in enumerate(list(self.entries.values()), 1):
                 if self.entries.get(entry.name) is entry:
                     try:
-                        self._feed(entry, event(), Now(self._context.monotonic_ms(), self._context.age_now_ms()))
+                        self._feed(entry, event(), Now(self._parts.monotonic_ms(), self._parts.age_now_ms()))
                     except Exception:  # noqa: BLE001 - the others are looked at all the same
                         _log.exception("the sweep of %s has failed", entry.name)
                 if count % SWEEP_AT_ONCE == 0:
@@ -299,7 +299,7 @@ class Coordinator(ABC, Generic[M]):
 
     async def load(self) -> None:
         """Read the internal topic, if there is one, and set the machines going."""
-        topic = self._context.topics.get(self.topic)
+        topic = self._parts.topics.get(self.topic)
         if topic is None:
             return
         self._partitions = len(topic.partitions)
@@ -307,12 +307,12 @@ class Coordinator(ABC, Generic[M]):
             self._partition_begins(partition)
             try:
                 for raw in statelog.read_batches(
-                    self._context.partitions, self.topic, partition, self._skip_damaged
+                    self._parts.partitions, self.topic, partition, self._skip_damaged
                 ):
                     self._load_batch(partition, raw)
                 self._partition_read(partition)
             except (KafkaError, OSError) as error:
-                # Nobody may act on half of what is stored, so nobody is coordinated from there.
+                # No machine may act on half of what is stored, so none is loaded from there.
                 _log.error("topic=%s partition=%d is not coordinated: %s", self.topic, partition, error)
                 self._lost.add(partition)
                 self.entries = {name: entry for name, entry in self.entries.items() if entry.partition != partition}

@@ -10,6 +10,7 @@ replaced or KIP-890 is in use.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -42,13 +43,16 @@ READ_BYTES = 4 << 20
 
 KeyValue = tuple[bytes, bytes | None]
 
-_log = log.get("broker.statelog")
+# Looked up now: the first use reads a file, and there may be no file descriptor then.
+_UTF_16 = codecs.getencoder("utf-16-be")
+
+_log = log.get(__name__)
 
 
 def java_hash_partition(name: str, partitions: int) -> int:
     """The partition of a group or transactional id: |String.hashCode| % partitions, as Kafka has it."""
     number = 0
-    units = name.encode("utf-16-be", "surrogatepass")
+    units, _ = _UTF_16(name, "surrogatepass")
     for at in range(0, len(units), 2):
         number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
     if number >= 1 << 31:

@@ -1,7 +1,7 @@
 """Produce requests that begin a transaction in a partition: the coordinator is asked before anything is appended (KIP-890).
 
 The network threads hand them over whole. What the coordinator allows is appended in the same step of the loop, so that no
-marker can come between: a produce that comes late, after the end of its transaction, never begins one that nobody would
+marker can come between: a produce that comes late, after the end of its transaction, never begins one that nothing would
 end. With transactions v2 (Produce from version 12 on) the partition is added to the transaction here; before, it has to
 be in it already. An append of a large request holds up the loop; it is only the first one of a transaction in a partition.
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.broker.context import Context
 from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
 from penstock.pyx.net.border import Request, Unasked
@@ -30,7 +30,9 @@ _RETRIABLE = (
 )
 
 
-def refused(context: Context, request: Request, transactional_id: str, asked: Iterable[Unasked]) -> dict[int, int]:
+def refused(
+    transactions: TransactionCoordinator, request: Request, transactional_id: str, asked: Iterable[Unasked]
+) -> dict[int, int]:
     """Ask about each partition in which a produce begins a transaction; the error codes of those that may not, by place.
 
     Never waits.
@@ -43,24 +45,32 @@ def refused(context: Context, request: Request, transactional_id: str, asked: It
     for (producer_id, epoch), ones in by_producer.items():
         partitions = [one.partition for one in ones]
         if version >= ADDS_SINCE:
-            errors = _add(context, transactional_id, producer_id, epoch, partitions)
+            errors = _add(transactions, transactional_id, producer_id, epoch, partitions)
         else:
-            errors = _verify(context, transactional_id, producer_id, epoch, partitions)
+            errors = _verify(transactions, transactional_id, producer_id, epoch, partitions)
         found |= {one.place: _told(error, version) for one, error in zip(ones, errors, strict=True) if error}
     return found
 
 
 def _add(
-    context: Context, transactional_id: str, producer_id: int, epoch: int, partitions: list[TopicPartition]
+    transactions: TransactionCoordinator,
+    transactional_id: str,
+    producer_id: int,
+    epoch: int,
+    partitions: list[TopicPartition],
 ) -> list[int]:
     event = AddPartitions(None, producer_id, epoch, partitions, client_version=2)
-    return [context.transactions.add_now(transactional_id, event)] * len(partitions)
+    return [transactions.add_now(transactional_id, event)] * len(partitions)
 
 
 def _verify(
-    context: Context, transactional_id: str, producer_id: int, epoch: int, partitions: list[TopicPartition]
+    transactions: TransactionCoordinator,
+    transactional_id: str,
+    producer_id: int,
+    epoch: int,
+    partitions: list[TopicPartition],
 ) -> list[int]:
-    return [context.transactions.verify(transactional_id, producer_id, epoch, partition) for partition in partitions]
+    return [transactions.verify(transactional_id, producer_id, epoch, partition) for partition in partitions]
 
 
 def _told(error: int, version: int) -> int:

@@ -1,7 +1,7 @@
 """The transaction coordinator: producer ids, transactional ids, and the markers of their transactions.
 
 Markers of a transaction are appended to the data partitions as the shell appends records; after one in
-`__consumer_offsets` the groups of that partition are told, so that the offsets of the transaction become
+`__consumer_offsets` the groups of that partition hear of it, so that the offsets of the transaction become
 visible or vanish with it.
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from penstock import log
 from penstock.broker.configs.features import TRANSACTION_VERSION
-from penstock.broker.context import Context
-from penstock.broker.coordination import statelog
+from penstock.broker.coordination import powercut, statelog
+from penstock.broker.coordination.flushing import LogFlusher
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.machines import Now, TopicPartition
+from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.producerids import BELIEVED, ProducerIds
 from penstock.broker.coordination.shell import Coordinator, Entry
 from penstock.broker.coordination.transactions import machine as transaction_machine
@@ -25,15 +26,18 @@ from penstock.broker.coordination.transactions.events import (
     End,
     Init,
     MarkersWritten,
+    PowerCut,
     ProducerResult,
     WriteMarkers,
 )
 from penstock.broker.coordination.transactions.partitions import verify
 from penstock.broker.coordination.transactions.producers import needs_producer_id
 from penstock.broker.coordination.transactions.state import (
+    EPOCH_MAX,
     Transaction,
     TransactionConfig,
     TransactionRecord,
+    TransactionState,
     is_disposable,
 )
 from penstock.broker.topic import GROUP_OFFSETS, TRANSACTION_STATE
@@ -46,11 +50,13 @@ AFTER_MARKERS = declare("coordinator.after_markers", "all markers are appended, 
 
 # Markers that are written before the loop may do something else; a transaction of more partitions takes turns.
 MARKERS_AT_ONCE = 64
+# Producers that are fenced before the loop may do something else.
+FENCED_AT_ONCE = 200
 
 # What a partition answers to a marker whose producer, or coordinator, is a newer one there.
 FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 
-_log = log.get("broker.coordinator")
+_log = log.get(__name__)
 
 
 class TransactionCoordinator(Coordinator[Transaction]):
@@ -58,18 +64,22 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     topic = TRANSACTION_STATE
 
-    def __init__(self, context: Context, group_coordinator: GroupCoordinator) -> None:
-        super().__init__(context)
+    def __init__(self, parts: Parts, group_coordinator: GroupCoordinator) -> None:
+        super().__init__(parts)
         self._groups = group_coordinator
-        config = context.config
+        config = parts.config
         self._config = TransactionConfig(config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
-        self.producer_ids = ProducerIds(context.store, context.node_id, self._highest_producer_id)
+        self.producer_ids = ProducerIds(parts.store, parts.node_id, self._highest_producer_id)
+        self._flushes: bool = config["penstock.transaction.flush"]
+        self._flusher = LogFlusher(parts.partitions)
+        self.is_cut = False
+        """What wasn't flushed may be gone, until `after_power_cut`."""
 
     def _new(self, name: str) -> Transaction:
         return Transaction(name, self._config)
 
     def _step(self, machine: Transaction, event: object, now: Now) -> tuple[Transaction, Sequence[object]]:
-        self._config.version = self._context.features.level(TRANSACTION_VERSION)
+        self._config.version = self._parts.features.level(TRANSACTION_VERSION)
         return transaction_machine.step(machine, event, now)
 
     def _disposable(self, machine: Transaction) -> bool:
@@ -83,11 +93,56 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     async def init(self, name: str, event: Init) -> ProducerResult:
         """InitProducerId of a transactional id. Raises KafkaError."""
-        return await self._ask_with_id(name, event)
+        self._check_settled()
+        result = await self._ask_with_id(name, event)
+        await self._flush_answer(name, result)  # an epoch that is lost would be given to another
+        return result
 
     async def end(self, name: str, event: End) -> ProducerResult:
         """EndTxn. Raises KafkaError."""
-        return await self._ask_with_id(name, event)
+        self._check_settled()
+        if self._flushes and event.commit:
+            await self._flush_written(name)
+        result = await self._ask_with_id(name, event)
+        if not event.raises_epoch:
+            # The next transaction has the same epoch: should its records survive the completion of this one, the markers
+            # that are written again would end it.
+            await self._flush_answer(name, result)
+        return result
+
+    async def _flush_answer(self, name: str, result: ProducerResult) -> None:
+        """With `penstock.transaction.flush`: what an answer says is on the disk before it is given. Raises KafkaError."""
+        entry = self.entries.get(name)
+        if not self._flushes or result.error != ErrorCode.NONE or entry is None:
+            return
+        if not await self._flush([(self.topic, entry.partition)]):
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the state of {name} can't be flushed now")
+
+    def _check_settled(self) -> None:
+        if self.is_cut:  # Until all logs are open nobody can tell what is left of a transaction.
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a power cut came between: all logs must be open first"
+            )
+
+    async def _flush_written(self, name: str) -> None:
+        """Flush what the ongoing transaction has written. Raises KafkaError."""
+        flushed: frozenset[TopicPartition] = frozenset()
+        while (machine := self.find(name)) is not None and machine.facts is not None:
+            left = frozenset(one for one in machine.facts.partitions - flushed if not self._is_deleted(one))
+            if machine.facts.state is not TransactionState.ONGOING or not left:
+                return
+            if not await self._flush(left):
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the records of {name} can't be flushed now")
+            flushed |= left
+
+    async def _flush(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether what these logs have now is on the disk."""
+        try:
+            await self._flusher.flush(partitions)
+        except (KafkaError, OSError) as error:
+            _log.warning("flush failed: %s partitions=%s", error, sorted(partitions))
+            return False
+        return True
 
     async def _ask_with_id(self, name: str, event: Init | End) -> ProducerResult:
         await self.ensure_topic()
@@ -102,7 +157,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
     async def _highest_producer_id(self) -> int:
         """The largest producer id that a log or a transactional id knows, -1 without one. Raises KafkaError."""
         loop = asyncio.get_running_loop()
-        highest: int = await loop.run_in_executor(None, self._context.partitions.highest_producer_id, BELIEVED)
+        highest: int = await loop.run_in_executor(None, self._parts.partitions.highest_producer_id, BELIEVED)
         for transaction in self.live():
             facts = transaction.facts
             assert facts is not None
@@ -128,7 +183,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         return verify(machine, producer_id, producer_epoch, partition)
 
     def _unknown(self, name: str) -> int:
-        """An id without a machine: nobody's, or of a partition that could not be read."""
+        """An id without a machine: no producer's, or of a partition that could not be read."""
         try:
             self.check_served(name)
         except KafkaError as error:
@@ -137,26 +192,31 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     def _act(self, entry: Entry[Transaction], action: object) -> object | None:
         assert isinstance(action, WriteMarkers)
-        if len(action.partitions) > MARKERS_AT_ONCE:
+        if self._flushes or len(action.partitions) > MARKERS_AT_ONCE:
             self.spawn(self._write_many(entry, action))
             return None
         partitions = sorted(action.partitions)
         return self._markers_written(self._write(entry, action, partitions))
 
     async def _write_many(self, entry: Entry[Transaction], action: WriteMarkers) -> None:
+        """In turns with the loop's other work; with `penstock.transaction.flush` a commit's decision is on the disk before
+        its markers are written, and they are before the transaction is complete."""
         partitions = sorted(action.partitions)
-        all_written = True
-        for at in range(0, len(partitions), MARKERS_AT_ONCE):
-            all_written &= self._write(entry, action, partitions[at : at + MARKERS_AT_ONCE])
-            await asyncio.sleep(0)
-        self._feed(entry, self._markers_written(all_written))
+        decided = all_written = not (self._flushes and action.commit) or await self._flush([(self.topic, entry.partition)])
+        if decided:
+            for at in range(0, len(partitions), MARKERS_AT_ONCE):
+                all_written &= self._write(entry, action, partitions[at : at + MARKERS_AT_ONCE])
+                await asyncio.sleep(0)
+        if self._flushes and all_written:
+            all_written = await self._flush([one for one in partitions if not self._is_deleted(one)])
+        self._feed(entry, self._markers_written(all_written, decided))
 
-    def _markers_written(self, all_written: bool) -> MarkersWritten:
+    def _markers_written(self, all_written: bool, decided: bool = True) -> MarkersWritten:
         failpoint(AFTER_MARKERS)
-        return MarkersWritten(all_written)
+        return MarkersWritten(all_written, decided)
 
     def _write(self, entry: Entry[Transaction], action: WriteMarkers, partitions: Sequence[TopicPartition]) -> bool:
-        epoch = self._context.topics.partition(self.topic, entry.partition).leader_epoch
+        epoch = self._parts.topics.partition(self.topic, entry.partition).leader_epoch
         all_written = True
         for partition in partitions:
             if self._is_deleted(partition):
@@ -164,22 +224,25 @@ class TransactionCoordinator(Coordinator[Transaction]):
             error = self.write_marker(
                 partition, action.producer_id, action.producer_epoch, action.commit, epoch, action.version
             )
-            # A producer that was fenced there has none of this transaction open; where it has one, it isn't decided.
-            written = error == ErrorCode.NONE or (error in FENCED and not self._has_open(partition, action.producer_id))
-            all_written = all_written and written
+            # A producer that was fenced there has none of this transaction open; where it has one, it isn't decided. From
+            # version 2 on one of the marker's epoch or above is a later transaction: this one's marker is there already.
+            below = action.producer_epoch if action.version >= 2 else EPOCH_MAX + 1
+            is_open = error in FENCED and self._has_open(partition, action.producer_id, below)
+            all_written = all_written and (error == ErrorCode.NONE or (error in FENCED and not is_open))
         return all_written
 
-    def _has_open(self, partition: TopicPartition, producer_id: int) -> bool:
-        """Whether a producer has an open transaction in that partition, or nobody can know."""
+    def _has_open(self, partition: TopicPartition, producer_id: int, below: int = EPOCH_MAX + 1) -> bool:
+        """Whether a producer has an open transaction of an epoch below that one in that partition, or it can't be known."""
         try:
-            producers = self._context.partitions.producers(*partition)
+            producers = self._parts.partitions.producers(*partition)
         except KafkaError:
             return True
-        return any(one.producer_id == producer_id and one.txn_first_offset >= 0 for one in producers)
+        mine = (one for one in producers if one.producer_id == producer_id and one.producer_epoch < below)
+        return any(one.txn_first_offset >= 0 for one in mine)
 
     def _is_deleted(self, partition: TopicPartition) -> bool:
         """Such a partition needs no marker; one whose log only isn't open yet does."""
-        topic = self._context.topics.get(partition[0])
+        topic = self._parts.topics.get(partition[0])
         return topic is None or not 0 <= partition[1] < len(topic.partitions)
 
     def write_marker(
@@ -191,15 +254,15 @@ class TransactionCoordinator(Coordinator[Transaction]):
         coordinator_epoch: int,
         version: int = 0,
     ) -> int:
-        """Append a marker to a partition and tell the groups if it is one of theirs: an error code.
+        """Append a marker to a partition and inform the groups if it is one of theirs: an error code.
 
         From version 2 on (KIP-890) a marker whose epoch is that of an open transaction's records is refused: it is an
         older transaction's, come late.
         """
         failpoint(BEFORE_MARKER)
         topic, index = partition
-        batch = marker(commit, producer_id, producer_epoch, coordinator_epoch, self._context.now_ms())
-        partitions = self._context.partitions
+        batch = marker(commit, producer_id, producer_epoch, coordinator_epoch, self._parts.now_ms())
+        partitions = self._parts.partitions
         try:
             (partitions.append_marker if version >= 2 else partitions.append)(topic, index, batch)
         except KafkaError as error:
@@ -228,6 +291,56 @@ class TransactionCoordinator(Coordinator[Transaction]):
         while events:
             self._feed(entry, events.popleft())
         self._timers.arm(entry)
+
+    async def after_power_cut(self) -> None:
+        """Once all logs are open: if a power cut came before this start, fence all producers, and end what they left open.
+
+        See `powercut.py`.
+        """
+        if not self.is_cut:
+            return
+        found = await asyncio.get_running_loop().run_in_executor(None, powercut.gather, self._parts.partitions)
+        states = powercut.by_producer_id(one.facts for one in self.live() if one.facts is not None)
+        fates = {one: powercut.fate(one, states, self._flushes) for one in found.open}
+        # Before the fences, which take away what the states say of the last end: a kill may come in between.
+        for one, its_fate in fates.items():
+            self._end_left_open(one, its_fate)
+        fenced = ongoing = 0
+        for entry in list(self.entries.values()):
+            facts = entry.machine.facts
+            if facts is not None:
+                fenced += 1
+                ongoing += facts.state is TransactionState.ONGOING
+                self._feed(entry, PowerCut(found.epochs.get(facts.producer_id, -1)))
+            if fenced % FENCED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self.is_cut = False
+        _log.warning(
+            "a power cut came before this start: fenced %d transactional producers, aborted %d ongoing transactions; %d others "
+            "were open in logs", fenced, ongoing, sum(its_fate is not powercut.Fate.LISTED for its_fate in fates.values()),
+        )  # fmt: skip
+
+    def _end_left_open(self, one: powercut.Open, its_fate: powercut.Fate) -> None:
+        topic, index = one.partition
+        what = f"topic={topic} partition={index} producer_id={one.producer_id} epoch={one.producer_epoch}"
+        if its_fate is powercut.Fate.LISTED or not self._has_open(one.partition, one.producer_id):
+            return
+        if its_fate is powercut.Fate.UNKNOWN or self._lost:
+            _log.error(
+                "a transaction is open and its outcome is lost: %s; consumers of committed records wait there until "
+                "`kafka-transactions.sh abort` ends it", what,
+            )  # fmt: skip
+            return
+        commit = its_fate is powercut.Fate.COMMIT
+        error = self.write_marker(one.partition, one.producer_id, one.producer_epoch, commit, max(0, one.coordinator_epoch))
+        said = "committed, as its state says" if commit else "aborted"
+        if error == ErrorCode.NONE:
+            _log.warning("a transaction that was open was %s: %s", said, what)
+
+    async def stop(self) -> None:
+        """As every coordinator; what is being flushed is waited for."""
+        await super().stop()
+        await self._flusher.stop()
 
     def live(self) -> Iterator[Transaction]:
         """Every transactional id that has a state."""

@@ -1,1 +1,11 @@
-"""The log folders and the partitions' logs in them, as the control plane sees them."""
+"""The log folders and the partitions' logs in them, as the control plane sees them. In reading order:
+
+folder      one log folder: its lock, its id, whether its last stop was clean
+logdirs     all log folders: which of them work, and which one holds which partition
+topiclogs   the logs behind the topics: opened, made, deleted, moved
+opening     opens the logs at start, those with the least to recover first
+adoption    topics that lie in the folders and that the store does not know: folders that Apache Kafka has left
+movestate   the rules of a partition's move between log folders, without a disk, a loop or a clock
+moving      carries these moves out
+ballast     a file that holds room on a disk, to be removed when the disk is full
+"""

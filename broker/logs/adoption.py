@@ -2,13 +2,13 @@
 
 A partition is a folder `<topic>-<partition>` that has a log in it; its topic's id stands in `partition.metadata`, its last
 leader epoch in `leader-epoch-checkpoint`. How many partitions a topic has follows from the highest one that is there; its
-configs were in metadata that isn't there: they are the defaults, and as these may be wrong, retention and compaction rest
-until somebody confirms them (`penstock.configs.confirmed`). The coordinators' topics get what Kafka gives them, and nothing
-rests there. `__cluster_metadata`, KRaft's own log, is left alone.
+configs were in metadata that isn't there: they are the defaults, and as these may be wrong, retention and compaction are
+paused until an operator confirms them (`penstock.configs.confirmed`). The coordinators' topics get what Kafka gives them,
+and nothing is paused there. `__cluster_metadata`, KRaft's own log, is left alone.
 
 What can't be told apart is refused before anything is stored: two names with one topic id (one is a copy of the other), and
-log folders of which one can't be seen, since what lies there would be a stranger from then on. A folder whose number no
-topic may have (`orders-20260501`, somebody's dated copy) is left alone.
+log folders of which one can't be seen, since what lies there would be unknown from then on. A folder whose number no
+topic may have (`orders-20260501`, a dated copy) is left alone.
 
 Only a store without any history adopts. Later an unknown folder is a deleted topic's that a broken disk brought back.
 """
@@ -26,9 +26,9 @@ from penstock.broker.uuids import new_uuid
 
 METADATA_LOG = "__cluster_metadata"
 EPOCH_BELIEVED = 1 << 30
-"""Leader epochs of a log from here on aren't taken over: nobody has started a broker so often, the file is damaged."""
+"""Leader epochs of a log from here on aren't taken over: no broker was started so often, the file is damaged."""
 
-_log = log.get("broker.adoption")
+_log = log.get(__name__)
 
 
 def adopted(dirs: LogDirs, most: int) -> Mapping[str, tuple[bytes, list[int]]]:

@@ -49,7 +49,7 @@ class Ballast:
             os.posix_fallocate(fd, 0, size_bytes)
             self.held_bytes = size_bytes
         except OSError:
-            self.release()  # Somebody was faster, or the file system can't set room aside.
+            self.release()  # Another writer was faster, or the file system can't set room aside.
         finally:
             os.close(fd)
         return self.held_bytes > 0

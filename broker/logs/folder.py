@@ -1,4 +1,4 @@
-"""The data folder: who owns it, which broker it belongs to, whether its last stop was clean.
+"""The data folder: which process has it, which broker it belongs to, whether its last stop was clean.
 
 DIR/.lock                   held by flock for the life of the process, a second broker is refused; process and boot id
 DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id);
@@ -107,7 +107,7 @@ class DataFolder:
         return cls(path, lock_fd, identity, was_clean, boot_id)
 
     def opened(self) -> None:
-        """Its logs are open: what a power cut has left of them is settled. Raises OSError."""
+        """Its logs are open: what a power cut has left of them is known. Raises OSError."""
         _write_lock(self._lock_fd, _boot_id())
 
     def take_id(self) -> str:
@@ -139,7 +139,7 @@ class DataFolder:
 
 
 def _lock(path: Path, lock_fd: int) -> str:
-    """Lock the folder; returns the boot id under which its logs were opened last, "" if nobody knows."""
+    """Lock the folder; returns the boot id under which its logs were opened last, "" if it isn't known."""
     holder, boot_id = (*os.pread(lock_fd, 256, 0).decode(errors="replace").split()[:2], "", "")[:2]
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,20 +174,23 @@ def _meta(path: Path, node_id: int, expected: str | None) -> Identity:
         text = f"version=0\nbroker.id={node_id}\ncluster.id={cluster_id}\n{DIRECTORY_ID}={directory_id}\n"
         _write_synced(file, text)
         return Identity(cluster_id, directory_id, has_store=False, store_id="")
-    owner, meta = _read_meta(file, node_id)
+    owner, meta = read_meta(file, node_id)
     cluster_id = meta["cluster.id"]
     if owner != node_id:
         raise FolderError(
-            f"the data folder `{path}` belongs to broker {owner}, not to {node_id}; set `broker.id={owner}`"
+            f"the data folder `{path}` belongs to broker {owner}, not to {node_id}: set `broker.id={owner}`; or, if it is this "
+            f"broker's and its {META} is damaged, put `{_owner_key(meta)}={node_id}` into that"
         )
     if expected is not None and cluster_id != expected:
         raise FolderError(
-            f"the data folder `{path}` belongs to cluster {cluster_id}, the other folders to {expected}"
+            f"the data folder `{path}` belongs to cluster {cluster_id}, the other folders to {expected}: take it out of "
+            f"`log.dirs`; or, if one {META} is damaged, put the same `cluster.id` into all of them (the next start compares it "
+            "with the metadata store's and says the right one)"
         )
     return Identity(cluster_id, meta.get(DIRECTORY_ID, ""), HAS_STORE in meta, meta.get(STORE_ID, ""))
 
 
-def _read_meta(file: Path, node_id: int) -> tuple[int, dict[str, str]]:
+def read_meta(file: Path, node_id: int) -> tuple[int, dict[str, str]]:
     """Whose a meta.properties is, and its keys, if it can be one. Raises FolderError, OSError."""
     content = file.read_bytes()
     try:
@@ -197,7 +200,7 @@ def _read_meta(file: Path, node_id: int) -> tuple[int, dict[str, str]]:
         if any(ord(char) < 32 and char not in "\t\n\r\f" for char in text):
             raise ConfigError("it holds bytes that are no text")
         meta = parse_properties(text, META)
-        owner = "node.id" if meta.get("version") == "1" else "broker.id"
+        owner = _owner_key(meta)
         for key in (owner, "cluster.id"):
             if not meta.get(key):
                 raise ConfigError(f"`{key}` is missing")
@@ -213,10 +216,15 @@ def _read_meta(file: Path, node_id: int) -> tuple[int, dict[str, str]]:
         return int(meta[owner]), meta
     raise FolderError(
         f"`{file}` is damaged: {why}. It should hold version, broker.id (version 1: node.id) and cluster.id: put a copy of it "
-        f"back; or write it anew, `version=0`, `broker.id={node_id}` and `cluster.id=` with the id that the other log folders "
-        "have, one on each line (where nobody knows the id, write any: the next start compares it with the metadata store's "
+        f"back; or write it again, `version=0`, `broker.id={node_id}` and `cluster.id=` with the id that the other log folders "
+        "have, one on each line (if the id isn't known, write any: the next start compares it with the metadata store's "
         "and says the right one)"
     )
+
+
+def _owner_key(meta: Mapping[str, str]) -> str:
+    """The key that says which broker's it is."""
+    return "node.id" if meta.get("version") == "1" else "broker.id"
 
 
 def _write_synced(file: Path, text: str) -> None:

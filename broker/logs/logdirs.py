@@ -5,12 +5,12 @@ that can't be used is offline until the next start: its partitions answer KAFKA_
 partition goes to the folder with the fewest.
 
 Each folder has an id (`directory.id`, KIP-858). The store knows the folders that there were, and for each partition the
-folder that it was made in or moved to. So nothing that was there is ever made anew, empty, by itself:
+folder that it was made in or moved to. So nothing that was there is ever made again, empty, by itself:
 
 - a folder that was there and is absent, empty or another one now (its disk isn't mounted) is offline, and so is one that
   `log.dirs` doesn't name any more while partitions lie in it;
 - a partition that its folder doesn't hold, and no other one, is offline too;
-- `--forget-log-dir PATH` is the operator's word that what is missing of a folder is lost: it begins anew.
+- `--forget-log-dir PATH` is the operator's word that what is missing of a folder is lost: it begins again.
 
 Of two copies of a partition none is deleted. The one in the folder that the store names is served; the other is set aside
 under the name `<topic>-<partition>.<32 hex>-stray`. Only a copy that a move had not finished goes: its mark (`MOVING`) says
@@ -40,7 +40,7 @@ from penstock.errors import ErrorCode, KafkaError
 
 Key = tuple[str, int]
 
-_log = log.get("broker.logdirs")
+_log = log.get(__name__)
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
 FUTURE, DELETED, STRAY = "-future", "-delete", "-stray"
 """Ends of the names of folders that are no partition: a copy that is being made, one to be removed, one of no topic."""
@@ -61,7 +61,7 @@ class LogDir:
     folder: DataFolder | None
     ballast: Ballast
     error: str = ""  # why it is offline; empty = it works
-    unopened: bool = False  # a log of it couldn't be opened: what that holds wasn't looked at
+    unopened: bool = False  # a log of it couldn't be opened: what that holds wasn't read
     partitions: set[Key] = field(default_factory=set)
     id: str = ""  # "" = not known: it has never been seen
 
@@ -119,7 +119,7 @@ class LogDirs:
 
     @classmethod
     def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0) -> LogDirs:
-        """Lock the folders and look what they hold. Nothing is made in one that has no meta.properties, but for the first.
+        """Lock the folders and list what they hold. Nothing is made in one that has no meta.properties, but for the first.
         Slow. Raises FolderError: the first can't be used, or one is another's."""
         opened: list[LogDir] = []
         cluster_id: str | None = None
@@ -187,7 +187,10 @@ class LogDirs:
             _let_go(log_dir)
             log_dir.folder, log_dir.partitions = None, set()
             here = log_dir.id or "none"
-            log_dir.error = f"it was there before and is another folder now (`directory.id` {here}, not {before})"
+            log_dir.error = (
+                f"it was there before and is another folder now (`directory.id` {here}, not {before}; if it is the same one, "
+                f"its {META} is damaged: put `directory.id={before}` into it)"
+            )
             _tell_lost(log_dir, held)
         elif before and log_dir.error == NEW:
             is_there = log_dir.path.is_dir()
@@ -300,7 +303,7 @@ class LogDirs:
             raise FolderError(
                 "the log folder to forget is there and holds all its partitions: start without `--forget-log-dir`"
             )
-        _log.warning("given up: %d partitions begin anew, empty (%s)", len(lost), some(lost))
+        _log.warning("given up: %d partitions begin again, empty (%s)", len(lost), some(lost))
         if back:
             _log.warning(
                 "%d partitions of that folder have a copy in another one, which serves (%s)", len(back), some(back)
@@ -314,7 +317,7 @@ class LogDirs:
         """The folder that is to hold a new partition. Raises KafkaError KAFKA_STORAGE_ERROR if no folder works."""
         there = self._where.get(key)
         if there is not None and not there.offline:
-            return there  # What lies there is a stranger, who will be set aside.
+            return there  # What lies there is unknown to the store, and will be set aside.
         if not self.online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no log folder works")
         chosen = min(self.online, key=lambda log_dir: len(log_dir.partitions))
@@ -396,7 +399,7 @@ def some(keys: Sequence[Key], most: int = 20) -> str:
 
 
 def _let_go(log_dir: LogDir) -> None:
-    """Unlock a folder that was only looked at."""
+    """Unlock a folder that was only read."""
     if log_dir.folder is not None:
         log_dir.folder.close(clean=log_dir.was_clean)
 
@@ -404,7 +407,7 @@ def _let_go(log_dir: LogDir) -> None:
 def _tell_lost(log_dir: LogDir, held: int) -> None:
     _log.error(
         "log_dir=%s is offline: %s. Its %d partitions answer KAFKA_STORAGE_ERROR. Bring the folder back and start again; if it "
-        "is lost, start once with `--forget-log-dir %s`: they begin anew, empty",
+        "is lost, start once with `--forget-log-dir %s`: they begin again, empty",
         log_dir.path, log_dir.error, held, log_dir.path,
     )  # fmt: skip
 
@@ -424,7 +427,7 @@ def _source(key: Key, copies: Sequence[LogDir]) -> LogDir | None:
 
 
 def _later(key: Key) -> Callable[[LogDir, LogDir], LogDir]:
-    """Of two copies that nobody knows anything about, the one whose log ends later; of those alike, the one with more bytes.
+    """Of two copies that the store doesn't know, the one whose log ends later; of those alike, the one with more bytes.
 
     Sizes alone say nothing: old segments go, and a file may have room ahead.
     """

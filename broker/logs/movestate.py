@@ -42,7 +42,7 @@ class MoveState(Generic[F]):
 
 
 def ask(state: MoveState[F] | None, here: F, target: F) -> MoveState[F] | None:
-    """Somebody wants the partition, which lies `here`, to lie in `target`."""
+    """A client wants the partition, which lies `here`, to lie in `target`."""
     if state is not None and state.phase is Phase.SWAPPING:
         return replace(state, then=None if target is state.target else target)
     if target is here:

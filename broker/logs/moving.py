@@ -53,7 +53,7 @@ PIECE_BYTES = 8 << 20
 REST_BYTES = 8 << 20
 """The partition is closed for the rest when the copy lacks no more, or when another pass wouldn't make it less."""
 
-_log = log.get("broker.moving")
+_log = log.get(__name__)
 Seen = tuple[int, int, int]
 """A file's inode, size and time of change: the same again means the same bytes."""
 
@@ -333,7 +333,7 @@ class Moving:
         except GivenUpError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, the partition serves where it lies, and the others move
-            if not move.given_up:  # Else it is what the end of its topic looks like from here.
+            if not move.given_up:  # Else it is how the deletion of its topic shows here.
                 _log.error(
                     "topic=%s partition=%d: its move to %s failed while %s: %s; "
                     "it lies in %s: mend what is wrong there, then ask for the move again",

@@ -1,6 +1,6 @@
 """Opening the logs at start: a few at a time, those with the least to check first, with progress in the log.
 
-Every partition is announced before any is opened, so that whoever asks for one that isn't open yet gets an error that a
+Every partition is announced before any is opened, so that a request for one that isn't open yet gets an error that a
 client tries again (NOT_LEADER_OR_FOLLOWER; Metadata says LEADER_NOT_AVAILABLE) and never UNKNOWN_TOPIC_OR_PARTITION. One
 that can't be opened because its disk fails takes its log folder offline, the others go on.
 """
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import log
+from penstock import log, notify
 from penstock.broker.logs.logdirs import Key, LogDir, LogDirs
 from penstock.broker.topic import PartitionState, Topic
 from penstock.pyx.log.logmanager import LogManager
@@ -29,7 +29,7 @@ CHUNK_BYTES = 1 << 20
 PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.ENOENT})
 """Errors that say nothing about the disk, or that go by; a partition whose folder has gone is offline by itself."""
 
-_log = log.get("broker.opening")
+_log = log.get(__name__)
 
 
 @dataclass
@@ -164,12 +164,16 @@ class _Progress:
         self.opened = self.bytes_done = self.batches = self.cut_bytes = 0
 
     async def report(self) -> None:
+        before = -1
         while True:
             await asyncio.sleep(PROGRESS_S)
-            _log.info(
-                "opening logs: %d of %d, %d of %d MB checked",
-                self.opened, self.logs, self.bytes_done >> 20, self.bytes_all >> 20,
-            )  # fmt: skip
+            said = (
+                f"opening logs: {self.opened} of {self.logs}, {self.bytes_done >> 20} of {self.bytes_all >> 20} MB checked"
+            )
+            _log.info("%s", said)
+            # A recovery that moves is waited for, however long it takes; one that doesn't runs into the unit's limit.
+            (notify.progress if self.opened != before else notify.status)(said)
+            before = self.opened
 
 
 def lead(

@@ -23,7 +23,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import failpoint
 from penstock.pyx.log.logmanager import LogManager
 
-_log = log.get("broker.topiclogs")
+_log = log.get(__name__)
 
 
 class TopicLogs:
@@ -49,7 +49,7 @@ class TopicLogs:
         self._logs = logs
         self._executor = executor
         self._changes = changes
-        self._moved = moved  # told when a partition lies in another folder, `PartitionState.directory`
+        self._moved = moved  # called when a partition lies in another folder, `PartitionState.directory`
         self._opening = Opening(node_id, dirs, logs, opening)
         self.moving = Moving(self)
         self._unopened: list[Job] = []
@@ -93,12 +93,15 @@ class TopicLogs:
     async def open_rest(self) -> None:
         """Open all that was only announced. A disk that fails takes its partitions offline, nothing is raised."""
         await self._open(self._unopened)
-        if self.all_open:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._note_opened)
+
+    async def note_opened(self) -> None:
+        """Say in the log folders that all logs are open, and what a power cut has left is settled: from here on a crash of
+        this process is no power cut."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._note_opened)
 
     def _note_opened(self) -> None:
         for log_dir in self._dirs.online:
-            if log_dir.folder is not None:
+            if log_dir.folder is not None and not log_dir.unopened:
                 try:
                     log_dir.folder.opened()
                 except OSError as error:  # The next start takes a kill for a power cut.
@@ -122,7 +125,7 @@ class TopicLogs:
             self.reconfigure(topic)
 
     def reconfigure(self, topic: Topic) -> None:
-        """Tell a topic's logs their settings anew; those that aren't open yet hear it when they are."""
+        """Give a topic's logs their settings again; those that aren't open yet get them when they are."""
         settings = log_config(self._config, topic.configs)
         for state in topic.partitions:
             if state.leader >= 0:
@@ -280,7 +283,7 @@ class TopicLogs:
             await loop.run_in_executor(self._executor, self._logs.free_names, str(path))
             await loop.run_in_executor(self._executor, sync_folder, path)
         for job in jobs:
-            if job.log_dir.offline:  # It has failed meanwhile, when nobody knew of these partitions.
+            if job.log_dir.offline:  # It has failed meanwhile, when these partitions weren't known.
                 job.state.leader, job.state.offline = -1, True
 
     def _make_one(self, job: Job) -> None:

@@ -1,1 +1,7 @@
-"""The metadata store: a small tree of versioned nodes with ZooKeeper's semantics."""
+"""The metadata store: a small tree of versioned nodes with ZooKeeper's semantics. In reading order:
+
+base      what the control plane knows of its store
+embedded  the store of a single node, in SQLite
+sound     whether a store's file is what was written to it
+values    a node's JSON, checked as it is read
+"""

@@ -4,7 +4,7 @@ A store is a tree of nodes. A node has bytes, a version that grows by one with e
 and children. It may be ephemeral (it vanishes with the session that made it) or sequential (its name ends in
 a ten-digit number that its parent hands out). A watch is one-shot: it fires at most once, on the loop.
 
-Paths and JSON are those of the source documents (HA-9): `paths` has them in one place.
+Paths and JSON are those of Kafka with ZooKeeper: `paths` has them in one place.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Stat:
 
 
 class Event(Enum):
-    """What a watch tells."""
+    """What a watch brings."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -118,7 +118,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Check:
-    """An operation of `multi`: only look whether a node has the expected version."""
+    """An operation of `multi`: only check whether a node has the expected version."""
 
     path: str
     version: int = ANY_VERSION
@@ -166,7 +166,7 @@ class Store(Protocol):
         ...
 
     async def tree(self, path: str) -> dict[str, bytes]:
-        """The bytes of every node below a node, by path relative to it: one look for what a start has to read."""
+        """The bytes of every node below a node, by path relative to it: one read for all that a start needs."""
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
@@ -183,7 +183,7 @@ class Store(Protocol):
 
 
 class paths:
-    """Where things stand in the tree: source B; cluster id and producer id blocks as Kafka 2.x has them."""
+    """Where things stand in the tree: the paths of Kafka with ZooKeeper."""
 
     BROKER_IDS = "/brokers/ids"
     TOPICS = "/brokers/topics"

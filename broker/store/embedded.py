@@ -56,7 +56,7 @@ WAL_VERSION, PLAIN_VERSION = b"\2\2", b"\1\1"
 """Bytes 18 and 19 of a file: whether it has a write-ahead log beside it."""
 REMOVED, REPLACED = "was removed", "was replaced by another file"
 
-_log = log.get("broker.store")
+_log = log.get(__name__)
 
 
 class Changes:
@@ -121,7 +121,7 @@ class EmbeddedStore:
         self._last_change = LastChange(path)
         self._last_change_fails = False
         self.changed = asyncio.Event()
-        """Set after each change, for whoever keeps a backup; who waits for it clears it."""
+        """Set after each change, for the backups; the task that waits for it clears it."""
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._session = 0

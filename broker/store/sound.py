@@ -4,7 +4,7 @@
   them, so that a row that is lost, doubled or of an earlier time shows too.
 - The table `about` has the format's number and the store's id, each with a CRC-32. It is the same in every format, and is
   read before anything else: what a newer Penstock has written isn't called damaged.
-- `PRAGMA integrity_check` looks at the pages between them and at the index.
+- `PRAGMA integrity_check` checks the pages between them and the index.
 - `metadata.db.changes`, beside the file, has the number of the last change that was made. It is written after each change
   and never flushed: after `kill -9` it is exact, after a power cut it may be behind, never ahead. A store that is behind it
   has lost what was answered (a write-ahead log that was cut or removed, an old copy that was put back by hand).
@@ -170,7 +170,7 @@ def _disk_refuses(path: Path) -> OSError | None:
 def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """The file, opened so that nothing is written and no name appears beside it."""
     beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
-    # Nobody else has the file open (the folder is locked), so where it is all there is it can be read as immutable. SQLite
+    # No other process has the file open (the folder is locked), so where it is all there is it can be read as immutable. SQLite
     # would otherwise leave an empty write-ahead log and its index (`-shm`) behind.
     immutable = "" if any(file.exists() and file.stat().st_size for file in beside) else "&immutable=1"
     index = path.with_name(f"{path.name}-shm")

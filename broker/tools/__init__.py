@@ -1,1 +1,6 @@
-"""`penstock log`: log folders read and repaired without a broker."""
+"""`penstock log`: log folders read and repaired without a broker. In reading order:
+
+logcommand  the command
+logfiles    the files of a log folder, read one by one for people
+logrepair   a partition's folder whose `.log` files are damaged is mended
+"""

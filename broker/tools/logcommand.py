@@ -1,4 +1,4 @@
-"""`penstock log`: look into log folders, which a running broker is no obstacle to, and repair those of a stopped one."""
+"""`penstock log`: read log folders, also of a running broker, and repair those of a stopped one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = (".log", ".index", ".timeindex", ".txnindex", ".checks", ".snapshot", ".
 
 @click.group("log")
 def command() -> None:
-    """Look into the files of logs (segments, indexes, snapshots, checkpoints), and repair damaged ones.
+    """Read the files of logs (segments, indexes, snapshots, checkpoints), and repair damaged ones.
 
     Example: penstock log dump data/flights-0 --records
     """

@@ -64,7 +64,7 @@ def repair(folder: Path) -> list[Repaired]:
 
 @contextlib.contextmanager
 def _alone(data: Path) -> Iterator[None]:
-    """Nobody else uses the data folder meanwhile."""
+    """No other process uses the data folder meanwhile."""
     lock_fd = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

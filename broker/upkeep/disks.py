@@ -3,7 +3,7 @@
 The data plane finds out at an append, a flush or a read, marks the log folder and writes an eventfd; from then on each
 partition of a failed folder answers KAFKA_STORAGE_ERROR by itself. Here follows what happens once: it is said in the log,
 Metadata shows the partitions without a leader, and when no folder is left the broker stops. A failed folder stays offline
-until the next start: after a failed fsync nobody knows what the disk holds, so nothing is ever tried again.
+until the next start: after a failed fsync it isn't known what the disk holds, so nothing is ever tried again.
 
 A full disk is no failure. The ballast (ballast.py) is let go, so that the broker itself goes on: markers, committed
 offsets, checkpoints, the store, deletes. Clients' appends are refused with KAFKA_STORAGE_ERROR, which they try again, until
@@ -27,16 +27,16 @@ from penstock.broker.upkeep.pending import PendingUpkeep
 from penstock.pyx.log.logmanager import LogManager
 
 LOOK_S = 1.0
-"""How often a full disk is looked at."""
+"""How often the room on a full disk is checked."""
 HAS_ROOM, FULL, RESERVED = range(3)
 
-_log = log.get("broker.disks")
+_log = log.get(__name__)
 
 
 class Disks:
     """Watches the log folders from `start` to `stop`. On the loop; disks are touched in a thread of its own.
 
-    It hears what the data plane says of them (one eventfd for all), and lets `pending` look too.
+    It hears what the data plane says of them (one eventfd for all), and lets `pending` check too.
     """
 
     def __init__(

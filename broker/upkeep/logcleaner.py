@@ -1,4 +1,4 @@
-"""The log cleaner: which compacted log is due, and who compacts it (the pass itself is `penstock.pyx.compaction.cleaner`).
+"""The log cleaner: which compacted log is due, and in which thread (the pass itself is `penstock.pyx.compaction.cleaner`).
 
 A log is due when its dirty part is more than `min.cleanable.dirty.ratio` of it, or when something in the dirty part is
 older than `max.compaction.lag.ms` (KIP-354). The dirtiest goes first, as in Kafka. `log.cleaner.threads` threads work, each
@@ -35,7 +35,7 @@ from penstock.pyx.log.checkpoint import Key
 PASSING = frozenset((ENOSPC, EDQUOT, EMFILE, ENFILE, ENOENT))
 """Errors that say nothing about the log: it is tried again later."""
 
-_log = log.get("broker.cleaner")
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class LogCleaner:
         self._altered()
 
     def _altered(self) -> None:
-        """Threads that are too many end after their turn, the others take new sizes of buffers before their next one."""
+        """Threads that are too many end after their pass, the others take new sizes of buffers before their next one."""
         config = self._context.config
         self._pace.limit(config["log.cleaner.io.max.bytes.per.second"])
         if config["log.cleaner.enable"] and not self._stopped:
@@ -129,7 +129,7 @@ class LogCleaner:
                 try:
                     worked = await loop.run_in_executor(self._executor, self._turn, cleaner, candidates)
                 except Exception:  # noqa: BLE001 - without it compacted topics would grow for ever
-                    _log.exception("a turn of the cleaner has failed")
+                    _log.exception("a pass of the cleaner has failed")
             if not worked:
                 await asyncio.sleep(config["log.cleaner.backoff.ms"] / 1000)
 

@@ -1,4 +1,4 @@
-"""The work that nobody asks for: roll and drop old segments, flush by policy, write checkpoints.
+"""The work that no request asks for: roll and drop old segments, flush by policy, write checkpoints.
 
 For each log folder one task wakes at the shortest of the configured intervals (a changed setting holds at once) and works
 in a thread of its own (the log releases the GIL), partition by partition, so that a slow disk holds up neither the loop nor
@@ -17,7 +17,7 @@ from penstock.broker.context import Context
 from penstock.broker.logs.logdirs import LogDir
 from penstock.errors import KafkaError
 
-_log = log.get("broker.upkeep.periodic")
+_log = log.get(__name__)
 LONGEST_INTERVAL_MS = 60_000
 LATE_INTERVALS = 3
 LATE_MIN_MS = 30_000

@@ -1,6 +1,6 @@
 """What the network threads had to do and an operator should know: said in the log, at most once a minute a kind.
 
-The threads count what they do, and note whose connections they closed; they never wait for a log. Here it is looked at
+The threads count what they do, and note whose connections they closed; they never wait for a log. A task reads that
 each second, so the first time is said at once, and what comes within the minute after it is said together.
 """
 
@@ -47,11 +47,11 @@ SENTENCES = {
 }
 """Counter -> what is said of its growth."""
 
-_log = log.get("broker.watch")
+_log = log.get(__name__)
 
 
 class Watch:
-    """Looks at one data plane from `start` to `stop`. On the loop."""
+    """Watches one data plane from `start` to `stop`. On the loop."""
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
@@ -63,7 +63,7 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to watch."""
         self._task = tasks.start(self._run(), "watch")
 
     async def stop(self) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.wire import create_topic
 from penstock.broker.dispatch import registry
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import ApiVersionsRequest, MetadataRequest, ProduceRequest
+from penstock.pyx.wire.requests import create_topic
 from support.harness import BrokerProcess, WireConnection
 from support.hostile_frames import framed, header, hostile, requests, strangers
 

@@ -13,8 +13,16 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.errors import ErrorCode
-from penstock.pyx.wire.messages import CreatePartitionsRequest, MetadataRequest
+from penstock.pyx.wire.messages import (
+    ConsumerGroupHeartbeatRequest,
+    CreatePartitionsRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+)
 from support import dataplane
 from support.asking import create
 from support.harness import BrokerProcess, WireConnection, topic_name
@@ -131,6 +139,37 @@ def test_a_passing_lack_of_descriptors_costs_nothing(tmp_path: Path) -> None:
             assert dataplane.produced(wire.ask(request, 9)).error_code == 0
         sent |= fill(broker, topic, "after")
         read_all(broker, topic, sent)
+
+
+def test_a_commit_that_finds_no_descriptor_is_tried_again(tmp_path: Path) -> None:
+    """Each request to a group whose record can't be appended hears what its client tries again, as from Kafka."""
+    with limited(tmp_path, 512) as broker:
+        topic, group = topic_name("read"), "readers"
+        assert create(broker, topic).topics[0].error_code == 0
+        place = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+        places = [OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[place])]
+        commit = OffsetCommitRequest(
+            group_id=group, generation_id_or_member_epoch=-1, member_id="", retention_time_ms=-1, topics=places
+        )
+        join = ConsumerGroupHeartbeatRequest(
+            group_id="joined", member_id=uuid_text(new_uuid()), member_epoch=0, rebalance_timeout_ms=60_000,
+            subscribed_topic_names=[topic], topic_partitions=[],
+        )  # fmt: skip
+        begin = InitProducerIdRequest(transactional_id="writers", transaction_timeout_ms=60_000)
+
+        def asked(wire: WireConnection) -> list[int]:
+            answers = wire.ask(commit, 8), wire.ask(join, 1), wire.ask(begin, 4)
+            return [answers[0].topics[0].partitions[0].error_code, answers[1].error_code, answers[2].error_code]
+
+        with WireConnection(broker.bootstrap) as wire:
+            for kind, key in ((0, group), (1, "writers")):  # The coordinators' topics are made.
+                find = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+                assert wire.ask(find, 4).coordinators[0].error_code == 0
+            assert wire.ask(InitProducerIdRequest(transactional_id=None), 4).error_code == 0
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (16, 512))  # All of them are in use.
+            assert asked(wire) == [ErrorCode.NOT_COORDINATOR] * 3, broker.log_text()
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (512, 512))
+            assert asked(wire) == [0, 0, 0]
 
 
 def test_connections_leave_descriptors_to_the_logs(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
+from penstock.bench.hoarders import Hoarders
 from support.asking import create
 from support.harness import BrokerProcess, topic_name
-from support.hoarders import Hoarders
 from support.patience import until
 
 MIB = 1 << 20

@@ -8,6 +8,8 @@ import json
 import random
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -338,7 +340,26 @@ def test_a_value_that_cannot_be_is_one_sentence(stopped: Left, tmp_path: Path, p
     shutil.copytree(stopped.data, data)
     raw = content if content is None or isinstance(content, bytes) else json.dumps(content).encode()
     put_node(data, path, raw)
+    before = folders(data), contents(data)
     said = refused("--listen", "127.0.0.1:0", "--data", str(data), "--set", "penstock.ballast.bytes=0")
     assert said.returncode == 1 and said.stdout == ""
     sentence = complaint(said.stderr)
     assert path in sentence and "start once with `--restore-metadata`" in sentence
+    assert (folders(data), contents(data)) == before, "a start that was refused has changed something"
+
+
+def test_too_few_descriptors_are_found_before_anything_is_changed(stopped: Left, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(stopped.data, data)
+    before = folders(data), contents(data)
+    broker = [sys.executable, "-m", "penstock", "broker", "--listen", "127.0.0.1:0", "--data", str(data)]
+    command = ["prlimit", "--nofile=64:64", "--", *broker, "--set", "penstock.ballast.bytes=0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "may have 64 open files" in complaint(done.stderr)
+    assert (folders(data), contents(data)) == before
+
+
+def folders(data: Path) -> dict[str, bytes]:
+    """All that lies in the log folder but for the store, which `contents` reads, and the lock, which names the process."""
+    files = (path for path in data.rglob("*") if path.is_file() and not path.name.startswith((FILE, ".lock")))
+    return {str(path.relative_to(data)): path.read_bytes() for path in files}

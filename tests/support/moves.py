@@ -6,7 +6,12 @@ import re
 from functools import partial
 from pathlib import Path
 
-from penstock.bench.wire import (
+from penstock.errors import raise_for
+from penstock.failpoints import ENVIRONMENT
+from penstock.pyx.record.rawbatch import records, split
+from penstock.pyx.wire.message import Message
+from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, FetchResponse
+from penstock.pyx.wire.requests import (
     FETCH_VERSION,
     METADATA_VERSION,
     create_topic,
@@ -15,11 +20,6 @@ from penstock.bench.wire import (
     patiently,
     produce,
 )
-from penstock.errors import raise_for
-from penstock.failpoints import ENVIRONMENT
-from penstock.pyx.record.rawbatch import records, split
-from penstock.pyx.wire.message import Message
-from penstock.pyx.wire.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, FetchResponse
 from support.dataplane import batch
 from support.harness import BrokerProcess, WireConnection
 from support.patience import until

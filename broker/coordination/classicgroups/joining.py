@@ -23,8 +23,8 @@ from penstock.broker.coordination.classicgroups.state import (
     supports,
     wake,
 )
-from penstock.broker.coordination.groupoffsets import Out, append_error
-from penstock.broker.coordination.machines import Append, Now, Reply
+from penstock.broker.coordination.groupoffsets import Out
+from penstock.broker.coordination.machines import Append, Now, Reply, append_error
 from penstock.errors import ErrorCode
 
 # A new member has no id to heartbeat with while its first JoinGroup waits; it is dropped after this time, ms.

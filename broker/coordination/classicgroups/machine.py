@@ -2,8 +2,8 @@
 
     Empty ──────── first join ────────► PreparingRebalance    collects JoinGroups
     PreparingRebalance ── all in ────► CompletingRebalance   a new generation; waits for the leader's sync
-    PreparingRebalance ── nobody left ► Empty
-    CompletingRebalance ── stored ───► Stable                everybody has an assignment
+    PreparingRebalance ── no member ──► Empty
+    CompletingRebalance ── stored ───► Stable                each member has an assignment
     CompletingRebalance, Stable ── a member lost, added or changed ──► PreparingRebalance
     Empty ── deleted, or nothing is stored any more ──► Dead (the shell forgets it)
 
@@ -72,9 +72,8 @@ from penstock.broker.coordination.groupoffsets import (
     Marker,
     Out,
     TopicDeleted,
-    append_error,
 )
-from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, Tick
+from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, Tick, append_error
 from penstock.broker.coordination.offsets import OffsetRecord, Offsets
 from penstock.errors import ErrorCode
 
@@ -278,7 +277,7 @@ def loaded(group: Group, now: Now) -> None:
 
 
 def resign(group: Group, error: int = ErrorCode.NOT_COORDINATOR) -> Out:
-    """The group's log is gone, or another group takes its place: whoever waits is told that error."""
+    """The group's log is gone, or another group takes its place: requests that wait are answered with that error."""
     out: Out = []
     for member in group.members.values():
         answer_join(member, JoinResult(error, member.id), out)

@@ -43,7 +43,7 @@ def remove(group: Group, member_id: str) -> None:
 
 
 def remove_and_rebalance(group: Group, member: Member, now: Now, out: Out) -> None:
-    """A member is gone; the others have to share its work. Its open requests are told so."""
+    """A member is gone; the others have to share its work. Its open requests are answered so."""
     answer_join(member, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, ""), out)
     answer_sync(member, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID), out)
     remove(group, member.id)

@@ -48,7 +48,7 @@ class Member:
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def snapshot(self, metadata: bytes, assignment: bytes) -> MemberSnapshot:
-        """The member as it is told and stored, with these of its bytes."""
+        """The member as it is sent and stored, with these of its bytes."""
         return MemberSnapshot(
             self.id,
             self.instance_id,

@@ -1,4 +1,4 @@
-"""The server's assignors: who of a group's members shall own which partition.
+"""The server's assignors: which of a group's members shall own which partition.
 
 Both are pure: members and topics in, a target for every member out. `uniform` balances the number of partitions
 and leaves with a member what it had as far as the balance allows; `range` gives each member of a topic a run of
@@ -48,7 +48,7 @@ def assign_range(members: Mapping[str, Wants], counts: Mapping[bytes, int]) -> T
 
 
 def assign_uniform(members: Mapping[str, Wants], counts: Mapping[bytes, int]) -> Target:
-    """Everybody as many as everybody else, as far as subscriptions allow, moving as little as possible."""
+    """Each member as many as any other, as far as subscriptions allow, moving as little as possible."""
     order = sorted(members)
     owned, free = _kept(members, counts, order)
     if len({members[member_id].topic_ids for member_id in order}) <= 1:
@@ -65,7 +65,7 @@ def assign_uniform(members: Mapping[str, Wants], counts: Mapping[bytes, int]) ->
 def _kept(
     members: Mapping[str, Wants], counts: Mapping[bytes, int], order: Sequence[str]
 ) -> tuple[_Owned, dict[bytes, list[int]]]:
-    """What members had and still may have, and what nobody has."""
+    """What members had and still may have, and what no member has."""
     owned: _Owned = {}
     taken: dict[bytes, set[int]] = {topic_id: set() for topic_id in counts}
     for member_id in order:
@@ -94,7 +94,7 @@ def _size(owned: Mapping[bytes, set[int]]) -> int:
 def _level(
     owned: _Owned, free: Mapping[bytes, list[int]], counts: Mapping[bytes, int], order: Sequence[str]
 ) -> None:
-    """All want the same topics: each gets the same number, some one more, and who has too many gives back."""
+    """All want the same topics: each gets the same number, some one more, and a member that has too many gives back."""
     if not order:
         return
     pool = [(topic_id, p) for topic_id, partitions in free.items() for p in partitions]
@@ -126,7 +126,7 @@ def _level(
 def _spread(
     members: Mapping[str, Wants], owned: _Owned, free: Mapping[bytes, list[int]], order: Sequence[str]
 ) -> None:
-    """Hand out what is free, the topics with the fewest takers first, each partition to who has least."""
+    """Hand out what is free, the topics with the fewest takers first, each partition to the member that has least."""
     sizes = {member_id: _size(owned[member_id]) for member_id in order}
     takers = {topic_id: [one for one in order if topic_id in members[one].topic_ids] for topic_id in free}
     for topic_id in sorted(free, key=lambda one: (len(takers[one]), one)):
@@ -139,7 +139,7 @@ def _spread(
 def _balance(
     members: Mapping[str, Wants], owned: _Owned, counts: Mapping[bytes, int], order: Sequence[str]
 ) -> None:
-    """Move partitions one by one from who has most to who has least of a topic's takers, until no move helps.
+    """Move partitions one by one from the one that has most to the one that has least of a topic's takers, until no move helps.
 
     Every move makes the sum of squares smaller, so this ends.
     """

@@ -1,7 +1,7 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup of theirs.
 
 The server assigns here too: a JoinGroup takes the member as far as a heartbeat would, its answer's generation is
-the member's epoch, and SyncGroup gives it what it has. It is told to join again (REBALANCE_IN_PROGRESS) when there
+the member's epoch, and SyncGroup gives it what it has. It has to join again (REBALANCE_IN_PROGRESS) when there
 is a new target, when it has to give something back, or when what it waits for is free.
 """
 
@@ -34,8 +34,8 @@ from penstock.broker.coordination.consumergroups.update import (
     unknown_member,
 )
 from penstock.broker.coordination.consumergroups.writing import await_heartbeat, wake, write
-from penstock.broker.coordination.groupoffsets import Out, append_error
-from penstock.broker.coordination.machines import NEVER, Now, Reply
+from penstock.broker.coordination.groupoffsets import Out
+from penstock.broker.coordination.machines import NEVER, Now, Reply, append_error
 from penstock.errors import ErrorCode
 
 
@@ -175,14 +175,14 @@ def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | Non
 
 
 def _await_join(group: ConsumerGroup, member: Member, now: Now) -> None:
-    """It is told to join again, and has its rebalance timeout to do so."""
+    """It has to join again, and has its rebalance timeout to do so."""
     if member.join_deadline_ms == NEVER:
         member.join_deadline_ms = now.mono_ms + max(member.facts.rebalance_timeout_ms, 0)
         wake(group, member.join_deadline_ms)
 
 
 def on_sync(group: ConsumerGroup, event: Sync, now: Now, out: Out) -> None:
-    """Tell the member what it has."""
+    """Send the member what it has."""
     try:
         member = _classic_member(group, event.member_id, event.instance_id)
         _check_sync(group, member, event, now)
@@ -231,7 +231,7 @@ def _has_to_join(group: ConsumerGroup, member: Member, now: Now) -> bool:
     current = member.current
     if current.epoch < group.target_epoch or current.state is MemberState.UNREVOKED_PARTITIONS:
         return True
-    # A target may be due that nobody has computed; that is done by the next one that joins.
+    # A target may be due that wasn't computed yet; that is done by the next one that joins.
     if group.epoch > group.target_epoch or _topics_changed(group):
         return may_assign(group, now)
     return not is_reconciled(current, group.target_epoch) and not _waits_for_others(group, member)
@@ -249,7 +249,7 @@ def _topics_changed(group: ConsumerGroup) -> bool:
 
 
 def _waits_for_others(group: ConsumerGroup, member: Member) -> bool:
-    """Whether a partition of its target is still held by somebody else."""
+    """Whether a partition of its target is still held by another member."""
     for topic_id, partitions in group.target.get(member.id, {}).items():
         owners = group.owners.get(topic_id, {})
         if any(owners.get(partition) not in (None, member.id) for partition in partitions):

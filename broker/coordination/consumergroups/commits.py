@@ -13,9 +13,8 @@ from penstock.broker.coordination.groupoffsets import (
     Expire,
     Out,
     TopicDeleted,
-    append_error,
 )
-from penstock.broker.coordination.machines import Now, Reply, TopicPartition
+from penstock.broker.coordination.machines import Now, Reply, TopicPartition, append_error
 from penstock.broker.coordination.offsets import tombstones
 from penstock.errors import ErrorCode
 
@@ -102,7 +101,7 @@ def _end(group: ConsumerGroup, gone: tuple[TopicPartition, ...], then: Then, out
 
 
 def on_delete_offsets(group: ConsumerGroup, event: DeleteOffsets, now: Now, out: Out) -> None:
-    """Forget offsets of topics that nobody is subscribed to."""
+    """Forget offsets of topics that no member is subscribed to."""
     if group.dead:
         out.append(Reply(event.token, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return

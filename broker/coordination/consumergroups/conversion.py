@@ -35,8 +35,8 @@ from penstock.broker.coordination.consumergroups.state import (
 )
 from penstock.broker.coordination.consumergroups.update import Refused, Update
 from penstock.broker.coordination.consumergroups.writing import AnyGroup, Then, await_heartbeat, removal, write
-from penstock.broker.coordination.groupoffsets import AfterCommit, AfterRemoval, Out, append_error
-from penstock.broker.coordination.machines import Now, Reply
+from penstock.broker.coordination.groupoffsets import AfterCommit, AfterRemoval, Out
+from penstock.broker.coordination.machines import Now, Reply, append_error
 from penstock.errors import ErrorCode
 
 

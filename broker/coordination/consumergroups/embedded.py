@@ -1,4 +1,4 @@
-"""What members of the classic consumer protocol tell each other: subscriptions and assignments as bytes."""
+"""What members of the classic consumer protocol send each other: subscriptions and assignments as bytes."""
 
 from __future__ import annotations
 

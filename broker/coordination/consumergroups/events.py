@@ -13,7 +13,7 @@ class ConsumerHeartbeat:
     """ConsumerGroupHeartbeat; None is "as before". Answered by HeartbeatResult.
 
     `member_epoch` 0 joins, -1 leaves, -2 leaves for a while (static members). `topics` are sorted. `resolved` are
-    the topics that match `pattern`, None if nobody has looked. `owned` is what the member says that it owns.
+    the topics that match `pattern`, None if it wasn't evaluated yet. `owned` is what the member says that it owns.
     """
 
     token: object
@@ -33,7 +33,7 @@ class ConsumerHeartbeat:
 
 @dataclass(slots=True)
 class HeartbeatResult:
-    """What a member is told; the assignment only when it has to know it."""
+    """What a member hears; the assignment only when it has to know it."""
 
     error: int
     message: str | None = None

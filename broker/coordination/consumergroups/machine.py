@@ -64,9 +64,8 @@ from penstock.broker.coordination.groupoffsets import (
     Marker,
     Out,
     TopicDeleted,
-    append_error,
 )
-from penstock.broker.coordination.machines import NEVER, Appended, Now, Reply, Tick
+from penstock.broker.coordination.machines import NEVER, Appended, Now, Reply, Tick, append_error
 from penstock.broker.coordination.offsets import OffsetRecord
 from penstock.errors import ErrorCode
 
@@ -97,7 +96,7 @@ def _step(group: ConsumerGroup, event: object, now: Now) -> tuple[AnyGroup, Out]
 
 
 def _settle(group: ConsumerGroup, after: AnyGroup, now: Now, out: Out) -> AnyGroup:
-    """Take the events that have waited for `group`, and see who is late; if it became another, that one does."""
+    """Take the events that have waited for `group`, and see which members are late; if it became another, that one does."""
     while group.waiting:
         if after is not group:
             if isinstance(after, ConsumerGroup) and after.busy:
@@ -117,7 +116,7 @@ def _settle(group: ConsumerGroup, after: AnyGroup, now: Now, out: Out) -> AnyGro
         _run_timers(group, now, out)
     if group.epoch or group.members or group.dead or group.busy:
         return group
-    # Nobody joined after all: only offsets are left, which any group may have.
+    # No member joined after all: only offsets are left, which any group may have.
     return classic_state.Group(group.id, group.config, offsets=group.offsets, in_flight=group.in_flight)
 
 
@@ -390,7 +389,7 @@ def load(
 
 
 def loaded(group: ConsumerGroup, now: Now) -> None:
-    """The log is read to its end: every member gets a full session, and its time to revoke anew."""
+    """The log is read to its end: every member gets a full session, and its full time to revoke."""
     for member in group.members.values():
         await_heartbeat(group, member, now)
         if member.facts.classic is None and member.current.state is MemberState.UNREVOKED_PARTITIONS:
@@ -399,7 +398,7 @@ def loaded(group: ConsumerGroup, now: Now) -> None:
 
 
 def resign(group: ConsumerGroup) -> Out:
-    """The group's log is gone: whoever waits has to look for a coordinator again."""
+    """The group's log is gone: the clients that wait have to find a coordinator again."""
     out: Out = []
     for event in group.waiting:
         token = getattr(event, "token", None)

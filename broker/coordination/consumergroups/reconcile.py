@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from penstock.broker.coordination.consumergroups.state import Assigned, Current, MemberState, Partitions
 
-# Whether somebody else holds that partition of the topic id.
+# Whether another member holds that partition of the topic id.
 Held = Callable[[bytes, int], bool]
 
 

@@ -1,7 +1,7 @@
-"""A consumer group's state: its members, who owns which partition at which epoch, and what each shall own.
+"""A consumer group's state: its members, which of them owns which partition at which epoch, and what each shall own.
 
 Durable state changes by `apply` alone, one record at a time: at load with what the log holds, live with what was
-just appended. So what a crash leaves is what the members were told. Deadlines are soft: after a load each member
+just appended. So what a crash leaves is what the members heard. Deadlines are soft: after a load each member
 gets a full session to show itself. Member epochs, the group's epoch and the target's only grow.
 """
 
@@ -111,7 +111,7 @@ class Member:
     current: Current = Current()
     session_deadline_ms: int = NEVER
     rebalance_deadline_ms: int = NEVER  # it is asked to revoke and has to say that it did
-    join_deadline_ms: int = NEVER  # classic: it was told to join again
+    join_deadline_ms: int = NEVER  # classic: it has to join again
     sync_deadline_ms: int = NEVER  # classic: it joined and has to sync
 
     def next_deadline_ms(self) -> int:
@@ -199,7 +199,7 @@ class ConsumerGroup:
     target_epoch: int = 0
     target_timestamp_ms: int = 0
     target: dict[str, Partitions] = field(default_factory=dict)
-    owners: dict[bytes, dict[int, str]] = field(default_factory=dict)  # who holds or still has to release it
+    owners: dict[bytes, dict[int, str]] = field(default_factory=dict)  # the member that holds or still has to release it
     patterns: dict[str, frozenset[str]] = field(default_factory=dict)  # resolved ones
     has_topics_record: bool = False
     dead: bool = False
@@ -267,7 +267,7 @@ def subscribed_topics(members: Iterable[MemberFacts], patterns: Mapping[str, fro
 
 
 def topics_hash(names: Iterable[str], catalog: Catalog) -> int:
-    """64 bits that change when one of the topics comes, grows, is made anew or goes; 0 when there is none."""
+    """64 bits that change when one of the topics comes, grows, is made again or goes; 0 when there is none."""
     digest = hashlib.blake2b(digest_size=8)
     found = False
     for name in sorted(names):

@@ -81,7 +81,7 @@ class Update:
     def say(self, facts: MemberFacts, resolved: frozenset[str] | None) -> bool:
         """The member says this of itself; whether what it is subscribed to changed.
 
-        `resolved` are the topics of its pattern, None if nobody has looked.
+        `resolved` are the topics of its pattern, None if it wasn't evaluated yet.
         """
         old, self.facts = self.facts, facts
         if self.is_new or facts != old:
@@ -221,7 +221,7 @@ def has_left_for_now(member: Member) -> bool:
 
 
 def unknown_member(group: ConsumerGroup, member_id: str) -> Refused:
-    """The refusal of somebody who isn't a member."""
+    """The refusal of a client that isn't a member."""
     return Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.id}.")
 
 

@@ -1,4 +1,4 @@
-"""How a consumer group changes: records are appended, then applied, then whoever asked is answered."""
+"""How a consumer group changes: records are appended, then applied, then the member that asked is answered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.broker.coordination.groupoffsets import Out
 from penstock.broker.coordination.machines import NEVER, Append, Now
 
 AnyGroup = ConsumerGroup | Group
-# Told the append's error when it has ended, and the time of then; gives back the group that comes after, if it is
+# Called with the append's error when it has ended, and the time of then; gives back the group that comes after, if it is
 # another.
 Then = Callable[[int, Now, Out], AnyGroup | None]
 
@@ -82,5 +82,5 @@ def await_heartbeat(group: ConsumerGroup, member: Member, now: Now) -> None:
 
 
 def rest(group: ConsumerGroup) -> None:
-    """Look up when the next deadline is due."""
+    """Find when the next deadline is due."""
     group.wake_at_ms = min((member.next_deadline_ms() for member in group.members.values()), default=NEVER)

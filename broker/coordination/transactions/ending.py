@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from penstock.broker.coordination.machines import Now, Reply
 from penstock.broker.coordination.transactions.events import AfterChange, End, MarkersWritten, Out, ProducerResult
+from penstock.broker.coordination.transactions.producers import fenced
 from penstock.broker.coordination.transactions.state import (
     COMPLETED,
     EPOCH_EXHAUSTED,
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     PREPARED,
     Facts,
@@ -124,7 +126,8 @@ def on_markers_written(transaction: Transaction, event: MarkersWritten, now: Now
         _complete(transaction, facts, now, out)
     else:
         # The decision is stored, so the client may know it; the markers follow when the disk allows.
-        answer_end(transaction, out)
+        if event.decided:
+            answer_end(transaction, out)
         retry_later(transaction, now)
 
 
@@ -141,4 +144,7 @@ def _complete(transaction: Transaction, facts: Facts, now: Now, out: Out) -> Non
         partitions=frozenset(),
         updated_ms=now.wall_ms,
     )
+    if transaction.fenced_above != NO_PRODUCER_EPOCH:
+        completed = fenced(completed, max(completed.producer_epoch, -1 if rotated else transaction.fenced_above), now)
+        transaction.fenced_above = NO_PRODUCER_EPOCH
     change(transaction, AfterChange(completed), out)

@@ -59,9 +59,12 @@ class End:
 
 @dataclass(slots=True)
 class MarkersWritten:
-    """The shell has tried to write the markers that a WriteMarkers asked for."""
+    """The shell has tried to write the markers that a WriteMarkers asked for. decided: the decision itself is as durable as it
+    has to be before somebody hears of it.
+    """
 
     all_written: bool
+    decided: bool = True
 
 
 @dataclass(slots=True)
@@ -73,7 +76,16 @@ class TopicDeleted:
 
 @dataclass(slots=True)
 class Expire:
-    """Look whether the transactional id has been unused for too long."""
+    """Check whether the transactional id has been unused for too long."""
+
+
+@dataclass(slots=True)
+class PowerCut:
+    """Records and states that weren't flushed may be gone. known_epoch: the highest that a log knows of the producer id, -1
+    if none does.
+    """
+
+    known_epoch: int
 
 
 @dataclass(slots=True)
@@ -92,7 +104,7 @@ class WriteMarkers:
 
 @dataclass(slots=True)
 class AfterChange:
-    """Facts that hold once they are stored, and who is answered what then."""
+    """Facts that hold once they are stored, and which request is answered what then."""
 
     facts: Facts
     token: object | None = None

@@ -33,26 +33,29 @@ from penstock.broker.coordination.machines import NEVER, Appended, Now, Tick
 from penstock.broker.coordination.transactions.ending import on_end, on_markers_written
 from penstock.broker.coordination.transactions.events import (
     AddPartitions,
+    AfterChange,
     End,
     Expire,
     Init,
     MarkersWritten,
     Out,
+    PowerCut,
     ProducerResult,
     TopicDeleted,
 )
 from penstock.broker.coordination.transactions.partitions import on_add_partitions, on_topic_deleted
-from penstock.broker.coordination.transactions.producers import fence, on_init
+from penstock.broker.coordination.transactions.producers import EPOCHS_UNKNOWN, fence, fenced, on_init
 from penstock.broker.coordination.transactions.state import (
     COMPLETED,
     EPOCH_EXHAUSTED,
+    EPOCH_MAX,
     PREPARED,
     Transaction,
     TransactionRecord,
     TransactionState,
     set_wake,
 )
-from penstock.broker.coordination.transactions.writing import answer_end, forget, on_appended, write_markers
+from penstock.broker.coordination.transactions.writing import answer_end, change, forget, on_appended, write_markers
 from penstock.errors import ErrorCode
 
 
@@ -93,6 +96,27 @@ def _on_expire(transaction: Transaction, event: Expire, now: Now, out: Out) -> N
         forget(transaction, out)
 
 
+def _on_power_cut(transaction: Transaction, event: PowerCut, now: Now, out: Out) -> None:
+    """Its producer believes that all of its records are there, and would commit what is left of them: it is fenced, above
+    each epoch that was ever used.
+    """
+    facts = transaction.facts
+    if facts is None or facts.state is TransactionState.DEAD or transaction.changing:
+        return
+    known_epoch = max(facts.producer_epoch, min(event.known_epoch, EPOCH_EXHAUSTED))
+    known = facts if known_epoch == facts.producer_epoch else replace(facts, producer_epoch=known_epoch)
+    if facts.state is TransactionState.ONGOING:
+        above = min(known_epoch + EPOCHS_UNKNOWN, EPOCH_EXHAUSTED)
+        fence(transaction, replace(facts, producer_epoch=above), now, out)
+    elif facts.state not in PREPARED:
+        change(transaction, AfterChange(fenced(facts, known.producer_epoch, now)), out)
+    elif facts.state is TransactionState.PREPARE_ABORT and facts.client_version < 2 and known is not facts:
+        # Its markers would be refused as an older producer's.
+        change(transaction, AfterChange(replace(known, producer_epoch=min(known.producer_epoch + 1, EPOCH_MAX))), out)
+    else:
+        transaction.fenced_above = known.producer_epoch  # once its markers are written
+
+
 _HANDLERS: dict[type, Callable[[Transaction, Any, Now, Out], None]] = {
     AddPartitions: on_add_partitions,
     End: on_end,
@@ -101,6 +125,7 @@ _HANDLERS: dict[type, Callable[[Transaction, Any, Now, Out], None]] = {
     Init: on_init,
     TopicDeleted: on_topic_deleted,
     Expire: _on_expire,
+    PowerCut: _on_power_cut,
     Tick: _on_tick,
 }
 
@@ -130,7 +155,7 @@ def loaded(transaction: Transaction, now: Now) -> Out:
 
 
 def resign(transaction: Transaction) -> Out:
-    """The log of transactions is gone: whoever waits has to look for a coordinator again."""
+    """The log of transactions is gone: the clients that wait have to find a coordinator again."""
     transaction.end_result = ProducerResult(ErrorCode.NOT_COORDINATOR)
     out: Out = []
     answer_end(transaction, out)

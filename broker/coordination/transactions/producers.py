@@ -20,6 +20,9 @@ from penstock.broker.coordination.transactions.state import (
 from penstock.broker.coordination.transactions.writing import change
 from penstock.errors import ErrorCode
 
+# So many epochs may have been given since the newest that a power cut has left.
+EPOCHS_UNKNOWN = 100
+
 
 def on_init(transaction: Transaction, event: Init, now: Now, out: Out) -> None:
     facts = transaction.facts
@@ -116,7 +119,7 @@ def fence(
     With version 2 the producer may find out and go on with that epoch (by EndTxn v5 or InitProducerId), as it does
     after an EndTxn of its own: a newcomer's InitProducerId raises it once more.
     """
-    # The last epoch of an id is for this abort alone: nobody may go on with it.
+    # The last epoch of an id is for this abort alone: no producer may go on with it.
     raises = transaction.config.version >= 2 and not is_exhausted(facts.producer_epoch)
     aborted = replace(
         facts,
@@ -128,6 +131,19 @@ def fence(
         updated_ms=now.wall_ms,
     )
     change(transaction, AfterChange(aborted, token, result), out)
+
+
+def fenced(facts: Facts, epoch: int, now: Now) -> Facts:
+    """The facts of a producer that has no transaction open, under an epoch that nobody was given: epochs just above that one
+    may have been, and what was written of it be lost.
+    """
+    return replace(
+        facts,
+        producer_epoch=min(epoch + EPOCHS_UNKNOWN, EPOCH_MAX),
+        last_producer_epoch=NO_PRODUCER_EPOCH,
+        client_version=0,
+        updated_ms=now.wall_ms,
+    )
 
 
 def check_producer(transaction: Transaction, producer_id: int, producer_epoch: int) -> int:

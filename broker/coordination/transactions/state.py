@@ -83,6 +83,7 @@ class Transaction:
     retry_at_ms: int = NEVER
     end_token: object | None = None  # The EndTxn that is answered after the markers.
     end_result: object = None
+    fenced_above: int = NO_PRODUCER_EPOCH  # After a power cut: the epoch above which its producer goes on.
     in_flight: InFlight = field(default_factory=InFlight)
     wake_at_ms: int = NEVER
 

@@ -1,4 +1,4 @@
-"""How a transactional id changes: a record is appended, then it holds, then whoever asked is answered.
+"""How a transactional id changes: a record is appended, then it holds, then the client that asked is answered.
 
 After a Prepare record the markers come before the answer.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.broker.coordination.machines import Append, Appended, Now, Reply
+from penstock.broker.coordination.machines import Append, Appended, Now, Reply, append_error
 from penstock.broker.coordination.transactions.events import AfterChange, AfterForget, Out, ProducerResult, WriteMarkers
 from penstock.broker.coordination.transactions.state import (
     COMPLETED,
@@ -19,7 +19,6 @@ from penstock.broker.coordination.transactions.state import (
     retry_later,
     set_wake,
 )
-from penstock.errors import ErrorCode
 
 
 def change(transaction: Transaction, after: AfterChange, out: Out) -> None:
@@ -68,7 +67,7 @@ def _change_stored(transaction: Transaction, after: AfterChange, now: Now, out: 
 def _change_failed(transaction: Transaction, after: AfterChange, error: int, now: Now, out: Out) -> None:
     """Nothing has changed. A client asks again; a completion is tried again by us."""
     if after.token is not None:
-        code = _append_error(error)
+        code = append_error(error)
         result = code if isinstance(after.result, int) else ProducerResult(code)
         out.append(Reply(after.token, result))
     if after.facts.state in COMPLETED:
@@ -76,20 +75,6 @@ def _change_failed(transaction: Transaction, after: AfterChange, error: int, now
         retry_later(transaction, now)
     elif after.facts.state is TransactionState.PREPARE_ABORT:
         retry_later(transaction, now)  # Harmless for a client's abort; a timeout's is tried again.
-
-
-def _append_error(error: int) -> int:
-    if error in (
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.REQUEST_TIMED_OUT,
-    ):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
-        return ErrorCode.NOT_COORDINATOR
-    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return error
 
 
 def write_markers(transaction: Transaction, facts: Facts, out: Out) -> None:

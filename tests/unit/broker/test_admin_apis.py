@@ -121,6 +121,8 @@ def test_groups_and_loggers_have_configs(broker: BrokerProcess) -> None:
     assert alter(broker, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000")) == 0
     assert alter(broker, LOGGER, "1", ("penstock.broker.topics", SET, "WARN")) == 0
     assert described(broker, LOGGER, "1")["penstock.broker.topics"] == ("WARN", 6)
+    modules = {"penstock.broker.logs.logdirs", "penstock.broker.upkeep.disks", "penstock.broker.upkeep.periodic"}
+    assert modules <= set(described(broker, LOGGER, "1"))
     assert described(broker, METRICS, "any") == {}
     create(broker, "unheard")
     assert "topic=unheard" not in broker.log_text()

@@ -291,7 +291,7 @@ def test_a_store_that_can_not_end_its_session_is_closed_all_the_same(tmp_path: P
 
 
 def test_a_pattern_that_nobody_understands_does_not_keep_the_others_from_being_matched() -> None:
-    """Another broker may have stored it: `penstock.broker.coordination.regex` refuses it in a heartbeat."""
+    """Another broker may have stored it: `penstock.regex` refuses it in a heartbeat."""
     fed: list[Any] = []
 
     async def run() -> None:
@@ -299,7 +299,7 @@ def test_a_pattern_that_nobody_understands_does_not_keep_the_others_from_being_m
         coordinator: Any = GroupCoordinator.__new__(GroupCoordinator)
         coordinator._matched_ms, coordinator.entries = {"g": 1 << 50}, {"g": SimpleNamespace(machine=group)}
         coordinator._environment = SimpleNamespace(catalog=SimpleNamespace(version=3))
-        coordinator._context = SimpleNamespace(
+        coordinator._parts = SimpleNamespace(
             monotonic_ms=lambda: 5, topics=SimpleNamespace(all=lambda: [SimpleNamespace(name="orders")])
         )
         coordinator._feed = lambda entry, event: fed.append(event)

@@ -85,7 +85,6 @@ class World:
     async def start(self) -> None:
         if self.coordinators is not None:
             await self.stop()
-        self.coordinators = Coordinators()
         self.context = SimpleNamespace(
             features=Features(),
             entities=SimpleNamespace(get=lambda entity: self.group_configs.get(entity.group, {})),
@@ -98,7 +97,8 @@ class World:
             age_now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
         )
-        await self.coordinators.start(self.context)
+        self.coordinators = Coordinators(self.context)
+        await self.coordinators.start()
 
     async def stop(self) -> None:
         assert self.coordinators is not None
@@ -108,13 +108,13 @@ class World:
 
     @property
     def groups(self) -> GroupCoordinator:
-        found: GroupCoordinator = self.context.groups
-        return found
+        assert self.coordinators is not None
+        return self.coordinators.groups
 
     @property
     def transactions(self) -> TransactionCoordinator:
-        found: TransactionCoordinator = self.context.transactions
-        return found
+        assert self.coordinators is not None
+        return self.coordinators.transactions
 
 
 Play = Callable[[Callable[[World], Awaitable[None]]], None]

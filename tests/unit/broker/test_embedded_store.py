@@ -24,6 +24,7 @@ from penstock.broker.store.base import (
     NotEmptyError,
     Set,
     StoreError,
+    paths,
 )
 from penstock.broker.store.embedded import EmbeddedStore
 
@@ -188,10 +189,10 @@ def test_an_id_that_lives_in_the_store_is_not_registered_again(tmp_path: Path) -
         store = await EmbeddedStore.open(tmp_path / "store")
         address = Endpoint("127.0.0.1", 1)
         listeners = single(address)
-        first = await _register(store, 1, listeners)
+        await _register(store, 1, listeners, 1)
         with pytest.raises(ServerError, match="another broker 1 is running in this cluster"):
-            await _register(store, 1, listeners)
-        assert first == 1
+            await _register(store, 1, listeners, 2)
+        assert (await store.get(paths.CONTROLLER_EPOCH))[0] == b"1"
         await store.close()
 
     asyncio.run(main())

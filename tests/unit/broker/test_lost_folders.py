@@ -149,7 +149,7 @@ def test_a_lost_folder_is_given_up_once(broker: BrokerProcess) -> None:
     assert produce(broker, "kept", 2) == 0
     assert count(broker, "kept") == 2 and start_offset(broker, "kept") == 0
     said = broker.log_text()[at:]
-    assert "given up: 1 partitions begin anew, empty (kept-0)" in said
+    assert "given up: 1 partitions begin again, empty (kept-0)" in said
     assert broker.stop() == 0
     # Left in a service's command line, the option must not do it again.
     answer = refused(*broker.command()[4:])

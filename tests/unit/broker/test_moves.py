@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from penstock.bench.wire import delete_topic
 from penstock.broker.logs.ballast import Ballast
 from penstock.broker.logs.logdirs import FUTURE, LogDir, LogDirs, Placed, beside, topic_id_in
 from penstock.broker.logs.movestate import MoveState, Phase
 from penstock.broker.logs.moving import BACK, PIECE_BYTES, SWAPPED, Copying, GivenUpError, Move
 from penstock.broker.topic import Topic
 from penstock.failpoints import declared
+from penstock.pyx.wire.requests import delete_topic
 from support.logs import Log, batch
 from support.moves import NAMES, Folders, Key
 from support.patience import until

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from penstock.broker.context import Context
 from penstock.broker.coordination import transactionalproduce
 from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.errors import ErrorCode as E
 from penstock.pyx.net.border import Request, Unasked
@@ -34,9 +33,8 @@ class Coordinator:
 
 
 def refused(coordinator: Coordinator, version: int, *asked: Unasked) -> dict[int, int]:
-    context = cast(Context, SimpleNamespace(transactions=coordinator))
     request = Request(1, 0, version, 1, b"", "peer", "PLAINTEXT", True)
-    return transactionalproduce.refused(context, request, "x", asked)
+    return transactionalproduce.refused(cast(TransactionCoordinator, coordinator), request, "x", asked)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""Flushes that transactions wait for, shared by all transactions that wait for one log at the same time.
+
+An fsync takes milliseconds, on a disk that turns about ten. So a log has at most one flush under way and one that
+follows it: who comes while one is under way may have appended after it began, and waits for the next, with all the others
+that come until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.broker.coordination.machines import TopicPartition
+from penstock.pyx.log.logmanager import LogManager
+
+THREADS = 8
+"""Flushes of different logs at the same time: a file system's journal takes them together."""
+
+
+class LogFlusher:
+    """Of one broker's logs. Used on the loop; the flushes themselves are done in threads, until `stop`."""
+
+    def __init__(self, logs: LogManager) -> None:
+        self._logs = logs
+        self._threads = ThreadPoolExecutor(THREADS, "transaction-flush")
+        self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._next: dict[TopicPartition, asyncio.Task[None]] = {}
+
+    async def flush(self, partitions: Iterable[TopicPartition]) -> None:
+        """What these logs have now is on the disk afterwards. Raises KafkaError for a log that isn't open, OSError for one
+        whose folder is offline, after all were tried."""
+        flushes = [asyncio.shield(self._flush_of(partition)) for partition in partitions]
+        for result in await asyncio.gather(*flushes, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    def _flush_of(self, partition: TopicPartition) -> asyncio.Task[None]:
+        """The flush that begins after this call."""
+        under_way = self._under_way.get(partition)
+        if under_way is None:
+            task = self._under_way[partition] = asyncio.create_task(self._flush(partition))
+            return task
+        if partition not in self._next:
+            self._next[partition] = asyncio.create_task(self._flush_after(under_way, partition))
+        return self._next[partition]
+
+    async def _flush_after(self, under_way: asyncio.Task[None], partition: TopicPartition) -> None:
+        await asyncio.wait([under_way])
+        self._under_way[partition] = self._next.pop(partition)
+        await self._flush(partition)
+
+    async def _flush(self, partition: TopicPartition) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.flush, *partition)
+        finally:
+            if partition not in self._next:
+                del self._under_way[partition]
+
+    async def stop(self) -> None:
+        """Wait for what is under way; nobody may call `flush` any more."""
+        running = [*self._under_way.values(), *self._next.values()]
+        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)

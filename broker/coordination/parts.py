@@ -1,0 +1,36 @@
+"""What the coordinators use of the broker. They see its context through this alone, since the context holds them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.broker.configs.brokerconfig import BrokerConfig
+from penstock.broker.configs.entities import Entities
+from penstock.broker.configs.features import Features
+from penstock.broker.store.base import Store
+from penstock.broker.topics import Topics
+from penstock.pyx.log.logmanager import LogManager
+
+
+class Parts(Protocol):
+    """See `penstock.broker.context.Context`, which is one."""
+
+    node_id: int
+    config: BrokerConfig
+    store: Store
+    topics: Topics
+    partitions: LogManager
+    entities: Entities
+    features: Features
+
+    def now_ms(self) -> int:
+        """The wall clock in milliseconds since 1970."""
+        ...
+
+    def age_now_ms(self) -> int:
+        """The clock by which things are old enough to be deleted, in milliseconds since 1970."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """The clock for timers and sessions, in milliseconds."""
+        ...

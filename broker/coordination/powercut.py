@@ -1,0 +1,99 @@
+"""What a power cut has left of transactions, and what becomes of it.
+
+A power cut takes the newest records of each log, of each as much as it likes: the state of a transactional id may be older
+than what the id's producer has written, and records of a transaction may be gone that its producer believes to be there.
+So the first start after it fences every transactional producer, above each epoch that a log knows. An ongoing transaction
+is aborted, and so is one that only a log knows of: its decision was never made, or its record is lost too.
+
+With `penstock.transaction.flush` a completed transaction has its markers on the disk. Without, such a marker may be lost.
+It is written again where the id's state tells what it was (transactions v2 raise the epoch with each end); where it doesn't,
+the transaction stays open, and an ERROR names it: nobody may guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.transactions.state import (
+    COMPLETED,
+    EPOCH_EXHAUSTED,
+    PREPARED,
+    Facts,
+    TransactionState,
+)
+from penstock.errors import KafkaError
+from penstock.pyx.log.logmanager import LogManager
+
+
+class Fate(Enum):
+    """What becomes of a transaction that is open in a log."""
+
+    LISTED = auto()  # the id's state names the partition: its own end writes the marker
+    COMMIT = auto()
+    ABORT = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(slots=True, frozen=True)
+class Open:
+    """A transaction that is open in a partition's log."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+
+
+@dataclass(slots=True)
+class Found:
+    """What the logs know of producers: the highest epoch of each id, and the transactions that are open."""
+
+    epochs: dict[int, int] = field(default_factory=dict)
+    open: list[Open] = field(default_factory=list)
+
+
+def gather(logs: LogManager) -> Found:
+    """Ask every log that is open. Slow with many producers."""
+    found = Found()
+    for partition in logs.partitions():
+        try:
+            producers = logs.producers(*partition)
+        except KafkaError:  # deleted, moved or taken offline since
+            continue
+        for one in producers:
+            found.epochs[one.producer_id] = max(one.producer_epoch, found.epochs.get(one.producer_id, -1))
+            if one.txn_first_offset >= 0:
+                found.open.append(Open(partition, one.producer_id, one.producer_epoch, one.coordinator_epoch))
+    return found
+
+
+def by_producer_id(every: Iterable[Facts]) -> dict[int, Facts]:
+    """The state that an id's records belong to; of an id that was used up, too."""
+    found: dict[int, Facts] = {}
+    for facts in every:
+        found.setdefault(facts.previous_producer_id, facts)
+        found[facts.producer_id] = facts
+    return found
+
+
+def fate(one: Open, states: Mapping[int, Facts], flushed: bool) -> Fate:
+    """What becomes of an open transaction; `flushed`: markers are on the disk before a transaction is complete."""
+    facts = states.get(one.producer_id)
+    if facts is None:
+        return Fate.ABORT
+    used_up = facts.producer_id != one.producer_id
+    if one.partition in facts.partitions and (facts.state is TransactionState.ONGOING or facts.state in PREPARED):
+        # From version 2 on the end that is decided has raised the epoch: what is as high came after its marker.
+        raised = facts.state in PREPARED and facts.client_version >= 2
+        return Fate.ABORT if raised and one.producer_epoch >= facts.producer_epoch else Fate.LISTED
+    last = facts.state in COMPLETED and facts.client_version >= 2
+    if last and (one.producer_epoch == EPOCH_EXHAUSTED if used_up else one.producer_epoch + 1 == facts.producer_epoch):
+        return Fate.COMMIT if facts.state is TransactionState.COMPLETE_COMMIT else Fate.ABORT
+    # Else it is newer than what the state remembers, unless a marker was lost. An end of version 2, and an InitProducerId, have
+    # raised the epoch: what has it came after them.
+    begun = facts.client_version >= 2 or facts.state is TransactionState.EMPTY
+    is_newer = not used_up and one.producer_epoch + begun > facts.producer_epoch
+    return Fate.ABORT if flushed or is_newer else Fate.UNKNOWN

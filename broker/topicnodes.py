@@ -1,0 +1,92 @@
+"""A topic as the store has it: its nodes below `/brokers/topics` and `/config/topics`, made and read.
+
+Nodes, as Kafka has them in ZooKeeper: topic `{"version":3,"topic_id":"...","partitions":{"0":[1]},...}`, its partition states
+`{"version":1,"leader":1,"leader_epoch":0,"isr":[1],"controller_epoch":1,"directories":["..."]}`, configs
+`{"version":1,"config":{}}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from penstock.broker.configs.topicconfig import check_topic_configs
+from penstock.broker.store.base import BadValueError, paths
+from penstock.broker.store.values import INT_MAX, Fields
+from penstock.broker.topic import PartitionState, Topic, check_name
+from penstock.broker.uuids import uuid_bytes, uuid_text
+from penstock.errors import KafkaError
+
+
+def topic_json(topic: Topic) -> bytes:
+    """Id and assignment."""
+    return to_json(
+        version=3,
+        topic_id=uuid_text(topic.topic_id),
+        partitions={str(state.index): state.replicas for state in topic.partitions},
+        adding_replicas={},
+        removing_replicas={},
+    )
+
+
+def state_json(controller_epoch: int, state: PartitionState) -> bytes:
+    """The state of a partition."""
+    return to_json(
+        controller_epoch=controller_epoch,
+        leader=state.leader,
+        version=1,
+        leader_epoch=state.leader_epoch,
+        isr=state.isr,
+        directories=[state.directory],
+    )
+
+
+def config_json(configs: Mapping[str, str]) -> bytes:
+    """The configs that are its own."""
+    return to_json(version=1, config=dict(configs))
+
+
+def to_json(**fields: object) -> bytes:
+    """A node's content."""
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, bytes]) -> Topic:
+    """A topic from the nodes below `/brokers/topics` and `/config/topics`, by path relative to these.
+
+    Raises BadValueError.
+    """
+    node = Fields.read(paths.topic(name), nodes[name])
+    partitions = node.table("partitions")
+    if not partitions or set(partitions) != {str(index) for index in range(len(partitions))}:
+        raise node.wrong("`partitions` should have the numbers from 0 on as keys, without a gap")
+    states = []
+    for index in range(len(partitions)):
+        replicas = node.brokers("partitions", partitions[str(index)])
+        state = Fields.read(paths.partition_state(name, index), nodes.get(f"{name}/partitions/{index}/state"))
+        leader, epoch = state.number("leader", -1, INT_MAX), state.number("leader_epoch", 0, INT_MAX - 1)
+        directory = state.text_of_one("directories")
+        states.append(PartitionState(index, leader, epoch, replicas, state.brokers("isr"), directory=directory))
+    own = Fields.read(paths.topic_config(name), configs.get(name))
+    texts = own.texts("config")
+    try:
+        check_name(name)
+        topic_id = uuid_bytes(node.text("topic_id"))
+        if not any(topic_id) or uuid_text(topic_id) != node.text("topic_id"):
+            raise node.wrong("`topic_id` should be an id as Kafka writes it")
+    except (ValueError, KafkaError) as error:
+        raise node.wrong(str(error)) from None
+    try:
+        check_topic_configs(texts)
+    except KafkaError as error:
+        raise own.wrong(error.what) from None
+    return Topic(name, topic_id, states, texts)
+
+
+def check_topic_ids(topics: Iterable[Topic]) -> None:
+    """Raises BadValueError if two topics have the same id."""
+    by_id: dict[bytes, str] = {}
+    for topic in topics:
+        other = by_id.setdefault(topic.topic_id, topic.name)
+        if other != topic.name:
+            raise BadValueError(paths.topic(topic.name), f"its topic id is that of `{other}`, too")

@@ -1,0 +1,94 @@
+"""A file system of its own whose power can be cut: what wasn't flushed is gone afterwards, as on a machine that stops."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from support.patience import until
+
+# XFS's ioctl, which ext4 has under the same number; the flag leaves out even the journal that is in memory.
+GOING_DOWN = 0x8004587D
+NO_LOG_FLUSH = (2).to_bytes(4, "little")
+IMAGE_BYTES = 1 << 30
+MAKE = {"xfs": ["mkfs.xfs", "-q", "-f"], "ext4": ["mkfs.ext4", "-q", "-F"]}
+
+
+class LossyDisk:
+    """An image in a file, mounted by a loop device at `path` while `with` lasts."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.kind = kind
+        self.path = folder / f"{kind}-disk"
+        self._image = folder / f"{kind}.img"
+
+    def __enter__(self) -> Self:
+        if os.getuid() != 0 or shutil.which(MAKE[self.kind][0], path="/usr/sbin:/sbin:/usr/bin:/bin") is None:
+            pytest.skip(f"cutting the power of a disk needs root and {MAKE[self.kind][0]}")
+        self.path.mkdir()
+        with self._image.open("wb") as image:
+            image.truncate(IMAGE_BYTES)
+        _run([*MAKE[self.kind], str(self._image)])
+        try:
+            self.mount()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"loop devices can't be mounted here: {error.stderr.strip()}")
+        return self
+
+    def mount(self) -> None:
+        """As a machine does that starts again: the journal is replayed."""
+        until(self._mounted, f"{self.path} to be mounted afresh")
+
+    def _mounted(self) -> bool:
+        """Whether it can be read: where another mount namespace holds the old one, that is what one gets."""
+        _run(["mount", "-o", "loop", str(self._image), str(self.path)])
+        try:
+            (self.path / "mounted").write_bytes(b"")
+        except OSError:
+            self.unmount()
+            return False
+        return True
+
+    def cut(self) -> None:
+        """Nothing reaches the disk from here on; processes that use it get EIO."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(fd, GOING_DOWN, NO_LOG_FLUSH)
+        finally:
+            os.close(fd)
+
+    def unmount(self) -> None:
+        """After those who used it have ended."""
+
+        def gone() -> bool:
+            return subprocess.run(["umount", str(self.path)], capture_output=True, check=False).returncode == 0
+
+        until(gone, f"{self.path} to be unmounted")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if os.path.ismount(self.path):
+            self.unmount()
+        self._image.unlink(missing_ok=True)
+
+
+def flush_file(path: Path) -> None:
+    """As the kernel may do on its own at any time, to any file and not to others."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _run(command: list[str]) -> None:
+    environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
+    subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
