@@ -2,7 +2,30 @@
 
 The names below are the public ones, imported at their first use so that a part pays only for what it takes. Start with
 `Producer` and `Consumer` (synchronous). The asyncio core under them is for stages that move batches unopened:
-`Client` and `Admin`, `Fetcher` (raw batches out), `TransactionalSender` (raw batches in, exactly once).
+`Client` and `Admin`, `Fetcher` (raw batches out), `TransactionalSender` (raw batches in, exactly once). In reading order:
+
+client       the asyncio core: connections, metadata, coordinators, when to try again
+connection   one connection to a broker
+metadata     what a client knows of a cluster: brokers, topics, leaders
+properties   the clients' properties: Kafka's names and defaults
+admin        topics, configs, offsets, groups
+fetcher      raw batches out of a cluster
+sender       batches to partition leaders, in order, sent again as the same bytes
+transaction  raw batches in, exactly once
+partitioner  which partition a record goes to
+producer     `Producer`
+consumer     `Consumer`
+group        a consumer's membership of its group
+assignors    how a group's leader shares partitions out
+background   an asyncio loop in a thread, under the synchronous clients
+service      the life of a service process
+job          the one file that describes a pipeline
+lanes        partitions on their way through a stage: mirror and dedupe share it
+batches      a source batch with a new header, or rebuilt, as the target takes it
+etl/         the nightly load
+audit/       counts of records at every hop
+commands/    the daily commands
+demo/        the main job on real data
 """
 
 from __future__ import annotations

@@ -423,7 +423,7 @@ class Admin(Client):
         member_id: str = "",
         group_instance_id: str | None = None,
     ) -> None:
-        """Commit offsets for a group, by default as somebody outside of it (the group must then have no
+        """Commit offsets for a group, by default as a client outside of it (the group must then have no
         members).
         """
         if not offsets:
@@ -515,7 +515,7 @@ class Admin(Client):
 
 
 def _node_of(kind: int, name: str) -> int:
-    """Whom to ask about a resource: a broker itself knows its own configs and loggers."""
+    """The broker to ask about a resource: a broker itself knows its own configs and loggers."""
     return int(name) if kind in (BROKER_RESOURCE, LOGGER_RESOURCE) and name else ANY_NODE
 
 

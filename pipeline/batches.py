@@ -6,16 +6,27 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.lanes import OperatorNeeded
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.columns import keep
 from penstock.pyx.record.rawbatch import RawBatch, Record, records
 from penstock.pyx.record.rewrite import rewrite_header
 
 # Producers number a batch's records from 0. A broker that finds other offsets in a compressed batch would open and
-# compress it anew (Apache Kafka does). The base offset is not under the checksum.
+# compress it again (Apache Kafka does). The base offset is not under the checksum.
 NO_BASE_OFFSET = bytes(8)
+
+REFUSING = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.INVALID_RECORD,
+    }
+)
 
 
 class Prepared(NamedTuple):
@@ -25,17 +36,22 @@ class Prepared(NamedTuple):
     rebuilt: int
 
 
-def is_forwardable(batch: RawBatch, max_bytes: int) -> bool:
+def is_forwardable(batch: RawBatch, max_bytes: int, append_time: bool = False) -> bool:
     """Whether a batch goes on untouched but for its header.
 
     Not so: message sets of magic 0 and 1, batches with holes (compaction took records out, so that the offset
-    span differs from the count), batches larger than the target allows.
+    span differs from the count), batches larger than the target allows, and LogAppendTime batches: without that bit
+    readers would see the records' own times instead of the append time. `append_time`: the target gives all records
+    its own append time anyhow.
     """
-    return batch.magic == 2 and batch.last_offset_delta + 1 == batch.record_count and batch.size_in_bytes <= max_bytes
+    if batch.magic != 2 or batch.last_offset_delta + 1 != batch.record_count or batch.size_in_bytes > max_bytes:
+        return False
+    return append_time or not batch.is_log_append_time
 
 
-def prepare(batches: Sequence[RawBatch], position: int, max_bytes: int) -> Prepared:
-    """The batches as the target will take them, records below `position` left out.
+def prepare(batches: Sequence[RawBatch], position: int, max_bytes: int, append_time: bool = False) -> Prepared:
+    """The batches as the target will take them, records below `position` left out; `append_time` as `is_forwardable`
+    has it.
 
     Raises BatchError when a batch that has to be opened is rotten, and OperatorNeeded when one record alone
     is larger than the target allows.
@@ -43,8 +59,11 @@ def prepare(batches: Sequence[RawBatch], position: int, max_bytes: int) -> Prepa
     prepared: list[RawBatch] = []
     rebuilt = 0
     for batch in batches:
-        if is_forwardable(batch, max_bytes) and batch.base_offset >= position:
+        if batch.base_offset >= position and is_forwardable(batch, max_bytes, append_time):
             prepared.append(batch)
+        elif batch.base_offset >= position and (timed := _with_append_time(batch, max_bytes)) is not None:
+            prepared.append(timed)
+            rebuilt += 1
         else:
             # Opening a batch makes an object of each record: right for the rare batch, never the ordinary way.
             left = [record for record in records(batch) if record.offset >= position]
@@ -52,6 +71,14 @@ def prepare(batches: Sequence[RawBatch], position: int, max_bytes: int) -> Prepa
             rebuilt += len(made)
             prepared += made
     return Prepared(prepared, rebuilt)
+
+
+def _with_append_time(batch: RawBatch, max_bytes: int) -> RawBatch | None:
+    """A LogAppendTime batch whose records have that time as their own; None if more has to be done to it."""
+    if not batch.is_log_append_time or not is_forwardable(batch, max_bytes, append_time=True):
+        return None
+    timed = RawBatch(keep(batch, b"\x01" * batch.record_count, append_time=True))
+    return timed if timed.size_in_bytes <= max_bytes else None
 
 
 def _rebuild(left: Sequence[Record], codec: int, max_bytes: int) -> Iterator[RawBatch]:
@@ -73,16 +100,30 @@ def _rebuild(left: Sequence[Record], codec: int, max_bytes: int) -> Iterator[Raw
         )
 
 
+class Refused(KafkaError):
+    """The broker won't take a batch, now or later: `index` says which of those that were sent."""
+
+    def __init__(self, error: KafkaError, index: int) -> None:
+        super().__init__(error.code, str(error))
+        self.index = index
+
+
 async def send(sender: TransactionalSender, tp: TopicPartition, batches: Sequence[RawBatch]) -> int:
     """Send batches as they are but for new headers; the offset behind the last one on the target (-1: none sent).
 
-    They travel together, in order. Raises Fenced, KafkaError.
+    They travel together, in order. Raises Fenced, Refused, KafkaError.
     """
     futures = []
     for batch in batches:
         sequence = sender.next_sequence(tp, batch.record_count)
         header = rewrite_header(batch, sender.producer_id, sender.producer_epoch, sequence)
         futures.append(sender.submit(tp, [NO_BASE_OFFSET + header[len(NO_BASE_OFFSET) :], batch.payload]))
-    stored = await asyncio.gather(*futures)
+    try:
+        stored = await asyncio.gather(*futures)
+    except KafkaError as error:
+        index = next((i for i, future in enumerate(futures) if future.done() and future.exception() is error), -1)
+        if error.code in REFUSING and index >= 0:
+            raise Refused(error, index) from error
+        raise
     ends = (where.base_offset + batch.record_count for where, batch in zip(stored, batches, strict=True))
     return max(ends, default=-1)

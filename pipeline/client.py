@@ -32,7 +32,7 @@ HIGHEST: dict[int, int] = {
     10: 3,  # FindCoordinator v4 asks for several keys at once
     20: 5,  # DeleteTopics v6 names topics by id too
     24: 3,  # AddPartitionsToTxn v4 is for brokers
-    26: 4,  # EndTxn v5 is for transactions v2 (KIP-890): who speaks it asks for it
+    26: 4,  # EndTxn v5 is for transactions v2 (KIP-890): the sender asks for it there
     28: 4,  # TxnOffsetCommit v5 too
 }
 # Requests that may wait at the broker travel on connections of their own, so that nothing waits behind them.
@@ -92,7 +92,7 @@ class Client:
         addresses = [word.strip() for word in addresses if word.strip()] or self.config["bootstrap.servers"]
         if not addresses:
             raise ConfigError("`bootstrap.servers` names no broker")
-        # Bootstrap addresses are brokers with ids below -1 until metadata tells the real ones.
+        # Bootstrap addresses are brokers with ids below -1 until metadata has the real ones.
         self._bootstrap = {-2 - i: _address(-2 - i, text) for i, text in enumerate(addresses)}
         self._cluster = Cluster()
         self._topic_times: dict[str, float] = {}
@@ -105,7 +105,7 @@ class Client:
         self._features_epoch = -1
         self._metadata_lock = asyncio.Lock()
         self._closed = False
-        self._log = log.get("client", client_id=self.config["client.id"])
+        self._log = log.get(__name__, client_id=self.config["client.id"])
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -114,9 +114,10 @@ class Client:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def start(self) -> None:
-        """Reach some broker and learn the cluster. Raises KafkaError when none answers in time."""
-        await self.metadata([], refresh=True)
+    async def start(self, timeout_ms: float | None = None) -> None:
+        """Reach some broker and learn the cluster. Raises KafkaError when none answers within `timeout_ms`, by default
+        `default.api.timeout.ms`."""
+        await self.retry(lambda: self._ask_metadata([]), timeout_ms=timeout_ms)
 
     async def close(self) -> None:
         """Close all connections; what waits on them fails with ConnectionLost."""
@@ -157,7 +158,7 @@ class Client:
     def _connected(self, key: tuple[int, str], task: asyncio.Task[Connection]) -> None:
         self._connecting.pop(key, None)
         if not task.cancelled():
-            task.exception()  # looked at, whether or not somebody still waits for it
+            task.exception()  # retrieved, whether or not a task still waits for it
 
     async def _connect(self, node_id: int, lane: str) -> Connection:
         loop = asyncio.get_running_loop()
@@ -266,7 +267,7 @@ class Client:
         raise failure
 
     def feature(self, name: str) -> int:
-        """The level of a feature of the cluster (KIP-584) as the newest connection's broker told it; 0 if it is off or
+        """The level of a feature of the cluster (KIP-584) as the newest connection's broker said; 0 if it is off or
         not known yet.
         """
         return self._features.get(name, 0)
@@ -322,7 +323,7 @@ class Client:
             return self._cluster.only(wanted)
         asked_at = asyncio.get_running_loop().time()
         async with self._metadata_lock:
-            # Somebody else may have asked for the same while we waited for the lock.
+            # Another task may have asked for the same while this one waited for the lock.
             if wanted is None or not wanted or not self._fresh(wanted, since=asked_at):
                 await self.retry(lambda: self._ask_metadata(wanted))
         return self._cluster if wanted is None else self._cluster.only(wanted)
@@ -353,7 +354,7 @@ class Client:
             self._stale.discard(name)
 
     def forget(self, topic: str) -> None:
-        """Metadata of a topic proved wrong: the next look asks again."""
+        """Metadata of a topic proved wrong: its next use asks again."""
         self._stale.add(topic)
 
     def partition_info(self, topic: str, partition: int) -> PartitionInfo | None:
@@ -407,7 +408,7 @@ class Client:
         return found
 
     def forget_coordinator(self, key: str, kind: CoordinatorKind) -> None:
-        """The coordinator proved to be another one: the next look asks again."""
+        """The coordinator proved to be another one: its next use asks again."""
         self._coordinators.pop((kind, key), None)
 
     async def ask_coordinator(

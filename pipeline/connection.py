@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from penstock import __version__
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, os_error_text
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -60,7 +60,7 @@ class _Pending:
 class Connection:
     """Keep the rules: use it from its loop's thread only; a closed connection stays closed, make a new one.
 
-    Requests may be pipelined without limit by `request`; who calls bounds them. Any error of the socket or of
+    Requests may be pipelined without limit by `request`; the caller bounds them. Any error of the socket or of
     the framing closes the connection and fails everything that waits on it with a retriable KafkaError.
     """
 
@@ -111,7 +111,8 @@ class Connection:
                     raise
                 return connection
         except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"cannot connect to `{name}`: {error or 'no answer in time'}") from error
+            why = os_error_text(error) or "no answer in time"
+            raise ConnectionLost(f"cannot connect to `{name}`: {why}") from error
 
     async def _shake_hands(self, timeout_ms: int) -> None:
         request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
@@ -200,7 +201,7 @@ class Connection:
             return
         except OSError as error:
             # Not closed here: request() may be on the stack and its caller has not seen the future yet.
-            self._loop.call_soon(self.close, f"sending failed: {error}")
+            self._loop.call_soon(self.close, f"sending failed: {os_error_text(error)}")
             return
         self._loop.remove_writer(self._sock.fileno())
 
@@ -213,7 +214,7 @@ class Connection:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                self.close(f"receiving failed: {error}")
+                self.close(f"receiving failed: {os_error_text(error)}")
                 return
             if count == 0:
                 self.close("the broker closed it")

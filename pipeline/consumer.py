@@ -17,9 +17,9 @@ import concurrent.futures
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from penstock import log
 from penstock.config import ConfigError
@@ -33,10 +33,11 @@ from penstock.pipeline.group import Membership
 from penstock.pyx.record import columns
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
+T = TypeVar("T")
 Revoked = Callable[[list[TopicPartition]], None]
 Headers = tuple[tuple[str, bytes | None], ...]
 MISSING_TOPIC_S = 1.0
-BUSY_STEP_S = 0.2  # how often a poll that waits looks whether the group rebalances
+BUSY_STEP_S = 0.2  # how often a poll that waits checks whether the group rebalances
 
 
 class ConsumerRecord(NamedTuple):
@@ -74,6 +75,10 @@ class RottenBatch(Exception):
         self.raw = None if raw is None else bytes(raw)
 
 
+class _UnderWay(Exception):
+    """An answer that a poll needs has not come within its time; the next poll goes on waiting for it."""
+
+
 @dataclass(slots=True)
 class _Stock:
     """What was fetched of a partition and not yet given out, and the position of what was given out."""
@@ -81,9 +86,18 @@ class _Stock:
     position: int
     batches: deque[RawBatch] = field(default_factory=deque)
     records: deque[ConsumerRecord] = field(default_factory=deque)
+    opened: RawBatch | None = None  # the batch that the records are of
     next_offset: int = 0  # the position once the batches are used up (past left-out ones)
     error: Exception | None = None
     told: bool = False
+    out_of_range: bool = False  # the log has no such position: `auto.offset.reset` finds another
+
+    def close_opened(self) -> None:
+        """Put the opened batch back: the position says how much of it was given out."""
+        if self.records and self.opened is not None:
+            self.batches.appendleft(self.opened)
+        self.records.clear()
+        self.opened = None
 
 
 class Consumer:
@@ -98,7 +112,7 @@ class Consumer:
     def __init__(self, bootstrap: str = "", **given: object) -> None:
         self.config = config = properties.load(properties.CONSUMER, given)
         self._group: str | None = config["group.id"]
-        self._log = log.get("consumer", client_id=config["client.id"])
+        self._log = log.get(__name__, client_id=config["client.id"])
         self._client = Admin.from_config(bootstrap, config)
         self._fetcher = Fetcher(
             self._client,
@@ -120,6 +134,7 @@ class Consumer:
         self._on_assigned: Revoked | None = None
         self._on_revoked: Revoked | None = None
         self._joining: concurrent.futures.Future[list[TopicPartition]] | None = None
+        self._under_way: dict[str, concurrent.futures.Future[Any]] = {}  # questions that outlast a poll
         self._committed_at = time.monotonic()
         self._closed = False
         self._background = BackgroundLoop("penstock-consumer")
@@ -153,6 +168,7 @@ class Consumer:
         self._topics = frozenset() if isinstance(topics, re.Pattern) else frozenset(topics)
         self._member.joined = False
         self._look_at = 0.0
+        self._drop("topics")
 
     def unsubscribe(self) -> None:
         """Leave the group and forget all partitions."""
@@ -177,17 +193,19 @@ class Consumer:
 
     def _take_over(self, tps: Iterable[TopicPartition]) -> None:
         wanted = set(tps)
+        self._drop("positions")
+        self._drop("last commit")
         self._stocks = {tp: stock for tp, stock in self._stocks.items() if tp in wanted}
         self._unplaced = wanted - set(self._stocks)
         self._paused &= wanted
         self._apply()
 
     def _apply(self) -> None:
-        """Tell the fetcher which positions it goes on from: behind what is in stock."""
+        """Give the fetcher the positions it goes on from: behind what is in stock."""
         offsets = {
             tp: max(stock.position, stock.next_offset)
             for tp, stock in self._stocks.items()
-            if stock.error is None and tp not in self._paused
+            if stock.error is None and not stock.out_of_range and tp not in self._paused
         }
 
         async def work() -> None:
@@ -208,24 +226,20 @@ class Consumer:
     def seek_to(self, timestamps: Mapping[TopicPartition, int]) -> None:
         """Go on from the first offset at or after a timestamp (ms), or from EARLIEST or LATEST (also the end where no
         record is so late)."""
-        for tp, offset in self._offsets_at(timestamps).items():
+        for tp, offset in self._background.call(self._offsets_at(timestamps)).items():
             self.seek(tp, offset)
 
-    def _offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def _offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         isolation = self.config["isolation.level"]
-
-        async def work() -> dict[TopicPartition, int]:
-            found = await self._client.list_offsets(timestamps, isolation)
-            late = {tp: LATEST for tp, at in found.items() if at.offset < 0}
-            ends = await self._client.list_offsets(late, isolation) if late else {}
-            return {tp: (ends.get(tp) or at).offset for tp, at in found.items()}
-
-        return self._background.call(work())
+        found = await self._client.list_offsets(timestamps, isolation)
+        late = {tp: LATEST for tp, at in found.items() if at.offset < 0}
+        ends = await self._client.list_offsets(late, isolation) if late else {}
+        return {tp: (ends.get(tp) or at).offset for tp, at in found.items()}
 
     def position(self, tp: TopicPartition) -> int:
         """The offset of the next record that `poll` will give. Raises KeyError if the partition is not assigned."""
         if tp in self._unplaced:
-            self._place()
+            self._place(None)
         return self._stocks[tp].position
 
     def pause(self, *tps: TopicPartition) -> None:
@@ -247,30 +261,63 @@ class Consumer:
             raise ConfigError("committed offsets need `group.id`")
         return self._group
 
-    def _place(self) -> None:
-        """Find positions for partitions that have none: committed, else by `auto.offset.reset`."""
+    def _place(self, wait_s: float | None) -> None:
+        """Find positions for partitions that have none (committed ones, else by `auto.offset.reset`), and for those whose
+        position the log doesn't have, once all before it is given out. Raises _UnderWay."""
         missing = self._unplaced - self._paused
-        if not missing:
+        lost = {
+            tp for tp, stock in self._stocks.items() if stock.out_of_range and not stock.records and not stock.batches
+        }
+        if not missing and not lost:
             return
-        found: dict[TopicPartition, int] = {}
-        if self._group is not None:
-            committed = self.committed(missing)
-            found = {tp: at[0] for tp, at in committed.items() if at is not None}
-        found.update(self._reset_offsets(missing - set(found), "no offset is committed"))
-        for tp, offset in found.items():
-            self._unplaced.discard(tp)
-            self._stocks[tp] = _Stock(offset, next_offset=offset)
+        for tp, offset in self._within(wait_s, "positions", lambda: self._find_positions(missing, lost)).items():
+            if tp in self._unplaced or (tp in self._stocks and self._stocks[tp].out_of_range):
+                self._unplaced.discard(tp)
+                self._stocks[tp] = _Stock(offset, next_offset=offset)
         self._apply()
 
-    def _reset_offsets(self, tps: Iterable[TopicPartition], why: str) -> dict[TopicPartition, int]:
-        wanted = list(tps)
+    def _place_beside(self, step_s: Callable[[], float]) -> None:
+        """The same without holding up the partitions that have a position. Raises _UnderWay when there are none."""
+        try:
+            self._place(0.0 if self._stocks else step_s())
+        except _UnderWay:
+            if not self._stocks:
+                raise
+
+    async def _find_positions(
+        self, missing: set[TopicPartition], lost: set[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        if missing and self._group is not None:
+            committed = await self._client.committed(self._group, missing)
+            found = {tp: at[0] for tp, at in committed.items() if at is not None}
+        wanted = sorted((missing - set(found)) | lost)
         reset = self.config["auto.offset.reset"]
-        if not wanted:
-            return {}
-        if reset == "none":
-            text = f"{wanted}: {why} and `auto.offset.reset` is none"
+        if wanted and reset == "none":
+            text = f"{wanted}: no offset is committed and `auto.offset.reset` is none"
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, text)
-        return self._offsets_at(dict.fromkeys(wanted, EARLIEST if reset == "earliest" else LATEST))
+        if wanted:
+            found |= await self._offsets_at(dict.fromkeys(wanted, EARLIEST if reset == "earliest" else LATEST))
+        return found
+
+    def _within(self, wait_s: float | None, what: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer to a question, which an earlier poll may have begun. Raises _UnderWay when it doesn't come in time:
+        a poll is not held up by a broker that doesn't answer."""
+        future = self._under_way.get(what)
+        if future is None:
+            future = self._under_way[what] = self._background.start(begin())
+        concurrent.futures.wait([future], wait_s)
+        if not future.done():
+            raise _UnderWay
+        del self._under_way[what]
+        answer: T = future.result()
+        return answer
+
+    def _drop(self, what: str) -> None:
+        """Forget a question, whose answer would be out of date."""
+        future = self._under_way.pop(what, None)
+        if future is not None:
+            future.cancel()
 
     # Polling
 
@@ -296,6 +343,7 @@ class Consumer:
         polled: list[PolledColumns] = []
 
         def give(tp: TopicPartition, stock: _Stock) -> bool:
+            stock.close_opened()
             if stock.batches:
                 batches = list(stock.batches)
                 try:
@@ -339,6 +387,7 @@ class Consumer:
                 stock.error = RottenBatch(tp, max(batch.base_offset, stock.position), batch, error)
                 stock.batches.clear()
                 return False
+            stock.opened = batch
             stock.records.extend(
                 ConsumerRecord(*tp, r.offset, r.timestamp_ms, r.key, r.value, r.headers)
                 for r in opened
@@ -351,19 +400,25 @@ class Consumer:
         if self._closed:
             raise RuntimeError("the consumer is closed")
         deadline = time.monotonic() + timeout_s
+
+        def step_s() -> float:
+            return min(max(0.0, deadline - time.monotonic()), BUSY_STEP_S)
+
         while True:
             if self._member is not None:
                 self._member.poll_time = time.monotonic()
-            left_s = max(0.0, deadline - time.monotonic())
-            ready = not self._subscribed or self._keep_group(left_s)
-            if ready:
+            try:
+                if self._subscribed:
+                    self._keep_group(step_s)
                 self._auto_commit()
-                self._place()
                 if self._give_out(give):
                     return
-                self._fetch(min(max(0.0, deadline - time.monotonic()), BUSY_STEP_S))
+                self._place_beside(step_s)
+                self._fetch(step_s())
                 if self._give_out(give):
                     return
+            except _UnderWay:
+                pass
             if time.monotonic() >= deadline:
                 for stock in self._stocks.values():
                     if stock.error is not None:
@@ -402,52 +457,52 @@ class Consumer:
         error = fetched.error
         if isinstance(error, BatchError):
             stock.error = RottenBatch(fetched.tp, fetched.next_offset, fetched.rotten, error)
-        elif error is not None and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            if self.config["auto.offset.reset"] == "none":
-                stock.error = error
-                return
+        elif (
+            error is not None
+            and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+            and self.config["auto.offset.reset"] != "none"
+        ):
             self._log.warning("%s: reset by `auto.offset.reset`", error)
-            (offset,) = self._reset_offsets([fetched.tp], "out of range").values()
-            self.seek(fetched.tp, offset)
+            stock.out_of_range = True
         else:
             stock.error = error
 
     # Group
 
-    def _keep_group(self, left_s: float) -> bool:
-        """Join (again) if that is needed; False while others are waited for. Callbacks run here."""
+    def _keep_group(self, step_s: Callable[[], float]) -> None:
+        """Join (again) if that is needed. Raises _UnderWay while others are waited for. Callbacks run here."""
         member = self._member
         assert member is not None
         if member.failure is not None:
             raise member.failure
         if self._joining is None:
-            self._look_at_topics()
+            try:
+                self._look_at_topics(0.0 if member.joined else step_s())
+            except _UnderWay:
+                if not member.joined:
+                    raise
             if member.joined:
-                return True
-            self._revoke()
+                return
+            self._revoke(step_s)
             self._joining = self._background.start(member.join(self._topics))
-        try:
-            share = self._joining.result(min(left_s, BUSY_STEP_S))
-        except concurrent.futures.TimeoutError:
-            return False
-        except BaseException:
-            self._joining = None
-            raise
-        self._joining = None
+        concurrent.futures.wait([self._joining], step_s())
+        if not self._joining.done():
+            raise _UnderWay
+        joining, self._joining = self._joining, None
+        share = joining.result()
         self._take_over(share)
         if self._on_assigned is not None:
             self._on_assigned(sorted(share))
-        return True
 
-    def _look_at_topics(self) -> None:
+    def _look_at_topics(self, wait_s: float) -> None:
         """Once in `metadata.max.age.ms` (and before the first join): new topics of a pattern, grown topics. While a
-        topic is missing, each second."""
+        topic is missing, each second. Raises _UnderWay."""
         now = time.monotonic()
         if now < self._look_at:
             return
         pattern = self._pattern
         wanted = None if pattern is not None else sorted(self._topics)
-        cluster = self._background.call(self._client.metadata(wanted, refresh=True))
+        cluster = self._within(wait_s, "topics", lambda: self._client.metadata(wanted, refresh=True))
         if pattern is not None:
             names = {name for name, info in cluster.topics.items() if not info.internal and pattern.fullmatch(name)}
             self._topics = frozenset(names)
@@ -459,15 +514,15 @@ class Consumer:
             self._shape = shape
             self._member.joined = False
 
-    def _revoke(self) -> None:
-        """The partitions go: commit while they are still ours, tell the user, forget them."""
+    def _revoke(self, step_s: Callable[[], float | None] = lambda: None) -> None:
+        """The partitions go: commit while they are still ours, tell the user, forget them. Raises _UnderWay."""
         going = self.assignment()
         if not going:
             return
         ours = self._member is not None and not self._member.lost
         if self.config["enable.auto.commit"] and ours:
             try:
-                self.commit()
+                self._within(step_s(), "last commit", lambda: self._commit(None))
             except KafkaError as error:
                 self._log.warning("the commit before a rebalance failed: %s", error)
         try:

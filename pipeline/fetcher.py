@@ -24,7 +24,7 @@ _lane_numbers = itertools.count()
 
 
 class Batch(Protocol):
-    """What the aborted filter looks at."""
+    """What the filter of aborted transactions reads."""
 
     @property
     def last_offset(self) -> int: ...
@@ -136,7 +136,7 @@ class Fetcher:
     `fetch` gives what has come, or an empty list after about `max_wait_ms`. An error concerns its partition
     only. What can be cured by waiting (a leader that moved or died) is retried inside and becomes an `error`
     only after `default.api.timeout.ms` without success. OFFSET_OUT_OF_RANGE is always given to the caller,
-    and so is INCONSISTENT_TOPIC_ID: the topic was deleted and created anew, so the position means nothing any
+    and so is INCONSISTENT_TOPIC_ID: the topic was deleted and created again, so the position means nothing any
     more.
     """
 
@@ -164,7 +164,7 @@ class Fetcher:
         self._results: list[_Result] = []
         self._wake = asyncio.Event()
         self._lane = f"fetch-{next(_lane_numbers)}"
-        self._log = log.get("fetcher", client_id=client.config["client.id"])
+        self._log = log.get(__name__, client_id=client.config["client.id"])
 
     # Positions
 
@@ -178,6 +178,11 @@ class Fetcher:
                 self._states[tp] = known
             else:
                 self._states[tp] = _State(*tp, offset, self.client.backoff())
+        self._wake.set()
+
+    def add(self, tp: TopicPartition, offset: int) -> None:
+        """Fetch one more partition, from this offset."""
+        self._states[tp] = _State(*tp, offset, self.client.backoff())
         self._wake.set()
 
     def assigned(self) -> dict[TopicPartition, int]:
@@ -259,7 +264,7 @@ class Fetcher:
             current = self._states.get(tp) is state and state.generation == result.generation
             if not current or state.paused:
                 continue
-            if fetched.batches:  # those that gave something are asked for last, so that nobody starves
+            if fetched.batches:  # those that gave something are asked for last, so that no partition starves
                 self._states[tp] = self._states.pop(tp)
             state.offset = fetched.next_offset
             state.failed = fetched.error is not None
@@ -282,7 +287,7 @@ class Fetcher:
             if state.topic_id is None:
                 state.topic_id = topic_id
             elif topic_id != state.topic_id:
-                self._fail(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{state.topic}` was created anew"))
+                self._fail(state, KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{state.topic}` was created again"))
                 continue
             if info.leader not in self._tasks:
                 wants.setdefault(info.leader, []).append(state)

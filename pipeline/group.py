@@ -31,7 +31,7 @@ LOST = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
 
 class Membership:
-    """One member of one group. Lives on the client's loop; `poll_time` is set by whoever polls (monotonic seconds).
+    """One member of one group. Lives on the client's loop; `poll_time` is set by the thread that polls (monotonic seconds).
 
     `joined` says whether there is an assignment that the coordinator stands by; `lost` whether it may be somebody
     else's by now. `failure` is an error that joining again does not cure (a static member that was replaced).
@@ -51,7 +51,7 @@ class Membership:
         self._assignors = assignors.chosen(config["partition.assignment.strategy"])
         self._heart: asyncio.Task[None] | None = None
         self._joining = False
-        self._log = log.get("group", group=group, client_id=config["client.id"])
+        self._log = log.get(__name__, group=group, client_id=config["client.id"])
 
     def identity(self) -> dict[str, Any]:
         """Generation, member and instance id, as commits want them."""
@@ -129,7 +129,7 @@ class Membership:
         return answer
 
     async def _sync(self, joined: JoinGroupResponse) -> list[TopicPartition]:
-        """The leader sends everybody's share, each member receives its own."""
+        """The leader sends each member's share, each member receives its own."""
         shares: Mapping[str, list[TopicPartition]] = {}
         name = joined.protocol_name or ""
         if joined.leader == self.member_id:

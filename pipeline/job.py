@@ -1,17 +1,18 @@
 """The one file that describes a pipeline: sources, aggregate, mirror, dedupe, table.
 
 `penstock mirror`, `dedupe`, `etl` and `audit` all take the same file (`--config pipeline.properties`); each reads the
-keys of its part and knows the others', so a misspelt key is refused by all of them. Client properties of Kafka
-(`client.id`, ...) have Kafka's names; ours start with `penstock.`.
+keys of its part, asks for no other's, and knows them all, so a misspelt key is refused by all of them. Client
+properties of Kafka (`client.id`, ...) have Kafka's names; ours start with `penstock.`.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.config import (
-    REQUIRED,
     Config,
     ConfigError,
     Property,
@@ -23,36 +24,59 @@ from penstock.config import (
     parse_str,
 )
 
+# What the names of the groups begin with under which our stages keep their positions.
+MIRROR_GROUPS = "penstock-mirror."
+DEDUPE_GROUPS = "penstock-dedupe."
+
 SCHEMA = Schema(
     "pipeline",
     [
-        Property("bootstrap.servers", parse_str, REQUIRED, "The aggregate cluster, host:port[,host:port]."),
+        Property("bootstrap.servers", parse_str, None, "The aggregate cluster, host:port[,host:port]."),
         Property("source.*.bootstrap.servers", parse_str, None, "A source cluster, by its name."),
-        Property("topics", parse_list, REQUIRED, "Topics that the mirror copies, same name on both sides."),
-        Property("penstock.mirror.name", parse_str, "mirror", "The mirror's identity: a newer one fences an older."),
+        Property("topics", parse_list, [], "Topics that the mirror copies, by name; all sources are expected to have them."),
+        Property("topics.include", parse_str, "",
+                 "Topics that the mirror copies where a source has them: a regular expression (RE2) of the whole name."),
+        Property("topics.exclude", parse_str, "", "Topics that `topics.include` leaves out: an expression like it."),
+        Property("penstock.mirror.rename", parse_str, "${topic}",
+                 "What a topic is called on the target, such as `${source}.${topic}`."),
+        Property("penstock.mirror.name", parse_str, "mirror", "The mirror's identity: only one process may run under it."),
         Property("penstock.mirror.batch.bytes", parse_int(1), 4 << 20, "Bytes of one mirror transaction."),
         Property("penstock.mirror.position.refresh.ms", parse_int(1000), 3_600_000,
                  "Idle positions are committed again this often, so that they don't expire on the target."),
+        Property("session.timeout.ms", parse_int(1), 10_000,
+                 "How long a partition that another process took over is left to it before it is taken back, once."),
+        Property("penstock.stalled.after.ms", parse_int(1), 300_000,
+                 "A partition that meets the same failure for so long is stalled: it tries on, and its position says so."),
         Property("penstock.watch.ms", parse_int(100), 30_000,
-                 "How often inputs are looked at for growth or a new topic of the same name."),
+                 "How often inputs are looked at for growth or a new topic of the same name, and positions for commands."),
         Property("penstock.dedupe.name", parse_str, "dedupe", "The stage's identity: a newer worker fences an older."),
-        Property("penstock.dedupe.input.topic", parse_str, None, "What dedupe reads; default the first of `topics`."),
+        Property("penstock.dedupe.input.topic", parse_str, None, "What dedupe reads; default the one of `topics`."),
         Property("penstock.dedupe.output.topic", parse_str, None, "What dedupe writes; default INPUT.deduped."),
         Property("penstock.dedupe.partitions", parse_list, [], "Partitions of this process; default all."),
-        Property("penstock.dedupe.data", parse_str, REQUIRED, "Folder of the RocksDB databases, one a partition."),
+        Property("penstock.dedupe.data", parse_str, None, "Folder of the RocksDB databases, one a partition."),
         Property("penstock.dedupe.size.max.bytes", parse_int(1 << 20), 8 << 30,
                  "Bound of one partition's database; the oldest ids go first."),
         Property("penstock.dedupe.memory.max.ids", parse_int(1000), 1_000_000,
                  "Ids of a partition held in memory, some 100 bytes each, before they become a sorted file."),
+        Property("penstock.dedupe.spill.ms", parse_int(100), 900_000,
+                 "Ids become a file after so long at the latest, so that a crash finds them when their output has expired."),
+        Property("penstock.dedupe.output.retention.bytes", parse_int(-1), 64 << 30,
+                 "`retention.bytes` of the output topic (each partition) if dedupe makes it; it has no limit by time."),
         Property("penstock.dedupe.batch.bytes", parse_int(1), 4 << 20,
                  "Bytes of one dedupe transaction, about, as they came in."),
         Property("penstock.dedupe.id", parse_str, "key",
                  "Where the id is: `key`, `header:NAME`, or `json:FIELD` of the value (slower)."),
+        Property("penstock.dedupe.without.id", parse_choice("pass", "stop", "quarantine"), "pass",
+                 "A record without an id (missing, null, empty; JSON's true, false, NaN, object, array) passes, stops its "
+                 "partition, or goes to the topic penstock.quarantine."),
+        Property("penstock.dedupe.misplaced", parse_choice("pass", "stop"), "pass",
+                 "An id in another partition than murmur2 gives, where its repeats are looked for, passes (counted and said) "
+                 "or stops its partition."),
         Property("penstock.etl.topic", parse_str, None, "What is loaded; default dedupe's output topic."),
-        Property("penstock.etl.table", parse_str, REQUIRED, "Folder of the Delta table."),
+        Property("penstock.etl.table", parse_str, None, "Folder of the Delta table."),
         Property("penstock.etl.rejects", parse_str, None, "Folder of the rejects' table; default TABLE-rejects."),
-        Property("penstock.etl.schema", parse_str, REQUIRED, "Columns, `name TYPE[ NOT NULL], ...` in Spark SQL."),
-        Property("penstock.etl.event.day", parse_str, REQUIRED, "Spark SQL expression of a row's event day."),
+        Property("penstock.etl.schema", parse_str, None, "Columns, `name TYPE[ NOT NULL], ...` in Spark SQL."),
+        Property("penstock.etl.event.day", parse_str, None, "Spark SQL expression of a row's event day."),
         Property("penstock.etl.time.zone", parse_str, "UTC", "Time zone in which a night ends."),
         Property("penstock.etl.incomplete", parse_choice("wait", "fail", "mark"), "wait",
                  "What to do while a source has not delivered the whole night."),
@@ -61,8 +85,8 @@ SCHEMA = Schema(
                  "Whether a night is over by the wall clock or by the sources' record timestamps."),
         Property("spark.master", parse_str, "local[*]", "Where Spark runs."),
         Property("spark.driver.memory", parse_str, "1g", "Heap of the driver."),
-        Property("spark.driver.extraJavaOptions", parse_str, "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-                 "Spark's JVM; the default starts quickly, for nights of many millions set it empty."),
+        Property("spark.driver.extraJavaOptions", parse_str, None,
+                 "Spark's JVM; default by the first night's records: quick to start, or quick with many."),
         Property("spark.*.*", parse_str, None, "Any other property of Spark."),
         Property("spark.*.*.*", parse_str, None, "Any other property of Spark."),
         Property("spark.*.*.*.*", parse_str, None, "Any other property of Spark."),
@@ -71,29 +95,67 @@ SCHEMA = Schema(
 )  # fmt: skip
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a pipeline's file. Raises ConfigError."""
+# What each part can't do without; of several names between bars one is enough.
+INPUT = "penstock.dedupe.input.topic|topics"
+SOURCES = ("bootstrap.servers", INPUT, "source.*.bootstrap.servers")
+NEEDED = {
+    "mirror": ("bootstrap.servers", "topics|topics.include", "source.*.bootstrap.servers"),
+    "dedupe": ("bootstrap.servers", INPUT, "penstock.dedupe.data"),
+    "etl": (*SOURCES, "penstock.etl.table", "penstock.etl.schema", "penstock.etl.event.day"),
+    "audit": (*SOURCES, "penstock.etl.table"),
+}
+
+
+def load(path: str | Path, overrides: Iterable[str] = (), part: str = "") -> Config:
+    """Read a pipeline's file for one part of it (for all parts without a name). Raises ConfigError, which names all
+    that the part lacks.
+    """
     config = SCHEMA.load(path, overrides)
-    if not config["topics"]:
-        raise ConfigError("`topics` names no topic")
+    missing = lacking(config, [part] if part else NEEDED)
+    if missing:
+        raise ConfigError(f"{part or 'the pipeline'} needs more than `{path}` gives: {'; '.join(missing)}")
     return config
 
 
+def lacking(config: Config, parts: Iterable[str]) -> list[str]:
+    """The properties that some parts need and don't have, each with its help."""
+    needed = dict.fromkeys(names for part in parts for names in NEEDED[part])
+    return [
+        " or ".join(f"`{name}` ({_help(name)})" for name in names.split("|"))
+        for names in needed
+        if not any(_given(config, name) for name in names.split("|"))
+    ]
+
+
+def _given(config: Config, name: str) -> bool:
+    """Whether a property has a value; of a name with `*`, whether any key matches it."""
+    if "*" in name:
+        return any(fnmatch.fnmatchcase(key, name) and value for key, value in config.items())
+    return bool(config.get(name))
+
+
+def _help(name: str) -> str:
+    return SCHEMA.properties[name].doc.rstrip(".")
+
+
 def sources(config: Config) -> dict[str, str]:
-    """The source clusters' bootstrap addresses by name. Raises ConfigError when there is none."""
-    found = {
+    """The source clusters' bootstrap addresses by name."""
+    return {
         name.removeprefix("source.").removesuffix(".bootstrap.servers"): config[name]
         for name in config
         if name.startswith("source.")
     }
-    if not found:
-        raise ConfigError("no source cluster: give `source.NAME.bootstrap.servers`")
-    return found
 
 
 def input_topic(config: Config) -> str:
-    """The topic that dedupe reads."""
-    return str(config["penstock.dedupe.input.topic"] or config["topics"][0])
+    """The topic that dedupe reads. Raises ConfigError when `topics` doesn't say which of several it is."""
+    given = config["penstock.dedupe.input.topic"]
+    if not given and len(config["topics"]) > 1:
+        raise ConfigError(
+            f"`topics` names {len(config['topics'])} topics and dedupe reads one: say which with"
+            " `penstock.dedupe.input.topic`"
+        )
+    return str(given or config["topics"][0])
 
 
 def output_topic(config: Config) -> str:
@@ -106,11 +168,21 @@ def etl_topic(config: Config) -> str:
     return str(config["penstock.etl.topic"] or output_topic(config))
 
 
+MIRROR_GROUPS = "penstock-mirror."  # what the groups of all mirrors' positions begin with
+
+
 def mirror_group(config: Config, source: str) -> str:
     """The group on the target under which the mirror's positions in a source cluster are committed."""
-    return f"penstock-mirror.{config['penstock.mirror.name']}.{source}"
+    return MIRROR_GROUPS + mirror_identity(config["penstock.mirror.name"], source)
+
+
+def mirror_identity(mirror: str, source: str) -> str:
+    """A mirror's name for a source cluster. Dots part the words, so those inside a name are escaped (and what would
+    look escaped already): else mirror `a.b` of source `c` would be mirror `a` of source `b.c`.
+    """
+    return ".".join(re.sub(r"%(?=2E|25)", "%25", name).replace(".", "%2E") for name in (mirror, source))
 
 
 def dedupe_group(config: Config) -> str:
     """The group under which dedupe's input positions are committed."""
-    return f"penstock-dedupe.{config['penstock.dedupe.name']}"
+    return f"{DEDUPE_GROUPS}{config['penstock.dedupe.name']}"

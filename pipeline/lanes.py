@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from penstock import log
+from penstock import log, notify
 from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.client import Client, TopicPartition
 from penstock.pipeline.fetcher import Fetched, Fetcher
 from penstock.pipeline.transaction import TRANSACTION_VERSION, Fenced, TransactionalSender
@@ -31,7 +32,10 @@ LANE_BYTES_MIN = 1 << 20  # a lane may hold this much however many there are
 LANE_PIECES = 8  # answers that one lane keeps alive
 ABORTING = ("PrepareEpochFence", "PrepareAbort", "CompleteAbort")  # states of the transaction coordinator
 COMMITTING = ("PrepareCommit", "CompleteCommit")
+EPOCH_LAST = 32_766  # a coordinator gives out a new producer id instead of the epoch behind it
 TAKING_S = 1.0  # longer than it takes to take an identity
+QUIET_S = 10.0  # a stalled lane that does nothing for so long without a failure is well again
+TAKEN_OVER_S = 60.0  # a lane that others take twice in so long is left to them
 LAST_TURN_S = 10.0  # how long a stop waits for the turns under way
 TRANSIENT = (KafkaError, OSError, TimeoutError)
 
@@ -43,8 +47,21 @@ class OperatorNeeded(Exception):
 class Worker(Protocol):
     """What drives one partition. Every call may raise Fenced, OperatorNeeded, KafkaError, BatchError, OSError."""
 
-    async def take(self) -> None:
-        """Take the identity (fencing whoever had it) and learn the position from the output cluster."""
+    @property
+    def decisions(self) -> int:
+        """How often an operator has decided about the partition: its position says so."""
+        ...
+
+    @property
+    def own_offsets(self) -> tuple[int, ...]:
+        """The committed offset that it knows of, and that of its last turn, which may be committed too."""
+        ...
+
+    async def take(self, *, anew: bool = False) -> None:
+        """Take the identity and learn the position from the output cluster.
+
+        The first time and `anew` whoever had it is fenced; else it is only taken if nobody else has it since.
+        """
         ...
 
     async def start(self) -> int:
@@ -55,8 +72,8 @@ class Worker(Protocol):
         """Everything that was fetched, in order, in one transaction."""
         ...
 
-    async def refresh(self) -> None:
-        """Commit an idle position again, so that it does not expire."""
+    async def refresh(self, stopped: str = "", stalled: str = "") -> None:
+        """Commit an idle position again, so that it does not expire, with why its lane stands still, if it does."""
         ...
 
     async def check(self) -> None:
@@ -91,10 +108,15 @@ class Backoff:
     def __init__(self) -> None:
         self._pause_s = BACKOFF_MIN_S
 
+    def next_s(self) -> float:
+        """The next pause."""
+        pause_s = self._pause_s
+        self._pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+        return pause_s
+
     async def wait(self) -> None:
         """Pause."""
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
+        await asyncio.sleep(self.next_s())
 
     def reset(self) -> None:
         """A success."""
@@ -111,7 +133,8 @@ async def patiently(work: Callable[[], Awaitable[T]], what: str, logger: log.Fie
             if isinstance(error, Fenced) or needs_operator(error):
                 raise
             if not said:
-                logger.warning(f"waits to {what}: {error}")
+                logger.warning("waits to %s: %s", what, error)
+                notify.status(f"waits to {what}: {error}")
                 said = True
             await backoff.wait()
 
@@ -131,22 +154,27 @@ async def take_identity(
     try:
         await sender.init(*known)
     except Fenced:
-        if not await _ended_itself(client, transactional_id, *known):
+        left = await _ended_itself(client, transactional_id, *known)
+        if left is None:
             raise
         # Still nobody else's, or this is refused: the epoch says so.
         sender = TransactionalSender(client, transactional_id)
-        await sender.init(known[0], known[1] + 1)
+        await sender.init(*left)
     return sender
 
 
-async def _ended_itself(client: Client, transactional_id: str, producer_id: int, producer_epoch: int) -> bool:
-    """Whether the coordinator raised the epoch only because our transaction took too long, or, with transactions v2, was
-    ended by us and the answer got lost; not for somebody else.
+async def _ended_itself(
+    client: Client, transactional_id: str, producer_id: int, producer_epoch: int
+) -> tuple[int, int] | None:
+    """The producer id and epoch that the coordinator has now, if it raised the epoch only because our transaction took
+    too long, or, with transactions v2, was ended by us and the answer got lost; None if it did so for somebody else.
 
     It leaves an ended transaction with the next epoch. So does somebody who is just taking the identity, but only
-    until the markers of our transaction are written; and a commit of theirs raises the epoch once more.
+    until the markers of our transaction are written; and a commit of theirs raises the epoch once more. With
+    transactions v2 the last epoch of a producer id is followed by epoch 0 of another one.
     """
-    ended = ABORTING + COMMITTING if client.feature(TRANSACTION_VERSION) >= 2 else ABORTING
+    version2 = client.feature(TRANSACTION_VERSION) >= 2
+    ended = ABORTING + COMMITTING if version2 else ABORTING
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
 
     def codes(answer: DescribeTransactionsResponse) -> list[int]:
@@ -158,28 +186,117 @@ async def _ended_itself(client: Client, transactional_id: str, producer_id: int,
             partial(client.ask_coordinator, transactional_id, "transaction", request, codes=codes)
         )
         (state,) = answer.transaction_states
-        if (state.producer_id, state.producer_epoch) != (producer_id, producer_epoch + 1):
-            return False
+        is_next = (state.producer_id, state.producer_epoch) == (producer_id, producer_epoch + 1)
+        goes_round = version2 and producer_epoch >= EPOCH_LAST and state.producer_epoch == 0
+        if not (is_next or (goes_round and state.producer_id != producer_id)):
+            return None
         if state.transaction_state not in ended:
-            return False
+            return None
         seen += state.transaction_state in ("CompleteAbort", "CompleteCommit")
         await asyncio.sleep(TAKING_S)
-    return True
+    return state.producer_id, state.producer_epoch
+
+
+class SourceLog:
+    """The log that a lane reads, held against what its position notes: offsets, leader epochs, topic id.
+
+    `where` names the log's cluster for people; `lost` and `cut` say how an operator goes on when offsets are gone before
+    they were read, and when the log was cut back.
+    """
+
+    def __init__(self, admin: Admin, tp: TopicPartition, where: str, lost: str, cut: str) -> None:
+        self._admin = admin
+        self._tp = tp
+        self._name = f"{where}: `{tp[0]}` partition {tp[1]}"
+        self._lost = lost
+        self._cut = cut
+
+    async def start(self) -> int:
+        """The offset that the log begins at. Raises KafkaError."""
+        return (await self._admin.list_offsets({self._tp: EARLIEST}))[self._tp].offset
+
+    async def check(self, offset: int, leader_epoch: int) -> None:
+        """The log must still have what comes next at an offset, and what came before it under that leader epoch.
+
+        Raises OperatorNeeded, KafkaError.
+        """
+        start = await self.start()
+        end = (await self._admin.list_offsets({self._tp: LATEST}))[self._tp].offset
+        if offset < start:
+            raise self.gone(offset, start)
+        if offset > end:
+            raise OperatorNeeded(
+                f"{self._name} was cut back: it ends at offset {end}, but everything below {offset} was read; {self._cut}"
+            )
+        await self._check_epoch(leader_epoch, offset)
+
+    def gone(self, offset: int, start: int) -> OperatorNeeded:
+        """What to say when the log begins above an offset that has to be read."""
+        return OperatorNeeded(
+            f"{self._name} begins at offset {start}: the offsets from {offset} to {start} are gone before they were read; "
+            f"nothing is skipped silently: {self._lost}"
+        )
+
+    async def _check_epoch(self, leader_epoch: int, offset: int) -> None:
+        """The log must not have been cut back and grown again since it was read under a leader epoch (KIP-320)."""
+        if leader_epoch < 0:
+            return
+        found = await self._admin.offsets_for_leader_epoch({self._tp: leader_epoch})
+        _, end = found[self._tp]
+        if end < offset:
+            ends = f"its epoch {leader_epoch} ends at {end}" if end >= 0 else f"it knows no epoch {leader_epoch}"
+            raise OperatorNeeded(
+                f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}"
+            )
+
+    async def check_fetched(self, fetched: Sequence[Fetched], offset: int, leader_epoch: int) -> int:
+        """What was fetched must come from the log that was read up to an offset; gives its last leader epoch.
+
+        Raises OperatorNeeded, KafkaError.
+        """
+        for part in fetched:
+            if part.leader_epoch not in (leader_epoch, -1):
+                await self._check_epoch(leader_epoch, offset)
+                leader_epoch = part.leader_epoch
+            offset = part.next_offset
+        return leader_epoch
+
+
+class Decided(Exception):
+    """An operator has decided about the partition: its lane starts again."""
 
 
 class Lane:
-    """One partition: its worker, what waits for it, and why it stopped (empty: it goes on)."""
+    """One partition: its worker, what waits for it, and why it stopped (empty: it goes on).
 
-    def __init__(self, tp: TopicPartition, worker: Worker) -> None:
+    `peers` are lanes that must have been registered before this one sends anything. `way_past` says how an operator
+    gets past a batch that can't be read, given the offset behind it if that is known.
+    """
+
+    def __init__(
+        self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None
+    ) -> None:
         self.tp = tp
+        self._way_past = way_past
         self.name = f"{tp[0]}-{tp[1]}"
         self.worker = worker
+        self.peers: Sequence[Lane] = ()
         self.stopped = ""
+        self.reason: Exception | None = None  # that it stopped for
         self.backoff = Backoff()
+        self.stalled = ""  # the failure that it can't get over for a long time, though another try may
         self.said = ""  # the failure that was told last
+        self.failing_since = 0.0  # when that was (loop time)
+        self.anew = False  # an operator has decided: its identity is taken whoever has it
+        self.retried = asyncio.Event()  # that is why it should not wait any longer
+        self.lost_at: list[float] = []  # when others took the identity, of late (loop time)
+        self.is_lost = False  # it stopped because others have it: its position is theirs to keep
+        self.taken = False  # the identity was taken and nothing was done under it yet
+        self.tried = asyncio.Event()  # its identity was asked for once, whatever came of it
+        self.settled = asyncio.Event()  # it was taken once, or the lane stopped
         self._waiting: list[Fetched] = []
         self._bytes = 0
-        self._reason: OperatorNeeded | None = None
+        self._reason: Exception | None = None
         self._wake = asyncio.Event()
 
     def put(self, fetched: Fetched) -> None:
@@ -188,8 +305,8 @@ class Lane:
         self._bytes += _bytes(fetched)
         self._wake.set()
 
-    def stop(self, reason: OperatorNeeded) -> None:
-        """Hand over a reason to stop, before anything that waits."""
+    def stop(self, reason: Exception) -> None:
+        """Hand over a reason to stop (or, when an operator has decided, to start again), before anything that waits."""
         self._reason = reason
         self._wake.set()
 
@@ -210,8 +327,11 @@ class Lane:
         await self._wake.wait()
         if self._reason is not None:
             raise self._reason
-        error = self._waiting[0].error
+        error, rotten = self._waiting[0].error, self._waiting[0].rotten
         if error is not None and not self._waiting[0].batches:
+            if isinstance(error, BatchError) and self._way_past is not None:
+                words = self._way_past(None if rotten is None else rotten.last_offset + 1)
+                raise OperatorNeeded(f"{error}: {words}") from error
             raise error
         pieces: list[Fetched] = []
         taken = 0
@@ -233,7 +353,8 @@ class Lanes:
 
     `refresh_ms`: idle positions are committed again this often. `watch_ms`: how often the input is looked at for
     growth or a new topic of the same name, besides what fetching shows. `turn_bytes`: a turn takes what waits, but
-    no more once it has so much.
+    no more once it has so much. `session_ms`: how long a lane whose identity somebody else took leaves it to them.
+    `stalled_ms`: a lane that meets the same failure for so long is stalled: it tries on, and its position says so.
     """
 
     def __init__(
@@ -244,104 +365,239 @@ class Lanes:
         refresh_ms: int,
         watch_ms: int = 30_000,
         turn_bytes: int = 4 << 20,
+        session_ms: int = 10_000,
+        stalled_ms: int = 300_000,
     ) -> None:
-        self.lanes = {tp: Lane(tp, worker) for tp, worker in workers.items()}
+        self.lanes: dict[TopicPartition, Lane] = {}
         self._fetcher = fetcher
         self._log = logger
         self._refresh_s = refresh_ms / 1000
         self._watch_s = watch_ms / 1000
         self._turn_bytes = turn_bytes
-        self._lane_bytes = max(LANE_BYTES_MIN, HELD_BYTES // max(1, len(workers)))
+        self._session_s = session_ms / 1000
+        self._stalled_s = stalled_ms / 1000
+        self._lost = asyncio.Event()  # another lane is lost
+        self._lane_bytes = LANE_BYTES_MIN
         self._full: set[TopicPartition] = set()
         self._reaching: dict[str, asyncio.Lock] = {}  # by topic
+        self._places = asyncio.Semaphore(TAKEN_AT_ONCE)
+        self._group: asyncio.TaskGroup | None = None  # while it runs
+        self._tasks: list[asyncio.Task[None]] = []
+        for tp, worker in workers.items():
+            self.add(tp, worker)
+
+    def add(
+        self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None
+    ) -> Lane:
+        """A lane for one more partition; it sets out with `begin`, or with `run` if that comes later."""
+        lane = self.lanes[tp] = Lane(tp, worker, way_past)
+        self._lane_bytes = max(LANE_BYTES_MIN, HELD_BYTES // len(self.lanes))
+        return lane
+
+    def begin(self, lane: Lane) -> None:
+        """Let a lane that was added set out, if the others run already."""
+        if self._group is not None:
+            self._fetcher.add(lane.tp, 0)
+            self._fetcher.pause(lane.tp)
+            self._tasks.append(self._group.create_task(self._live(lane)))
 
     def stopped(self) -> dict[str, str]:
         """The lanes that stopped, `topic-partition` -> why."""
         return {lane.name: lane.stopped for lane in self.lanes.values() if lane.stopped}
 
+    def retry(self, tp: TopicPartition) -> None:
+        """What a lane stopped for is over, or an operator has decided: it begins anew, whatever it does or waits for."""
+        lane = self.lanes[tp]
+        lane.stopped, lane.is_lost, lane.anew = "", False, True
+        lane.lost_at.clear()
+        lane.retried.set()
+        lane.stop(Decided())
+
+    def is_replaced(self) -> bool:
+        """Whether other processes have taken every lane."""
+        return all(lane.is_lost for lane in self.lanes.values())
+
     async def take(self) -> None:
-        """Take all identities; a lane that needs an operator stops, the output cluster is waited for.
+        """Ask for each identity once, before anything runs. What fails is tried again by `run`."""
 
-        Raises Fenced.
-        """
-        places = asyncio.Semaphore(TAKEN_AT_ONCE)
-
-        async def take(lane: Lane) -> None:
-            async with places:
-                try:
-                    await patiently(partial(_take, lane), f"take the identity of {lane.name}", self._log)
-                except Fenced:
-                    raise
-                except (OperatorNeeded, BatchError, KafkaError) as error:
-                    self._stop(lane, error)
+        async def once(lane: Lane) -> None:
+            try:
+                await self._take(lane)
+            except (*TRANSIENT, OperatorNeeded, BatchError) as error:
+                self._note(lane, error)
 
         async with asyncio.TaskGroup() as group:
             for lane in self.lanes.values():
-                group.create_task(take(lane))
+                group.create_task(once(lane))
 
     async def run(self) -> None:
-        """Move all lanes until cancelled; turns under way are then finished. Raises Fenced."""
+        """Move all lanes until cancelled; turns under way are then finished. Ends by itself when other processes have
+        taken all of them.
+        """
         self._fetcher.assign(dict.fromkeys(self.lanes, 0))
         for tp in self.lanes:
             self._fetcher.pause(tp)
         try:
             async with asyncio.TaskGroup() as group:
-                for lane in self.lanes.values():
-                    group.create_task(self._live(lane))
-                group.create_task(self._feed())
-                group.create_task(self._watch())
+                self._group = group
+                self._tasks = [group.create_task(self._live(lane)) for lane in self.lanes.values()]
+                self._tasks += [group.create_task(self._feed()), group.create_task(self._watch())]
+                while not self.lanes or not self.is_replaced():
+                    await self._lost.wait()
+                    self._lost.clear()
+                for task in self._tasks:
+                    task.cancel()
         finally:
+            self._group = None
             await self._fetcher.close()
 
     def _stop(self, lane: Lane, error: Exception) -> None:
-        lane.stopped = str(error)
-        self._log.error(f"{lane.name} is STOPPED, the others go on: {error}")
+        lane.stopped, lane.reason = str(error), error
+        lane.settled.set()
+        self._log.error("%s is STOPPED, the others go on: %s", lane.name, error)
 
     async def _live(self, lane: Lane) -> None:
         """A lane's life: start, turn after turn, and after a failure take the identity and start again."""
-        taken = moving = True
         while True:
+            moving = False
             try:
-                moving = False
                 if lane.stopped:
-                    await asyncio.sleep(self._refresh_s)
-                    await self._keep(lane)
+                    await self._stand_still(lane)
                     continue
+                if lane.anew or not lane.settled.is_set():
+                    lane.retried.clear()
+                    await self._take(lane, anew=lane.anew)
+                    lane.anew = False
+                for peer in lane.peers:
+                    await peer.settled.wait()
                 await self._reach_input(lane)
-                if not taken:
-                    await _take(lane)
-                taken, moving = False, True
+                if not lane.taken:
+                    await self._take(lane)
+                lane.taken, moving = False, True
                 await self._move(lane)
             except Fenced as error:
-                if not moving:
-                    raise
-                await self._failed(lane, error)  # whether somebody else has the identity, `take` will say
+                if moving:
+                    await self._failed(lane, error)  # whether somebody else has the identity, `take` will say
+                else:
+                    await self._taken_over(lane)
+            except Decided:
+                self._log.info("%s starts again, as an operator has decided", lane.name)
+                self._fetcher.pause(lane.tp)
+                lane.taken = False
             except (*TRANSIENT, OperatorNeeded, BatchError) as error:
                 await self._failed(lane, error)
 
+    async def _taken_over(self, lane: Lane) -> None:
+        """Somebody else has the identity: leave it to them for a session, then take it back, but only once a minute."""
+        self._fetcher.pause(lane.tp)
+        now = asyncio.get_running_loop().time()
+        lane.lost_at = [at for at in lane.lost_at if now - at < TAKEN_OVER_S] + [now]
+        if len(lane.lost_at) > 1:
+            lane.is_lost = True
+            self._stop(lane, OperatorNeeded(
+                f"another process took over this partition twice within {TAKEN_OVER_S:.0f} s: two of the same name run; "
+                "stop one of them"
+            ))  # fmt: skip
+            self._lost.set()
+            return
+        self._log.warning(
+            "%s: another process took over (one of the same name, an operator's command, or the coordinator after a power "
+            "cut); it is taken back in %g s",
+            lane.name,
+            self._session_s,
+        )
+        decisions, offsets = lane.worker.decisions, lane.worker.own_offsets
+        await _wait(lane.retried, self._session_s)
+        try:
+            await self._take(lane, anew=True)
+            if lane.worker.decisions != decisions:  # it was an operator's command
+                lane.lost_at.clear()
+                lane.stopped, lane.reason = "", None
+            elif lane.worker.own_offsets[0] in offsets:
+                lane.lost_at.clear()  # nobody did the work meanwhile: a coordinator fences after a power cut, too
+        except (*TRANSIENT, OperatorNeeded, BatchError) as error:
+            await self._failed(lane, error)
+
+    async def _take(self, lane: Lane, *, anew: bool = False) -> None:
+        """Take the identity. Raises Fenced when somebody else has it.
+
+        `take` ends with a transaction of its own at times; the coordinator may have given up that one because it took
+        too long. Taking again tells.
+        """
+        try:
+            async with self._places:
+                try:
+                    await lane.worker.take(anew=anew)
+                except Fenced:
+                    await lane.worker.take(anew=anew)
+            lane.taken = True
+            lane.settled.set()
+        finally:
+            lane.tried.set()
+
+    async def _stand_still(self, lane: Lane) -> None:
+        """A stopped lane writes into its position why, and keeps that from expiring, until an operator has decided."""
+        pause_s = self._refresh_s
+        if not lane.is_lost:
+            try:
+                await self._keep(lane)
+                if not lane.stopped:
+                    return
+            except Fenced:
+                raise
+            except (OperatorNeeded, BatchError):
+                pass  # why it stopped: there is no position, or it is not to be touched
+            except TRANSIENT:
+                pause_s = lane.backoff.next_s()
+        await _wait(lane.retried, pause_s)
+
     async def _keep(self, lane: Lane) -> None:
-        """Keep the position of a lane that stands still from expiring."""
-        await _take(lane)
+        """Keep the position of a lane that stands still from expiring, unless an operator has decided that it goes on."""
+        decisions = lane.worker.decisions
+        await self._take(lane)
+        if lane.worker.decisions != decisions:
+            lane.stopped, lane.reason = "", None
+            return
         with contextlib.suppress(Fenced):  # whether somebody else has the identity, the next `_take` will say
-            await lane.worker.refresh()
+            await lane.worker.refresh(lane.stopped, lane.stalled)
 
     async def _failed(self, lane: Lane, error: Exception) -> None:
         self._fetcher.pause(lane.tp)
         if lane.stopped:
             return
+        was_stalled = lane.stalled
+        self._note(lane, error)
+        if lane.stopped:
+            return
+        if lane.stalled != was_stalled:
+            with contextlib.suppress(Fenced, *TRANSIENT, OperatorNeeded, BatchError):  # told again in its time
+                await self._keep(lane)
+                lane.taken = False
+        await _wait(lane.retried, lane.backoff.next_s())
+
+    def _note(self, lane: Lane, error: Exception) -> None:
+        """Stop the lane, or say once why it starts again."""
         if needs_operator(error):
             self._stop(lane, error)
             return
-        text = str(error) or type(error).__name__
+        text, now = str(error) or type(error).__name__, asyncio.get_running_loop().time()
         if text != lane.said:
-            self._log.warning(f"{lane.name} starts again: {text}")
-            lane.said = text
-        await lane.backoff.wait()
+            self._log.warning("%s starts again: %s", lane.name, text)
+            lane.said, lane.failing_since = text, now
+        elif now - lane.failing_since >= self._stalled_s:
+            self._stall(lane, text)
+
+    def _stall(self, lane: Lane, text: str) -> None:
+        if not lane.stalled:
+            self._log.error("%s is STALLED for %g s, it tries on: %s", lane.name, self._stalled_s, text)
+        lane.stalled = text
 
     async def _reach_input(self, lane: Lane) -> None:
         """Wait until the input cluster knows the topic; meanwhile keep the position from expiring."""
 
         topic = lane.tp[0]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
 
         async def ask() -> None:
             errors = (await self._fetcher.client.metadata([topic], refresh=True)).errors
@@ -351,12 +607,15 @@ class Lanes:
             try:
                 # One lane of a topic asks at a time: the others would only ask and say the same.
                 async with (
-                    asyncio.timeout(self._refresh_s),
+                    asyncio.timeout(min(self._refresh_s, self._stalled_s)),
                     self._reaching.setdefault(topic, asyncio.Lock()),
                 ):
                     return await patiently(ask, f"find topic `{topic}` at the input", self._log)
             except TimeoutError:
+                if loop.time() - began >= self._stalled_s:
+                    self._stall(lane, f"topic `{topic}` can't be found at the input")
                 await self._keep(lane)
+                lane.taken = False  # used up
 
     async def _move(self, lane: Lane) -> None:
         offset = await lane.worker.start()
@@ -366,9 +625,10 @@ class Lanes:
         self._fetcher.resume(lane.tp)
         while True:
             try:
-                async with asyncio.timeout(self._refresh_s):
+                async with asyncio.timeout(min(QUIET_S, self._refresh_s) if lane.stalled else self._refresh_s):
                     pieces = await lane.next(self._turn_bytes)
             except TimeoutError:
+                lane.stalled = ""
                 await lane.worker.refresh()
                 continue
             # An error behind good batches comes again with the next fetch, which has nothing before it.
@@ -378,7 +638,7 @@ class Lanes:
                 self._fetcher.resume(lane.tp)
             await _to_its_end(lane.worker.turn(pieces))
             lane.backoff.reset()
-            lane.said = ""
+            lane.said = lane.stalled = ""
 
     async def _feed(self) -> None:
         """Fetch for all lanes. A full lane is left out until it was emptied, which bounds what is held."""
@@ -394,7 +654,7 @@ class Lanes:
         """Notice an input that grew or was created anew, also while nothing comes from it."""
         while True:
             await asyncio.sleep(self._watch_s)
-            for lane in self.lanes.values():
+            for lane in list(self.lanes.values()):
                 if lane.stopped:
                     continue
                 try:
@@ -405,16 +665,11 @@ class Lanes:
                     continue
 
 
-async def _take(lane: Lane) -> None:
-    """Take the identity. Raises Fenced when somebody else has it.
-
-    `take` ends with a transaction of its own at times; the coordinator may have given up that one because it took too
-    long. Taking again tells.
-    """
-    try:
-        await lane.worker.take()
-    except Fenced:
-        await lane.worker.take()
+async def _wait(event: asyncio.Event, limit_s: float) -> None:
+    """Wait for an event, but no longer than that."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
 
 
 async def _to_its_end(turn: Awaitable[None]) -> None:

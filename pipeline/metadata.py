@@ -22,7 +22,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Who leads a partition (-1: nobody now), since which epoch, and where its replicas are."""
+    """Which broker leads a partition (-1: none now), since which epoch, and where its replicas are."""
 
     leader: int
     leader_epoch: int = -1

@@ -32,7 +32,7 @@ from penstock.pipeline.client import ANY_NODE, Client, TopicPartition
 from penstock.pipeline.partitioner import Partitioner, Sticky, partition_for, partitions_for
 from penstock.pipeline.sender import Produced, Sender
 from penstock.pipeline.transaction import WAITING, TransactionalSender
-from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.record.builder import BatchBuilder, pack_headers
 from penstock.pyx.wire.messages import InitProducerIdRequest
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -56,7 +56,11 @@ class RecordMetadata(NamedTuple):
 
 
 class Columns(Protocol):
-    """Records as columns, as `penstock.pyx.record.columns.Columns` has them."""
+    """Records as columns, as `penstock.pyx.record.columns.Columns` has them.
+
+    They may have `header_data` and `header_starts`, too: each record's headers as they stand in a record behind their
+    count. Without them records have no headers.
+    """
 
     @property
     def timestamps(self) -> npt.NDArray[np.int64]: ...
@@ -202,12 +206,12 @@ class Producer:
         self._partitioner = partitioner
         self._sticky = Sticky()
         self._acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[config["acks"]]
-        self._idempotent = config["enable.idempotence"] and self._acks == -1
+        self._idempotent = config["enable.idempotence"] and self._acks == -1 and config["retries"] > 0
         self._codec = properties.CODECS[config["compression.type"]]
         self._level = config.get(f"compression.{config['compression.type']}.level", -1)
         self._batch_bytes: int = config["batch.size"]
         self._linger_s = config["linger.ms"] / 1000
-        self._log = log.get("producer", client_id=config["client.id"])
+        self._log = log.get(__name__, client_id=config["client.id"])
         # Guards lines, memory and the done flags of batches; waited on by send, flush and results.
         self._changed = threading.Condition()
         self._lines: dict[TopicPartition, _Line] = {}
@@ -308,21 +312,26 @@ class Producer:
         timestamps: Sequence[int] | npt.NDArray[np.int64] | None = None,
         partition: int | None = None,
         columns: Columns | None = None,
+        headers: Sequence[Headers] | None = None,
     ) -> BulkDelivery:
-        """Put many records on their way: lists of keys and values (either may be left out), or columns.
+        """Put many records on their way: lists of keys, values and headers (each may be left out), or columns.
 
         Order within a partition is that of the lists. Waits and raises as `send` does; when it raises
-        half-way, the records before are on their way. Records have no headers.
+        half-way, the records before are on their way.
         """
         if columns is None:
-            columns = _Lists(keys, values, timestamps)
+            columns = _Lists(keys, values, timestamps, headers)
         count = len(columns.timestamps)
         bulk = BulkDelivery(self, count)
         if count == 0:
             return bulk
         block_until = time.monotonic() + self.config["max.block.ms"] / 1000
         partition_count, available = self._partition_counts(topic, block_until)
-        longest = int((np.diff(columns.key_starts) + np.diff(columns.value_starts)).max())
+        lengths = np.diff(columns.key_starts) + np.diff(columns.value_starts)
+        _, header_starts = _headers(columns)
+        if header_starts is not None:
+            lengths = lengths + np.diff(header_starts)
+        longest = int(lengths.max())
         if longest + RECORD_OVERHEAD_BYTES > self.config["max.request.size"]:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a record of {longest} bytes for `{topic}`")
         chosen = self._choose_many(topic, columns, partition, partition_count, available)
@@ -335,7 +344,9 @@ class Producer:
 
     def _send_columns(self, tp: TopicPartition, columns: Columns, bulk: BulkDelivery, block_until: float) -> None:
         count = len(columns.timestamps)
-        average = (len(columns.key_data) + len(columns.value_data)) // count + RECORD_OVERHEAD_BYTES
+        header_data, header_starts = _headers(columns)
+        in_all = len(columns.key_data) + len(columns.value_data) + (0 if header_data is None else len(header_data))
+        average = in_all // count + RECORD_OVERHEAD_BYTES
         first = 0
         while first < count:
             with self._changed:
@@ -351,6 +362,8 @@ class Producer:
                     value_data=columns.value_data.data,
                     value_starts=columns.value_starts.data,
                     value_null=columns.value_null.data,
+                    header_data=None if header_data is None else header_data.data,
+                    header_starts=None if header_starts is None else header_starts.data,
                     first=first,
                 )
                 if taken:
@@ -601,7 +614,7 @@ class Producer:
             self._finish(batch, None, error)
 
     def _finish(self, batch: _Batch, produced: Produced | None, error: KafkaError | None) -> None:
-        """A batch is stored or has failed: free its memory, wake who waits, call who asked for it."""
+        """A batch is stored or has failed: free its memory, wake the threads that wait, call the callback."""
         with self._changed:
             batch.produced, batch.error, batch.done = produced, error, True
             self._memory_bytes -= batch.size
@@ -631,7 +644,7 @@ class Producer:
     def flush(self, timeout_s: float | None = None) -> None:
         """Send all open batches now and wait until everything sent before is stored or has failed.
 
-        Raises TimeoutError. Failures are told by the deliveries and callbacks, not here.
+        Raises TimeoutError. Deliveries and callbacks have the failures, not this.
         """
         with self._changed:
             for line in self._lines.values():
@@ -743,16 +756,24 @@ class _Lists:
         keys: Sequence[bytes | None] | None,
         values: Sequence[bytes | None] | None,
         timestamps: Sequence[int] | npt.NDArray[np.int64] | None,
+        headers: Sequence[Headers] | None,
     ) -> None:
-        given = [len(column) for column in (keys, values, timestamps) if column is not None]
+        given = [len(column) for column in (keys, values, timestamps, headers) if column is not None]
         if not given or len(set(given)) != 1:
-            raise ValueError("`keys`, `values` and `timestamps` must have one length")
+            raise ValueError("`keys`, `values`, `timestamps` and `headers` must have one length")
         count = given[0]
         if timestamps is None:
             timestamps = np.full(count, time.time_ns() // 1_000_000, np.int64)
         self.timestamps: npt.NDArray[np.int64] = np.ascontiguousarray(timestamps, np.int64)
         self.key_data, self.key_starts, self.key_null = _column(keys, count)
         self.value_data, self.value_starts, self.value_null = _column(values, count)
+        if headers is not None:
+            self.header_data, self.header_starts, _ = _column([pack_headers(one) for one in headers], count)
+
+
+def _headers(columns: Columns) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.int64] | None]:
+    """The headers of columns that have them."""
+    return getattr(columns, "header_data", None), getattr(columns, "header_starts", None)
 
 
 def _column(
@@ -776,6 +797,9 @@ class _Taken:
         self.value_null: npt.NDArray[np.bool_] = columns.value_null[rows]
         self.key_data, self.key_starts = _take(columns.key_data, columns.key_starts, rows)
         self.value_data, self.value_starts = _take(columns.value_data, columns.value_starts, rows)
+        header_data, header_starts = _headers(columns)
+        if header_data is not None and header_starts is not None:
+            self.header_data, self.header_starts = _take(header_data, header_starts, rows)
 
 
 def _take(

@@ -73,9 +73,9 @@ PRODUCER = _table(
     Property("buffer.memory", parse_int(1024), 32 << 20, "Bytes of records that wait; send blocks above it."),
     Property("max.block.ms", parse_int(0), 60_000, "How long send, flush of buffers and begin may block."),
     Property("max.request.size", parse_int(1024), 1 << 20, "Largest record, bytes; larger ones raise."),
-    Property("enable.idempotence", parse_bool, True, "Whether retries are told from new batches."),
+    Property("enable.idempotence", parse_bool, True, "Whether brokers tell retries from new batches."),
     Property(
-        "retries", parse_int(0), 2_147_483_647, "Kept for Kafka's configurations; the time limit decides."
+        "retries", parse_int(0), 2_147_483_647, "How often a batch is sent again; `delivery.timeout.ms` ends it, too."
     ),
     Property("transactional.id", parse_str, None, "Identity of a transactional producer."),
     Property("transaction.timeout.ms", parse_int(1), 60_000, "Age at which the broker aborts a transaction."),
@@ -129,11 +129,13 @@ def load(schema: Schema, given: Mapping[str, object]) -> Config:
 
 
 def _check_producer(config: Config) -> None:
-    # As in Kafka: acks below `all` switch idempotence off, unless somebody asked for both.
+    # As in Kafka: acks below `all`, or no retries, switch idempotence off, unless somebody asked for both.
     asked = config["transactional.id"] or (
         "enable.idempotence" in config.given and config["enable.idempotence"]
     )
     if asked and config["acks"] not in ("all", "-1"):
         raise ConfigError("`enable.idempotence` needs `acks=all`")
+    if asked and config["retries"] == 0:
+        raise ConfigError("`enable.idempotence` needs `retries` above 0")
     if config["transactional.id"] and not config["enable.idempotence"]:
         raise ConfigError("`transactional.id` needs `enable.idempotence=true`")

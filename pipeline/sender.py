@@ -10,9 +10,10 @@ numbers), so nothing is doubled or reordered.
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -51,6 +52,7 @@ class _Entry:
     producer: bytes = b""  # producer id and epoch as the header has them
     done: bool = False
     tried: bool = False  # it went out at least once, so without an answer nobody knows whether it is stored
+    failures: int = 0  # tries of its own that failed in a way that another one may cure
 
 
 @dataclass(eq=False, slots=True)
@@ -144,13 +146,16 @@ class Sender:
         self._idempotent = idempotent
         self._gate = gate
         self.adds_partitions = False
+        self.sent_by_name: set[str] = set()  # pinned topics that brokers without topic ids in Produce were sent batches of
+        self._pins: dict[str, bytes] = {}
         self._lane = lane
         config = client.config
         self._max_in_flight: int = config["max.in.flight.requests.per.connection"]
         self._request_timeout_ms: int = config["request.timeout.ms"]
         self._delivery_timeout_ms: int = config["delivery.timeout.ms"]
+        self._retries: float = config.get("retries", math.inf)
         self._lines: dict[TopicPartition, _Line] = {}
-        self._log = log.get("sender", client_id=config["client.id"])
+        self._log = log.get(__name__, client_id=config["client.id"])
 
     def submit(
         self, tp: TopicPartition, pieces: Sequence[Piece], deadline: float | None = None
@@ -174,6 +179,18 @@ class Sender:
         line.entries.append(entry)
         self._fill(line)
         return entry.future
+
+    def pin(self, topic: str, topic_id: bytes) -> None:
+        """Send batches of a topic to the one of this id alone: if another has its name they fail with
+        INCONSISTENT_TOPIC_ID. Brokers that know topics by name only (Produce below 13) can't tell: `sent_by_name`.
+        """
+        if topic_id != NO_TOPIC_ID:
+            self._pins[topic] = topic_id
+
+    @property
+    def pins(self) -> Mapping[str, bytes]:
+        """The pinned topics and their ids."""
+        return self._pins
 
     @property
     def pending(self) -> int:
@@ -240,7 +257,8 @@ class Sender:
 
     def _send(self, line: _Line, entry: _Entry, connection: Connection) -> None:
         topic, partition = line.tp
-        topic_id = self._client.topic_id(topic) or NO_TOPIC_ID
+        known = self._client.topic_id(topic) or NO_TOPIC_ID
+        topic_id = self._pins.get(topic, known)
         highest = ProduceRequest.MAX_VERSION if topic_id != NO_TOPIC_ID else TOPIC_IDS_FROM - 1
         lowest = LOWEST_VERSION
         if self.adds_partitions:
@@ -250,10 +268,14 @@ class Sender:
         line.outstanding += 1
         entry.tried = True
         try:
+            if known not in (topic_id, NO_TOPIC_ID):
+                raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{topic}` was created anew")
             version = connection.version(PRODUCE_KEY, lowest, highest)
         except KafkaError as error:
             self._judge(line, entry, error, None)
             return
+        if version < TOPIC_IDS_FROM and topic in self._pins:
+            self.sent_by_name.add(topic)
 
         def encode(correlation_id: int) -> list[Piece]:
             return produce_frame(
@@ -333,11 +355,12 @@ class Sender:
             self._fill(line)
 
     def _may_retry(self, line: _Line, entry: _Entry, error: KafkaError) -> bool:
-        if entry.done or line.broken is not None:
+        if entry.done or line.broken is not None or error.code == ErrorCode.INCONSISTENT_TOPIC_ID:
             return False
         if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return self._idempotent and line.trouble is not None and entry is not line.entries[0]
-        return error.retriable
+        entry.failures += error.retriable
+        return error.retriable and entry.failures <= self._retries
 
     def _fail(self, entry: _Entry, error: KafkaError) -> None:
         entry.done = True

@@ -8,6 +8,16 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import click
+
+from penstock import notify
+
+
+class Replaced(click.ClickException):
+    """Another process does this one's work: an exit code of its own, so that no unit starts it again."""
+
+    exit_code = 4
+
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     inner = group.exceptions[0]
@@ -26,14 +36,18 @@ async def _supervise(
         loop.add_signal_handler(number, stop.set)
 
     async def work() -> None:
+        notify.status("starting")
         await start()
         print(f"penstock {name} started", flush=True)
+        notify.ready("running")
         await run()
 
+    watchdog = asyncio.ensure_future(notify.keep_watchdog())
     stopping = asyncio.ensure_future(stop.wait())
     working = asyncio.ensure_future(work())
     try:
         await asyncio.wait([stopping, working], return_when=asyncio.FIRST_COMPLETED)
+        notify.stopping()
         if not working.done():
             working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -41,6 +55,7 @@ async def _supervise(
     finally:
         stopping.cancel()
         await close()
+        watchdog.cancel()
 
 
 def run_until_stopped(

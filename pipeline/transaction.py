@@ -85,7 +85,7 @@ class TransactionalSender:
     A batch's header has to carry `producer_id`, `producer_epoch` and a base sequence from `next_sequence`, so
     each allocated sequence must be sent, in the order of allocation for each partition. All methods raise
     `Fenced` once a newer producer took over. Any other KafkaError of a send or of `send_offsets` means:
-    `abort`, then begin anew (`state` is MUST_ABORT), or, when `state` is FAILED, `init` again. An error of
+    `abort`, then begin again (`state` is MUST_ABORT), or, when `state` is FAILED, `init` again. An error of
     `commit` after its retries leaves the outcome unknown (FAILED): read positions back from the target after
     `init`.
     """
@@ -108,7 +108,13 @@ class TransactionalSender:
         self._version2 = False  # of the transaction that is open, or was last
         self._adding: dict[TopicPartition, asyncio.Future[None]] = {}
         self._adder: asyncio.Task[None] | None = None
-        self._log = log.get("transaction", transactional_id=transactional_id)
+        self._log = log.get(__name__, transactional_id=transactional_id)
+
+    def pin(self, topic: str, topic_id: bytes) -> None:
+        """Let nothing into a topic but the one of this id: sends, or else the commit, fail with INCONSISTENT_TOPIC_ID
+        when it was deleted and created again.
+        """
+        self._sender.pin(topic, topic_id)
 
     async def init(self, producer_id: int = -1, producer_epoch: int = -1) -> None:
         """Take the identity: fences older producers of it and ends their open transaction. Sequences begin at 0.
@@ -243,6 +249,7 @@ class TransactionalSender:
         await self._sender.drain()
         await asyncio.sleep(0)  # the last answers' callbacks have run after this
         self._expect(TransactionState.ENDING)
+        await self._check_pins()
         if self._added or self._groups or (self._version2 and self._touched):
             try:
                 await self._end(committed=True)
@@ -252,6 +259,20 @@ class TransactionalSender:
                 raise
         self._forget_transaction()
         self._enter(TransactionState.READY)
+
+    async def _check_pins(self) -> None:
+        """Batches that were sent by their topic's name must not be in another topic of that name. Raises KafkaError."""
+        topics = sorted(self._sender.sent_by_name)
+        if not topics:
+            return
+        try:
+            cluster = await self._client.metadata(topics, refresh=True)
+            for topic in topics:
+                found = cluster.topics.get(topic)
+                if found is None or found.topic_id != self._sender.pins[topic]:
+                    raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{topic}` was created anew")
+        except KafkaError as error:
+            raise self._judge(error) from error
 
     async def abort(self) -> None:
         """Give the transaction up; what was not sent yet fails. Sequences go on where the stored ones end.
@@ -435,6 +456,7 @@ class TransactionalSender:
         self._added.clear()
         self._groups.clear()
         self._touched = False
+        self._sender.sent_by_name.clear()
         self._sender.close_gates()
 
 

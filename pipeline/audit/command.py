@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from penstock.errors import KafkaError
+from penstock.errors import KafkaError, os_error_text
 from penstock.pipeline import job
 from penstock.pipeline.audit.hops import audit
 from penstock.pipeline.audit.report import render
 from penstock.pipeline.audit.snapshot import MovingError
+from penstock.pipeline.etl.errors import EtlError
+
+COMPLETE, PARTS, CANNOT_TELL, ON_ITS_WAY = 0, 1, 3, 4  # exit codes
 
 
 @click.command("audit")
@@ -24,21 +28,32 @@ from penstock.pipeline.audit.snapshot import MovingError
 def command(path: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Count the records at every hop, side by side, and name the first hop at which they part.
 
-    The counts come from the logs and the table, not from any process. Exit code 1 when a count parts.
+    The counts come from the logs and the table, not from any process. Exit codes: 0 complete; 1 a count parts, a batch
+    can't be read, or the audit failed (it then prints no counts); 2 wrong configuration; 3 it cannot tell, since a log no
+    longer holds all its records; 4 no count parts, but records are still on their way.
 
     Example: penstock audit --config pipeline.properties
-    """
-    config = job.load(path, overrides)
+    """  # fmt: skip
+    config = job.load(path, overrides, "audit")
     columns = (TextColumn("counting"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("records", total=None)
         try:
             answer = asyncio.run(audit(config, lambda records: progress.advance(task, records)))
-        except (KafkaError, MovingError, OSError) as error:
+        except (KafkaError, MovingError, EtlError) as error:
             raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(os_error_text(error)) from None
     if as_json:
         click.echo(json.dumps(answer))
     else:
         Console().print(render(answer))
+    raise SystemExit(_exit_code(answer))
+
+
+def _exit_code(answer: dict[str, Any]) -> int:
     if answer["parts_at"]:
-        raise SystemExit(1)
+        return PARTS
+    if answer["untold"]:
+        return CANNOT_TELL
+    return COMPLETE if answer["complete"] else ON_ITS_WAY

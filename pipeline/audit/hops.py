@@ -7,12 +7,13 @@ import datetime
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from penstock.config import Config
 from penstock.pipeline import job
-from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, count_topic
+from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, Unreadable, count_topic
 from penstock.pipeline.audit.snapshot import TRIES, MovingError, Snapshot, take
 from penstock.pipeline.etl.table import NightCommit, committed, rows_by_partition
 
@@ -22,8 +23,8 @@ class Hop:
     """One line of the audit.
 
     `records` is what was counted, `expected` what the hop before says that it should be (None: nothing to compare
-    with), `waiting` what has not reached the next hop yet, `trouble` why the counts part, `note` what limits the
-    comparison, both in words.
+    with), `waiting` what has not reached the next hop yet, `trouble` why the counts part or what can't be read, `note`
+    why nothing can be told of the comparison with the hop before, both in words.
     """
 
     name: str
@@ -34,6 +35,15 @@ class Hop:
     partitions: dict[str, int] = field(default_factory=dict)
     trouble: str = ""
     note: str = ""
+    unreadable: list[Unreadable] = field(default_factory=list)
+
+    def judge(self, damage: str, limits: str, compare: Callable[[], str]) -> None:
+        """Set `trouble` and `note`: the counts are compared only if nothing limits it."""
+        self.note = limits
+        if limits:
+            self.expected = None
+        parts = "" if limits else compare()
+        self.trouble = "; ".join(words for words in (damage, parts) if words)
 
 
 def _bucket(number: int) -> str:
@@ -41,10 +51,29 @@ def _bucket(number: int) -> str:
     return datetime.datetime.fromtimestamp(number * BUCKET_MS / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _expired(*counts: TopicCounts) -> str:
-    """Words for logs that no longer begin at their first record: their counts are only part of the story."""
+def _limits(*counts: TopicCounts) -> str:
+    """Words for logs that no longer hold all their records: their counts are only part of the story."""
+    if any(one.compacted for one in counts):
+        return "the topic is compacted: not compared"
     partitions = sum(start > 0 for one in counts for start in one.starts.values())
     return f"retention has removed the beginning of {partitions} partitions: not compared" if partitions else ""
+
+
+def _damage(counts: TopicCounts) -> str:
+    """What is wrong with a log itself, in words: the first three places."""
+    places = [
+        f"partition {one.partition}: the batch at offset {one.offset} can't be read ({one.reason})"
+        for one in counts.unreadable
+    ]
+    places += _short(counts)
+    return "; ".join(places[:3] + ([f"and {len(places) - 3} more"] if len(places) > 3 else []))
+
+
+def _short(counts: TopicCounts) -> list[str]:
+    return [
+        f"partition {partition} ends at {end}, but was read up to {asked}: it was cut back or created anew"
+        for partition, (end, asked) in sorted(counts.short.items())
+    ]
 
 
 def _trouble(found: Counter[Any], expected: Counter[Any], unit: str, name: Callable[[Any], str] = str) -> str:
@@ -70,27 +99,35 @@ async def _source_hops(
         marks = snapshot.mirror.marks[name]
         reached = {partition: mark.offset for partition, mark in marks.items()}
         mirrored = whole
-        if any(reached.get(partition, 0) < end for partition, end in whole.ends.items()):
+        if any(reached.get(partition, 0) != end for partition, end in whole.ends.items()):
             mirrored = await count_topic(bootstrap, topic, reached, progress)
         together.records.update(mirrored.records)
         together.buckets.update(mirrored.buckets)
         hop = Hop(f"{name} {topic}", whole.total, waiting=whole.total - mirrored.total, partitions=_by_partition(whole))
+        hop.unreadable = whole.unreadable
         noted = Counter({partition: mark.counters.get("records", 0) for partition, mark in marks.items()})
-        hop.note = _expired(whole)
-        if not hop.note:
-            hop.trouble = _trouble(noted, mirrored.records, "mirrored by its own note, partition")
+        damage = "; ".join(filter(None, [_damage(whole), *(_short(mirrored) if mirrored is not whole else ())]))
+        hop.judge(
+            damage,
+            _limits(whole, mirrored),
+            partial(_trouble, noted, mirrored.records, "mirrored by its own note, partition"),
+        )
         hops.append(hop)
     return hops, together
 
 
 def _mirror_hop(topic: str, arrived: TopicCounts, together: TopicCounts, sources: list[Hop]) -> Hop:
     hop = Hop(f"aggregate {topic}", arrived.total, together.total, partitions=_by_partition(arrived))
-    hop.note = _expired(arrived) or next((source.note for source in sources if source.note), "")
-    if not hop.note:
+    hop.unreadable = arrived.unreadable
+    limits = _limits(arrived) or next((f"{source.name}: {source.note}" for source in sources if source.note), "")
+
+    def compare() -> str:
         minutes = BUCKET_MS // 60_000
-        hop.trouble = _trouble(arrived.records, together.records, "partition") or _trouble(
+        return _trouble(arrived.records, together.records, "partition") or _trouble(
             arrived.buckets, together.buckets, f"{minutes} minutes from", _bucket
         )
+
+    hop.judge(_damage(arrived), limits, compare)
     return hop
 
 
@@ -115,9 +152,9 @@ async def _dedupe_hop(
         noted.total(),
         partitions=_by_partition(written),
     )
-    hop.note = _expired(read, written)
-    if not hop.note:
-        hop.trouble = _trouble(dropped, noted, "dropped in partition")
+    hop.unreadable = written.unreadable
+    hop.judge(_damage(written), _limits(read, written), lambda: _trouble(dropped, noted, "dropped in partition"))
+    before.judge("; ".join(_short(read)), "", str)
     return before, hop
 
 
@@ -131,7 +168,7 @@ def _loaded(path: str) -> Loaded:
         rows = rows_by_partition(path) if nights else {}
         if nights == committed(path):
             return nights, rows
-    raise MovingError(f"the table `{path}` changed at each of {TRIES} looks; audit again when it is calmer")
+    raise MovingError(f"the table `{path}` changed at each of {TRIES} reads; audit again when it is calmer")
 
 
 async def _table_hop(config: Config, loaded: Loaded, written: Hop, progress: Callable[[int], None]) -> Hop:
@@ -151,10 +188,14 @@ async def _table_hop(config: Config, loaded: Loaded, written: Hop, progress: Cal
     found = Counter({partition: count for (_, partition), count in by_partition.items()})
     hop = Hop(f"table {Path(path).name}", found.total(), counted.total - rejects.total(), rejects.total(),
               waiting=written.records - counted.total, partitions={str(p): found[p] for p in sorted(ends)})  # fmt: skip
-    hop.note = _expired(counted)
-    hop.trouble = _trouble(found, rows, "rows of partition")
-    if not hop.trouble and not hop.note:
-        hop.trouble = _trouble(rows + rejects, +counted.records, "loaded of partition")
+    # The table's own rows are compared with its ledger, whatever is left of the topic.
+    lost = _trouble(found, rows, "rows of partition")
+    damage = "; ".join([*_short(counted), *([lost] if lost else [])])
+    hop.judge(
+        damage,
+        _limits(counted),
+        lambda: "" if lost else _trouble(rows + rejects, +counted.records, "loaded of partition"),
+    )
     return hop
 
 
@@ -162,7 +203,9 @@ async def audit(config: Config, progress: Callable[[int], None] = lambda records
     """Count every hop.
 
     The answer has `hops` (dictionaries of Hop's fields), `parts_at` (the first hop whose count parts from the one
-    before it, or None) and `complete` (no hop parts, and nothing waits). Raises KafkaError, MovingError.
+    before it, or None), `findings` (the batches that can't be read, by hop), `untold` (the hops of which nothing can be
+    told), `not_audited` (topics that are mirrored and not deduplicated) and `complete` (no hop parts, all could be told of,
+    and nothing waits). Raises KafkaError, EtlError, MovingError.
     """
     # The table first, then stage by stage towards the sources: nothing may seem to be ahead of what it came from.
     loaded = await asyncio.to_thread(_loaded, config["penstock.etl.table"])
@@ -174,8 +217,13 @@ async def audit(config: Config, progress: Callable[[int], None] = lambda records
     before, written = await _dedupe_hop(config, snapshot, arrived, progress)
     hops += [before, written, await _table_hop(config, loaded, written, progress)]
     parts_at = next((hop.name for hop in hops if hop.trouble), None)
+    others = [name for name in config["topics"] if name != topic]
+    untold = [hop.name for hop in hops if hop.note]
     return {
         "hops": [asdict(hop) for hop in hops],
         "parts_at": parts_at,
-        "complete": parts_at is None and not any(hop.waiting for hop in hops),
+        "findings": [{"hop": hop.name, **asdict(one)} for hop in hops for one in hop.unreadable],
+        "untold": untold,
+        "not_audited": others,
+        "complete": parts_at is None and not untold and not any(hop.waiting for hop in hops),
     }

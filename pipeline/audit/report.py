@@ -19,12 +19,20 @@ def render(audit: dict[str, Any]) -> Group:
     for hop in audit["hops"]:
         expected = "" if hop["expected"] is None else f"{hop['expected']:,}"
         dropped, waiting = (f"{hop[name]:,}" if hop[name] else "" for name in ("dropped", "waiting"))
-        mark = Text(hop["trouble"], "red") if hop["trouble"] else Text(hop["note"] or "ok", "green")
+        mark = Text("ok", "green")
+        if hop["trouble"]:
+            mark = Text(hop["trouble"], "red")
+        elif hop["note"]:
+            mark = Text(f"cannot tell: {hop['note']}", "yellow")
         table.add_row(hop["name"], f"{hop['records']:,}", expected, dropped, waiting, mark)
     if audit["parts_at"]:
         line = Text(f"The counts part at: {audit['parts_at']}", "red")
+    elif audit["untold"]:
+        line = Text(f"Cannot tell whether every record is accounted for: see {', '.join(audit['untold'])}.", "yellow")
     elif audit["complete"]:
         line = Text("Complete: every record is accounted for at every hop.", "green")
     else:
         line = Text("No count parts from another; some records are still on their way.", "yellow")
+    if audit["not_audited"]:
+        return Group(table, line, Text(f"Mirrored and not audited: {', '.join(audit['not_audited'])}.", "yellow"))
     return Group(table, line)

@@ -22,7 +22,7 @@ PAUSE_S = 0.2
 
 
 class MovingError(Exception):
-    """A stage moved at every look: nothing consistent could be read."""
+    """A stage moved at every try: nothing consistent could be read."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ async def _marks(
 
 
 async def _stage(admin: Admin, groups: dict[str, str], topic: str, output: str) -> Stage:
-    """Each partition's marks and end, taken when nothing moved around the look; partitions that moved are looked at again."""
+    """Each partition's marks and end, taken when nothing moved meanwhile; partitions that moved are read again."""
     left = sorted((await admin.metadata([topic])).topics[topic].partitions)
     marks: dict[str, dict[int, Mark]] = {name: {} for name in groups}
     ends: dict[int, int] = {}
@@ -90,11 +90,11 @@ async def _stage(admin: Admin, groups: dict[str, str], topic: str, output: str) 
         if not left:
             return Stage(marks, ends)
         await asyncio.sleep(PAUSE_S)
-    raise MovingError(f"the stage that writes `{output}` moved at each of {TRIES} looks; audit again when it is calmer")
+    raise MovingError(f"the stage that writes `{output}` moved at each of {TRIES} reads; audit again when it is calmer")
 
 
 async def take(config: Config) -> Snapshot:
-    """Look at the aggregate cluster. Raises KafkaError, KeyError for a topic that is not there, MovingError."""
+    """Read the aggregate cluster. Raises KafkaError, KeyError for a topic that is not there, MovingError."""
     topic, output = job.input_topic(config), job.output_topic(config)
     async with Admin(config["bootstrap.servers"], **CLIENT) as admin:
         counts = []

@@ -1,1 +1,12 @@
-"""The daily commands, against any Kafka cluster: `penstock topics|groups|configs|produce|consume`."""
+"""The daily commands, against any Kafka cluster. In reading order:
+
+common   what they share: where the cluster is, how an answer is shown, how a time is written
+topics   `penstock topics`
+produce  `penstock produce`
+consume  `penstock consume`
+arrow    records as Arrow columns in a Parquet or Arrow file
+groups   `penstock groups`
+configs  `penstock configs`
+check    `penstock check`
+config   `penstock config`
+"""

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from penstock.config import ConfigError, parse_properties
+from penstock.config import ConfigError, read_properties
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import properties
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
@@ -30,6 +30,8 @@ Row = Mapping[str, Any]
 DURATION = re.compile(r"-(\d+)(ms|s|m|h|d)")
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 SAY_AFTER_S = 3.0
+CONTACT_S = 5.0  # a cluster of which no broker answers by then has a wrong address, or is down
+TIMEOUT_S = 30.0
 WIDTH = 10_000
 MOMENTS = "earliest, latest, an ISO time (2026-05-01T00:00:00Z), milliseconds since 1970, or an age (-90s, -2h, -7d)"
 
@@ -41,6 +43,22 @@ class Asked:
     bootstrap: str
     properties: Mapping[str, str]
     as_json: bool
+    timeout_s: float = TIMEOUT_S
+
+    def given(self, **limits: float) -> dict[str, Any]:
+        """Client properties: the limits that `--timeout` sets, further ones (ms, `_` for `.`), and what the user gave."""
+        most_ms, contact_ms = round(self.timeout_s * 1000), round(self._contact_s * 1000)
+        bounds: dict[str, Any] = {
+            "default.api.timeout.ms": most_ms,
+            "request.timeout.ms": most_ms,
+            "socket.connection.setup.timeout.ms": contact_ms,
+        }
+        bounds |= {name.replace("_", "."): round(limit) for name, limit in limits.items()}
+        return bounds | dict(self.properties)
+
+    @property
+    def _contact_s(self) -> float:
+        return min(CONTACT_S, self.timeout_s)
 
     def ask(self, work: Callable[[Admin], Awaitable[T]]) -> T:
         """Do something with a connected admin client. What the cluster refuses is one sentence for the user."""
@@ -48,11 +66,13 @@ class Asked:
         async def run() -> T:
             text = f"still waiting for {self.bootstrap}; Ctrl-C gives up"
             saying = asyncio.get_running_loop().call_later(SAY_AFTER_S, partial(click.echo, text, err=True))
+            admin = Admin(self.bootstrap, **self.given())
             try:
-                async with Admin(self.bootstrap, **self.properties) as admin:
-                    return await work(admin)
+                await admin.start(self._contact_s * 1000)
+                return await work(admin)
             finally:
                 saying.cancel()
+                await admin.close()
 
         try:
             return asyncio.run(run())
@@ -95,15 +115,24 @@ def cluster(command: Callable[..., T]) -> Callable[..., T]:
     """Add the shared options to a command; they come to it as `asked: Asked`."""
 
     def with_cluster(
-        bootstrap: str, config_path: Path | None, overrides: tuple[str, ...], as_json: bool, **rest: Any
+        bootstrap: str,
+        config_path: Path | None,
+        overrides: tuple[str, ...],
+        as_json: bool,
+        timeout_s: float,
+        **rest: Any,
     ) -> T:
-        return command(asked=Asked(bootstrap, client_properties(config_path, overrides), as_json), **rest)
+        return command(asked=Asked(bootstrap, client_properties(config_path, overrides), as_json, timeout_s), **rest)
 
     with_cluster.__doc__ = command.__doc__
     with_cluster.__name__ = command.__name__
     with_cluster.__click_params__ = list(getattr(command, "__click_params__", ()))  # type: ignore[attr-defined]  # click's own mark
     for option in (
         click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
+        click.option(
+            "--timeout", "timeout_s", type=click.FloatRange(min=0.001), default=TIMEOUT_S, show_default=True,
+            metavar="SECONDS", help="Limit of each question to the cluster; a first contact has at most 5.",
+        ),
         click.option("--property", "overrides", metavar="KEY=VALUE", multiple=True, help="A client property."),
         click.option("--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="Client properties."),
         click.option(
@@ -117,7 +146,7 @@ def cluster(command: Callable[..., T]) -> Callable[..., T]:
 
 def client_properties(path: Path | None, overrides: Sequence[str]) -> dict[str, str]:
     """Client properties of a file and of options, unchecked. Raises ConfigError."""
-    found = parse_properties(path.read_text(encoding="utf-8"), str(path)) if path is not None else {}
+    found = read_properties(path) if path is not None else {}
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:

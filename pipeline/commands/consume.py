@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from penstock.errors import KafkaError
-from penstock.pipeline.admin import LATEST, Admin
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.commands.common import MOMENTS, Asked, admin_only, chosen_partitions, cluster, moment
 from penstock.pipeline.consumer import Consumer, ConsumerRecord
@@ -57,10 +58,10 @@ def command(
     Example: penstock consume flights --from earliest --columns flights.parquet
     """
     goes_on = follow if follow is not None else begin == "latest" and path is None
-    given = {**asked.properties, "isolation.level": isolation}
+    given = {**asked.given(), "isolation.level": isolation}
     if group is not None:
         given |= {"group.id": group, "enable.auto.commit": "false"}
-    admin = Asked(asked.bootstrap, admin_only(asked.properties), asked.as_json)
+    admin = replace(asked, properties=admin_only(asked.properties))
     starts, ends = admin.ask(lambda admin: _range(admin, words, begin, isolation, group))
     if goes_on:
         ends = {}
@@ -87,19 +88,30 @@ async def _range(
 ) -> tuple[dict[TopicPartition, int | None], dict[TopicPartition, int]]:
     """Where each partition begins (None: where the group was) and where it ends now."""
     tps = await chosen_partitions(admin, words)
+    firsts = await admin.list_offsets(dict.fromkeys(tps, EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(tps, LATEST), isolation)  # type: ignore[arg-type]  # one of click's choices
     committed = await admin.committed(group, tps) if group is not None else {}
     offset = int(begin[1:]) if begin.startswith("@") and begin[1:].isdigit() else None
     found = await admin.list_offsets(dict.fromkeys(tps, moment(begin))) if offset is None else {}
     starts: dict[TopicPartition, int | None] = {}
     for tp in tps:
-        if committed.get(tp) is not None:
+        at = committed.get(tp)
+        if at is not None:
+            _check_range(tp, at[0], firsts[tp].offset, ends[tp].offset, f"where group `{group}` is (`penstock groups reset`)")
             starts[tp] = None
         elif offset is not None:
+            _check_range(tp, offset, firsts[tp].offset, ends[tp].offset, "which was asked for")
             starts[tp] = offset
         else:
             starts[tp] = found[tp].offset if found[tp].offset >= 0 else ends[tp].offset
     return starts, {tp: ends[tp].offset for tp in tps}
+
+
+def _check_range(tp: TopicPartition, offset: int, first: int, end: int, what: str) -> None:
+    """See that the log has an offset, or ends there. Raises KafkaError."""
+    if not first <= offset <= end:
+        text = f"{tp[0]}:{tp[1]} holds offsets {first} to {end}, not {offset}, {what}"
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, text)
 
 
 Positions = dict[TopicPartition, int]  # the offset after the last record of each partition

@@ -13,11 +13,14 @@ from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.commands.common import MOMENTS, Asked, chosen_partitions, cluster, moment, time_text
 from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.job import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import ConsumerProtocolAssignment
 
 FIRST_UNREAD_TIMEOUT_S = 15.0
+# What moves the positions of our own stages.
+STAGES = {MIRROR_GROUPS: "penstock mirror begin", DEDUPE_GROUPS: "penstock dedupe position"}
 
 
 @click.group("groups")
@@ -52,7 +55,8 @@ def list_groups(asked: Asked, state: Sequence[str]) -> None:
 def describe_group(asked: Asked, group: str, members: bool) -> None:
     """Describe a group: committed offsets, lag in messages and in seconds, owners.
 
-    Lag in seconds is the age of the first record that the group has not read.
+    Lag in seconds is the age of the first record that the group has not read. Under a group of the mirror stand offsets of
+    its source, which say nothing of this cluster's topic: no end and no lag are shown then.
 
     Example: penstock groups describe etl
     """
@@ -67,7 +71,7 @@ def describe_group(asked: Asked, group: str, members: bool) -> None:
         committed = await admin.all_committed(group)
         owner_of = {tp: client for _, client, _, owned in owners for tp in owned}
         tps = sorted({*committed, *owner_of})
-        ends = await _ends(admin, tps)
+        ends = {} if group.startswith(MIRROR_GROUPS) else await _ends(admin, tps)
         behind = {
             tp: committed[tp][0] for tp in tps if tp in committed and ends.get(tp, (0, 0))[1] > committed[tp][0]
         }
@@ -79,13 +83,15 @@ def describe_group(asked: Asked, group: str, members: bool) -> None:
                 "committed": committed[tp][0] if tp in committed else None,
                 "end": ends[tp][1] if tp in ends else None,
                 "lag": max(0, ends[tp][1] - committed[tp][0]) if tp in committed and tp in ends else None,
-                "lag_seconds": ages.get(tp, 0.0 if tp in committed and tp not in behind else None),
+                "lag_seconds": ages.get(tp, 0.0 if tp in committed and tp in ends and tp not in behind else None),
                 "owner": owner_of.get(tp),
             }
             for tp in tps
         ]
 
     asked.show(asked.ask(work), f"{'members' if members else 'offsets'} of group {group}")
+    if group.startswith(MIRROR_GROUPS) and not members:
+        click.echo("these are the mirror's positions in its source cluster, not a consumer's in this one", err=True)
 
 
 @command.command("reset")
@@ -111,6 +117,12 @@ def reset_offsets(
     """
     if [when, to_offset, shift].count(None) != 2:
         raise click.UsageError("give one of --to, --to-offset and --shift")
+    for prefix, instead in STAGES.items():
+        if group.startswith(prefix):
+            raise click.ClickException(
+                f"`{group}` holds a stage's positions, which it would refuse without what it notes beside them: use"
+                f" `{instead}`"
+            )
     timestamp = None if when is None else moment(when)
     async def work(admin: Admin) -> list[dict[str, Any]]:
         tps = await chosen_partitions(admin, words)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -15,10 +19,11 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from penstock.errors import KafkaError
-from penstock.pipeline.commands.common import Asked, cluster, pairs
+from penstock.pipeline.commands.common import Asked, admin_only, cluster, pairs
 from penstock.pipeline.producer import Delivery, Producer
 
 UNDER_WAY_MAX = 10_000
+LAST_FLUSH_S = 5.0  # what an interrupted or failed run still waits for
 FIELDS = frozenset({"topic", "partition", "offset", "timestamp_ms", "key", "value", "headers"})
 """Of a JSON line, as `penstock consume --json` prints it; topic and offset are its own there."""
 
@@ -59,56 +64,85 @@ def command(
     """Produce a record a line, idempotently; says how many were acknowledged.
 
     jsonl lines are what `penstock consume --json` prints: {"key", "value", "headers", "timestamp_ms", "partition"}, each
-    of them optional; {"base64": "..."} stands for bytes that are no text.
+    of them optional; {"base64": "..."} stands for bytes that are no text. A file is looked through before its first line is
+    sent; from a pipe lines are sent as they come, and one that is no record ends it.
 
     Example: cat events.txt | penstock produce events --key-separator :
     """
     common = tuple((name, value.encode()) for name, value in pairs(headers, "--header").items())
+    read = partial(_read, form=form, key_separator=key_separator)
     source: BinaryIO = sys.stdin.buffer if path is None else path.open("rb")
-    columns = (TextColumn("producing"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
-    given: dict[str, Any] = {"compression.type": compression, **asked.properties}
-    sent = 0
     try:
-        with (
-            Producer(asked.bootstrap, **given) as producer,
-            Progress(*columns, console=Console(stderr=True), transient=True) as progress,
-        ):
-            task = progress.add_task("records", total=None)
-            under_way: list[Delivery] = []
-            for record in _read(source, form, key_separator):
-                value = None if empty_as_null and not record.value else record.value
-                under_way.append(
+        if source.seekable():
+            begin = source.tell()
+            for _ in read(source):
+                pass
+            source.seek(begin)
+        replace(asked, properties=admin_only(asked.properties)).ask(lambda admin: admin.metadata([]))
+        given = asked.given(max_block_ms=asked.timeout_s * 1000, delivery_timeout_ms=asked.timeout_s * 1000)
+        with Producer(asked.bootstrap, **{"compression.type": compression, **given}) as producer:
+            sending = _Sending(producer)
+            try:
+                sending.all(
                     producer.send(
                         topic,
                         record.key if record.key is not None or key is None else key.encode(),
-                        value,
+                        None if empty_as_null and not record.value else record.value,
                         record.timestamp_ms,
                         (*common, *record.headers),
                         partition if partition is not None else record.partition,
                     )
+                    for record in read(source)
                 )
-                if len(under_way) >= UNDER_WAY_MAX:
-                    sent += _settle(under_way)
-                    progress.update(task, completed=sent)
-            producer.flush()
-            sent += _settle(under_way)
-    except KafkaError as error:
-        raise click.ClickException(f"after {sent} acknowledged records: {error}") from None
+            except KeyboardInterrupt:
+                click.echo(f"interrupted: {sending.end()} records acknowledged", err=True)
+                raise
+            except (KafkaError, click.ClickException) as error:
+                words = error.message if isinstance(error, click.ClickException) else str(error)
+                raise click.ClickException(f"after {sending.end()} acknowledged records: {words}") from None
     finally:
         if path is not None:
             source.close()
-    asked.say(f"{sent} records acknowledged", topic=topic, acknowledged=sent)
+    asked.say(f"{sending.acknowledged} records acknowledged", topic=topic, acknowledged=sending.acknowledged)
 
 
-def _settle(under_way: list[Delivery]) -> int:
-    for delivery in under_way:
-        delivery.result()
-    count = len(under_way)
-    under_way.clear()
-    return count
+class _Sending:
+    """Records on their way, and how many were acknowledged."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._under_way: deque[Delivery] = deque()
+        self.acknowledged = 0
+
+    def all(self, deliveries: Iterable[Delivery]) -> None:
+        """Take records as they are sent and wait until all are acknowledged. Raises KafkaError for the first that failed."""
+        columns = (TextColumn("producing"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("records", total=None)
+            for delivery in deliveries:
+                self._under_way.append(delivery)
+                if len(self._under_way) >= UNDER_WAY_MAX:
+                    self._settle()
+                    progress.update(task, completed=self.acknowledged)
+            self._producer.flush()
+            self._settle()
+
+    def _settle(self) -> None:
+        while self._under_way:
+            self._under_way[0].result()
+            self._under_way.popleft()
+            self.acknowledged += 1
+
+    def end(self) -> int:
+        """Wait a little for what is on its way; how many records were acknowledged in all."""
+        with contextlib.suppress(TimeoutError):
+            self._producer.flush(LAST_FLUSH_S)
+        left = [delivery for delivery in self._under_way if delivery.done() and delivery.exception() is None]
+        return self.acknowledged + len(left)
 
 
 def _read(source: BinaryIO, form: str, key_separator: str | None) -> Iterator[_Record]:
+    """The records of some lines. Raises ClickException that names the line that is none."""
     separator = None if key_separator is None else key_separator.encode()
     for number, line in enumerate(source, 1):
         text = line.rstrip(b"\r\n")
@@ -119,32 +153,54 @@ def _read(source: BinaryIO, form: str, key_separator: str | None) -> Iterator[_R
             yield _Record(None, text)
         else:
             key, found, value = text.partition(separator)
-            yield _Record(key, value) if found else _Record(None, text)
+            if not found:
+                raise click.ClickException(f"line {number} has no `{key_separator}`, which is to follow the key")
+            yield _Record(key, value)
 
 
 def _parse(text: bytes, number: int) -> _Record:
     """A JSON line as a record. Raises ClickException that names the line."""
     try:
-        fields: dict[str, Any] = json.loads(text)
+        fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise ValueError("it is not a JSON object")
         unknown = sorted(fields.keys() - FIELDS)
         if unknown:
             raise ValueError(f"`{unknown[0]}` is no field; there are {', '.join(sorted(FIELDS))}")
-        headers = tuple((str(name), _bytes(value)) for name, value in fields.get("headers") or ())
-        timestamp_ms, partition = fields.get("timestamp_ms"), fields.get("partition")
         return _Record(
             _bytes(fields.get("key")),
             _bytes(fields.get("value")),
-            headers,
-            None if timestamp_ms is None else int(timestamp_ms),
-            None if partition is None else int(partition),
+            _headers(fields.get("headers")),
+            _number(fields, "timestamp_ms", least=-1),  # as consume prints records of formats without a time
+            _number(fields, "partition", least=0),
         )
-    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+    except (ValueError, RecursionError) as error:
         raise click.ClickException(f"line {number} is no record: {error}") from None
+
+
+def _headers(given: object) -> tuple[tuple[str, bytes | None], ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, list) or not all(
+        isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in given
+    ):
+        raise ValueError("`headers` is not a list of [name, value]")
+    return tuple((name, _bytes(value)) for name, value in given)
+
+
+def _number(fields: dict[str, Any], name: str, least: int) -> int | None:
+    number = fields.get(name)
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < least):
+        raise ValueError(f"`{name}` is not a whole number from {least} on")
+    return number
 
 
 def _bytes(value: object) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, dict) and isinstance(value.get("base64"), str):
-        return base64.b64decode(value["base64"], validate=True)
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"bad base64: {error}") from None
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()

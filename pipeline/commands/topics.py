@@ -178,8 +178,8 @@ def grow_topic(asked: Asked, name: str, partitions: int) -> None:
 @click.option("--all", "every", is_flag=True, help="All topics that wait for it.")
 @cluster
 def confirm_topics(asked: Asked, names: Sequence[str], every: bool) -> None:
-    """Confirm the configs of topics that a Penstock broker found in its folders without them: look at them first, with
-    `penstock topics describe`. Until then retention and compaction rest there (`penstock.configs.confirmed=false`).
+    """Confirm the configs of topics that a Penstock broker found in its folders without them: check them first, with
+    `penstock topics describe`. Until then retention and compaction are paused there (`penstock.configs.confirmed=false`).
 
     Example: penstock topics confirm flights orders
     """

@@ -1,4 +1,4 @@
-"""Looks at a pipeline's positions from outside, by ordinary requests: how far is each stage behind the one before?"""
+"""Reads a pipeline's positions from outside, by ordinary requests: how far is each stage behind the one before?"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _look(config: Config) -> tuple[int, int, int]:
 
 
 async def watch(path: Path, show: Show, samples: list[Sample], nights_done: Callable[[], int], nights: int) -> None:
-    """Take samples until cancelled. While a broker is down there is nothing to see, and the next look comes later."""
+    """Take samples until cancelled. While a broker is down there is nothing to see, and the next sample comes later."""
     config = job.load(path)
     while True:
         try:

@@ -13,7 +13,7 @@ LINE_PAUSE_S = 10.0
 
 @dataclass
 class Sample:
-    """One look at the pipeline: seconds since the start, and how far each stage is behind the one before it."""
+    """One sample of the pipeline: seconds since the start, and how far each stage is behind the one before it."""
 
     at_s: float
     mirror_lag: int

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +22,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer
 
 from penstock.cli import root
+from penstock.pipeline.admin import Admin
 from penstock.pyx.log.logmanager import room_end
 from support.harness import BrokerProcess, topic_name
 
@@ -126,12 +130,116 @@ def test_bytes_that_are_no_text_survive_json(run: Run) -> None:
 def test_lines_with_keys_and_tombstones(run: Run) -> None:
     name = topic_name("commands")
     run("topics", "create", name)
-    run("produce", name, "--key-separator", ":", "--empty-as-null", stdin="a:1\nb:\nplain\n")
+    run("produce", name, "--key-separator", ":", "--empty-as-null", stdin="a:1\nb:\n:plain\n")
     records = [json.loads(line) for line in run("consume", name, "--from", "earliest", "--json").splitlines()]
-    assert [(record["key"], record["value"]) for record in records] == [("a", "1"), ("b", None), (None, "plain")]
+    assert [(record["key"], record["value"]) for record in records] == [("a", "1"), ("b", None), ("", "plain")]
     assert run("consume", name, "--from", "earliest", "--keys", "-n", "1") == "a\t1\n"
-    assert "line 1 is no record" in run("produce", name, "--format", "jsonl", stdin="{", code=1)
-    assert "`valu` is no field" in run("produce", name, "--format", "jsonl", stdin='{"key": "a", "valu": "x"}', code=1)
+
+
+NO_RECORDS = [
+    ("{", "line 2 is no record: "),
+    ("[1]", "line 2 is no record: it is not a JSON object"),
+    ('{"key": "a", "valu": "x"}', "line 2 is no record: `valu` is no field"),
+    ('{"headers": [["a", "1", "2"]]}', "line 2 is no record: `headers` is not a list of [name, value]"),
+    ('{"headers": {"a": "1"}}', "line 2 is no record: `headers` is not a list of [name, value]"),
+    ('{"timestamp_ms": "soon"}', "line 2 is no record: `timestamp_ms` is not a whole number"),
+    ('{"value": {"base64": "?"}}', "line 2 is no record: bad base64"),
+]
+
+
+def test_a_line_that_is_no_record_is_named_before_any_is_sent(run: Run, ask: Ask, tmp_path: Path) -> None:
+    name = topic_name("commands")
+    run("topics", "create", name)
+    lines = tmp_path / "lines"
+    for text, words in NO_RECORDS:
+        lines.write_text(f'{{"value": "good"}}\n{text}\n')
+        assert words in run("produce", name, "--format", "jsonl", "--file", str(lines), code=1)
+        assert words in run("produce", name, "--format", "jsonl", stdin=lines.read_text(), code=1)
+    said = run("produce", name, "--key-separator", ":", stdin="a:1\nplain\n", code=1)
+    assert "line 2 has no `:`" in said
+    assert [row["offsets"] for row in ask("topics", "list") if row["topic"] == name] == [0]
+
+
+def produce_from_a_pipe(bootstrap: str, *words: str) -> subprocess.Popen[bytes]:
+    # Whoever runs the tests in the background may have SIGINT ignored, and children inherit that.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    command = [sys.executable, "-m", "penstock", "produce", *words, "-b", bootstrap]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heard)
+
+
+def test_what_was_acknowledged_is_said_when_producing_ends_early(bootstrap: str, run: Run, ask: Ask) -> None:
+    name = topic_name("commands")
+    run("topics", "create", name)
+    with produce_from_a_pipe(bootstrap, name, "--format", "jsonl") as process:
+        _, complained = process.communicate(b'{"value": "a"}\n{"value": "b"}\n{"valu": "c"}\n', timeout=120)
+    assert process.returncode == 1
+    assert b"after 2 acknowledged records: line 3 is no record" in complained
+    with produce_from_a_pipe(bootstrap, name) as process:
+        assert process.stdin is not None and process.stderr is not None
+        # Far more than the pipe and the reader's buffer hold: what follows has been read.
+        process.stdin.write(b"line\n" * 100_000)
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        complained = process.stderr.read()
+        process.wait(120)
+    assert process.returncode == 130
+    found = re.search(rb"interrupted: (\d+) records acknowledged", complained)
+    assert found is not None, complained
+    (end,) = [row["offset"] for row in ask("topics", "offsets", name)]
+    assert 0 < int(found[1]) <= end - 2
+
+
+def test_positions_of_our_stages_are_no_consumers(bootstrap: str, run: Run, ask: Ask, topic: str) -> None:
+    """The mirror's are offsets of its source; neither stage takes a position that the command line wrote."""
+
+    async def commit(group: str) -> None:
+        async with Admin(bootstrap) as admin:
+            await admin.commit(group, {(topic, 0): (7, '{"topic_id": "ab"}')})
+
+    for kind, instead in (("mirror", "penstock mirror begin"), ("dedupe", "penstock dedupe position")):
+        group = f"penstock-{kind}.{topic_name('stage')}"
+        asyncio.run(commit(group))
+        (row,) = ask("groups", "describe", group)
+        shown = (row["committed"], row["end"], row["lag"], row["lag_seconds"])
+        if kind == "mirror":
+            assert shown == (7, None, None, None)
+        else:
+            assert shown[:3] == (7, 100, 93)
+        assert instead in run("groups", "reset", group, topic, "--to", "earliest", "--execute", code=1)
+        (again,) = ask("groups", "describe", group)
+        assert again["committed"] == 7
+
+
+def test_a_position_that_the_log_does_not_have_is_said(run: Run, ask: Ask, topic: str) -> None:
+    assert "holds offsets 0 to 100, not 101" in run("consume", f"{topic}:0", "--from", "@101", code=1)
+    group = topic_name("group")
+    run("consume", f"{topic}:0", "--from", "earliest", "-n", "5", "--group", group)
+    ask("topics", "trim", f"{topic}:0", "--before", "@30", "--execute")
+    said = run("consume", f"{topic}:0", "--end", "--group", group, code=1)
+    assert "holds offsets 30 to 100, not 5" in said and "penstock groups reset" in said
+
+
+def test_an_address_where_nobody_is_is_named(tmp_path: Path) -> None:
+    nowhere = "127.0.0.1:1"
+    for words in (["topics", "list"], ["groups", "list"], ["configs", "show", "broker", "1"], ["consume", "t"]):
+        result = CliRunner().invoke(root, [*words, "-b", nowhere, "--timeout", "1"])
+        assert result.exit_code == 1 and f"cannot connect to `{nowhere}`: Connection refused" in result.output
+        assert "Errno" not in result.output
+    result = CliRunner().invoke(root, ["produce", "t", "-b", nowhere, "--timeout", "1"], input="x\n")
+    assert result.exit_code == 1 and nowhere in result.output
+    # The default is for people, too: this test would time out with a client's usual patience for each of ten.
+    result = CliRunner().invoke(root, ["topics", "list", "-b", "no-such-host.invalid:9092"])
+    assert result.exit_code == 1 and "no-such-host.invalid:9092" in result.output and "Errno" not in result.output
+
+
+def test_a_reader_that_has_enough_is_no_failure(bootstrap: str, topic: str) -> None:
+    words = ["consume", topic, "--from", "earliest", "--follow", "-b", bootstrap]
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.Popen([sys.executable, "-m", "penstock", *words], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    _, complained = process.communicate(timeout=120)
+    assert (process.returncode, complained) == (0, b"")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from penstock.bench.wire import create_topic, produce
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import FetchRequest
+from penstock.pyx.wire.requests import create_topic, produce
 from support.dataplane import batch
 from support.harness import BrokerProcess, WireConnection, topic_name
 from support.kafka_jars import ApacheKafka

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -140,6 +141,65 @@ def test_bulk_by_lists_and_by_columns(bootstrap: str, make_topic: Callable[..., 
     for p in (0, 1):
         offsets = np.array([r.offset for r in got if r.partition == p])
         assert (np.diff(offsets) == 1).all()
+
+
+def test_columns_carry_headers(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    first, second = make_topic(1), make_topic(2)
+    headers = [() if i % 3 == 0 else (("a", b"%d" % i), ("b", None), ("ü", b"")) for i in range(300)]
+    values = [b"%d" % i for i in range(300)]
+    with Producer(bootstrap, batch_size=2000) as producer, Consumer(bootstrap, **EARLY) as consumer:
+        assert producer.send_many(first, values, values, headers=headers).result(LIMIT_S) == 300
+        consumer.assign([(first, 0)])
+        rows = 0
+        while rows < 300:
+            for polled in consumer.poll_columns(5.0):
+                rows += len(polled.columns)
+                producer.send_many(second, columns=polled.columns).result(LIMIT_S)
+        consumer.assign([(second, 0), (second, 1)])
+        got = take(consumer, 300)
+    assert {r.value: r.headers for r in got} == {value: tuple(one) for value, one in zip(values, headers, strict=True)}
+    with Producer(bootstrap) as producer, pytest.raises(ValueError, match="one length"):
+        producer.send_many(first, values, headers=headers[1:])
+
+
+def test_polls_of_both_kinds_share_one_stock(bootstrap: str, make_topic: Callable[..., str]) -> None:
+    """Columns begin with what `poll` left, also in the middle of a batch; and the other way round."""
+    topic = make_topic(1)
+    with Producer(bootstrap, batch_size=1000, compression_type="lz4") as producer:
+        producer.send_many(topic, None, [b"%0100d" % i for i in range(200)])
+    with Consumer(bootstrap, **EARLY, max_poll_records=3) as consumer:
+        consumer.assign([(topic, 0)])
+        offsets: list[int] = []
+        for turn in range(200):
+            if turn % 2 == 0:
+                offsets += [record.offset for record in consumer.poll(1.0)]
+            else:
+                for polled in consumer.poll_columns(1.0):
+                    offsets += polled.columns.offsets[polled.first :].tolist()
+            assert consumer.position((topic, 0)) == len(offsets)
+            if len(offsets) == 200:
+                break
+    assert offsets == list(range(200))
+
+
+def test_a_poll_is_not_held_up_by_a_broker_that_hangs(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    """The questions that a poll needs (topics, committed offsets) outlast it; they are not given up with it either."""
+    topic = new_topic("hangs")
+    with Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"k", b"v").result(LIMIT_S)
+    limits = {"default.api.timeout.ms": 4000, "request.timeout.ms": 60_000, "enable.auto.commit": False}
+    with Consumer(broker.bootstrap, **EARLY, **limits, group_id=new_topic("group")) as member:
+        member.subscribe([topic])
+        with Consumer(broker.bootstrap, **EARLY, **limits, group_id=new_topic("group")) as alone:
+            alone.assign([(topic, 0)])
+            broker.signal(signal.SIGSTOP)
+            try:
+                for consumer in (member, alone):
+                    assert [consumer.poll(0) for _ in range(10)] == [[]] * 10
+            finally:
+                broker.signal(signal.SIGCONT)
+            assert [record.value for record in take(alone, 1)] == [b"v"]
+        assert [record.value for record in take(member, 1)] == [b"v"]
 
 
 def test_transactions_of_the_producer(bootstrap: str, make_topic: Callable[..., str]) -> None:

@@ -12,8 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AiokafkaPartition
 
-from penstock.bench import wire
-from penstock.pyx.wire import messages
+from penstock.pyx.wire import messages, requests
 from support.crafted import (
     GZIP,
     LOOSE_RECORDS,
@@ -43,7 +42,7 @@ KAFKA_PYTHON_CODECS = (0, 1, 2, 3)
 def send(bootstrap: str, topic: str, data: bytes) -> tuple[int, int]:
     """Error code and base offset of the answer."""
     with WireConnection(bootstrap) as connection:
-        answer = connection.ask(wire.produce_request(topic, {0: data}), wire.PRODUCE_VERSION)
+        answer = connection.ask(requests.produce_request(topic, {0: data}), requests.PRODUCE_VERSION)
     one = answer.responses[0].partition_responses[0]
     return one.error_code, one.base_offset
 
@@ -114,7 +113,7 @@ def read_by_each(bootstrap: str, topic: str, codec: int) -> Read:
 @pytest.mark.parametrize("codec", CODECS, ids=NAMES)
 def test_poisons_are_refused_and_stop_nobody(shared_broker: BrokerProcess, new_topic: NewTopic, codec: int) -> None:
     bootstrap, topic = shared_broker.bootstrap, new_topic("poisoned")
-    wire.create_topic(bootstrap, topic, 1)
+    requests.create_topic(bootstrap, topic, 1)
     good = batch(packed(codec, plain(2)), 2, codec=codec)
     assert send(bootstrap, topic, good) == (0, 0)
     for poison in chain(rotten(codec), loose(codec)):
@@ -129,7 +128,7 @@ def test_unusual_records_are_taken_and_read_by_all(
     shared_broker: BrokerProcess, new_topic: NewTopic, codec: int
 ) -> None:
     bootstrap, topic = shared_broker.bootstrap, new_topic("strange")
-    wire.create_topic(bootstrap, topic, 1)
+    requests.create_topic(bootstrap, topic, 1)
     count = 0
     for payload, records in STRANGE_RECORDS.values():
         assert send(bootstrap, topic, batch(packed(codec, payload), records, codec=codec)) == (0, count)
@@ -141,7 +140,7 @@ def test_unusual_records_are_taken_and_read_by_all(
 def test_payloads_in_pieces_are_stored_in_one(shared_broker: BrokerProcess, new_topic: NewTopic, codec: int) -> None:
     """Java reads several gzip members, librdkafka the first one: what Kafka takes is taken, in a form that all read."""
     bootstrap, topic = shared_broker.bootstrap, new_topic("pieces")
-    wire.create_topic(bootstrap, topic, 1)
+    requests.create_topic(bootstrap, topic, 1)
     count = 0
     for _, payload, records in in_pieces(codec):
         assert send(bootstrap, topic, batch(payload, records, codec=codec)) == (0, count)
@@ -153,7 +152,7 @@ def test_payloads_in_pieces_are_stored_in_one(shared_broker: BrokerProcess, new_
 def test_trusted_producers_still_cannot_move_the_end_far(shared_broker: BrokerProcess, new_topic: NewTopic) -> None:
     """Under `headers` a batch stays closed, but no more records are believed than its bytes can hold."""
     bootstrap, topic = shared_broker.bootstrap, new_topic("trusted")
-    wire.create_topic(bootstrap, topic, 1, {"penstock.validate.records": "headers"})
+    requests.create_topic(bootstrap, topic, 1, {"penstock.validate.records": "headers"})
     for codec in PIECED:
         data = batch(packed(codec, plain(3)), 2**31 - 1, codec=codec)
         assert send(bootstrap, topic, data) == (87, -1)
@@ -166,7 +165,7 @@ def test_batches_may_inflate_to_much(shared_broker: BrokerProcess, new_topic: Ne
     """Up to 64 MiB and sixteen times their own size. Behind that is MESSAGE_TOO_LARGE, on which Java's producer splits them:
     the only one that fills batches by their compressed size."""
     bootstrap, topic = shared_broker.bootstrap, new_topic("large")
-    wire.create_topic(bootstrap, topic, 1, {"max.message.bytes": str(8 << 20)})
+    requests.create_topic(bootstrap, topic, 1, {"max.message.bytes": str(8 << 20)})
 
     def zeros(count: int) -> bytes:
         return batch(packed(codec, b"".join(record(i, value=bytes(1 << 20)) for i in range(count))), count, codec=codec)
@@ -181,7 +180,7 @@ def test_kafka_refuses_no_more(apache_kafka: ApacheKafka, new_topic: NewTopic, c
     """The same bytes sent to Kafka: its answers are those that `crafted` says, so that ours is never the laxer one."""
     bootstrap = apache_kafka.bootstrap
     topic = new_topic("judged")
-    wire.create_topic(bootstrap, topic, 1)
+    requests.create_topic(bootstrap, topic, 1)
     for poison in rotten(codec):
         expected = poison.code if poison.kafka is None else poison.kafka
         assert (poison.name, send(bootstrap, topic, poison.data)[0]) == (poison.name, expected)

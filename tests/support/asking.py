@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from typing import Protocol
 
 import pytest
 
@@ -24,7 +25,16 @@ from support.harness import BrokerProcess, WireConnection
 from support.patience import until
 
 
-def create(broker: BrokerProcess, *names: str, partitions: int = 1) -> CreateTopicsResponse:
+class Serving(Protocol):
+    """A broker, in a process of its own or in the test's."""
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for clients."""
+        ...
+
+
+def create(broker: Serving, *names: str, partitions: int = 1) -> CreateTopicsResponse:
     """Create topics; the answer may hold errors."""
     wanted = [
         CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1)
@@ -35,7 +45,7 @@ def create(broker: BrokerProcess, *names: str, partitions: int = 1) -> CreateTop
     return response
 
 
-def metadata(broker: BrokerProcess, *names: str, create: bool = False) -> MetadataResponse:
+def metadata(broker: Serving, *names: str, create: bool = False) -> MetadataResponse:
     """Ask for topics, for all of them without names."""
     asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in names] if names else None
     with WireConnection(broker.bootstrap) as wire:
@@ -44,7 +54,7 @@ def metadata(broker: BrokerProcess, *names: str, create: bool = False) -> Metada
     return response
 
 
-def names(broker: BrokerProcess) -> set[str | None]:
+def names(broker: Serving) -> set[str | None]:
     """The names of all topics."""
     return {topic.name for topic in metadata(broker).topics}
 
@@ -62,7 +72,7 @@ def complaint(text: str, case: str = "") -> str:
     return sentences[0]
 
 
-def produce(broker: BrokerProcess, topic: str, count: int, timestamp_ms: int = 0) -> int:
+def produce(broker: Serving, topic: str, count: int, timestamp_ms: int = 0) -> int:
     """Produce some records, a batch each; returns the first error code."""
     with WireConnection(broker.bootstrap) as wire:
         for _ in range(count):
@@ -77,7 +87,7 @@ def produce(broker: BrokerProcess, topic: str, count: int, timestamp_ms: int = 0
     return 0
 
 
-def list_offset(broker: BrokerProcess, topic: str, timestamp: int) -> int:
+def list_offset(broker: Serving, topic: str, timestamp: int) -> int:
     partition = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     asked = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[partition])
     with WireConnection(broker.bootstrap) as wire:
@@ -87,11 +97,11 @@ def list_offset(broker: BrokerProcess, topic: str, timestamp: int) -> int:
     return offset
 
 
-def end_offset(broker: BrokerProcess, topic: str) -> int:
+def end_offset(broker: Serving, topic: str) -> int:
     return list_offset(broker, topic, -1)
 
 
-def start_offset(broker: BrokerProcess, topic: str) -> int:
+def start_offset(broker: Serving, topic: str) -> int:
     return list_offset(broker, topic, -2)
 
 

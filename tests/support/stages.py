@@ -13,19 +13,10 @@ from pathlib import Path
 LIMIT_S = 60.0
 STARTED = b" started\n"
 
-# What every pipeline's file must have, whichever part of it a test runs.
-REQUIRED = {
-    "penstock.dedupe.data": "unused",
-    "penstock.etl.table": "unused",
-    "penstock.etl.schema": "id STRING",
-    "penstock.etl.event.day": "current_date()",
-}
-
 
 def write_properties(path: Path, properties: Mapping[str, object]) -> Path:
-    """A pipeline's file; the required keys that a test doesn't care for are filled in."""
-    texts = {**REQUIRED, **properties}
-    path.write_text("".join(f"{name}={value}\n" for name, value in texts.items()), encoding="utf-8")
+    """A pipeline's file."""
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
     return path
 
 

@@ -173,6 +173,33 @@ def batch(value: bytes, sequence: int, count: int = 1) -> bytes:
     return builder.build(7, 0, sequence)
 
 
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_a_batch_is_sent_again_as_often_as_retries_say(retries: int) -> None:
+    """Kafka's `retries`; the broker counts what comes."""
+
+    async def run() -> int:
+        tries = 0
+
+        def refuse() -> str:
+            nonlocal tries
+            tries += 1
+            return "not_leader"
+
+        broker = await Flaky(refuse).start()
+
+        def produce() -> None:
+            with Producer(f"127.0.0.1:{broker.port}", retries=retries, linger_ms=0, **QUICK) as producer:
+                with pytest.raises(KafkaError) as caught:
+                    producer.send("t", b"k", b"v", partition=0).result(60)
+                assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+        await asyncio.to_thread(produce)
+        await broker.stop()
+        return tries
+
+    assert asyncio.run(run()) == retries + 1
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_each_batch_is_stored_once_and_in_order(seed: int) -> None:
     async def run() -> None:

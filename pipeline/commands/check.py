@@ -1,0 +1,60 @@
+"""`penstock check`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.config import Config, ConfigError, read_texts
+from penstock.pipeline import job
+from penstock.pipeline.etl import declared
+from penstock.pipeline.etl.night import time_zone
+
+WRONG = 2  # the exit code of every command for a wrong configuration
+
+
+@click.command("check")
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+@click.option("--for", "parts", multiple=True, type=click.Choice(list(job.NEEDED)), help="Only for this part. [all]")
+@click.option("--json", "as_json", is_flag=True, help="The findings as a JSON list.")
+def command(path: Path, overrides: tuple[str, ...], parts: Sequence[str], as_json: bool) -> None:
+    """Check a pipeline's file without asking a cluster or starting anything: all findings at once.
+
+    Exit codes: 0 nothing is wrong, 2 something is.
+
+    Example: penstock check --config pipeline.properties --for etl
+    """
+    found = findings(read_texts(path, overrides), parts or list(job.NEEDED))
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        click.echo("\n".join(found) if found else f"nothing is wrong with {path}")
+    if found:
+        raise SystemExit(WRONG)
+
+
+def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
+    """All that is wrong with a pipeline's keys and values for some parts, one sentence each."""
+    config, found = job.SCHEMA.judge(texts)
+    found += [f"the pipeline's file lacks {words}" for words in job.lacking(config, parts)]
+    asked: list[Callable[[], Any]] = []
+    if config.get("topics") and {"dedupe", "etl", "audit"} & set(parts):
+        asked.append(lambda: job.input_topic(config))
+    if "etl" in parts:
+        asked += [lambda: time_zone(config["penstock.etl.time.zone"]), lambda: _declared(config)]
+    for question in asked:
+        try:
+            question()
+        except ConfigError as error:
+            found.append(str(error))
+    return found
+
+
+def _declared(config: Config) -> None:
+    if config.get("penstock.etl.schema") and config.get("penstock.etl.event.day"):
+        declared.parse(config["penstock.etl.schema"], config["penstock.etl.event.day"])

@@ -1,0 +1,46 @@
+"""`penstock config`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from penstock.config import Property
+from penstock.pipeline import job
+
+
+@click.command("config")
+@click.option("--list", "every", is_flag=True, help="All of them.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@click.argument("words", nargs=-1, metavar="[TEXT]...")
+def command(every: bool, as_json: bool, words: tuple[str, ...]) -> None:
+    """The properties of a pipeline's file with their defaults: all, or those whose name contains a text.
+
+    Example: penstock config etl.schema
+    """
+    if every == bool(words):
+        raise click.UsageError("give --list, or a part of a property's name")
+    rows = [
+        _row(prop) for prop in job.SCHEMA.properties.values() if every or any(word in prop.name for word in words)
+    ]
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    if not rows:
+        raise click.ClickException(f"no property's name contains {' or '.join(f'`{word}`' for word in words)}")
+    for row in rows:
+        needed = f"needed by {', '.join(row['needed_by'])}" if row["needed_by"] else f"default {_text(row['default'])}"
+        click.echo(f"{row['name']} ({needed})\n    {row['doc']}")
+
+
+def _row(prop: Property) -> dict[str, Any]:
+    needed = [part for part, names in job.NEEDED.items() if any(prop.name in one.split("|") for one in names)]
+    return {"name": prop.name, "default": prop.default, "needed_by": needed, "doc": prop.doc}
+
+
+def _text(value: object) -> str:
+    if value is None or value in ("", []):
+        return "none"
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
