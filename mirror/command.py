@@ -1,7 +1,10 @@
-"""`penstock mirror`."""
+"""`penstock mirror`, and the commands by which an operator looks at it and decides."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import click
@@ -9,44 +12,175 @@ import click
 from penstock import log
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
+from penstock.mirror.decisions import Desk, Moved
+from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
+from penstock.mirror.status import STANDING, status
+from penstock.mirror.topics import Topics
 from penstock.pipeline import job
+from penstock.pipeline.commands.common import Asked
+from penstock.pipeline.lanes import OperatorNeeded
 from penstock.pipeline.service import run_until_stopped
-from penstock.pipeline.transaction import Fenced
 
-
-@click.command("mirror")
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
-@click.option(
-    "--new-source",
-    "new_sources",
-    multiple=True,
-    metavar="NAME",
-    help="This source is new (or created anew) though the target has data: copy it from its start.",
+FILE = click.option(
+    "--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."
 )
-def command(path: Path, overrides: tuple[str, ...], new_sources: tuple[str, ...]) -> None:
+SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+BECAUSE = click.option("--because", required=True, metavar="TEXT", help="Why; it is kept with what was decided.")
+
+
+@click.group("mirror", invoke_without_command=True)
+@click.option("--config", "path", type=click.Path(path_type=Path), help="The pipeline's file.")
+@SET
+@click.pass_context
+def command(ctx: click.Context, path: Path | None, overrides: tuple[str, ...]) -> None:
     """Copy topics of all source clusters into the aggregate cluster, exactly once.
+
+    Exit codes: 0 stopped as asked, 1 failed or with partitions that stopped, 2 wrong configuration, 4 another mirror of
+    the same name took over.
 
     Example: penstock mirror --config pipeline.properties
     """  # fmt: skip
+    if ctx.invoked_subcommand is not None:
+        return
+    if path is None:
+        raise click.UsageError("Missing option '--config'.")
     log.setup()
-    config = job.load(path, overrides)
-    known = job.sources(config)
-    for name in new_sources:
-        if name not in known:
-            raise click.ClickException(f"no source `{name}` in `{path}`: there are {', '.join(known)}")
+    config = job.load(path, overrides, "mirror")
     arm_from_environment()
-    mirror = Mirror(config, frozenset(new_sources))
+    mirror = Mirror(config)
     try:
         run_until_stopped(f"mirror {mirror.name}", mirror.start, mirror.run, mirror.close)
-    except Fenced as error:
-        raise click.ClickException(
-            f"a newer mirror named `{mirror.name}` took over ({error}); only one may run: stop one, or give "
-            "it another `penstock.mirror.name`"
-        ) from None
     except KafkaError as error:
         raise click.ClickException(str(error)) from None
     stopped = mirror.stopped()
     if stopped:
         raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))
+
+
+@command.command("status")
+@FILE
+@SET
+@click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
+def show_status(path: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Show every lane: position, lag, last commit, rebuilt batches, gaps, and why it stands still.
+
+    Positions are read from the target, so it works from any host, also while no mirror runs. Exit code 1 when a lane
+    stands still.
+
+    Example: penstock mirror status --config pipeline.properties
+    """
+    config = job.load(path, overrides, "mirror")
+    try:
+        rows = asyncio.run(status(config))
+    except (KafkaError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    Asked(config["bootstrap.servers"], {}, as_json).show(rows, "lanes")
+    if any(row["state"] in STANDING for row in rows):
+        sys.exit(1)
+
+
+@command.command("begin")
+@click.argument("source")
+@click.argument("topics", metavar="TOPIC[:P]...", nargs=-1, required=True)
+@click.option("--at", required=True, metavar="start|end|OFFSET", help="Where the source's log is read from.")
+@BECAUSE
+@FILE
+@SET
+def begin(
+    source: str, topics: Sequence[str], at: str, because: str, path: Path, overrides: tuple[str, ...]
+) -> None:
+    """Say where the copy of a topic (or one partition) begins or goes on, whatever its position was.
+
+    A running mirror goes on from there. What an earlier offset copies once more is there twice; what a later one leaves
+    out is counted as a gap. Of a topic those partitions are left as they are that go on by themselves, unless they are named.
+
+    Example: penstock mirror begin EWR flights --at start --because "a new source" --config pipeline.properties
+    """  # fmt: skip
+    if at not in ("start", "end") and not at.isdecimal():
+        raise click.BadParameter(f"`{at}` is not start, end or an offset", param_hint="--at")
+    _decide(path, overrides, source, topics, because, lambda desk, lane, by_name: desk.begin(lane, at, by_name=by_name))
+
+
+@command.command("skip")
+@click.argument("source")
+@click.argument("topic", metavar="TOPIC:P")
+@click.option("--to", required=True, type=click.IntRange(1), metavar="OFFSET", help="The first offset to copy again.")
+@BECAUSE
+@FILE
+@SET
+def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...]) -> None:
+    """Set a rotten or refused batch aside: its bytes go to topic penstock.quarantine, and the copy goes on behind it.
+
+    Bytes and position are one transaction on the target; the position counts what was left out.
+
+    Example: penstock mirror skip EWR flights:3 --to 4711 --because "bad disk" --config pipeline.properties
+    """  # fmt: skip
+    if ":" not in topic:
+        raise click.BadParameter(f"`{topic}` names no partition (TOPIC:P)", param_hint="TOPIC:P")
+    _decide(path, overrides, source, [topic], because, lambda desk, lane, _: desk.skip(lane, to))
+
+
+@command.command("retry")
+@click.argument("source")
+@click.argument("topics", metavar="[TOPIC[:P]]...", nargs=-1)
+@BECAUSE
+@FILE
+@SET
+def retry(source: str, topics: Sequence[str], because: str, path: Path, overrides: tuple[str, ...]) -> None:
+    """Let stopped lanes try again, without a restart: those of a topic, a partition, or all of the source.
+
+    Example: penstock mirror retry EWR flights:3 --because "max.message.bytes is raised" --config pipeline.properties
+    """  # fmt: skip
+    _decide(path, overrides, source, topics, because, lambda desk, lane, _: desk.retry(lane))
+
+
+def _decide(
+    path: Path,
+    overrides: tuple[str, ...],
+    source: str,
+    topics: Sequence[str],
+    because: str,
+    decide: Callable[[Desk, Identity, bool], Awaitable[Moved | None]],
+) -> None:
+    """Do one thing to each lane that was named (by its partition or its topic alone), and say what came of it."""
+    config = job.load(path, overrides, "mirror")
+    arm_from_environment()
+    known = job.sources(config)
+    if source not in known:
+        raise click.BadParameter(f"no source `{source}` in `{path}`: there are {', '.join(known)}", param_hint="SOURCE")
+    if not because.strip():
+        raise click.BadParameter("say why", param_hint="--because")
+    chosen = Topics(config)
+    if not topics and chosen.are_searched:
+        raise click.UsageError("say which topics: `topics.include` is no list of them")
+    wanted = [_lane(word) for word in topics or chosen.named]
+
+    async def run() -> None:
+        async with Desk(config, source, because) as desk:
+            for topic, partition in wanted:
+                if not chosen.wants(topic):
+                    raise OperatorNeeded(f"this mirror doesn't copy topic {topic}: `topics` and `topics.include` say which")
+                for lane in await desk.partitions(topic, partition):
+                    _say(lane, await decide(desk, lane, partition is not None))
+
+    try:
+        asyncio.run(run())
+    except (KafkaError, OperatorNeeded, OSError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _say(lane: Identity, moved: Moved | None) -> None:
+    if moved is None:
+        click.echo(f"{lane} is left as it is: it goes on by itself, or has no position to go on from")
+        return
+    before, after = moved.before, moved.after
+    was = "had no position" if before is None else f"was at {before.offset}"
+    click.echo(f"{lane} {was} and goes on at {after.offset}; gaps so far: {after.gaps} offsets, {after.gap_records} records")
+
+
+def _lane(word: str) -> tuple[str, int | None]:
+    topic, colon, number = word.partition(":")
+    if colon and not number.isdecimal():
+        raise click.BadParameter(f"`{word}` is not TOPIC or TOPIC:PARTITION", param_hint="TOPIC")
+    return topic, int(number) if colon else None

@@ -11,14 +11,20 @@ from dataclasses import dataclass
 
 from penstock.pipeline.lanes import OperatorNeeded
 
+UNSEEN = b""  # the topic id of a source that was never reached: the target knows its name, its log is to be seen yet
+REASON_MAX = 1000  # characters of why a lane stands still; Kafka takes 4096 bytes of metadata
+
 
 @dataclass(frozen=True)
 class Position:
     """The next source offset to copy, with the identities of the source's and the target's log.
 
     `topic_id` is the source topic's (all zeros where the source has none, empty before the source was ever
-    reached), `target_id` the target topic's, `leader_epoch` that of the last source batch passed (-1: none yet);
-    `records` and `rebuilt` count all records copied and batches rebuilt so far.
+    reached), `target_id` the target topic's, `leader_epoch` that of the last source batch passed (-1: none yet),
+    `cluster` the source's cluster id (empty where it has none, and before the source was reached);
+    `records` and `rebuilt` count all records copied and batches rebuilt so far, `gaps` the offsets and `gap_records`
+    the records (where somebody could count them) that an operator let it pass without a copy. `decisions` counts what
+    operators decided, `copied_ms` is when the last batches were copied, `stopped` or `stalled` says why it stands still.
     """
 
     offset: int
@@ -27,22 +33,37 @@ class Position:
     leader_epoch: int = -1
     records: int = 0
     rebuilt: int = 0
+    cluster: str = ""
+    gaps: int = 0
+    gap_records: int = 0
+    decisions: int = 0
+    copied_ms: int = -1
+    stopped: str = ""
+    stalled: str = ""
 
     def metadata(self) -> str:
-        """The text committed beside the offset; well under Kafka's 4096 bytes."""
+        """The text committed beside the offset; under Kafka's 4096 bytes."""
         return json.dumps(
             {
                 "topic_id": self.topic_id.hex(),
                 "target_id": self.target_id.hex(),
+                "cluster": self.cluster,
                 "leader_epoch": self.leader_epoch,
                 "records": self.records,
                 "rebuilt": self.rebuilt,
-            }
+                "gaps": self.gaps,
+                "gap_records": self.gap_records,
+                "decisions": self.decisions,
+                "copied_ms": self.copied_ms,
+                "stopped": _short(self.stopped),
+                "stalled": _short(self.stalled),
+            },
+            ensure_ascii=False,
         )
 
     @classmethod
     def read(cls, offset: int, metadata: str) -> Position:
-        """A position as it was committed. Raises OperatorNeeded when somebody else wrote it."""
+        """A position as it was committed. Raises OperatorNeeded when no mirror wrote it."""
         try:
             fields = json.loads(metadata)
             return cls(
@@ -52,20 +73,34 @@ class Position:
                 int(fields["leader_epoch"]),
                 int(fields["records"]),
                 int(fields["rebuilt"]),
+                str(fields.get("cluster", "")),
+                int(fields.get("gaps", 0)),
+                int(fields.get("gap_records", 0)),
+                int(fields.get("decisions", 0)),
+                int(fields.get("copied_ms", -1)),
+                str(fields.get("stopped", "")),
+                str(fields.get("stalled", "")),
             )
         except (ValueError, KeyError, TypeError):
             raise OperatorNeeded(
                 f"the committed position {offset} has metadata {metadata!r}, which no mirror wrote, so that nobody "
-                "knows which log it belongs to; delete the group's offset and start with `--new-source` to copy the "
-                "source from its start"
+                "knows which log it belongs to: `penstock mirror begin` says where to go on"
             ) from None
+
+    def check_cluster(self, cluster: str) -> None:
+        """Refuse a source that is another cluster. Raises OperatorNeeded."""
+        if self.cluster and cluster and cluster != self.cluster:
+            raise OperatorNeeded(
+                f"the source's address leads to another cluster (its id is {cluster}, {self.cluster} was copied so far): "
+                "correct it, or `penstock mirror begin` once you know that nothing is missing"
+            )
 
     def check_topic(self, topic_id: bytes) -> None:
         """Refuse a source topic that is another one by its id. Raises OperatorNeeded."""
         if topic_id != self.topic_id:
             raise OperatorNeeded(
                 f"the source topic was created anew (its id is {topic_id.hex()}, {self.topic_id.hex()} was copied so "
-                "far); start with `--new-source` once you know that nothing is missing"
+                "far): `penstock mirror begin` once you know that nothing is missing"
             )
 
     def check_target(self, target_id: bytes) -> None:
@@ -73,6 +108,30 @@ class Position:
         if target_id != self.target_id:
             raise OperatorNeeded(
                 f"the target topic was created anew (its id is {target_id.hex()}, the copy went to "
-                f"{self.target_id.hex()}), so the copy up to offset {self.offset} is gone; delete the group's offsets "
-                "to copy the source from its start"
+                f"{self.target_id.hex()}), so the copy up to offset {self.offset} is gone: `penstock mirror begin` says "
+                "where to go on"
             )
+
+
+def _short(text: str) -> str:
+    while len(text.encode()) > REASON_MAX:
+        text = text[: len(text) * 9 // 10]
+    return text
+
+
+def cluster_of(metadata: str) -> str:
+    """The cluster id of the source that a committed text notes; empty for one that no mirror wrote."""
+    return str(_field(metadata, "cluster", ""))
+
+
+def decisions_of(metadata: str) -> int:
+    """How often operators have decided about a committed position; 0 for one that no mirror wrote."""
+    found = _field(metadata, "decisions", 0)
+    return found if isinstance(found, int) else 0
+
+
+def _field(metadata: str, name: str, default: object) -> object:
+    try:
+        return json.loads(metadata).get(name, default)
+    except (ValueError, AttributeError):
+        return default

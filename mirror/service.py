@@ -1,131 +1,299 @@
 """The mirror as a process: every partition of every source on a lane of its own.
 
-A source or target that can't be reached is waited for. A newer mirror with the same name ends this one.
+Nothing waits for all: a source, topic or partition that can't be reached holds up its own lanes. Only registration has
+an order: all sources' lanes of a target partition are known to the target before any of them sends a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
 
 from penstock import log
 from penstock.config import Config
-from penstock.mirror.worker import Identity, Worker
+from penstock.errors import ErrorCode, KafkaError
+from penstock.mirror.creation import create, outlived
+from penstock.mirror.identity import Identity
+from penstock.mirror.position import decisions_of
+from penstock.mirror.source import Source
+from penstock.mirror.target import Into
+from penstock.mirror.topics import Topics
+from penstock.mirror.worker import CountsDiffer, Worker
 from penstock.pipeline import job
-from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import TRANSIENT, Lanes, patiently
-from penstock.pipeline.metadata import TopicInfo
+from penstock.pipeline.lanes import TRANSIENT, Lane, Lanes, OperatorNeeded, patiently
+from penstock.pipeline.service import Replaced
 
-# A step that fails is begun anew by its lane, which then asks the target where it stands; so no single call has to
+# A step that fails is begun again by its lane, which then asks the target where it stands; so no single call has to
 # be patient, and the steps of a transaction are over before the target's limit for it (a minute) is.
 PATIENCE = {"default.api.timeout.ms": 5_000, "delivery.timeout.ms": 30_000}
 FETCH_WAIT_MS = 200  # how long a fetch of idle partitions may keep one that was emptied just now waiting
+MEETING_S = 3.0  # how long lanes wait to know whether their source is one that is refused
 
 
-class Source:
-    """One source cluster and its lanes."""
+class Copy:
+    """One topic of the target and what is copied into it: `topics` by source.
 
-    def __init__(self, name: str, admin: Admin) -> None:
-        self.name = name
-        self.admin = admin
-        self.workers: dict[tuple[str, int], Worker] = {}
-        self.lanes: Lanes | None = None
-        self.log = log.get("mirror", source=name)
+    `present` are sources that have lanes in it; others are registered. `partitions` have lanes already.
+    """
+
+    def __init__(self, into: Into, topics: Mapping[str, str]) -> None:
+        self.into = into
+        self.topics = topics
+        self.present: set[str] = set()
+        self.registered: set[tuple[str, int]] = set()
+        self.partitions = 0
+        self.tried = asyncio.Event()  # it was looked for once, whatever came of it
+        self.lock = asyncio.Lock()
 
 
 class Mirror:
-    """All sources of one mirror: `start()` takes every identity, `run()` copies until cancelled."""
+    """All sources of one mirror: `start()` tries every lane once, `run()` copies until cancelled."""
 
-    def __init__(self, config: Config, new_sources: frozenset[str]) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
         self.name: str = config["penstock.mirror.name"]
-        self.new_sources = new_sources
+        self.topics = Topics(config)
         client = {"client.id": f"penstock-mirror-{self.name}", **PATIENCE}
         self.target = Admin(config["bootstrap.servers"], **client)
-        self.sources = [Source(name, Admin(servers, **client)) for name, servers in job.sources(config).items()]
-        self._log = log.get("mirror", mirror=self.name)
+        self.sources = [
+            Source(name, Admin(servers, **client), self.target, job.mirror_group(config, name))
+            for name, servers in job.sources(config).items()
+        ]
+        for source in self.sources:
+            source.others = self.sources
+        self._lanes: dict[str, Lanes] = {}  # by source
+        self._copies: dict[str, Copy] = {}  # by the topic's name on the target
+        self._refused: dict[str, str] = {}
+        self._looked = {source.name: asyncio.Event() for source in self.sources}  # for the first time
+        self._group: asyncio.TaskGroup | None = None
+        self._work: asyncio.Future[None] | None = None
+        self._log = log.get(__name__, mirror=self.name)
 
     async def start(self) -> None:
-        """Reach the target and take every identity, before the first batch is copied by any of them.
-
-        The order matters: a source that the target doesn't know is registered only while the target is empty.
-        Raises Fenced.
-        """
+        """Reach the target and set out; back when every lane has been tried once. Raises Replaced, KafkaError."""
         await patiently(self.target.start, "reach the target", self._log)
-        for topic in self.config["topics"]:
-            await self._add_workers(topic)
         for source in self.sources:
-            turn_bytes = self.config["penstock.mirror.batch.bytes"]
-            fetcher = Fetcher(
-                source.admin,
-                isolation="read_committed",
-                check_crcs=self.config["penstock.check.crcs"],
-                partition_max_bytes=turn_bytes,
-                max_wait_ms=FETCH_WAIT_MS,
-            )
-            refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
-            watch_ms = self.config["penstock.watch.ms"]
-            source.lanes = Lanes(fetcher, source.workers, source.log, refresh_ms, watch_ms, turn_bytes)
-            await source.lanes.take()
-
-    async def _add_workers(self, topic: str) -> None:
-        async def find() -> tuple[TopicInfo, int]:
-            found = (await self.target.metadata([topic], refresh=True)).topics.get(topic)
-            if found is None:
-                found = await self._create_topic(topic)
-            configs = await self.target.describe_configs(TOPIC_RESOURCE, topic)
-            return found, int(configs["max.message.bytes"] or 0)
-
-        found, limit = await patiently(find, f"find topic {topic} on the target", self._log)
-        for source in self.sources:
-            group = job.mirror_group(self.config, source.name)
-            for partition in found.partitions:
-                identity = Identity(self.name, source.name, (topic, partition), group)
-                source.workers[topic, partition] = Worker(
-                    identity,
-                    source.admin,
-                    self.target,
-                    found,
-                    limit,
-                    source.name in self.new_sources,
-                )
-
-    async def _create_topic(self, topic: str) -> TopicInfo:
-        """Create the topic on the target with as many partitions as the first source that has it."""
-
-        async def ask() -> int:
+            self._lanes[source.name] = self._lanes_of(source)
+        for topic in self.topics.named:
             for source in self.sources:
-                try:
-                    found = (await source.admin.metadata([topic], refresh=True)).topics.get(topic)
-                except TRANSIENT:
-                    continue
-                if found is not None:
-                    return len(found.partitions)
-            raise TimeoutError(f"no source that can be reached has topic {topic}")
+                self._copy(topic, source).present.add(source.name)
+        self._work = asyncio.ensure_future(self._set_out())
+        tried = asyncio.ensure_future(self._all_tried())
+        await asyncio.wait([self._work, tried], return_when=asyncio.FIRST_COMPLETED)
+        tried.cancel()
+        if self._work.done():
+            await self._work
 
-        partitions = await patiently(ask, f"learn of topic {topic}", self._log)
-        await self.target.create_topics({topic: partitions}, exist_ok=True)
-        self._log.info(f"created topic {topic} with {partitions} partitions on the target")
-        return (await self.target.metadata([topic], refresh=True)).topics[topic]
+    def _lanes_of(self, source: Source) -> Lanes:
+        turn_bytes = self.config["penstock.mirror.batch.bytes"]
+        fetcher = Fetcher(
+            source.admin,
+            isolation="read_committed",
+            check_crcs=self.config["penstock.check.crcs"],
+            partition_max_bytes=turn_bytes,
+            max_wait_ms=FETCH_WAIT_MS,
+        )
+        refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
+        watch_ms, session_ms = self.config["penstock.watch.ms"], self.config["session.timeout.ms"]
+        stalled_ms = self.config["penstock.stalled.after.ms"]
+        return Lanes(fetcher, {}, source.log, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms)
+
+    async def _all_tried(self) -> None:
+        if self.topics.are_searched:
+            for looked in self._looked.values():
+                await looked.wait()
+        for copy in list(self._copies.values()):
+            await copy.tried.wait()
+        for lanes in self._lanes.values():
+            for lane in list(lanes.lanes.values()):
+                await lane.tried.wait()
+
+    async def _set_out(self) -> None:
+        meetings = [asyncio.ensure_future(source.learn()) for source in self.sources]
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._until_replaced([group.create_task(lanes.run()) for lanes in self._lanes.values()]))
+                self._group = group
+                await asyncio.wait(meetings, timeout=MEETING_S)
+                for copy in list(self._copies.values()):
+                    group.create_task(self._follow(copy))
+                for source in self.sources:
+                    group.create_task(self._watch(source))
+        finally:
+            for meeting in meetings:
+                meeting.cancel()
+            await asyncio.gather(*meetings, return_exceptions=True)
+
+    async def _watch(self, source: Source) -> None:
+        """Look at a source again and again: new topics and partitions, who else mirrors it, what operators decided."""
+        while True:
+            try:
+                await self._look(source)
+            except TRANSIENT:
+                pass  # its lanes say so
+            finally:
+                self._looked[source.name].set()
+            await asyncio.sleep(self.config["penstock.watch.ms"] / 1000)
+
+    async def _look(self, source: Source) -> None:
+        """One look, with one request for all topics of the source. Raises KafkaError, OSError."""
+        await self._hear(source)
+        await source.learn(again=True)
+        theirs = await source.admin.metadata(None if self.topics.are_searched else self.topics.named, refresh=True)
+        for topic, info in theirs.topics.items():
+            if topic in self.topics.named or not self.topics.wants(topic, info.internal):
+                continue
+            copy = self._copy(topic, source)
+            if source.name not in copy.present:
+                copy.present.add(source.name)
+                self._set_out_for(copy)
+        ours = await self.target.metadata([copy.into.name for copy in self._copies.values()], refresh=True)
+        lanes = self._lanes[source.name]
+        for copy in self._copies.values():
+            found, there = theirs.topics.get(copy.topics.get(source.name, "")), ours.topics.get(copy.into.name)
+            if found is None or there is None or len(found.partitions) != len(there.partitions):
+                continue
+            if copy.partitions and len(there.partitions) > copy.partitions:
+                self._log.info("topic %s has %d partitions now", copy.into.name, len(there.partitions))
+                self._set_out_for(copy)
+            for partition in range(copy.partitions):
+                lane = lanes.lanes.get((found.name, partition))
+                if lane is not None and lane.stopped and isinstance(lane.reason, CountsDiffer):
+                    lanes.retry(lane.tp)
+        for lane in list(lanes.lanes.values()):
+            try:
+                await source.check(lane.tp[0], self.topics.into(source.name, lane.tp[0]))
+            except OperatorNeeded as error:
+                if not lane.stopped:
+                    lane.stop(error)
+
+    async def _hear(self, source: Source) -> None:
+        """Operators' commands move positions: their lanes begin anew. Raises KafkaError."""
+        lanes = self._lanes[source.name]
+        known = {(self.topics.into(source.name, tp[0]), tp[1]): lane for tp, lane in lanes.lanes.items()}
+        found = await self.target.committed(source.group, known, require_stable=False) if known else {}
+        for into, position in found.items():
+            lane = known[into]
+            if position is not None and decisions_of(position[1]) > lane.worker.decisions:
+                lanes.retry(lane.tp)
+
+    async def _until_replaced(self, running: Sequence[asyncio.Task[None]]) -> None:
+        """Lanes run until others have taken them all."""
+        await asyncio.gather(*running)
+        raise Replaced(
+            f"another mirror with `penstock.mirror.name={self.name}` took over every partition; only one may run, and that "
+            "one goes on: leave it, or stop it before this one is started again"
+        )
+
+    def _copy(self, topic: str, source: Source) -> Copy:
+        """The copy that a source's topic is part of; topics of one name go into one topic of the target."""
+        name = self.topics.into(source.name, topic)
+        copy = self._copies.get(name)
+        if copy is None:
+            sources = [source] if self.topics.are_apart else self.sources
+            copy = self._copies[name] = Copy(Into(self.target, name), {one.name: topic for one in sources})
+        return copy
+
+    def _set_out_for(self, copy: Copy) -> None:
+        """See to a copy's lanes in a task of its own."""
+        assert self._group is not None, "set out first"
+        self._group.create_task(self._follow(copy))
+
+    async def _follow(self, copy: Copy) -> None:
+        """Find a topic on the target, or make it there, and give each partition a lane for every source."""
+        name = copy.into.name
+        sources = [one for one in self.sources if one.name in copy.topics]
+
+        async def find() -> None:
+            try:
+                try:
+                    await copy.into.learn()
+                except KafkaError as error:
+                    if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        raise
+                    await self._create(copy, [one for one in sources if not await self._refuses(one, copy)])
+                    await copy.into.learn()
+            except (*TRANSIENT, OperatorNeeded):
+                copy.tried.set()
+                raise
+
+        try:
+            async with copy.lock:
+                await patiently(find, f"find topic {name} on the target", self._log)
+                await self._add_lanes(copy, [one for one in sources if not await self._refuses(one, copy)])
+        except KafkaError as error:
+            self._refused[name] = str(error)
+            self._log.error("%s is STOPPED, the others go on: %s", name, error)
+        copy.tried.set()
+
+    async def _add_lanes(self, copy: Copy, sources: Sequence[Source]) -> None:
+        """Lanes for what has none yet. A source that hasn't the topic (yet) is registered all the same: the target then
+        knows that nothing of it was copied.
+        """
+        copy.partitions = copy.into.partitions
+        for partition in range(copy.partitions):
+            added: list[tuple[Lanes, Lane]] = []
+            for source in sources:
+                topic = copy.topics[source.name]
+                lanes = self._lanes[source.name]
+                if (topic, partition) in lanes.lanes:
+                    continue
+                identity = Identity(self.name, source.name, (topic, partition), (copy.into.name, partition))
+                worker = Worker(identity, source, self.target, copy.into)
+                if source.name in copy.present:
+                    added.append((lanes, lanes.add((topic, partition), worker, identity.way_past)))
+                elif (source.name, partition) not in copy.registered:
+                    with contextlib.suppress(OperatorNeeded):  # once it has the topic, its lane says so
+                        await patiently(worker.take, f"register {identity}", source.log)
+                    await worker.close()
+                    copy.registered.add((source.name, partition))
+            for lanes, lane in added:
+                lane.peers = [peer for _, peer in added]
+                lanes.begin(lane)
+
+    async def _refuses(self, source: Source, copy: Copy) -> bool:
+        """Whether no lane may be made for a topic. A source that hasn't been reached yet is asked by its lanes."""
+        topic = copy.topics[source.name]
+        key = f"{source.name}/{topic}"
+        try:
+            if source.is_met:
+                await source.check(topic, copy.into.name)
+        except OperatorNeeded as error:
+            if key not in self._refused:
+                source.log.error("%s is STOPPED, the others go on: %s", topic, error)
+            self._refused[key] = str(error)
+            return True
+        self._refused.pop(key, None)
+        return False
+
+    async def _create(self, copy: Copy, sources: Sequence[Source]) -> None:
+        """Make the topic on the target. Raises KafkaError when no source can be reached or has it."""
+        topics = [(source, copy.topics[source.name]) for source in sources]
+        partitions = await create(self.target, copy.into.name, topics)
+        self._log.info("created topic %s with %d partitions on the target", copy.into.name, partitions)
+        for sentence in await outlived(self.target, copy.into.name, topics):
+            self._log.warning("%s", sentence)
 
     async def run(self) -> None:
-        """Copy until cancelled. Raises Fenced."""
-        async with asyncio.TaskGroup() as group:
-            for source in self.sources:
-                assert source.lanes is not None, "start first"
-                group.create_task(source.lanes.run())
+        """Copy until cancelled. Raises Replaced."""
+        assert self._work is not None, "start first"
+        await self._work
 
     async def close(self) -> None:
-        """Close all connections."""
+        """End what is under way and close all connections."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
         for source in self.sources:
             await source.admin.close()
         await self.target.close()
 
     def stopped(self) -> dict[str, str]:
         """The partitions that stopped, as `source/topic-partition`, each with its reason."""
-        return {
-            f"{source.name}/{name}": why
-            for source in self.sources
-            if source.lanes is not None
-            for name, why in source.lanes.stopped().items()
+        stopped = {
+            f"{source}/{name}": why for source, lanes in self._lanes.items() for name, why in lanes.stopped().items()
         }
+        return {**self._refused, **stopped}

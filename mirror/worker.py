@@ -2,25 +2,27 @@
 
 A turn is one transaction on the target: the batches and the source offset behind them. Whatever happens in between -
 a kill, a lost connection, an answer that never came - the next start takes the identity (which ends the
-transaction of whoever had it before), asks the target for the position, and goes on from there.
+transaction of the worker that had it before), asks the target for the position, and goes on from there.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock import log
-from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.mirror.position import Position
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
-from penstock.pipeline.batches import prepare, send
-from penstock.pipeline.client import TopicPartition
+from penstock.mirror.identity import Identity
+from penstock.mirror.position import UNSEEN, Position
+from penstock.mirror.source import Source
+from penstock.mirror.target import Into, topic_of
+from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.batches import Prepared, Refused, prepare, send
 from penstock.pipeline.fetcher import Fetched
-from penstock.pipeline.lanes import OperatorNeeded, take_identity
-from penstock.pipeline.metadata import TopicInfo
+from penstock.pipeline.lanes import OperatorNeeded, SourceLog, take_identity
 from penstock.pipeline.transaction import TransactionalSender
+from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
 FENCED = declare("mirror.fenced", "the identity is taken, nothing was read yet")
 POSITIONED = declare("mirror.positioned", "the position was read from the target")
@@ -32,161 +34,139 @@ OFFSETS_SENT = declare("mirror.offsets_sent", "batches and position are sent, no
 COMMITTED = declare("mirror.committed", "the transaction is committed, nothing noted here yet")
 
 
-UNSEEN = b""  # the topic id of a source that was never reached: the target knows its name, its log is to be seen yet
-
-
-class Identity:
-    """The names under which a partition's copy is known to the target."""
-
-    def __init__(self, mirror: str, source: str, partition: TopicPartition, group: str) -> None:
-        self.source = source
-        self.partition = partition
-        self.group = group
-        self.transactional_id = f"penstock-mirror.{mirror}.{source}.{partition[0]}-{partition[1]}"
+class CountsDiffer(OperatorNeeded):
+    """A topic has not as many partitions at the source as on the target."""
 
 
 class Worker:
     """Copies one partition: `take()` fences and finds the position, `start()` checks it, `turn()` copies.
 
-    `into` is the target's topic; the source's must have as many partitions. `new_source`: the operator says that
-    this source may begin although the target has data.
+    `into` is the target's topic; the source's must have as many partitions.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        source: Admin,
-        target: Admin,
-        into: TopicInfo,
-        max_batch_bytes: int,
-        new_source: bool,
-    ) -> None:
+    def __init__(self, identity: Identity, source: Source, target: Admin, into: Into) -> None:
         self.identity = identity
         self.position = Position(0, UNSEEN, into.topic_id)
         self._into = into
-        self._max_batch_bytes = max_batch_bytes
-        self._new_source = new_source
-        self._source = source
+        self._cluster = source
+        self._source = source.admin
         self._target = target
         self._sender: TransactionalSender | None = None
+        self._attempted = -1
         topic, partition = identity.partition
-        self._log = log.get("mirror", source=identity.source, topic=topic, partition=partition)
+        self._source_log = SourceLog(
+            source.admin,
+            identity.partition,
+            f"source {identity.source}",
+            lost=f"`penstock mirror begin {identity} --at start` once you know what is missing",
+            cut=f"`penstock mirror begin {identity} --at OFFSET` once you know what is missing or there twice",
+        )
+        self._log = log.get(__name__, source=identity.source, topic=topic, partition=partition)
 
-    async def take(self) -> None:
+    @property
+    def decisions(self) -> int:
+        """How often an operator has decided about this partition."""
+        return self.position.decisions
+
+    @property
+    def own_offsets(self) -> tuple[int, ...]:
+        """The committed offset, and that of the last turn."""
+        return self.position.offset, self._attempted
+
+    async def take(self, *, anew: bool = False) -> None:
         """Take the identity, then learn the position from the target. Only the target is asked.
 
         A partition without a position is registered: from then on the target knows of this source. That is
-        only done where nothing can have been copied before, or where the operator says so (`new_source`).
+        only done where nothing can have been copied before.
         Raises Fenced when a newer mirror has the identity, OperatorNeeded when an operator has to decide.
         """
-        self._sender = await take_identity(self._target, self.identity.transactional_id, self._sender)
+        await self._into.learn()
+        before = None if anew else self._sender
+        self._sender = await take_identity(self._target, self.identity.transactional_id, before)
         failpoint(FENCED)
-        partition = self.identity.partition
-        found = (await self._target.committed(self.identity.group, [partition]))[partition]
+        into = self.identity.into
+        found = (await self._target.committed(self.identity.group, [into]))[into]
         if found is not None:
             self.position = Position.read(*found)
             self.position.check_target(self._into.topic_id)
+            self._sender.pin(into[0], self.position.target_id)
             return
-        end = (await self._target.list_offsets({partition: LATEST}))[partition].offset
-        if end > 0 and not self._new_source:
+        self._sender.pin(into[0], self._into.topic_id)
+        end = (await self._target.list_offsets({into: LATEST}))[into].offset
+        if end > 0:
             raise OperatorNeeded(
-                f"the target has data (end offset {end}) but no position of source {self.identity.source}; if this "
-                f"source is new, start the mirror once with `--new-source {self.identity.source}`"
+                f"the target has data (end offset {end}) but no position of source {self.identity.source}: if this "
+                f"source is new, `penstock mirror begin {self.identity} --at start`{await self._older_position()}"
             )
         await self._commit_position(Position(0, UNSEEN, self._into.topic_id))
 
+    async def _older_position(self) -> str:
+        """Where a mirror with a dot in its name had its position before such names were escaped."""
+        into, group = self.identity.into, self.identity.older_group
+        found = (await self._target.committed(group, [into]))[into] if group != self.identity.group else None
+        if found is None:
+            return ""
+        return f"; an older version copied up to offset {found[0]} (group `{group}`): `--at {found[0]}` goes on there"
+
+    async def close(self) -> None:
+        """Give up what was taken; the position stays."""
+        if self._sender is not None:
+            await self._sender.close()
+
     async def start(self) -> int:
-        """Check the position against the source; a source that is only registered begins at its log start.
+        """Check the position against the source; a source that is only registered begins at offset 0.
 
         Raises Fenced, OperatorNeeded.
         """
-        topic_id = await self._topic_id()
-        start, end = await self._source_ends()
-        known, offset = self.position.topic_id, self.position.offset
-        if known == UNSEEN or (self._new_source and known != topic_id):
-            await self._commit_position(replace(self.position, offset=start, topic_id=topic_id, leader_epoch=-1))
-        elif self._new_source and offset < start:
-            self._log.warning(f"goes on at {start}, as told: the offsets from {offset} on are gone at the source")
-            await self._commit_position(replace(self.position, offset=start))
-        self.position.check_topic(topic_id)
-        self._check_range(start, end)
-        await self._check_epoch(self.position.leader_epoch, self.position.offset)
-        self._new_source = False  # said once, it holds for this beginning and not for whatever happens later
+        await self._cluster.check(self.identity.partition[0], self._into.name)
+        await self._cluster.check_others(self.identity.into)
+        topic_id, position = await self._topic_id(), self.position
+        if position.topic_id == UNSEEN:
+            start = await self._source_log.start()
+            if start > 0:
+                raise self._source_log.gone(0, start)
+            position = replace(position, topic_id=topic_id)
+        position.check_cluster(self._cluster.cluster_id)
+        position.check_topic(topic_id)
+        await self._source_log.check(position.offset, position.leader_epoch)
+        position = replace(position, cluster=self._cluster.cluster_id, stopped="", stalled="")
+        if position != self.position:
+            await self._commit_position(position)
         failpoint(POSITIONED)
-        self._log.info(f"copies from offset {self.position.offset}")
-        return self.position.offset
+        self._log.info("copies from offset %d", position.offset)
+        return position.offset
 
     async def check(self) -> None:
-        """Look whether source and target still have the same topics with the same partitions.
+        """Check whether source and target still have the same topics with the same partitions.
 
         Raises OperatorNeeded, KafkaError.
         """
-        topic_id = await self._topic_id()
+        topic_id = await self._topic_id(refresh=False)  # the mirror looks at all topics of a cluster at once
         if self.position.topic_id != UNSEEN:
             self.position.check_topic(topic_id)
 
-    async def _topic_id(self) -> bytes:
-        """The source topic's id. Raises OperatorNeeded where the partition counts differ, KafkaError."""
+    async def _topic_id(self, *, refresh: bool = True) -> bytes:
+        """The source topic's id. Raises CountsDiffer where the partition counts do, OperatorNeeded, KafkaError."""
         topic = self.identity.partition[0]
-        theirs = await _topic(self._source, topic, f"source {self.identity.source}")
-        ours = await _topic(self._target, topic, "target")
+        theirs = await topic_of(self._source, topic, f"source {self.identity.source}", refresh)
+        ours = await topic_of(self._target, self._into.name, "target", refresh)
         self.position.check_target(ours.topic_id)
-        counts = {len(topic.partitions) for topic in (self._into, theirs, ours)}
-        if len(counts) > 1:
-            raise OperatorNeeded(
+        if len(theirs.partitions) != len(ours.partitions):
+            raise CountsDiffer(
                 f"topic {topic} has {len(theirs.partitions)} partitions at source {self.identity.source} and "
-                f"{len(ours.partitions)} on the target ({len(self._into.partitions)} when this mirror began); they "
-                "must have the same number, since an id must always meet the same dedupe worker"
+                f"{len(ours.partitions)} on the target; they must have the same number, since an id must always meet the "
+                "same dedupe worker: the copy goes on by itself once they have"
             )
         return theirs.topic_id
 
-    async def _source_ends(self) -> tuple[int, int]:
-        partition = self.identity.partition
-        start = (await self._source.list_offsets({partition: EARLIEST}))[partition].offset
-        end = (await self._source.list_offsets({partition: LATEST}))[partition].offset
-        return start, end
-
-    def _check_range(self, start: int, end: int) -> None:
-        """The source must still have what comes next. Raises OperatorNeeded."""
-        offset, source = self.position.offset, self.identity.source
-        if offset < start:
-            raise OperatorNeeded(
-                f"the offsets from {offset} to {start} are gone at the source before they were copied; nothing is "
-                f"skipped silently: start the mirror once with `--new-source {source}` to go on at {start}"
-            )
-        if offset > end:
-            raise OperatorNeeded(
-                f"the source was cut back: it ends at {end}, but {offset} offsets were copied; once you know what is "
-                f"missing or there twice, delete the group's offset and start with `--new-source {source}`"
-            )
-
-    async def _check_epoch(self, epoch: int, offset: int) -> None:
-        """The source must still have the log that was copied up to an offset under a leader epoch (KIP-320).
-
-        Raises OperatorNeeded, KafkaError.
-        """
-        if epoch < 0:
-            return
-        partition = self.identity.partition
-        _, end = (await self._source.offsets_for_leader_epoch({partition: epoch}))[partition]
-        if end < offset:
-            ends = f"its epoch {epoch} ends at {end}" if end >= 0 else f"it knows no epoch {epoch}"
-            raise OperatorNeeded(
-                f"the source was cut back: {ends}, but {offset} offsets were copied; once you know "
-                "what is missing or there twice, delete the group's offset and start with "
-                f"`--new-source {self.identity.source}`"
-            )
-
-    async def refresh(self) -> None:
-        """Commit the position again, so that an idle one doesn't expire on the target."""
-        await self._commit_position(self.position)
+    async def refresh(self, stopped: str = "", stalled: str = "") -> None:
+        """Commit the position again, so that an idle one doesn't expire on the target, with why it stands still."""
+        await self._commit_position(replace(self.position, stopped=stopped, stalled=stalled))
 
     async def _commit_position(self, position: Position) -> None:
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
-        await self._sender.send_offsets(
-            self.identity.group, {self.identity.partition: (position.offset, position.metadata())}
-        )
+        await self._sender.send_offsets(self.identity.group, {self.identity.into: (position.offset, position.metadata())})
         failpoint(POSITION_SENT)
         await self._sender.commit()
         failpoint(POSITION_COMMITTED)
@@ -198,43 +178,54 @@ class Worker:
         Raises Fenced, KafkaError, BatchError for a rotten batch that had to be opened, OperatorNeeded for a
         record that the target won't take and for a source that is not the one copied so far.
         """
-        leader_epoch = await self._check_fetched(fetched)
+        for part in fetched:
+            if part.topic_id is not None:
+                self.position.check_topic(part.topic_id)
+        leader_epoch = await self._source_log.check_fetched(fetched, self.position.offset, self.position.leader_epoch)
         batches = [batch for part in fetched for batch in part.batches]
-        prepared = prepare(batches, self.position.offset, self._max_batch_bytes)
+        prepared = self._prepare(batches)
         after = replace(
             self.position,
             offset=fetched[-1].next_offset,
             leader_epoch=leader_epoch,
             records=self.position.records + sum(batch.record_count for batch in prepared.batches),
             rebuilt=self.position.rebuilt + prepared.rebuilt,
+            copied_ms=time.time_ns() // 1_000_000,
+            stopped="",
+            stalled="",
         )
-        partition, sender = self.identity.partition, self._sender
+        sender, self._attempted = self._sender, after.offset
         assert sender is not None, "take the identity first"
         await sender.begin()
         failpoint(BEGUN)
-        await send(sender, partition, prepared.batches)
+        try:
+            await send(sender, self.identity.into, prepared.batches)
+        except Refused as error:
+            raise self._refused(error, prepared.batches[error.index], batches) from error
         failpoint(PRODUCED)
-        await sender.send_offsets(self.identity.group, {partition: (after.offset, after.metadata())})
+        await sender.send_offsets(self.identity.group, {self.identity.into: (after.offset, after.metadata())})
         failpoint(OFFSETS_SENT)
         await sender.commit()
         failpoint(COMMITTED)
         self.position = after
 
-    async def _check_fetched(self, fetched: Sequence[Fetched]) -> int:
-        """What was fetched must come from the log that was copied so far; gives its last leader epoch."""
-        epoch, offset = self.position.leader_epoch, self.position.offset
-        for part in fetched:
-            if part.topic_id is not None:
-                self.position.check_topic(part.topic_id)
-            if part.leader_epoch not in (epoch, -1):
-                await self._check_epoch(epoch, offset)
-                epoch = part.leader_epoch
-            offset = part.next_offset
-        return epoch
+    def _prepare(self, batches: Sequence[RawBatch]) -> Prepared:
+        try:
+            into = self._into
+            return prepare(batches, self.position.offset, into.max_message_bytes, into.has_append_time)
+        except BatchError as error:
+            rotten = next((batch for batch in batches if batch.base_offset == error.offset), None)
+            way = self.identity.way_past(None if rotten is None else rotten.last_offset + 1)
+            raise OperatorNeeded(f"{error}: {way}") from error
+        except OperatorNeeded as error:
+            raise OperatorNeeded(f"{error}; or {self.identity.way_past(None)}") from error
 
-
-async def _topic(cluster: Admin, topic: str, where: str) -> TopicInfo:
-    found = await cluster.metadata([topic], refresh=True)
-    if topic not in found.topics:
-        raise KafkaError(found.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), f"`{topic}` at the {where}")
-    return found.topics[topic]
+    def _refused(self, error: Refused, batch: RawBatch, batches: Sequence[RawBatch]) -> OperatorNeeded:
+        """The target won't take a batch: which one, and both ways on."""
+        untouched = any(batch is other for other in batches)
+        offset, behind = (batch.base_offset, batch.last_offset + 1) if untouched else (self.position.offset, None)
+        return OperatorNeeded(
+            f"the target refuses the batch at source offset {offset}{'' if untouched else ' or one soon behind it'}: "
+            f"{error}; change the configs of topic {self._into.name} on the target and `penstock mirror retry "
+            f"{self.identity}`, or {self.identity.way_past(behind)}"
+        )

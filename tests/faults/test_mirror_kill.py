@@ -13,8 +13,10 @@ import penstock.mirror.worker  # noqa: F401  (declares its failpoints)
 from penstock import failpoints
 from support.harness import BrokerProcess
 from support.mirror_world import World, brokers
+from support.stages import write_properties
 
-DECLARED = list(failpoints.declared("mirror."))
+# Those of operators' commands are killed in test_mirror_decisions.py.
+DECLARED = [name for name in failpoints.declared("mirror.") if name != "mirror.decision_sent"]
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,23 @@ def test_a_source_that_is_down_keeps_nobody_else_waiting(tmp_path: Path) -> None
         w.await_copied(["JFK"])
         clusters["EWR"].start()
         w.fill(sources=["EWR"])
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
+
+
+def test_a_topic_that_nobody_has_keeps_no_other_waiting(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["target"]) as w:
+        w.properties["topics"] = f"{w.topic}-later,{w.topic}"
+        write_properties(w.config, w.properties)
+        w.fill(1)
+        w.mirror.start()
+        w.await_copied()
+        w.mirror.wait_for(f"waits to find topic {w.topic}-later")
+        later = {f"{w.topic}-later": 1}
+        w.admin(clusters["EWR"], lambda admin: admin.create_topics(later))
+        w.mirror.wait_for(f"created topic {w.topic}-later with 1 partitions")
+        w.fill(1)
         w.await_copied()
         assert w.mirror.stop() == 0
         w.check()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.pipeline.admin import Admin
+from penstock.pipeline.fetcher import Fetcher
+from penstock.pyx.record.rawbatch import records
 from support.harness import BrokerProcess
-from support.mirror_world import World, brokers
+from support.mirror_world import LIMIT_S, World, brokers
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,19 @@ def stops(w: World, partition: int, *words: str) -> None:
     assert last.startswith(f"Error: EWR/{w.topic}-{partition} stopped: ") and words[0] in last
 
 
+def quarantined(w: World) -> list[tuple[bytes | None, dict[str, str]]]:
+    """The committed records of the quarantine topic: values and headers."""
+
+    async def read(admin: Admin) -> list[tuple[bytes | None, dict[str, str]]]:
+        fetcher = Fetcher(admin, max_wait_ms=500)
+        fetcher.assign({("penstock.quarantine", 0): 0})
+        found = [record for part in await fetcher.fetch() for batch in part.batches for record in records(batch)]
+        await fetcher.close()
+        return [(one.value, {name: (text or b"").decode() for name, text in one.headers}) for one in found]
+
+    return w.admin(w.target, read)
+
+
 def test_a_missing_position(w: World, clusters: dict[str, BrokerProcess]) -> None:
     w.fill()
     copy_and_stop(w)
@@ -52,7 +69,7 @@ def test_a_missing_position(w: World, clusters: dict[str, BrokerProcess]) -> Non
     w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), {(w.topic, 1): kept}))
     w.fill()
     w.mirror.start()
-    stops(w, 0, "no position of source EWR", "--new-source EWR")
+    stops(w, 0, "no position of source EWR", f"penstock mirror begin EWR {w.topic}:0 --at start")
     assert w.positions("EWR")[0] is None
 
 
@@ -71,12 +88,30 @@ def test_offsets_gone_at_the_source(w: World, clusters: dict[str, BrokerProcess]
     w.fill(2)  # ten records a batch: 20 to 40 come now
     w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 30}))
     w.mirror.start()
-    stops(w, 0, "from 20 to 30 are gone", "--new-source EWR")
+    stops(w, 0, "from 20 to 30 are gone", f"penstock mirror begin EWR {w.topic}:0 --at start")
     # The operator knows that they are lost.
     w.ids["EWR", 0] = w.ids["EWR", 0][:20] + w.ids["EWR", 0][30:]
     del w.payloads["EWR", 0][2]
-    w.mirror.start(arguments=["--new-source", "EWR"])
+    w.begin("EWR", f"{w.topic}:0")
+    assert w.status()["EWR", 0]["gaps"] == 10
+    w.mirror.start()
     w.await_copied()
+    assert w.mirror.stop() == 0
+    w.check()
+
+
+def test_a_source_that_lost_its_beginning(w: World, clusters: dict[str, BrokerProcess]) -> None:
+    """Nobody has copied these offsets and nobody will: a first start says so instead of beginning behind them."""
+    w.fill(3)
+    w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 20}))
+    w.mirror.start()
+    w.mirror.wait_for(f"{w.topic}-0 is STOPPED")
+    way = f"penstock mirror begin EWR {w.topic}:0 --at start"
+    for words in ("begins at offset 20", f"`{w.topic}` partition 0", "from 0 to 20", way):
+        assert words in w.mirror.text()
+    del w.ids["EWR", 0][:20], w.payloads["EWR", 0][:2]
+    assert "goes on at 20; gaps so far: 20 offsets" in w.begin("EWR", f"{w.topic}:0")
+    w.await_copied()  # without a restart
     assert w.mirror.stop() == 0
     w.check()
 
@@ -90,7 +125,7 @@ def test_offsets_go_while_it_runs(w: World, clusters: dict[str, BrokerProcess]) 
     w.fill(20)
     w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): -1}))
     w.mirror.signal(signal.SIGCONT)
-    stops(w, 0, "are gone at the source")
+    stops(w, 0, "are gone before they were read")
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -109,17 +144,20 @@ def test_a_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], runn
         w.mirror.start()
     for partition in range(2):
         w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source topic was created anew")
-    assert w.mirror.stop() == 1
-    w.mirror.start(arguments=["--new-source", "EWR"])
+    w.begin("EWR")
     w.await_copied()
     assert w.mirror.stop() == 0
     w.check()
 
 
-def test_new_source_is_said_once(w: World, clusters: dict[str, BrokerProcess]) -> None:
-    """A mirror that was told so when it started still stops for a topic that is created anew weeks later."""
+def test_a_decision_holds_once(w: World, clusters: dict[str, BrokerProcess]) -> None:
+    """A lane that was told to begin still stops for a topic that is created anew weeks later."""
     w.fill()
-    w.mirror.start(arguments=["--new-source", "EWR"])
+    w.mirror.start()
+    w.await_copied()
+    for partition in range(2):
+        w.begin("EWR", f"{w.topic}:{partition}", at="end")
+    w.fill()
     w.await_copied()
     w.admin(clusters["EWR"], lambda admin: admin.delete_topics([w.topic]))
     w.create(clusters["EWR"])
@@ -147,12 +185,28 @@ def test_a_target_topic_created_anew(w: World, clusters: dict[str, BrokerProcess
         w.mirror.start()
     for partition in range(2):
         w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the target topic was created anew")
-    assert w.mirror.stop() == 1
-    w.admin(clusters["target"], lambda admin: admin.delete_groups([w.group("EWR")]))
-    w.mirror.start()
+    assert {row["state"] for row in w.status(code=1).values()} == {"stopped"}
+    w.begin("EWR")
     w.await_copied()
     assert w.mirror.stop() == 0
     w.check()
+
+
+def test_a_target_topic_created_anew_within_a_turn(w: World, clusters: dict[str, BrokerProcess]) -> None:
+    """The batches are on their way when the topic is replaced: they must not follow the name into the new one."""
+    w.partitions = 1
+    w.fill()
+    w.mirror.start("mirror.begun=stop@1")
+    w.mirror.wait_for_state("T")
+    kept = {(w.topic, p): position for p, position in w.positions("EWR").items() if position is not None}
+    w.admin(clusters["target"], lambda admin: admin.delete_topics([w.topic]))
+    w.partitions = 2
+    w.create(clusters["target"])
+    w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), kept))
+    w.mirror.signal(signal.SIGCONT)
+    w.mirror.wait_for(f"{w.topic}-0 is STOPPED, the others go on: the target topic was created anew")
+    assert w.mirror.stop() == 1
+    assert w.batches() == {0: [], 1: []}
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -177,10 +231,12 @@ def test_a_record_too_large(tmp_path: Path, clusters: dict[str, BrokerProcess]) 
         w.fill(1, count=1, size=9000)
         w.partitions = 2
         w.mirror.start()
-        stops(w, 0, "more than `max.message.bytes`", "raise that")
+        w.mirror.wait_for(f"{w.topic}-0 is STOPPED")
+        assert "more than `max.message.bytes`" in w.mirror.text() and "raise that" in w.mirror.text()
+        w.await_copied(partitions=[1])
         w.admin(clusters["target"], lambda admin: admin.alter_configs(2, w.topic, {"max.message.bytes": "20000"}))
-        w.mirror.start()
-        w.await_copied()
+        w.operate("retry", "EWR", f"{w.topic}:0", "--because", "max.message.bytes is raised")
+        w.await_copied()  # without a restart
         assert w.mirror.stop() == 0
         w.check()
 
@@ -201,11 +257,25 @@ def test_a_batch_with_a_wrong_checksum(tmp_path: Path) -> None:
         segment.write_bytes(data)
         clusters["EWR"].start()
         w.mirror.start()
-        stops(w, 0, "30")
-        found = w.positions("EWR")[0]
-        assert found is not None and found[0] == 30
-        del w.ids["EWR", 0][30:]
-        del w.payloads["EWR", 0][3:]
+        w.mirror.wait_for(f"{w.topic}-0 is STOPPED")
+        w.await_copied(partitions=[1])
+        assert f"penstock mirror skip EWR {w.topic}:0 --to 40" in w.mirror.text()
+        deadline = time.monotonic() + LIMIT_S
+        while w.status(code=1)["EWR", 0]["state"] != "stopped":  # any host sees it, from the position
+            assert time.monotonic() < deadline
+        assert "--to 40" in w.status(code=1)["EWR", 0]["why"] and w.status(code=1)["EWR", 1]["state"] == "copying"
+        w.operate("skip", "EWR", f"{w.topic}:0", "--to", "40", "--because", "a bad disk")
+        w.await_copied()  # without a restart
+        row = w.status()["EWR", 0]
+        assert (row["state"], row["gaps"], row["gap_records"]) == ("copying", 10, 10)
+        assert w.mirror.stop() == 0
+        (raw, headers), (last, summary) = quarantined(w)
+        assert raw is not None and raw[61:] == bytes(data[at : at + len(w.payloads["EWR", 0][3])]) and last is None
+        assert headers["because"] == "a bad disk" and "skip" in headers["decision"] and "checksum" in headers["reason"].lower()
+        assert (headers["topic"], headers["partition"], headers["offset"]) == (w.topic, "0", "30")
+        assert summary["records"] == "10"
+        del w.ids["EWR", 0][30:40]
+        del w.payloads["EWR", 0][3]
         w.check()
 
 
@@ -226,7 +296,7 @@ def test_a_source_that_was_cut_back(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "before" / folder, tmp_path / "EWR" / folder)
         clusters["EWR"].start()
         w.mirror.start()
-        stops(w, 0, "the source was cut back")
+        stops(w, 0, "was cut back")
 
 
 def test_a_source_that_was_restored_and_has_grown_again(tmp_path: Path) -> None:
@@ -250,6 +320,7 @@ def test_a_source_that_was_restored_and_has_grown_again(tmp_path: Path) -> None:
         w.mirror.start()
         for partition in range(2):
             w.mirror.wait_for(
-                f"{w.topic}-{partition} is STOPPED, the others go on: the source was cut back: it knows no"
+                f"{w.topic}-{partition} is STOPPED, the others go on: source EWR: `{w.topic}` partition {partition} was cut "
+                "back: it knows no"
             )
         assert w.mirror.stop() == 1

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.pipeline.admin import Admin
+from penstock.pipeline.fetcher import Fetcher
+from penstock.pyx.record.rawbatch import records
 from support.harness import BrokerProcess
 from support.mirror_world import CODECS, LIMIT_S, World, brokers
 
@@ -67,6 +70,10 @@ def test_a_log_that_begins_inside_a_batch(tmp_path: Path, clusters: dict[str, Br
         w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 4}))
         w.ids["EWR", 0] = w.ids["EWR", 0][4:]
         w.mirror.start()
+        w.mirror.wait_for(f"{w.topic}-0 is STOPPED")
+        w.await_copied(partitions=[1])
+        said = w.begin("EWR")
+        assert f"EWR {w.topic}:0 was at 0 and goes on at 4" in said and f"EWR {w.topic}:1 is left as it is" in said
         w.await_copied()
         w.check_ids()
 
@@ -95,22 +102,63 @@ def test_a_later_source_needs_a_word(tmp_path: Path, clusters: dict[str, BrokerP
         assert w.mirror.stop() == 0
         w.config.write_text("".join(f"{line}\n" for line in lines))
         w.mirror.start()
-        w.mirror.wait_for("--new-source LGA")
+        w.mirror.wait_for(f"penstock mirror begin LGA {w.topic}:1 --at start")
         w.fill(1, sources=["EWR"])
         w.await_copied(["EWR", "JFK"])
         assert w.positions("LGA") == {0: None, 1: None}
-        assert w.mirror.stop() == 1
-        w.mirror.start(arguments=["--new-source", "LGA"])
-        w.await_copied()
+        assert {row["state"] for (name, _), row in w.status(code=1).items() if name == "LGA"} == {"no position"}
+        w.begin("LGA")
+        w.await_copied()  # without a restart
+        assert {(row["state"], row["lag"]) for row in w.status().values()} == {("copying", 0)}
         assert w.mirror.stop() == 0
         w.check()
 
 
 def test_wrong_words_are_one_sentence(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     with world(tmp_path, clusters, "EWR") as w:
-        w.mirror.start(arguments=["--new-source", "EWE"], await_started=False)
-        assert w.mirror.wait() != 0
-        assert w.mirror.text().count("\n") == 1 and "no source `EWE`" in w.mirror.text()
+        said = w.operate("begin", "EWE", w.topic, "--at", "start", "--because", "why not", code=2)
+        assert "no source `EWE`" in said
+        said = w.operate("begin", "EWR", w.topic, "--at", "begin", "--because", "why not", code=2)
+        assert "is not start, end or an offset" in said
+        assert "Missing option '--because'" in w.operate("retry", "EWR", code=2)
+        assert "names no partition" in w.operate("skip", "EWR", w.topic, "--to", 3, "--because", "why not", code=2)
         w.mirror.start(arguments=["--set", "penstock.miror.name=x"], await_started=False)
         assert w.mirror.wait() == 2
         assert w.mirror.text().count("\n") == 1 and "did you mean" in w.mirror.text()
+
+
+@pytest.mark.parametrize("target", ["CreateTime", "LogAppendTime"])
+def test_append_times_of_the_source_stay(tmp_path: Path, clusters: dict[str, BrokerProcess], target: str) -> None:
+    """Readers of the target see the times that readers of the source see, unless the target stamps records itself."""
+    stamped = {"message.timestamp.type": "LogAppendTime"}
+    configs = {"source_configs": stamped, "target_configs": {"message.timestamp.type": target}}
+    with world(tmp_path, clusters, "EWR", **configs) as w:
+        w.fill(3, "zstd")
+        time.sleep(0.05)
+        w.mirror.start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check_ids()
+        theirs, ours = times(w, clusters["EWR"]), times(w, clusters["target"])
+        if target == "CreateTime":
+            assert theirs == ours
+            assert [row["rebuilt"] for row in w.status().values()] == [3, 3]
+        else:
+            assert min(ours) > max(theirs)
+            w.check_payloads()
+
+
+def times(w: World, cluster: BrokerProcess) -> list[int]:
+    """The timestamps of all records as a reader sees them."""
+
+    async def read(admin: Admin) -> list[int]:
+        fetcher = Fetcher(admin, max_wait_ms=300)
+        fetcher.assign({(w.topic, partition): 0 for partition in range(w.partitions)})
+        found: list[int] = []
+        while len(found) < sum(map(len, w.ids.values())):
+            for part in await fetcher.fetch():
+                found += [record.timestamp_ms for batch in part.batches for record in records(batch)]
+        await fetcher.close()
+        return sorted(found)
+
+    return w.admin(cluster, read)

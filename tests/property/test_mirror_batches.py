@@ -15,19 +15,24 @@ from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.codec import compress
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, Record, records, split
+from penstock.pyx.record.rewrite import rewrite_header
 
 NOW_MS = 1_700_000_000_000
-CRC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT = 17, 21, 23, 57
+CRC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, MAX_TIMESTAMP_AT, COUNT_AT = 17, 21, 23, 35, 57
+LOG_APPEND_TIME = 8
 
 
-def batch(base_offset: int, values: list[bytes], codec: int = 0, hole: int = 0) -> RawBatch:
-    """A batch as a log holds it; `hole` offsets at its end were compacted away."""
+def batch(base_offset: int, values: list[bytes], codec: int = 0, hole: int = 0, appended_ms: int = 0) -> RawBatch:
+    """A batch as a log holds it; `hole` offsets at its end were compacted away, `appended_ms` is its append time."""
     builder = BatchBuilder(codec)
     for i, value in enumerate(values):
         assert builder.append(b"k%d" % (base_offset + i), value, NOW_MS + i, [("h", value[:3])])
     data = bytearray(builder.build())
     struct.pack_into(">q", data, 0, base_offset)
     struct.pack_into(">i", data, LAST_DELTA_AT, len(values) - 1 + hole)
+    if appended_ms:
+        struct.pack_into(">h", data, ATTRIBUTES_AT, codec | LOG_APPEND_TIME)
+        struct.pack_into(">q", data, MAX_TIMESTAMP_AT, appended_ms)
     struct.pack_into(">I", data, CRC_AT, crc32c(bytes(data[ATTRIBUTES_AT:])))
     return RawBatch(bytes(data))
 
@@ -36,9 +41,17 @@ def contents(found: list[Record]) -> list[tuple[object, ...]]:
     return [(record.timestamp_ms, record.key, record.value, record.headers) for record in found]
 
 
+def sent(each: RawBatch) -> bytes:
+    """A prepared batch as it goes out: its header is written anew, which clears the bit of LogAppendTime."""
+    return rewrite_header(each, 1, 0, 0) + bytes(each.payload)
+
+
 batches_of_values = st.lists(
     st.tuples(
-        st.lists(st.binary(max_size=60), min_size=1, max_size=12), st.integers(0, 4), st.sampled_from([0, 0, 0, 3])
+        st.lists(st.binary(max_size=60), min_size=1, max_size=12),
+        st.integers(0, 4),
+        st.sampled_from([0, 0, 0, 3]),
+        st.sampled_from([0, 0, NOW_MS + 5000]),
     ),
     max_size=5,
 )
@@ -46,15 +59,15 @@ batches_of_values = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(batches_of_values, st.integers(0, 60), st.integers(250, 1000))
-def test_records_in_and_out(shapes: list[tuple[list[bytes], int, int]], position: int, most: int) -> None:
+def test_records_in_and_out(shapes: list[tuple[list[bytes], int, int, int]], position: int, most: int) -> None:
     source: list[RawBatch] = []
     offset = 0
-    for values, codec, hole in shapes:
-        source.append(batch(offset, values, codec, hole))
+    for values, codec, hole, appended_ms in shapes:
+        source.append(batch(offset, values, codec, hole, appended_ms))
         offset = source[-1].last_offset + 1
     prepared = prepare(source, position, most)
     wanted = [record for each in source for record in records(each) if record.offset >= position]
-    found = [record for each in prepared.batches for record in records(each)]
+    found = [record for each in prepared.batches for record in records(RawBatch(sent(each)))]
     assert contents(found) == contents(wanted)
     untouched = {bytes(each) for each in source if each.base_offset >= position and is_forwardable(each, most)}
     rebuilt = 0
@@ -98,3 +111,11 @@ def test_older_formats_are_rebuilt(magic: int, gzip: bool) -> None:
     assert all(record.timestamp_ms == (NOW_MS if magic else -1) for record in found)
     assert prepared.rebuilt == len(prepared.batches)
     assert all(each.magic == 2 and is_forwardable(each, 1000) for each in prepared.batches)
+
+
+def test_append_times_of_a_target_that_has_its_own_are_not_copied() -> None:
+    stamped = batch(0, [b"x", b"y"], codec=3, appended_ms=NOW_MS + 9000)
+    assert prepare([stamped], 0, 1000, append_time=True) == ([stamped], 0)
+    prepared = prepare([stamped], 0, 1000)
+    assert prepared.rebuilt == 1 and prepared.batches[0].codec == 3
+    assert [record.timestamp_ms for record in records(prepared.batches[0])] == [NOW_MS + 9000] * 2

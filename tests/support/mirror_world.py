@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import random
+import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -166,6 +169,28 @@ class World:
     def _note(self, source: str, partition: int, ids: list[str], data: bytes) -> None:
         self.ids[source, partition] += ids
         self.payloads[source, partition].append(data[HEADER_BYTES:])
+
+    def operate(self, *words: object, code: int | None = 0) -> str:
+        """Run `penstock mirror WORDS...` as an operator would; what it said."""
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", "mirror", *map(str, words), "--config", str(self.config)],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert code in (None, done.returncode) and "Traceback" not in done.stderr, done.stdout + done.stderr
+        return done.stdout + done.stderr if done.returncode else done.stdout
+
+    def begin(self, source: str, lane: str = "", at: object = "start") -> str:
+        """Let the lanes of a source (or one of them) begin."""
+        return self.operate("begin", source, lane or self.topic, "--at", at, "--because", "the test says so")
+
+    def status(self, code: int | None = 0) -> dict[tuple[str, int], dict[str, Any]]:
+        """What `penstock mirror status` says of each lane."""
+        rows = json.loads(self.operate("status", "--json", code=code).splitlines()[0])
+        return {(row["source"], row["partition"]): row for row in rows}
 
     # What the target has
 

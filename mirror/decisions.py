@@ -1,0 +1,290 @@
+"""What an operator decides about a lane: where it begins, what it leaves out, that it tries again.
+
+A decision is one transaction on the target: the new position, and a record of `penstock.quarantine` that says what was
+decided and why; batches that are left out are in it too. It takes the lane's identity, so that a running mirror can't
+commit anything in between; that mirror reads the new position and goes on from there.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from penstock.config import Config
+from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.failpoints import declare, failpoint
+from penstock.mirror.identity import Identity
+from penstock.mirror.position import UNSEEN, Position
+from penstock.mirror.target import topic_of
+from penstock.mirror.topics import Topics
+from penstock.pipeline import job
+from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.metadata import NO_TOPIC_ID
+from penstock.pipeline.transaction import TransactionalSender
+from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.wire.messages import FetchRequest, FetchResponse
+
+SENT = declare("mirror.decision_sent", "what is set aside and the new position are sent, not committed")
+QUARANTINE = "penstock.quarantine"
+CHUNK_BYTES = 512 << 10  # of what is set aside, a record
+FETCH_BYTES = 4 << 20
+HEAD = struct.Struct(">qi")  # a batch's base offset and its length behind these
+MAGIC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT, HEADER_BYTES = 16, 21, 23, 57, 61
+CONTROL = 0x20
+
+
+class Moved(NamedTuple):
+    """What a decision came to: the lane, and its position before (if it had one) and after."""
+
+    identity: Identity
+    before: Position | None
+    after: Position
+
+
+class Desk:
+    """Decisions about one source's lanes, taken for a reason (`because`)."""
+
+    def __init__(self, config: Config, source: str, because: str) -> None:
+        client = {"client.id": f"penstock-mirror-{config['penstock.mirror.name']}-operator"}
+        self._config = config
+        self._name = source
+        self._because = because
+        self._source = Admin(job.sources(config)[source], **client)
+        self._target = Admin(config["bootstrap.servers"], **client)
+
+    async def __aenter__(self) -> Self:
+        await self._target.start()
+        return self
+
+    async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self._source.close()
+        await self._target.close()
+
+    async def partitions(self, topic: str, partition: int | None) -> list[Identity]:
+        """The lanes of a topic, or the one of a partition. Raises KafkaError for what the target doesn't have."""
+        into = Topics(self._config).into(self._name, topic)
+        found = sorted((await topic_of(self._target, into, "target")).partitions)
+        if partition is not None and partition not in found:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"`{into}` partition {partition} at the target")
+        mirror = self._config["penstock.mirror.name"]
+        chosen = found if partition is None else [partition]
+        return [Identity(mirror, self._name, (topic, number), (into, number)) for number in chosen]
+
+    async def begin(self, lane: Identity, at: str, *, by_name: bool) -> Moved | None:
+        """Let a lane go on at `start`, `end` or an offset of the source, whatever its position was.
+
+        None for a lane that goes on by itself and wasn't meant `by_name`: it is left as it is, since what is copied
+        once more is there twice.
+        """
+        tp = lane.partition
+        theirs = await topic_of(self._source, tp[0], f"source {self._name}")
+        ours = await topic_of(self._target, lane.into[0], "target")
+        if not by_name and await self._goes_on(lane, theirs.topic_id, ours.topic_id):
+            return None
+        start = (await self._source.list_offsets({tp: EARLIEST}))[tp].offset
+        end = (await self._source.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+        offset = {"start": start, "end": end}[at] if at in ("start", "end") else int(at)
+        if not start <= offset <= end:
+            raise OperatorNeeded(f"{lane} has offsets from {start} to {end} at the source, and {offset} is none of them")
+        sender = await self._fence(lane)
+        try:
+            before = await self._position(lane)
+        except OperatorNeeded:  # somebody else wrote it, and that is why the lane begins anew
+            before = None
+        known = before or Position(0, UNSEEN, ours.topic_id)
+        same_log = known.topic_id in (UNSEEN, theirs.topic_id)
+        after = replace(
+            known,
+            offset=offset,
+            topic_id=theirs.topic_id,
+            target_id=ours.topic_id,
+            leader_epoch=-1,
+            cluster=(await self._source.metadata([])).cluster_id or "",
+            gaps=known.gaps + max(0, offset - (known.offset if same_log else 0)),
+        )
+        return await self._commit(lane, sender, "begin", before, after)
+
+    async def skip(self, lane: Identity, to: int) -> Moved:
+        """Set aside what a lane has before it, up to an offset."""
+        tp = lane.partition
+        end = (await self._source.list_offsets({tp: LATEST}))[tp].offset
+        sender = await self._fence(lane)
+        before = await self._position(lane)
+        if before is None or before.topic_id == UNSEEN:
+            raise OperatorNeeded(f"{lane} hasn't begun: `penstock mirror begin` says where")
+        if not before.offset < to <= end:
+            raise OperatorNeeded(f"{lane} is at offset {before.offset}, and the source ends at {end}: {to} is not between")
+        topic_id = (await topic_of(self._source, tp[0], f"source {self._name}")).topic_id
+        before.check_topic(topic_id)
+        after = replace(before, offset=to, leader_epoch=-1, gaps=before.gaps + to - before.offset)
+        return await self._commit(lane, sender, "skip", before, after, (topic_id, to))
+
+    async def retry(self, lane: Identity) -> Moved | None:
+        """Let a stopped lane try again; None for one without a position, which can only begin."""
+        sender = await self._fence(lane)
+        before = await self._position(lane)
+        if before is None:
+            return None
+        return await self._commit(lane, sender, "retry", before, before)
+
+    async def _fence(self, lane: Identity) -> TransactionalSender:
+        await self._quarantine()
+        sender = TransactionalSender(self._target, lane.transactional_id)
+        await sender.init()
+        return sender
+
+    async def _position(self, lane: Identity) -> Position | None:
+        found = (await self._target.committed(lane.group, [lane.into]))[lane.into]
+        return None if found is None else Position.read(*found)
+
+    async def _goes_on(self, lane: Identity, topic_id: bytes, target_id: bytes) -> bool:
+        """Whether a lane has begun in the logs that there are, and nothing stopped it."""
+        try:
+            known = await self._position(lane)
+        except OperatorNeeded:
+            return False
+        return known is not None and (known.topic_id, known.target_id, known.stopped) == (topic_id, target_id, "")
+
+    async def _quarantine(self) -> None:
+        if QUARANTINE not in (await self._target.metadata([QUARANTINE])).topics:
+            await self._target.create_topics({QUARANTINE: 1}, configs={"retention.ms": "-1"}, exist_ok=True)
+
+    async def _commit(
+        self,
+        lane: Identity,
+        sender: TransactionalSender,
+        decision: str,
+        before: Position | None,
+        after: Position,
+        raw_to: tuple[bytes, int] | None = None,
+    ) -> Moved:
+        """The position and what is set aside, in one transaction."""
+        at = lane.partition[0], lane.partition[1]
+        found = (await topic_of(self._target, QUARANTINE, "target")).partitions
+        aside = QUARANTINE, sorted(found)[lane.partition[1] % len(found)]
+        headers = {
+            "decision": decision,
+            "because": self._because,
+            "source": self._name,
+            "topic": at[0],
+            "partition": str(at[1]),
+            "reason": "" if before is None else before.stopped or before.stalled,
+            "from": "" if before is None else str(before.offset),
+            "to": str(after.offset),
+        }
+        await sender.begin()
+        records = 0
+        if raw_to is None:
+            await _send(sender, aside, lane, None, headers)
+        else:
+            assert before is not None
+            async for offset, data, count in self._raw(lane.partition, before.offset, *raw_to):
+                records += count
+                for place in range(0, len(data), CHUNK_BYTES):
+                    chunk = {"offset": str(offset), "byte": str(place), "bytes": str(len(data)), **headers}
+                    await _send(sender, aside, lane, data[place : place + CHUNK_BYTES], chunk)
+            await _send(sender, aside, lane, None, {"records": str(records), **headers})
+        after = replace(
+            after, decisions=after.decisions + 1, gap_records=after.gap_records + records, stopped="", stalled=""
+        )
+        await sender.send_offsets(lane.group, {lane.into: (after.offset, after.metadata())})
+        failpoint(SENT)
+        await sender.commit()
+        await sender.close()
+        return Moved(lane, before, after)
+
+    async def _raw(
+        self, tp: TopicPartition, offset: int, topic_id: bytes, to: int
+    ) -> AsyncIterator[tuple[int, bytes, int]]:
+        """The bytes of the log from one offset up to another as the source gives them, unchecked: (offset, bytes, records)
+        a piece. Offsets that are gone are left out.
+        """
+        while offset < to:
+            part = await self._fetch(tp, offset, topic_id)
+            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset > offset:
+                offset = part.log_start_offset
+                continue
+            raise_for(part.error_code, f"fetch of `{tp[0]}` partition {tp[1]} at {offset}")
+            data = bytes(part.records or b"")
+            if not data:
+                return
+            size, behind, count = _cut(data, to)
+            yield offset, data[:size], count
+            if behind <= offset:  # nothing of it makes sense
+                return
+            offset = behind
+
+    async def _fetch(self, tp: TopicPartition, offset: int, topic_id: bytes) -> FetchResponse.PartitionData:
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            isolation_level=0,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic=tp[0],
+                    topic_id=topic_id or NO_TOPIC_ID,
+                    partitions=[
+                        FetchRequest.FetchPartition(
+                            partition=tp[1], fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+                        )
+                    ],
+                )
+            ],
+        )
+
+        async def attempt() -> FetchResponse.PartitionData:
+            answer: FetchResponse = await self._source.send(await self._source.leader(*tp), request)
+            raise_for(answer.error_code, "fetch")
+            if not answer.responses or not answer.responses[0].partitions:
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "an answer lacks the partition")
+            return answer.responses[0].partitions[0]
+
+        return await self._source.retry(attempt)
+
+
+def _cut(data: bytes, to: int) -> tuple[int, int, int]:
+    """How many of the bytes belong to batches that begin below `to`, the offset behind them, and their records.
+
+    Headers are believed only as far as they make sense; where they don't, all bytes are taken and the offset is `to`.
+    """
+    size, behind, count = 0, -1, 0
+    while size + HEAD.size <= len(data):
+        base, length = HEAD.unpack_from(data, size)
+        if base >= to:
+            behind = max(behind, to)
+            break
+        batch = data[size : size + HEAD.size + length]
+        if length <= 0 or base < behind:
+            return len(data), to, count
+        if len(batch) < HEAD.size + length:  # its rest comes with the next fetch
+            if behind < 0:
+                return len(data), to, count
+            break
+        if batch[MAGIC_AT] == 2 and len(batch) >= HEADER_BYTES:
+            (delta,) = struct.unpack_from(">i", batch, LAST_DELTA_AT)
+            if batch[ATTRIBUTES_AT + 1] & CONTROL == 0:
+                count += max(0, struct.unpack_from(">i", batch, COUNT_AT)[0])
+            behind = base + max(0, delta) + 1
+        else:
+            behind, count = base + 1, count + 1
+        size += len(batch)
+    return size, behind, count
+
+
+async def _send(
+    sender: TransactionalSender, aside: TopicPartition, lane: Identity, value: bytes | None, headers: dict[str, str]
+) -> None:
+    builder = BatchBuilder(0, max_bytes=4 * CHUNK_BYTES)
+    words: Iterable[tuple[str, bytes]] = ((name, text.encode()) for name, text in headers.items())
+    builder.append(str(lane).encode(), value, time.time_ns() // 1_000_000, list(words))
+    sequence = sender.next_sequence(aside, 1)
+    await sender.send_raw(
+        aside, [builder.build(sender.producer_id, sender.producer_epoch, sequence, transactional=True)]
+    )

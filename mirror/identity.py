@@ -1,0 +1,28 @@
+"""The names under which a partition's copy is known."""
+
+from __future__ import annotations
+
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.job import MIRROR_GROUPS, mirror_identity
+
+
+class Identity:
+    """A partition of a source on its way `into` one of the target: its transactional id, its group.
+
+    As text it is what the `penstock mirror` commands take: SOURCE TOPIC:PARTITION.
+    """
+
+    def __init__(self, mirror: str, source: str, partition: TopicPartition, into: TopicPartition) -> None:
+        self.source = source
+        self.partition = partition
+        self.into = into
+        self.group = MIRROR_GROUPS + mirror_identity(mirror, source)
+        self.older_group = f"{MIRROR_GROUPS}{mirror}.{source}"  # before dots in names were escaped
+        self.transactional_id = f"{self.group}.{partition[0]}-{partition[1]}"
+
+    def __str__(self) -> str:
+        return f"{self.source} {self.partition[0]}:{self.partition[1]}"
+
+    def way_past(self, next_offset: int | None) -> str:
+        """How an operator gets past a batch that can't be copied."""
+        return f"`penstock mirror skip {self} --to {'OFFSET' if next_offset is None else next_offset}` sets it aside"

@@ -1,0 +1,88 @@
+"""A source cluster as the mirror sees it: who it is, and why a topic of it must not be copied to this target."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from penstock import log
+from penstock.mirror.position import cluster_of
+from penstock.pipeline.admin import Admin
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.job import MIRROR_GROUPS
+from penstock.pipeline.lanes import OperatorNeeded
+
+
+class Source:
+    """One source cluster; `target` is the cluster that its topics go to, `group` has its positions there."""
+
+    def __init__(self, name: str, admin: Admin, target: Admin, group: str) -> None:
+        self.name = name
+        self.admin = admin
+        self.group = group
+        self.cluster_id = ""  # empty: not reached yet, or a broker that has no cluster id
+        self.target_id = ""
+        self.others: Sequence[Source] = ()
+        self.log = log.get(__name__, source=name)
+        self._target = target
+        self._rings: dict[str, str] = {}  # topic here -> the group that says it is copied from our target
+        self._learnt = False
+        self._learning = asyncio.Lock()
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it was reached."""
+        return self._learnt
+
+    async def learn(self, *, again: bool = False) -> None:
+        """Learn which cluster this is, and who mirrors our target into it. Raises KafkaError."""
+        async with self._learning:
+            if self._learnt and not again:
+                return
+            self.target_id = (await self._target.metadata([])).cluster_id or ""
+            self.cluster_id = (await self.admin.metadata([], refresh=True)).cluster_id or ""
+            rings: dict[str, str] = {}
+            for group in await self.admin.list_groups() if self.target_id else ():
+                if group.startswith(MIRROR_GROUPS):
+                    positions = await self.admin.all_committed(group)
+                    copied = [tp[0] for tp, (_, text) in positions.items() if cluster_of(text) == self.target_id]
+                    rings.update(dict.fromkeys(copied, group))
+            self._rings = rings
+            self._learnt = True
+
+    async def check(self, topic: str, into: str) -> None:
+        """Refuse a copy that would never end, or that is made twice. Raises OperatorNeeded, KafkaError."""
+        await self.learn()
+        key = f"`source.{self.name}.bootstrap.servers`"
+        if self.cluster_id and self.cluster_id == self.target_id and topic == into:
+            raise OperatorNeeded(
+                f"source {self.name} is the target itself (cluster id {self.cluster_id}), and a topic copied into "
+                f"itself never ends: change {key} or `bootstrap.servers`"
+            )
+        for other in self.others:
+            if self.cluster_id and other is not self and other.cluster_id == self.cluster_id:
+                raise self._twice(other)
+        if topic in self._rings:
+            raise OperatorNeeded(
+                f"a ring: group `{self._rings[topic]}` at source {self.name} says that topic {topic} there is copied "
+                f"from our target (cluster id {self.target_id}), so each record would come back for ever: mirror it "
+                "one way only; if that other mirror is gone, delete its group there"
+            )
+
+    async def check_others(self, into: TopicPartition) -> None:
+        """Refuse what another source, which can't be reached now, has copied from this very cluster: its position says so.
+
+        Raises OperatorNeeded, KafkaError.
+        """
+        for other in self.others:
+            if other is self or other.is_met or not self.cluster_id:
+                continue
+            found = (await self._target.committed(other.group, [into]))[into]
+            if found is not None and cluster_of(found[1]) == self.cluster_id:
+                raise self._twice(other)
+
+    def _twice(self, other: Source) -> OperatorNeeded:
+        return OperatorNeeded(
+            f"sources {self.name} and {other.name} are one cluster (id {self.cluster_id}), so that each record would be "
+            f"copied twice: remove `source.{self.name}.bootstrap.servers` or `source.{other.name}.bootstrap.servers`"
+        )

@@ -1,0 +1,67 @@
+"""Which topics of a source are copied, and what they are called on the target."""
+
+from __future__ import annotations
+
+from penstock.config import Config, ConfigError
+from penstock.regex import Regex, RegexError, compile_regex
+
+OURS = "penstock."  # topics that begin so are made by the pipeline itself
+TOPIC, SOURCE = "${topic}", "${source}"
+
+
+class Topics:
+    """The choice that a pipeline's file makes: `topics` by name, `topics.include` without `topics.exclude` by expression.
+
+    Raises ConfigError for what is no expression, or a name on the target that lacks the topic's own.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.named: list[str] = list(dict.fromkeys(config["topics"]))
+        self._include = _expression(config, "topics.include")
+        self._exclude = _expression(config, "topics.exclude")
+        self._rename: str = config["penstock.mirror.rename"]
+        left = self._rename.replace(TOPIC, "", 1).replace(SOURCE, "")
+        if TOPIC not in self._rename or "$" in left:
+            raise ConfigError(
+                f"`penstock.mirror.rename={self._rename}` must hold {TOPIC} once, and may hold {SOURCE}: other topics would "
+                "run into each other"
+            )
+
+    @property
+    def are_searched(self) -> bool:
+        """Whether a source may have topics that nobody named."""
+        return self._include is not None
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether each source has topics of its own on the target."""
+        return SOURCE in self._rename
+
+    def wants(self, topic: str, internal: bool = False) -> bool:
+        """Whether a source's topic is copied."""
+        if topic in self.named:
+            return True
+        if self._include is None or internal or topic.startswith((OURS, "__")):
+            return False
+        return self._include.matches(topic) and not (self._exclude is not None and self._exclude.matches(topic))
+
+    def into(self, source: str, topic: str) -> str:
+        """What a source's topic is called on the target."""
+        return self._rename.replace(SOURCE, source).replace(TOPIC, topic)
+
+    def out_of(self, source: str, into: str) -> str | None:
+        """The source's topic that is called so on the target; None if none can be."""
+        before, after = self._rename.replace(SOURCE, source).split(TOPIC)
+        if not (into.startswith(before) and into.endswith(after) and len(into) > len(before) + len(after)):
+            return None
+        return into[len(before) : len(into) - len(after)]
+
+
+def _expression(config: Config, key: str) -> Regex | None:
+    text = config[key]
+    if not text:
+        return None
+    try:
+        return compile_regex(text)
+    except RegexError as error:
+        raise ConfigError(f"`{key}={text}` is no expression: {error}") from None

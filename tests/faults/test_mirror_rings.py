@@ -1,0 +1,105 @@
+"""A copy that would never end, or would be made twice, is refused before a record of it is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.pipeline.admin import LATEST
+from support.harness import BrokerProcess
+from support.mirror_world import World, brokers
+from support.stages import StageProcess, write_properties
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
+    with brokers(tmp_path_factory.mktemp("rings"), "EWR", "JFK", "target") as made:
+        yield made
+
+
+def records(w: World, cluster: BrokerProcess) -> list[int]:
+    tps = {(w.topic, partition): LATEST for partition in range(w.partitions)}
+    return [at.offset for at in w.admin(cluster, lambda admin: admin.list_offsets(tps)).values()]
+
+
+def test_a_source_that_is_the_target(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["EWR"]) as w:
+        w.fill(1)
+        w.mirror.start()
+        w.mirror.wait_for(f"{w.topic} is STOPPED, the others go on: source EWR is the target itself")
+        assert w.mirror.stop() == 1
+        assert records(w, clusters["EWR"]) == [10, 10] and w.positions("EWR") == {0: None, 1: None}
+
+
+def test_two_names_for_one_cluster(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    sources = {"EWR": clusters["EWR"], "EWR2": clusters["EWR"], "JFK": clusters["JFK"]}
+    w = World(tmp_path / "w", {name: sources[name] for name in ("EWR", "JFK")}, clusters["target"])
+    with w:
+        w.properties["source.EWR2.bootstrap.servers"] = clusters["EWR"].bootstrap
+        write_properties(w.config, w.properties)
+        w.fill(1)
+        w.mirror.start()
+        w.mirror.wait_for("sources EWR and EWR2 are one cluster")
+        w.mirror.wait_for("sources EWR2 and EWR are one cluster")
+        w.await_copied(["JFK"])
+        assert w.mirror.stop() == 1
+        assert w.positions("EWR") == w.positions("EWR2") == {0: None, 1: None}
+
+
+def test_a_second_name_while_the_first_can_not_be_reached(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """The first name's positions say which cluster they are of."""
+    with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w:
+        w.fill(1)
+        w.mirror.start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.properties["source.EWR.bootstrap.servers"] = "127.0.0.1:1"
+        w.properties["source.EWR2.bootstrap.servers"] = clusters["EWR"].bootstrap
+        write_properties(w.config, w.properties)
+        w.begin("EWR2")
+        w.mirror.start()
+        for partition in range(2):
+            w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: sources EWR2 and EWR are one cluster")
+        assert w.mirror.stop() == 1
+        w.check()
+
+
+def test_a_ring(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """JFK is copied to EWR; a mirror of EWR to JFK is refused, also while the first one doesn't run."""
+    with World(tmp_path / "w", {"JFK": clusters["JFK"]}, clusters["EWR"]) as w:
+        w.fill(1)
+        w.mirror.start()
+        w.await_copied()
+        back = {
+            "bootstrap.servers": clusters["JFK"].bootstrap,
+            "source.EWR.bootstrap.servers": clusters["EWR"].bootstrap,
+            "topics": w.topic,
+            "penstock.mirror.name": "back",
+        }
+        other = StageProcess("mirror", write_properties(tmp_path / "back.properties", back), "back")
+        try:
+            other.start()
+            other.wait_for(f"{w.topic} is STOPPED, the others go on: a ring: group `{w.group('JFK')}` at source EWR")
+            assert other.stop() == 1
+        finally:
+            other.kill()
+        assert w.mirror.stop() == 0
+        assert records(w, clusters["JFK"]) == [10, 10]
+        w.check()
+
+
+def test_another_cluster_behind_the_address(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w:
+        w.fill(1)
+        w.mirror.start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.create(clusters["JFK"])
+        w.properties["source.EWR.bootstrap.servers"] = clusters["JFK"].bootstrap
+        write_properties(w.config, w.properties)
+        w.mirror.start()
+        for partition in range(2):
+            w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source's address leads to another")
+        assert w.mirror.stop() == 1

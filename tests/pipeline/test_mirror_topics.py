@@ -1,0 +1,161 @@
+"""Topics and partitions that come later are followed; what a target's topic is made like; two names for one topic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.config import ConfigError
+from penstock.mirror.topics import Topics
+from penstock.pipeline import job
+from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.sender import Sender
+from penstock.pyx.record.builder import BatchBuilder
+from support.harness import BrokerProcess
+from support.mirror_world import LIMIT_S, World, brokers
+from support.stages import write_properties
+
+LONG_AGO_MS = 1_357_000_000_000  # 2013
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BrokerProcess]]:
+    with brokers(tmp_path_factory.mktemp("topics"), "EWR", "JFK", "target") as made:
+        yield made
+
+
+def configured(w: World, **properties: object) -> None:
+    """Change the pipeline's file."""
+    w.properties |= {name.replace("_", "."): value for name, value in properties.items()}
+    write_properties(w.config, w.properties)
+
+
+def send(w: World, cluster: BrokerProcess, topic: str, value: bytes, timestamp_ms: int = 0, partition: int = 0) -> None:
+    async def work(admin: Admin) -> None:
+        builder = BatchBuilder(0)
+        assert builder.append(b"k", value, timestamp_ms or time.time_ns() // 1_000_000)
+        await Sender(admin, idempotent=False).submit((topic, partition), [builder.build()])
+
+    w.admin(cluster, work)
+
+
+def await_records(w: World, topic: str, wanted: int, partition: int = 0) -> None:
+    """Wait until a topic of the target has so many committed records."""
+    topic, w.topic = w.topic, topic
+    partitions, w.partitions = w.partitions, partition + 1
+    try:
+        await_true(w, lambda: sum(batch.record_count for batch in w.batches().get(partition, [])) == wanted)
+    finally:
+        w.topic, w.partitions = topic, partitions
+
+
+def await_true(w: World, seen: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            if seen():
+                return
+        except KeyError:  # no such topic yet
+            pass
+        assert w.mirror.running and time.monotonic() < deadline, w.mirror.text()
+        time.sleep(0.1)
+
+
+def exists(w: World, topic: str) -> bool:
+    found = w.admin(w.target, lambda admin: admin.metadata([topic], refresh=True))
+    return topic in found.topics
+
+
+def test_topics_of_an_expression_are_followed(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    sources = {name: clusters[name] for name in ("EWR", "JFK")}
+    with World(tmp_path, sources, clusters["target"]) as w:
+        configured(w, topics="", topics_include=f"{w.topic}(-.*)?", topics_exclude=".*-private")
+        w.fill(2)
+        w.mirror.start()
+        w.await_copied()
+        later, private = f"{w.topic}-later", f"{w.topic}-private"
+        for name in (later, private):
+            made = {name: 1}
+            w.admin(clusters["EWR"], lambda admin, made=made: admin.create_topics(made))  # type: ignore[misc]
+            send(w, clusters["EWR"], name, b"one")
+        await_true(w, lambda: exists(w, later))
+        await_records(w, later, 1)
+        # The other source gets the topic weeks later: it was registered before, so nobody has to say anything.
+        w.admin(clusters["JFK"], lambda admin: admin.create_topics({later: 1}))
+        send(w, clusters["JFK"], later, b"two")
+        await_records(w, later, 2)
+        assert not exists(w, private)
+        assert "STOPPED" not in w.mirror.text()
+        assert w.mirror.stop() == 0
+        w.check()
+
+
+def test_partitions_that_come_later_are_followed(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """While the counts differ the topic stands still; once the target has grown too it goes on without a restart."""
+    with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["target"]) as w:
+        w.fill(1)
+        w.mirror.start()
+        w.await_copied()
+        w.admin(clusters["EWR"], lambda admin: admin.create_partitions({w.topic: 3}))
+        for partition in range(2):
+            w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED")
+        w.admin(clusters["target"], lambda admin: admin.create_partitions({w.topic: 3}))
+        w.partitions = 3
+        w.fill(2)
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.check()
+
+
+def test_each_source_under_a_name_of_its_own(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """So a cluster may even be mirrored into itself."""
+    sources = {name: clusters[name] for name in ("EWR", "JFK")}
+    with World(tmp_path, sources, clusters["EWR"]) as w:
+        configured(w, penstock_mirror_rename="from.${source}.${topic}")
+        w.fill(1)
+        w.mirror.start()
+        for name in sources:
+            await_records(w, f"from.{name}.{w.topic}", 10, partition=1)
+        assert {(row["state"], row["lag"], row["topic"]) for row in w.status().values()} == {("copying", 0, w.topic)}
+        assert w.mirror.stop() == 0
+
+
+def test_a_topic_is_made_as_the_source_has_it(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    kept = {"cleanup.policy": "compact,delete", "retention.ms": "604800000", "max.message.bytes": "1500000"}
+    with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["target"], source_configs=kept) as w:
+        send(w, clusters["EWR"], w.topic, b"old", LONG_AGO_MS)
+        w.mirror.start()
+        w.mirror.wait_for(f"the oldest records of {w.topic} at source EWR are of 2013-01-01")
+        found = w.admin(clusters["target"], lambda admin: admin.describe_configs(TOPIC_RESOURCE, w.topic))
+        assert {name: found[name] for name in kept} == kept
+        assert found["compression.type"] == "producer"
+        assert w.mirror.stop() == 0
+
+
+def topics(tmp_path: Path, **properties: object) -> Topics:
+    given = {name.replace("_", "."): value for name, value in properties.items()}
+    base = {"bootstrap.servers": "t:1", "source.EWR.bootstrap.servers": "s:1", "topics": "flights"}
+    return Topics(job.load(write_properties(tmp_path / "p.properties", {**base, **given}), (), "mirror"))
+
+
+def test_what_is_chosen(tmp_path: Path) -> None:
+    chosen = topics(tmp_path, topics_include="flights.*|penstock.*|__.*", topics_exclude=".*-private")
+    assert chosen.wants("flights") and chosen.wants("flights-a")
+    assert not any(map(chosen.wants, ["flights-private", "xflights", "penstock.quarantine", "__consumer_offsets"]))
+    assert not chosen.wants("flights-internal", internal=True)
+    renamed = topics(tmp_path, penstock_mirror_rename="${source}.${topic}-copy")
+    assert renamed.into("EWR", "flights") == "EWR.flights-copy"
+    assert renamed.out_of("EWR", "EWR.flights-copy") == "flights" and renamed.out_of("EWR", "JFK.flights-copy") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("topics_include", "(a"), ("penstock_mirror_rename", "${source}"), ("penstock_mirror_rename", "${topic}.${cluster}"),
+     ("penstock_mirror_rename", "${topic}${topic}")],
+)  # fmt: skip
+def test_what_is_no_choice_is_refused(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key.replace("_", ".")):
+        topics(tmp_path, **{key: value})
