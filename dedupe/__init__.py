@@ -1,6 +1,20 @@
-"""Drops messages whose id was seen before; the output topic is the write-ahead log and the truth (DED-1 to DED-8).
+"""Drops messages whose id was seen before; the output topic is the write-ahead log and the truth.
 
-One worker an input partition. RocksDB holds the ids; whatever it lacks after a crash is read again from the output.
+One worker an input partition. RocksDB holds the ids; whatever it lacks after a crash is read again from the output. In
+reading order:
+
+command     `penstock dedupe`
+commands    `penstock dedupe status`, `accept`, `position` and its other sub-commands
+service     the stage as a process: a worker for each input partition
+worker      one input partition, deduplicated exactly once
+opening     batches opened a few at a time; those that can't be opened are set aside
+ids         where a record's id is: its key, a header, or a field of its value
+sift        which records go on: ids looked up, repeats left out, batches rebuilt
+position    where a worker stands in its input, committed with its output
+repair      after a crash: ids that the output topic has and the store lacks
+folder      a worker's folder: one process at a time, one output topic
+snapshot    copies of a store that is in use, and a store made of one
+quarantine  batches that can't be opened, kept aside
 """
 
 if __name__ != "penstock.dedupe":

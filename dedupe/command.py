@@ -1,4 +1,4 @@
-"""`penstock dedupe`."""
+"""`penstock dedupe`: the stage itself, and beside it what an operator asks or decides."""
 
 from __future__ import annotations
 
@@ -7,34 +7,41 @@ from pathlib import Path
 import click
 
 from penstock import log
+from penstock.dedupe import commands
 from penstock.dedupe.folder import FolderError
 from penstock.dedupe.service import Dedupe
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
 from penstock.pipeline.service import run_until_stopped
-from penstock.pipeline.transaction import Fenced
 
 
-@click.command("dedupe")
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
+@click.group("dedupe", invoke_without_command=True)
+@click.option("--config", "path", type=click.Path(path_type=Path), help="The pipeline's file.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
-def command(path: Path, overrides: tuple[str, ...]) -> None:
-    """Drop messages whose id was seen before, exactly once.
+@click.pass_context
+def command(context: click.Context, path: Path | None, overrides: tuple[str, ...]) -> None:
+    """Drop messages whose id was seen before, exactly once. Without a sub-command: run the stage.
 
     Example: penstock dedupe --config pipeline.properties
     """
+    if context.invoked_subcommand is not None:
+        if path is not None or overrides:
+            raise click.UsageError(f"give --config and --set behind `{context.invoked_subcommand}`")
+        return
+    if path is None:
+        raise click.UsageError("Missing option '--config'.")
     log.setup()
     arm_from_environment()
-    stage = Dedupe(job.load(path, overrides))
+    stage = Dedupe(job.load(path, overrides, "dedupe"))
     try:
         run_until_stopped(f"dedupe {stage.name}", stage.start, stage.run, stage.close)
-    except Fenced as error:
-        raise click.ClickException(
-            f"a newer dedupe worker of stage `{stage.name}` took over ({error}); only one may run for a partition"
-        ) from None
     except (KafkaError, FolderError) as error:
         raise click.ClickException(str(error)) from None
     stopped = stage.stopped()
     if stopped:
         raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))
+
+
+for _side_door in commands.ALL:
+    command.add_command(_side_door)

@@ -1,4 +1,10 @@
-"""Where a record's id is (`penstock.dedupe.id`): its key, a header, or a field of its value."""
+"""Where a record's id is (`penstock.dedupe.id`): its key, a header, or a field of its value.
+
+A record has no id where that is missing, null or empty, or JSON's true, false, NaN, infinity, an object or an array:
+values that many unrelated records share, so that all but one of them would be dropped as repeats. A JSON number is an id
+by its text, so that no two numbers become one by rounding; integers as Python reads them, `-0` is `0`. Ids are bytes:
+the string "1" and the number 1 are one id.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +33,18 @@ class IdSource:
     def column(self, columns: Columns) -> Column:
         """The ids of all records; null where a record has none."""
         if self._kind == "header":
-            return columns.header_column(self._name)
-        if self._kind == "json":
-            return json_column(columns, self._name)
-        return Column(columns.key_data, columns.key_starts, columns.key_null)
+            found = columns.header_column(self._name)
+        elif self._kind == "json":
+            found = json_column(columns, self._name)
+        else:
+            found = Column(columns.key_data, columns.key_starts, columns.key_null)
+        return Column(found.data, found.starts, found.null | (np.diff(found.starts) == 0))
 
 
 def json_column(columns: Columns, name: str) -> Column:
-    """A field of each value that is a JSON object: a string's text, or a number, true or false as JSON has it.
+    """A field of each value that is a JSON object: a string's text, or a number as JSON has it; null where there is none.
 
-    Null where the value is no such object, or has no such field, or null, an object or an array in it. It makes an
-    object of each value, several microseconds apiece: ids in keys or headers cost far less.
+    It makes an object of each value, several microseconds apiece: ids in keys or headers cost far less.
     """
     data, starts = columns.value_data.tobytes(), columns.value_starts.tolist()
     ids = [json_field(data[start:end], name) for start, end in itertools.pairwise(starts)]
@@ -53,10 +60,11 @@ def json_column(columns: Columns, name: str) -> Column:
 def json_field(value: bytes, name: str) -> bytes | None:
     """One value's field, see `json_column`."""
     try:
-        document = json.loads(value)
+        # A number with a fraction stays its text; the words that are no numbers of JSON's are nothing.
+        document = json.loads(value, parse_float=str, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None
     found = document.get(name) if isinstance(document, dict) else None
-    if isinstance(found, str):
-        return found.encode("utf-8", "surrogatepass")
-    return json.dumps(found).encode() if isinstance(found, bool | int | float) else None
+    if isinstance(found, int) and not isinstance(found, bool):
+        return b"%d" % found
+    return found.encode("utf-8", "surrogatepass") if isinstance(found, str) else None

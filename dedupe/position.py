@@ -6,18 +6,32 @@ The counters beside the offset survive any kill, and the audit compares them wit
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
 
+from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.lanes import OperatorNeeded
+
+RANGES = re.compile(r"(\d+\.\.\d+(,\d+\.\.\d+)*)?")
+RANGES_MAX = 8  # more than so many accepted ranges become fewer: Kafka takes 4,096 bytes beside an offset
+
+
+def identity(stage: str, tp: TopicPartition) -> str:
+    """The transactional id of whoever works on an input partition."""
+    return f"penstock-dedupe.{stage}.{tp[0]}-{tp[1]}"
 
 
 @dataclass(frozen=True)
 class Position:
     """The next input offset, the ids of input and output topic (hexadecimal), and records read, written, dropped as
-    duplicates, quarantined (in rotten batches) and without an id (passed on) since the stage began; `partitions` is how
-    many both topics had then (0: not noted).
+    duplicates, quarantined (in rotten batches, or for want of an id) and without an id (passed on or quarantined) since
+    the stage began; `partitions` is how many both topics had then (0: not noted); `leader_epoch` is that of
+    the last input batch passed (-1: none yet); `stopped` or `stalled` says why the partition stands still.
 
-    read = written + dropped + quarantined; `without_id` of the written ones have none.
+    read = written + dropped + quarantined. `output_end` is the output offset behind the last batch written (0: not noted).
+    `unknown` are output offsets, `FIRST..LAST`, whose ids the store lacks and the output no longer has: the worker stands
+    still for them. `accepted` are ranges of such offsets that an operator has accepted. `misplaced` ids of the records read
+    belong into another partition. `decisions` counts what operators decided about the partition.
     """
 
     offset: int
@@ -29,6 +43,39 @@ class Position:
     quarantined: int = 0
     without_id: int = 0
     partitions: int = 0
+    output_end: int = 0
+    unknown: str = ""
+    accepted: str = ""
+    misplaced: int = 0
+    decisions: int = 0
+    leader_epoch: int = -1
+    stopped: str = ""
+    stalled: str = ""
+
+    def unknown_ids(self, complete_to: int, output_start: int) -> str:
+        """The output offsets whose ids are unknown to a store that is complete to an offset, where the output's log starts
+        behind it; empty if there are none, or if they were accepted.
+        """
+        if self.output_end:
+            end = min(output_start, self.output_end)
+        else:
+            # Written by an older version: the one offset may be the marker of the last transaction.
+            end = output_start if self.written and output_start > complete_to + 1 else 0
+        if complete_to >= end:
+            return ""
+        ranges = _ranges(self.accepted)
+        return "" if any(a <= complete_to and end - 1 <= b for a, b in ranges) else f"{complete_to}..{end - 1}"
+
+    def accept(self) -> Position:
+        """The position with its unknown offsets accepted."""
+        ranges = sorted(_ranges(self.accepted) + _ranges(self.unknown))
+        merged: list[tuple[int, int]] = []
+        for a, b in ranges:
+            if merged and (a <= merged[-1][1] + 1 or len(merged) == RANGES_MAX):
+                merged[-1] = merged[-1][0], max(merged[-1][1], b)
+            else:
+                merged.append((a, b))
+        return replace(self, unknown="", accepted=",".join(f"{a}..{b}" for a, b in merged))
 
     def metadata(self) -> str:
         """The text committed beside the offset."""
@@ -38,14 +85,21 @@ class Position:
 
     @classmethod
     def parse(cls, offset: int, metadata: str) -> Position:
-        """A position as it was committed. Raises OperatorNeeded when somebody else wrote it."""
+        """A position as it was committed. Raises OperatorNeeded when no dedupe worker wrote it."""
         try:
             position = cls(offset, **json.loads(metadata))
-            if {type(value) for value in asdict(position).values()} != {int, str}:
+            default = asdict(cls(0, "", ""))
+            if any(type(value) is not type(default[name]) for name, value in asdict(position).items()):
                 raise TypeError
+            if not (RANGES.fullmatch(position.unknown) and RANGES.fullmatch(position.accepted)):
+                raise ValueError
             return position
         except (ValueError, TypeError):
             raise OperatorNeeded(
                 f"the committed position {offset} has metadata {metadata!r}, which no dedupe worker wrote; "
                 "delete the group's offset if the stage is to begin anew"
             ) from None
+
+
+def _ranges(text: str) -> list[tuple[int, int]]:
+    return [(int(a), int(b)) for a, b in (one.split("..") for one in text.split(",") if one)]

@@ -1,4 +1,4 @@
-"""After a crash: put what the output topic has and the store lacks into the store, before any input is looked at."""
+"""After a crash: put what the output topic has and the store lacks into the store, before any input is read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock import log
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
+from penstock.dedupe.position import Position
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
@@ -28,6 +29,17 @@ REPAIRED = declare("dedupe.repaired", "the store has all of the output's ids, no
 Note = Callable[[Column, int], Awaitable[None]]
 
 
+class UnknownIds(OperatorNeeded):
+    """The output no longer has offsets whose ids the store lacks, `FIRST..LAST`."""
+
+    def __init__(self, offsets: str, partition: int) -> None:
+        super().__init__(
+            f"ids of output offsets {offsets} are unknown: restore a snapshot, or `penstock dedupe accept {partition}` if "
+            "repeats of them may pass"
+        )
+        self.offsets = offsets
+
+
 async def stable_end(admin: Admin, output: TopicPartition, logger: log.Fields) -> int:
     """Wait until the output partition's last stable offset is its end; that end.
 
@@ -40,20 +52,27 @@ async def stable_end(admin: Admin, output: TopicPartition, logger: log.Fields) -
         if stable == end:
             return end
         if not said and time.monotonic() - began > STABLE_PATIENCE_S:
-            logger.warning(f"waits for a transaction in the output that is open from offset {stable} on")
+            logger.warning("waits for a transaction in the output that is open from offset %d on", stable)
             said = True
         await asyncio.sleep(STABLE_PAUSE_S)
 
 
 async def repair(
-    admin: Admin, output: TopicPartition, store: IdStore, source: IdSource, note: Note, max_bytes: int
+    admin: Admin,
+    output: TopicPartition,
+    store: IdStore,
+    source: IdSource,
+    note: Note,
+    max_bytes: int,
+    committed: Position,
 ) -> int:
     """Read committed output from where the store is complete to the end; how many records were read.
 
     `note` puts ids into the store, with the output offset that it is then complete to. `max_bytes` are read at once.
-    Raises OperatorNeeded when the output no longer has what the store lacks and never had, KafkaError, RocksError.
+    Raises UnknownIds when the output no longer has what the store lacks, OperatorNeeded when it never had what the store
+    has, KafkaError, RocksError.
     """
-    logger = log.get("dedupe", topic=output[0], partition=output[1])
+    logger = log.get(__name__, topic=output[0], partition=output[1])
     end = await stable_end(admin, output, logger)
     start = (await admin.list_offsets({output: EARLIEST}))[output].offset
     if store.reaches_to > end:
@@ -61,12 +80,15 @@ async def repair(
             f"the store has ids up to output offset {store.reaches_to}, but `{output[0]}` partition {output[1]} ends "
             f"at {end}: the topic was cut back; remove the store's folder to rebuild it from the topic"
         )
-    if 0 < store.complete_to < start:
-        logger.warning(f"output offsets {store.complete_to} to {start} have expired: their ids are unknown")
+    unknown = committed.unknown_ids(store.complete_to, start)
+    if unknown:
+        raise UnknownIds(unknown, output[1])
+    if committed.accepted and store.complete_to < start:
+        logger.warning("ids of output offsets %s are unknown, as an operator has accepted", committed.accepted)
     position, read = max(store.complete_to, start), 0
     if position >= end:
         return 0
-    logger.info(f"repairs the store from output offsets {position} to {end}")
+    logger.info("repairs the store from output offsets %d to %d", position, end)
     fetcher = Fetcher(admin, isolation="read_committed", partition_max_bytes=max_bytes)
     fetcher.assign({output: position})
     try:
@@ -81,8 +103,14 @@ async def repair(
                     raise fetched.error
     finally:
         await fetcher.close()
-    logger.info(f"repaired: {read} records read")
+    logger.info("repaired: %d records read", read)
     return read
+
+
+def expires_soon(store: IdStore, output_start: int) -> bool:
+    """Whether the output that only memory has ids of is about to go: its log starts as close to it as it is long."""
+    only_in_memory = store.complete_to - store.kept_to
+    return only_in_memory > 0 and output_start > max(0, store.kept_to - only_in_memory)
 
 
 def ids_of(batches: Sequence[RawBatch], source: IdSource) -> Column:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from penstock import log
 from penstock.config import Config, ConfigError
 from penstock.dedupe.ids import IdSource
+from penstock.dedupe.quarantine import TOPIC as QUARANTINE
+from penstock.dedupe.quarantine import make_topic
 from penstock.dedupe.repair import missing_topic
 from penstock.dedupe.worker import Settings, Worker
 from penstock.pipeline import job
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.lanes import Lanes, patiently
+from penstock.pipeline.service import Replaced
 
-# A step that fails is begun anew by its lane, which then asks the cluster where it stands; so no single call has to be
+# A step that fails is begun again by its lane, which then asks the cluster where it stands; so no single call has to be
 # patient, and the steps of a transaction are over before the broker's limit for it (a minute) is.
 PATIENCE = {"default.api.timeout.ms": 5_000, "delivery.timeout.ms": 30_000}
 FETCH_BYTES = 16 << 20
@@ -26,24 +30,28 @@ class Dedupe:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        job.input_topic(config)  # refused before anything waits
         self.name: str = config["penstock.dedupe.name"]
         client = {"client.id": f"penstock-dedupe-{self.name}", **PATIENCE}
         self.admin = Admin(config["bootstrap.servers"], **client)
         self.workers: dict[tuple[str, int], Worker] = {}
         self.lanes: Lanes | None = None
         self._source = IdSource(config["penstock.dedupe.id"])
-        self._log = log.get("dedupe", stage=self.name)
+        self._log = log.get(__name__, stage=self.name)
 
     async def start(self) -> None:
         """Reach the cluster, make the output topic if it is not there, and start every worker.
 
-        Raises ConfigError, FolderError, Fenced.
+        Raises ConfigError, FolderError.
         """
         await patiently(self.admin.start, "reach the cluster", self._log)
         partitions = await patiently(self._partitions, "find the input topic", self._log)
         output = job.output_topic(self.config)
         limit = await patiently(lambda: self._output(output, len(partitions)), "find the output topic", self._log)
-        self._add_workers(output, partitions, limit)
+        quarantine = 0, 0
+        if self.config["penstock.dedupe.without.id"] == "quarantine":
+            quarantine = await patiently(partial(make_topic, self.admin, limit), f"find `{QUARANTINE}`", self._log)
+        self._add_workers(output, partitions, limit, quarantine)
         turn_bytes = self.config["penstock.dedupe.batch.bytes"]
         fetcher = Fetcher(
             self.admin,
@@ -55,15 +63,32 @@ class Dedupe:
         )
         refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
         watch_ms = self.config["penstock.watch.ms"]
-        self.lanes = Lanes(fetcher, self.workers, self._log, refresh_ms, watch_ms, turn_bytes)
+        session_ms = self.config["session.timeout.ms"]
+        self.lanes = Lanes(fetcher, self.workers, self._log, refresh_ms, watch_ms, turn_bytes, session_ms)
         await self.lanes.take()
 
     async def _output(self, topic: str, partitions: int) -> int:
-        """Make the output topic if it is not there; the bytes that it allows a batch."""
-        await self.admin.create_topics({topic: partitions}, exist_ok=True)
-        return int((await self.admin.describe_configs(TOPIC_RESOURCE, topic))["max.message.bytes"] or 0)
+        """Make the output topic if it is not there; the bytes that it allows a batch.
 
-    def _add_workers(self, output: str, partitions: list[int], max_batch_bytes: int) -> None:
+        Its retention goes by bytes: by time it would go by the events' own timestamps, and late ones would be gone at once.
+        """
+        bound = str(self.config["penstock.dedupe.output.retention.bytes"])
+        made = {"retention.ms": "-1", "retention.bytes": bound}
+        await self.admin.create_topics({topic: partitions}, configs=made, exist_ok=True)
+        configs = await self.admin.describe_configs(TOPIC_RESOURCE, topic)
+        limit_ms = configs.get("retention.ms") or "-1"
+        if limit_ms != "-1" and "delete" in (configs.get("cleanup.policy") or "delete"):
+            self._log.warning(
+                "`%s` was made with a time limit: records go %s ms after their own timestamps, loaded or not, and the store "
+                "can't be rebuilt from what is gone; `penstock configs set topic %s retention.ms=-1 retention.bytes=...` "
+                "bounds it by bytes alone",
+                *(topic, limit_ms, topic),
+            )
+        return int(configs["max.message.bytes"] or 0)
+
+    def _add_workers(
+        self, output: str, partitions: list[int], max_batch_bytes: int, quarantine: tuple[int, int]
+    ) -> None:
         """Folders are locked before anything is fenced: a second start by mistake must not end the first."""
         settings = Settings(
             stage=self.name,
@@ -74,6 +99,10 @@ class Dedupe:
             memory_max_ids=self.config["penstock.dedupe.memory.max.ids"],
             turn_bytes=self.config["penstock.dedupe.batch.bytes"],
             max_batch_bytes=max_batch_bytes,
+            spill_ms=self.config["penstock.dedupe.spill.ms"],
+            without_id=self.config["penstock.dedupe.without.id"],
+            quarantine=quarantine,
+            misplaced=self.config["penstock.dedupe.misplaced"],
         )
         for tp in self._chosen(partitions):
             self.workers[tp] = Worker(tp, settings, self.admin, self._source)
@@ -97,9 +126,13 @@ class Dedupe:
         return [(topic, int(text)) for text in wanted]
 
     async def run(self) -> None:
-        """Dedupe until cancelled. Raises Fenced."""
+        """Dedupe until cancelled. Raises Replaced."""
         assert self.lanes is not None, "start first"
         await self.lanes.run()
+        raise Replaced(
+            f"another dedupe worker of stage `{self.name}` took over every partition of this one; only one may run for a "
+            "partition, and that one goes on: leave it, or stop it before this one is started again"
+        )
 
     async def close(self) -> None:
         """Close the stores and all connections."""

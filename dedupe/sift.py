@@ -7,15 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
+from penstock.dedupe.quarantine import aside
 from penstock.pipeline.batches import prepare
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pyx.idplace import misplaced
 from penstock.pyx.record.columns import Column, keep
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 from penstock.pyx.rocks import IdStore
+
+WithoutId = Literal["pass", "stop", "quarantine"]
+Misplaced = Literal["pass", "stop"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the batches of one input partition are sifted; `max_batch_bytes` is what the output takes.
+
+    `partitions`: how many the input has (0: where an id belongs isn't looked at).
+    """
+
+    tp: TopicPartition
+    source: IdSource
+    max_batch_bytes: int
+    without_id: WithoutId = "pass"
+    misplaced: Misplaced = "pass"
+    partitions: int = 0
 
 
 @dataclass
@@ -23,34 +47,65 @@ class Sifted:
     """What some input batches came to.
 
     `batches` go on, untouched where nothing was dropped. `ids` are those of all records read (their union with
-    what the store has is what it must have afterwards). `rotten` batches could not be opened.
+    what the store has is what it must have afterwards). `rotten` batches could not be opened. `aside` are batches for the
+    quarantine topic, of the `set_aside` records. `misplaced` ids belong into another partition, `misplaced_at` is the
+    offset of the first.
     """
 
     batches: list[RawBatch]
     ids: Column
     rotten: list[RawBatch] = field(default_factory=list)
+    aside: list[RawBatch] = field(default_factory=list)
+    set_aside: int = 0
     read: int = 0
     written: int = 0
     dropped: int = 0
     without_id: int = 0
+    misplaced: int = 0
+    misplaced_at: int = -1
 
 
-def sift(batches: Sequence[RawBatch], position: int, store: IdStore, source: IdSource, max_batch_bytes: int) -> Sifted:
+def sift(batches: Sequence[RawBatch], position: int, store: IdStore, rules: Rules) -> Sifted:
     """Sift batches of one input partition; records below `position` were read before and are left out uncounted.
 
-    The store is read, not written. Raises RocksError, and OperatorNeeded for a record that no output batch can hold.
+    The store is read, not written. Raises RocksError, and OperatorNeeded for a record that no output batch can hold or
+    that has no id where each must have one, or whose id belongs into another partition where none may.
     """
     rotten: list[RawBatch] = []
+    set_aside: list[RawBatch] = []
     sound: list[RawBatch] = []
     counts: list[int] = []
     columns: list[Column] = []
-    for group, records in open_batches(_modern(batches, position, max_batch_bytes, rotten), rotten):
+    misplaced_count, misplaced_at = 0, -1
+    for group, records in open_batches(_modern(batches, position, rules.max_batch_bytes, rotten), rotten):
         sound += group
         counts += np.bincount(records.batch_index, minlength=len(group)).tolist()
-        columns.append(join([source.column(records)]))
+        columns.append(join([rules.source.column(records)]))
+        elsewhere = _misplaced(columns[-1], rules)
+        if len(elsewhere):
+            misplaced_at = misplaced_at if misplaced_count else int(records.offsets[elsewhere[0]])
+            misplaced_count += len(elsewhere)
+            if rules.misplaced == "stop":
+                raise OperatorNeeded(
+                    f"the id of the record at offset {misplaced_at} belongs into another partition by Kafka's murmur2, "
+                    "where its repeats are looked for: mend its producer, then set `penstock.dedupe.misplaced=pass` until "
+                    "such records are read"
+                )
+        without = np.flatnonzero(columns[-1].null)
+        if rules.without_id == "stop" and len(without):
+            raise OperatorNeeded(
+                f"the record at offset {records.offsets[without[0]]} has no id ({rules.source}): set "
+                "`penstock.dedupe.without.id` to `quarantine` to keep such records aside, or to `pass` to let them through"
+            )
+        if rules.without_id == "quarantine":
+            set_aside += aside(records, without, rules.tp, f"no id ({rules.source})")
     ids = join(columns)
     fresh = store.unseen(ids.data, ids.starts, ids.null)
+    without_id = int(np.count_nonzero(ids.null))
+    if rules.without_id == "quarantine":
+        fresh &= ~ids.null
     read, written = len(fresh), int(np.count_nonzero(fresh))
+    aside_count = without_id if rules.without_id == "quarantine" else 0
     kept: list[RawBatch] = []
     start = 0
     for batch, count in zip(sound, counts, strict=True):
@@ -59,9 +114,27 @@ def sift(batches: Sequence[RawBatch], position: int, store: IdStore, source: IdS
         if mask.all():
             kept.append(batch)
         elif mask.any():
-            kept.append(RawBatch(keep(batch, mask)))
-    going = prepare(kept, 0, max_batch_bytes).batches
-    return Sifted(going, ids, rotten, read, written, read - written, int(np.count_nonzero(ids.null)))
+            kept.append(RawBatch(keep(batch, mask, append_time=True)))
+    return Sifted(
+        prepare(kept, 0, rules.max_batch_bytes).batches,
+        ids,
+        rotten,
+        set_aside,
+        aside_count,
+        read,
+        written,
+        read - written - aside_count,
+        without_id,
+        misplaced_count,
+        misplaced_at,
+    )
+
+
+def _misplaced(ids: Column, rules: Rules) -> npt.NDArray[np.int64]:
+    """The numbers of the records whose id belongs into another partition."""
+    if not rules.partitions:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(misplaced(*ids, rules.partitions, rules.tp[1]))
 
 
 def _modern(batches: Sequence[RawBatch], position: int, max_batch_bytes: int, rotten: list[RawBatch]) -> list[RawBatch]:

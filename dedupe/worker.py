@@ -2,8 +2,8 @@
 
 A turn: open the batches, leave out repeats, publish the rest and the input position in one transaction, then put the
 ids into the store. A crash before the commit leaves nothing; a crash after it leaves a store that lacks ids which the
-output has, and the next start repairs it before it looks at the input. So an id that is read again after a crash is
-told from a duplicate: its record is in the output or it is not, and the position says from where to read on.
+output has, and the next start repairs it before it reads input. So an id that is read again after a crash is
+distinguished from a duplicate: its record is in the output or it is not, and the position says from where to read on.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from penstock import log
-from penstock.dedupe.folder import StoreFolder
+from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
-from penstock.dedupe.position import Position
+from penstock.dedupe.position import Position, identity
+from penstock.dedupe.quarantine import TOPIC as QUARANTINE
 from penstock.dedupe.quarantine import keep_aside
-from penstock.dedupe.repair import REPAIRED, missing_topic, repair
-from penstock.dedupe.sift import Sifted, sift
+from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, missing_topic, repair
+from penstock.dedupe.sift import Misplaced, Rules, Sifted, WithoutId, sift
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
-from penstock.pipeline.batches import send
+from penstock.pipeline.batches import prepare, send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetched
-from penstock.pipeline.lanes import OperatorNeeded, take_identity
+from penstock.pipeline.lanes import OperatorNeeded, SourceLog, take_identity
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.record.columns import Column
 from penstock.pyx.record.rawbatch import RawBatch
@@ -36,11 +37,14 @@ from penstock.pyx.rocks import IdStore, RocksError
 P = ParamSpec("P")
 T = TypeVar("T")
 
+REASON_MAX = 500  # characters of it, each of which takes up to 6 bytes of the position's 4096
 REPORT_S = 10.0  # how often a busy worker says where it is
+MISPLACED_S = 60.0  # how often it says that ids are in the wrong partition
 
 FENCED = declare("dedupe.fenced", "the identity is taken, the store is not repaired yet")
 KEPT_ASIDE = declare("dedupe.kept_aside", "a rotten batch is in quarantine, the position is still before it")
 SIFTED = declare("dedupe.sifted", "repeats are left out, nothing was published")
+SET_ASIDE = declare("dedupe.set_aside", "records without an id are sent to quarantine, nothing else is")
 PUBLISHED = declare("dedupe.published", "the output is sent, the position is not")
 OFFSETS_SENT = declare("dedupe.offsets_sent", "output and position are sent, not committed")
 COMMITTED = declare("dedupe.committed", "the transaction is committed, the ids are not in the store")
@@ -51,7 +55,10 @@ ADDED = declare("dedupe.added", "all ids of the transaction are in the store")
 
 @dataclass(frozen=True)
 class Settings:
-    """What all workers of a stage share. Sizes are bytes; `max_batch_bytes` is what the output topic takes."""
+    """What all workers of a stage share. Sizes are bytes; `max_batch_bytes` is what the output topic takes.
+
+    `quarantine`: partitions of the quarantine topic and the bytes of a batch that it takes, if it is used.
+    """
 
     stage: str
     group: str
@@ -61,6 +68,10 @@ class Settings:
     memory_max_ids: int
     turn_bytes: int
     max_batch_bytes: int
+    spill_ms: int
+    without_id: WithoutId = "pass"
+    quarantine: tuple[int, int] = (0, 0)
+    misplaced: Misplaced = "pass"
 
 
 class Topics(NamedTuple):
@@ -78,24 +89,48 @@ class Worker:
         self.tp = tp
         self.output = settings.output_topic, tp[1]
         self.position = Position(0, "", "")
-        self.folder = StoreFolder(settings.data / f"{tp[0]}-{tp[1]}")
+        self.folder = StoreFolder.of(settings.data, tp)
         self.store: IdStore | None = None
         self._settings = settings
         self._admin = admin
         self._source = source
+        self._rules = Rules(tp, source, settings.max_batch_bytes, settings.without_id, settings.misplaced)
         self._sender: TransactionalSender | None = None
+        self._attempted = -1
         self._work: asyncio.Future[Any] | None = None
+        self._storing = asyncio.Lock()  # a file is written and ingested as one step, and no id comes in between
+        self._memory_since = time.monotonic()  # memory holds ids that no file has for so long at most
         self._reported = time.monotonic()
-        self._log = log.get("dedupe", topic=tp[0], partition=tp[1])
+        self._misplaced_again = 0.0
+        go_on = f"`penstock dedupe position -p {tp[1]} --at OFFSET --because TEXT` says where to go on"
+        self._input = SourceLog(
+            admin,
+            tp,
+            "input",
+            lost=f"{go_on}, once you know what is missing",
+            cut=f"{go_on}, once you know what is missing or there twice",
+        )
+        self._log = log.get(__name__, topic=tp[0], partition=tp[1])
 
-    async def take(self) -> None:
+    @property
+    def decisions(self) -> int:
+        """What operators decided about the partition so far."""
+        return self.position.decisions
+
+    @property
+    def own_offsets(self) -> tuple[int, ...]:
+        """The committed offset, and that of the last turn."""
+        return self.position.offset, self._attempted
+
+    async def take(self, *, anew: bool = False) -> None:
         """Fence the forerunner, learn the position, and make the store complete, before any input is looked at.
 
         The folder must be locked. Raises Fenced, OperatorNeeded, KafkaError, OSError.
         """
         topics = await self._topics()
-        identity = f"penstock-dedupe.{self._settings.stage}.{self.tp[0]}-{self.tp[1]}"
-        self._sender = await take_identity(self._admin, identity, self._sender)
+        self._rules = replace(self._rules, partitions=topics.partitions)
+        name = identity(self._settings.stage, self.tp)
+        self._sender = await take_identity(self._admin, name, None if anew else self._sender)
         failpoint(FENCED)
         found = (await self._admin.committed(self._settings.group, [self.tp]))[self.tp]
         if found is not None:
@@ -103,7 +138,15 @@ class Worker:
             self._check_topics(topics)
         else:
             await self._begin(topics)
-        await self._repair()
+        self._sender.pin(self.output[0], bytes.fromhex(self.position.output_id))
+        try:
+            await self._repair()
+        except UnknownIds as error:
+            if error.offsets != self.position.unknown:  # noted, so that any host sees what there is to accept
+                await self._commit(replace(self.position, unknown=error.offsets))
+            raise
+        if self.position.unknown:
+            await self._commit(replace(self.position, unknown=""))
         failpoint(REPAIRED)
 
     async def _begin(self, topics: Topics) -> None:
@@ -112,24 +155,32 @@ class Worker:
         if end > 0:
             raise OperatorNeeded(
                 f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group "
-                f"`{self._settings.group}` has no input position; nothing is guessed: begin with an empty output topic"
+                f"`{self._settings.group}` has no input position; nothing is guessed: begin with an empty output topic, or "
+                f"set it by `penstock dedupe position -p {self.tp[1]} --at OFFSET --because TEXT`"
             )
         for (topic, _), found in (await self._admin.all_committed(self._settings.group)).items():
             if topic == self.tp[0]:
                 self._check_count(Position.parse(*found).partitions, topics.partitions)
-        start = (await self._admin.list_offsets({self.tp: EARLIEST}))[self.tp].offset
-        await self._commit(Position(start, topics.input_id, topics.output_id, partitions=topics.partitions))
+        start = await self._input.start()
+        if start > 0:
+            raise self._input.gone(0, start)
+        await self._commit(Position(0, topics.input_id, topics.output_id, partitions=topics.partitions))
 
     async def _repair(self) -> None:
         """A store that this process has already open may have ids beyond what was committed, so it is opened anew."""
-        self._close_store()
-        owner = f"`{self.output[0]}` {self.position.output_id} partition {self.output[1]}, {self._source}\n"
-        try:
-            self.folder.claim(owner)
-            store = await self._in_thread(self._open_store)
-            await repair(self._admin, self.output, store, self._source, self._note, self._settings.turn_bytes)
-        except RocksError as error:
-            raise self._store_failed(error) from None
+        async with self._storing:
+            self._close_store()
+            try:
+                self.folder.claim(owner(self.output, self.position.output_id, self._source))
+                store = await self._in_thread(self._open_store)
+                self._memory_since = time.monotonic()
+                begins_at = store.complete_to
+                turn_bytes, committed = self._settings.turn_bytes, self.position
+                await repair(self._admin, self.output, store, self._source, self._note, turn_bytes, committed)
+                if committed.accepted and store.complete_to > begins_at:
+                    await self._spill()  # so that what was accepted once is not asked for again
+            except RocksError as error:
+                raise self._store_failed(error) from None
 
     def _open_store(self) -> IdStore:
         settings = self._settings
@@ -145,19 +196,34 @@ class Worker:
     async def start(self) -> int:
         """The input offset to read from. Raises OperatorNeeded when the input is not the one of the position."""
         await self.check()
-        start = (await self._admin.list_offsets({self.tp: EARLIEST}))[self.tp].offset
-        end = (await self._admin.list_offsets({self.tp: LATEST}))[self.tp].offset
-        if not start <= self.position.offset <= end:
-            raise OperatorNeeded(
-                f"the position {self.position.offset} is outside the input's log ({start} to {end}); nothing is "
-                "skipped silently: commit the offset to go on from once you know what is missing"
-            )
-        self._log.info(f"reads from offset {self.position.offset}")
+        await self._input.check(self.position.offset, self.position.leader_epoch)
+        self._log.info("reads from offset %d", self.position.offset)
         return self.position.offset
 
     async def check(self) -> None:
-        """Look whether input and output are still the topics that they were. Raises OperatorNeeded, KafkaError."""
+        """Look whether input and output are still the topics that they were, and whether ids should become a file.
+
+        Raises OperatorNeeded, KafkaError.
+        """
         self._check_topics(await self._topics())
+        await self._spill_in_time()
+
+    async def _spill_in_time(self) -> None:
+        """Ids that only memory has become a file before their output is gone: after a while, or when the output's log
+        start is as close to them as they are many offsets. Raises OperatorNeeded, KafkaError.
+        """
+        start = (await self._admin.list_offsets({self.output: EARLIEST}))[self.output].offset
+        if self.store is None or self._storing.locked():
+            return
+        if expires_soon(self.store, start) or self._is_due():
+            async with self._storing:
+                try:
+                    await self._spill()
+                except RocksError as error:
+                    raise self._store_failed(error) from None
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._memory_since >= self._settings.spill_ms / 1000
 
     def _check_topics(self, topics: Topics) -> None:
         self._check_input(topics.input_id)
@@ -199,9 +265,9 @@ class Worker:
             )
         return Topics(read.topic_id.hex(), written.topic_id.hex(), len(read.partitions))
 
-    async def refresh(self) -> None:
-        """Commit the position again, so that an idle one doesn't expire."""
-        await self._commit(self.position)
+    async def refresh(self, stopped: str = "", stalled: str = "") -> None:
+        """Commit the position again, so that an idle one doesn't expire, with why the partition stands still."""
+        await self._commit(replace(self.position, stopped=stopped[:REASON_MAX], stalled=stalled[:REASON_MAX]))
 
     async def _commit(self, position: Position) -> None:
         assert self._sender is not None, "take the identity first"
@@ -216,46 +282,55 @@ class Worker:
         for part in fetched:
             if part.topic_id is not None:
                 self._check_input(part.topic_id.hex())
+        leader_epoch = await self._input.check_fetched(fetched, self.position.offset, self.position.leader_epoch)
         batches = [batch for part in fetched for batch in part.batches]
         try:
-            sifted = await self._in_thread(
-                sift, batches, self.position.offset, self.store, self._source, self._settings.max_batch_bytes
-            )
+            sifted = await self._in_thread(sift, batches, self.position.offset, self.store, self._rules)
             for batch in sifted.rotten:
                 self._keep_aside(batch)
             failpoint(SIFTED)
-            complete_to = await self._publish(sifted, fetched[-1].next_offset)
+            complete_to = await self._publish(sifted, fetched[-1].next_offset, leader_epoch)
             failpoint(COMMITTED)
-            await self._note(sifted.ids, complete_to)
+            async with self._storing:
+                await self._note(sifted.ids, complete_to)
         except RocksError as error:
             raise self._store_failed(error) from None
         failpoint(ADDED)
+        if sifted.misplaced:
+            self._say_misplaced(sifted)
         self._report(fetched[-1].last_stable_offset)
 
     def _keep_aside(self, batch: RawBatch) -> None:
         path = keep_aside(self._settings.data / "quarantine", *self.tp, batch)
-        self._log.error(f"the input batch at offset {batch.base_offset} can't be opened: kept aside as `{path}`")
+        self._log.error("the input batch at offset %d can't be opened: kept aside as `%s`", batch.base_offset, path)
         failpoint(KEPT_ASIDE)
 
-    async def _publish(self, sifted: Sifted, next_offset: int) -> int:
+    async def _publish(self, sifted: Sifted, next_offset: int, leader_epoch: int) -> int:
         """Output and input position in one transaction; the output offset up to which its ids are complete then."""
-        sender, before = self._sender, self.position
+        sender, before, self._attempted = self._sender, self.position, next_offset
         assert sender is not None, "take the identity first"
         rotten = sum(batch.record_count if batch.magic == 2 else 1 for batch in sifted.rotten)
-        after = Position(
-            next_offset,
-            before.topic_id,
-            before.output_id,
-            before.read + sifted.read + rotten,
-            before.written + sifted.written,
-            before.dropped + sifted.dropped,
-            before.quarantined + rotten,
-            before.without_id + sifted.without_id,
-            before.partitions,
-        )
         await sender.begin()
+        if sifted.aside:
+            partitions, limit = self._settings.quarantine
+            await send(sender, (QUARANTINE, self.tp[1] % partitions), prepare(sifted.aside, 0, limit).batches)
+            failpoint(SET_ASIDE)
         complete_to = await send(sender, self.output, sifted.batches)
         failpoint(PUBLISHED)
+        after = replace(
+            before,
+            offset=next_offset,
+            leader_epoch=leader_epoch,
+            read=before.read + sifted.read + rotten,
+            written=before.written + sifted.written,
+            dropped=before.dropped + sifted.dropped,
+            quarantined=before.quarantined + rotten + sifted.set_aside,
+            without_id=before.without_id + sifted.without_id,
+            misplaced=before.misplaced + sifted.misplaced,
+            output_end=max(before.output_end, complete_to),
+            stopped="",
+            stalled="",
+        )
         await sender.send_offsets(self._settings.group, {self.tp: (after.offset, after.metadata())})
         failpoint(OFFSETS_SENT)
         await sender.commit()
@@ -270,25 +345,46 @@ class Worker:
         while True:
             now_ms = time.time_ns() // 1_000_000
             taken = await self._in_thread(store.add, ids.data, ids.starts, ids.null, complete_to, now_ms, taken)
-            if store.is_full():
-                await self._in_thread(store.write_file)
-                failpoint(FILE_WRITTEN)
-                await self._in_thread(store.ingest_file)
-                failpoint(FILE_INGESTED)
+            if store.is_full() or self._is_due():
+                await self._spill()
             if taken == len(ids.null):
                 return
 
+    async def _spill(self) -> None:
+        """Make a file of what came since the last one, if anything did."""
+        store = self.store
+        assert store is not None, "take the identity first"
+        self._memory_since = time.monotonic()
+        if store.reaches_to == store.kept_to and store.records_noted == 0:
+            return
+        await self._in_thread(store.write_file)
+        failpoint(FILE_WRITTEN)
+        await self._in_thread(store.ingest_file)
+        failpoint(FILE_INGESTED)
+
+    def _say_misplaced(self, sifted: Sifted) -> None:
+        """Say it, once a minute: such an id may have come to another worker, which this one doesn't know."""
+        if time.monotonic() < self._misplaced_again:
+            return
+        self._misplaced_again = time.monotonic() + MISPLACED_S
+        self._log.warning(
+            "%d of %d ids just read (the first at offset %d; %d of %d since the stage began) belong into another partition by "
+            "Kafka's murmur2: if producers disagree, repeats go unseen; librdkafka wants partitioner=murmur2_random",
+            *(sifted.misplaced, sifted.read, sifted.misplaced_at, self.position.misplaced, self.position.read),
+        )
+
     def _report(self, input_end: int) -> None:
-        """Say now and then what was done so far (DED-8)."""
+        """Say now and then what was done so far."""
         if self.store is None or time.monotonic() - self._reported < REPORT_S:
             return
         self._reported = time.monotonic()
         stats, at = self.store.stats(), self.position
         window_s = max(0, time.time_ns() // 1_000_000 - stats["oldest_ms"]) // 1000 if stats["oldest_ms"] else 0
         self._log.info(
-            f"read {at.read}, dropped {at.dropped}, without id {at.without_id}, quarantined {at.quarantined}, "
-            f"behind {input_end - at.offset}; ids {stats['ids_in_memory'] + stats['ids_in_files']}, "
-            f"database {stats['size_bytes']} bytes in {stats['files']} files, window {window_s} s"
+            "read %d, dropped %d, without id %d, misplaced %d, quarantined %d, behind %d; ids %d, database %d bytes in %d "
+            "files, window %d s",
+            *(at.read, at.dropped, at.without_id, at.misplaced, at.quarantined, input_end - at.offset),
+            *(stats["ids_in_memory"] + stats["ids_in_files"], stats["size_bytes"], stats["files"], window_s),
         )
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -303,8 +399,13 @@ class Worker:
             self.store = None
 
     async def close(self) -> None:
-        """Close the store; ids in memory are read again from the output topic at the next start."""
+        """Make a file of the ids in memory and close the store; without it they are read again from the output topic."""
         if self._work is not None:
             await asyncio.wait([self._work])
+        if self.store is not None:
+            try:
+                await self._spill()
+            except RocksError as error:
+                self._log.warning("the ids in memory are not kept, the next start reads them from the output: %s", error)
         self._close_store()
         self.folder.unlock()

@@ -130,8 +130,19 @@ def test_an_output_that_ends_before_the_store_stops(tmp_path: Path, make_broker:
 # Two at once
 
 
+def await_replaced(w: World) -> None:
+    """The older of two takes its partitions back once, and leaves them to the newer one when they are taken again."""
+    deadline = time.monotonic() + LIMIT_S
+    while w.stage.running:
+        assert time.monotonic() < deadline, w.stage.text()
+        w.fill(1)
+        time.sleep(0.2)
+    assert w.stage.wait() == 4
+    assert "another dedupe worker" in one_sentence(w.stage)
+
+
 def test_a_paused_worker_that_was_replaced_has_no_effect(tmp_path: Path, shared_broker: BrokerProcess) -> None:
-    with World(tmp_path, shared_broker) as w:
+    with World(tmp_path, shared_broker, session_timeout_ms=300) as w:
         w.fill()
         w.stage.start()
         w.await_done()
@@ -141,10 +152,8 @@ def test_a_paused_worker_that_was_replaced_has_no_effect(tmp_path: Path, shared_
         try:
             newer.start()
             w.await_done(stage=newer)
-            w.fill()
             w.stage.signal(signal.SIGCONT)
-            assert w.stage.wait() == 1
-            assert "a newer dedupe worker" in one_sentence(w.stage)
+            await_replaced(w)
             w.await_done(stage=newer)
             assert newer.stop() == 0
         finally:
@@ -153,7 +162,7 @@ def test_a_paused_worker_that_was_replaced_has_no_effect(tmp_path: Path, shared_
 
 
 def test_paused_inside_a_transaction_and_replaced(tmp_path: Path, shared_broker: BrokerProcess) -> None:
-    with World(tmp_path, shared_broker) as w:
+    with World(tmp_path, shared_broker, session_timeout_ms=300) as w:
         w.fill()
         w.stage.start("dedupe.published=stop@1")
         status = Path(f"/proc/{w.stage._process.pid}/stat")  # type: ignore[union-attr]  # it was started
@@ -166,9 +175,7 @@ def test_paused_inside_a_transaction_and_replaced(tmp_path: Path, shared_broker:
             newer.start()
             w.await_done(stage=newer)
             w.stage.signal(signal.SIGCONT)
-            assert w.stage.wait() == 1
-            assert "a newer dedupe worker" in one_sentence(w.stage)
-            w.fill()
+            await_replaced(w)
             w.await_done(stage=newer)
             assert newer.stop() == 0
         finally:
@@ -308,7 +315,41 @@ def test_an_expired_input_stops_its_partition_alone(tmp_path: Path, shared_broke
         w.fill()
         await_gone_on(w, w.stage, 1)
         assert w.position(0)[0] == 500
-        await_stopped(w.stage, "is outside the input's log")
+        await_stopped(w.stage, "the offsets from 500 to 700 are gone before they were read")
+
+
+def test_an_input_that_lost_its_beginning_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """Events older than the topic's retention are gone before a new stage has read them: it must not begin behind them."""
+    with World(tmp_path, shared_broker, partitions=2) as w:
+        w.fill()
+        w.admin(lambda admin: admin.delete_records({(w.topic, 0): 300}))
+        w.stage.start()
+        await_gone_on(w, w.stage, 1)
+        await_stopped(w.stage, "the offsets from 0 to 300 are gone before they were read")
+
+
+def test_an_input_that_was_cut_back_and_has_grown_again(
+    tmp_path: Path, make_broker: Callable[..., BrokerProcess]
+) -> None:
+    """Its end is past the position once more, but what was read under the last leader epoch is not in it."""
+    broker = make_broker()
+    with World(tmp_path / "w", broker) as w:
+        w.fill()
+        assert broker.stop() == 0
+        shutil.copytree(broker.data / f"{w.topic}-0", tmp_path / "before")
+        broker.start()
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert broker.stop() == 0
+        shutil.rmtree(broker.data / f"{w.topic}-0")
+        shutil.copytree(tmp_path / "before", broker.data / f"{w.topic}-0")
+        broker.start()
+        w.fill(batches=10)
+        assert w.end(w.topic) > w.position()[0]
+        w.stage.start()
+        await_stopped(w.stage, "was cut back: its epoch")
 
 
 def test_a_partition_that_the_input_does_not_have(tmp_path: Path, shared_broker: BrokerProcess) -> None:

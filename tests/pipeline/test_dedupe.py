@@ -7,6 +7,7 @@ from pathlib import Path
 
 import confluent_kafka
 
+from penstock.pipeline.partitioner import partition_for
 from penstock.pyx.record.builder import BatchBuilder
 from support.dedupe_world import CODECS, World
 from support.harness import BrokerProcess
@@ -81,7 +82,105 @@ def test_records_without_id_pass_and_are_counted(tmp_path: Path, shared_broker: 
         assert w.stage.stop() == 0
         w.check()
         counters = w.position()[1]
-        assert (counters["without_id"], counters["dropped"]) == (4, 2)
+        assert (counters["without_id"], counters["dropped"]) == (6, 1)
+
+
+def test_records_with_an_empty_key_are_not_repeats_of_each_other(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.send(0, [w.batch(0, ["", "", ""], 0)])
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert [record.value for record in w.records()] == [b"0", b"1", b"2"]
+
+
+def test_words_of_json_that_many_records_share_are_no_ids(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    shared = [b"null", b'""', b"true", b"false", b"NaN", b"Infinity", b"-Infinity", b"{}", b'["a"]', b"1e400", b"1.0"]
+    with World(tmp_path, shared_broker, penstock_dedupe_id="json:id") as w:
+        builder = BatchBuilder()
+        for word in (*shared, *shared, b"1", b'"1"'):
+            builder.append(None, b'{"id": %s}' % word, 1)
+        w.send(0, [builder.build()])
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        gone_on = [(record.value or b"")[7:-1] for record in w.records()]
+        # A number that no computer's double holds is an id like any other; "1" and 1 are one.
+        assert gone_on == [*shared, *shared[:-2], b"1"]
+        assert (w.position()[1]["without_id"], w.position()[1]["dropped"]) == (18, 3)
+
+
+def test_records_without_id_in_quarantine(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_without_id="quarantine") as w:
+        for partition in (0, 1):
+            w.send(
+                partition,
+                [w.batch(partition, ids, codec) for ids, codec in ((["a", None, "", "a"], 3), (["", None], 0))],
+            )
+        w.stage.start()
+        w.await_done()
+        w.fill()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+        first, *_ = w.quarantined(1)
+        came = {"topic": w.topic.encode(), "partition": b"1", "offset": b"1", "reason": b"no id (id by key)"}
+        assert (first.key, dict(first.headers)) == (None, came)
+
+
+def test_a_record_without_id_stops_its_partition_if_each_must_have_one(
+    tmp_path: Path, shared_broker: BrokerProcess
+) -> None:
+    with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_without_id="stop") as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        w.send(0, [w.batch(0, ["a", ""], 0)])
+        w.stage.wait_for("is STOPPED")
+        assert "the record at offset 501 has no id (id by key)" in w.stage.text()
+        w.send(1, [w.batch(1, ["b"], 0)])
+        w.await_done([1])
+        assert w.stage.stop() == 1
+        w.check([1])
+        assert w.position()[0] == 500
+        passing = w.other("passing", penstock_dedupe_without_id="pass")
+        passing.start()
+        w.await_done(stage=passing)
+        assert passing.stop() == 0
+        w.check()
+
+
+def test_ids_in_the_wrong_partition_are_counted_and_said(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    words = [f"id-{number}" for number in range(300)]
+    home = {word: partition_for(word.encode(), 3) for word in words}
+    with World(tmp_path, shared_broker, partitions=3) as w:
+        for partition in range(3):
+            w.send(partition, [w.batch(partition, [word for word in words if home[word] == partition], 3)])
+        w.stage.start()
+        w.await_done()
+        assert [w.position(partition)[1]["misplaced"] for partition in range(3)] == [0, 0, 0]
+        assert "another partition" not in w.stage.text()
+        strangers = [word for word in words if home[word] != 1][:20]
+        at = w.position(1)[0]
+        for _ in range(3):
+            w.send(1, [w.batch(1, [None, *strangers], 3)])
+            w.await_done()
+        assert w.position(1)[1]["misplaced"] == 60
+        said = f"20 of 21 ids just read (the first at offset {at + 1}; 20 of {at + 21} since the stage began)"
+        assert w.stage.text().count(said) == w.stage.text().count("another partition") == 1
+        assert [row["misplaced"] for row in w.answer("status")] == [0, 60, 0]
+        assert w.stage.stop() == 0
+        w.check()
+
+
+def test_an_id_in_the_wrong_partition_stops_it_if_none_may_be(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_misplaced="stop") as w:
+        w.stage.start()
+        wrong = partition_for(b"a", 2) ^ 1
+        w.send(wrong, [w.batch(wrong, [None, "a"], 0)])
+        w.stage.wait_for(f"{w.topic}-{wrong} is STOPPED, the others go on: the id of the record at offset 1 belongs")
+        assert w.stage.stop() == 1
+        assert w.position(wrong)[0] == 0
 
 
 def test_ids_in_a_header(tmp_path: Path, shared_broker: BrokerProcess) -> None:

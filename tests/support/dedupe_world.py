@@ -11,6 +11,8 @@ import itertools
 import json
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
@@ -29,6 +31,7 @@ from support.stages import StageProcess, write_properties
 T = TypeVar("T")
 LIMIT_S = 60.0
 CODECS = (0, 1, 2, 3, 4)
+QUARANTINE = "penstock.quarantine"
 
 
 class Cluster(Protocol):
@@ -76,6 +79,17 @@ class World:
         """Another process of the same stage, with other properties."""
         changed = {**self.properties, **{name.replace("_", "."): value for name, value in properties.items()}}
         return StageProcess("dedupe", write_properties(self.folder / f"{name}.properties", changed), name)
+
+    def ask(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`penstock dedupe COMMAND ... --config FILE`, to its end."""
+        words = [sys.executable, "-m", "penstock", "dedupe", command, *arguments, "--config", str(self.config)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+    def answer(self, command: str, *arguments: str) -> Any:
+        """What a command answers with `--json`; it must succeed."""
+        done = self.ask(command, *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     @property
     def database(self) -> Path:
@@ -187,16 +201,27 @@ class World:
         """The committed records of the output."""
         return [record for batch in self.batches(self.output, partition) for record in records(batch)]
 
+    @property
+    def sets_aside(self) -> bool:
+        """Whether records without an id go to the quarantine topic instead of the output."""
+        return self.properties.get("penstock.dedupe.without.id") == "quarantine"
+
     def expected(self, partition: int = 0) -> list[int]:
-        """The values that the output must have, in this order."""
+        """The values that the output must have, in this order. An empty id is none."""
         seen: set[str] = set()
         values = []
         for word, value in self.sent[partition]:
-            if word is None or word not in seen:
+            if word not in seen and (word or not self.sets_aside):
                 values.append(value)
-            if word is not None:
+            if word:
                 seen.add(word)
         return values
+
+    def quarantined(self, partition: int = 0) -> list[Record]:
+        """The committed records of the quarantine topic that came from a partition of this input."""
+        found = [record for batch in self.batches(QUARANTINE) for record in records(batch)]
+        came = {"topic": self.topic.encode(), "partition": b"%d" % partition}
+        return [record for record in found if came.items() <= dict(record.headers).items()]
 
     def check(self, partitions: Sequence[int] | None = None) -> None:
         """The output is the first of each id, in order; the committed counters are the logs' counts."""
@@ -207,6 +232,32 @@ class World:
             counters = self.position(partition)[1]
             bad = self.rotten[partition]
             assert (counters["read"], counters["written"]) == (len(sent) + bad, len(wanted))
-            assert counters["quarantined"] == bad
-            assert counters["dropped"] == len(sent) - len(wanted)
-            assert counters["without_id"] == sum(word is None for word, _ in sent)
+            without = [value for word, value in sent if not word]
+            aside = without if self.sets_aside else []
+            if self.sets_aside:
+                assert [int(record.value or b"") for record in self.quarantined(partition)] == aside
+            assert counters["quarantined"] == bad + len(aside)
+            assert counters["dropped"] == len(sent) - len(wanted) - len(aside)
+            assert counters["without_id"] == len(without)
+
+    def check_counters(self, partition: int = 0) -> None:
+        """`check` where the beginning of the output has expired: by the committed counters alone."""
+        counters = self.position(partition)[1]
+        sent, wanted = len(self.sent[partition]), len(self.expected(partition))
+        assert (counters["read"], counters["written"], counters["dropped"]) == (sent, wanted, sent - wanted)
+
+    def expire_output(self, partition: int = 0, before: int = -1) -> None:
+        """Remove the output's records before an offset (-1: all), as retention does."""
+        self.admin(lambda admin: admin.delete_records({(self.output, partition): before}))
+
+    def await_file(self, partition: int = 0, *, all_ids: bool = True) -> None:
+        """Wait until ids of a partition (all that its output has, or any) are in files that the database knows of.
+
+        A file that lies in the folder isn't enough: RocksDB links it before its manifest has it.
+        """
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            row = self.answer("status")[partition]
+            if row["files"] and not (all_ids and row["only_in_memory"]):
+                return
+            assert time.monotonic() < deadline, f"{row}\n{self.stage.text()}"

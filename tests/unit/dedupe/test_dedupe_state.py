@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,53 @@ from penstock.pyx.record.rawbatch import RawBatch
 
 
 def test_a_position_survives_its_metadata() -> None:
-    position = Position(7, "00ff", "aa11", 10, 8, 1, 1, 3, 5)
+    position = Position(7, "00ff", "aa11", 10, 8, 1, 1, 3, 5, 9, "3..5", "0..1,7..8")
     assert Position.parse(7, position.metadata()) == position
-    largest = Position(1 << 62, "f" * 32, "f" * 32, *[1 << 62] * 6)
+    most = 1 << 62
+    largest = Position(most, "f" * 32, "f" * 32, most, most, most, most, most, most, most)
+    for number in range(1 << 60, (1 << 60) + 200, 2):
+        largest = replace(largest, unknown=f"{number}..{number}").accept()
+    largest = replace(largest, unknown=largest.accepted.partition(",")[0])
+    largest = replace(largest, misplaced=most, decisions=most, leader_epoch=1 << 30, stopped="\u20ac" * 500)
     assert len(largest.metadata()) < 4096  # Kafka's limit
+
+
+def test_a_position_of_an_older_version() -> None:
+    assert Position.parse(7, '{"topic_id": "00", "output_id": "aa", "written": 3}').written == 3
+
+
+@pytest.mark.parametrize(
+    ("complete_to", "start", "unknown"),
+    [
+        (0, 0, ""),
+        (0, 1, "0..0"),
+        (0, 50, "0..49"),
+        (20, 50, "20..49"),
+        (50, 50, ""),
+        (20, 100, "20..89"),  # what follows the last batch is its transaction's marker
+        (90, 91, ""),
+        (90, 1000, ""),
+    ],
+)
+def test_ids_that_nobody_knows(complete_to: int, start: int, unknown: str) -> None:
+    position = Position(7, "", "", written=80, output_end=90)
+    assert position.unknown_ids(complete_to, start) == unknown
+    assert Position(7, "", "").unknown_ids(complete_to, start) == ""  # nothing was written yet
+
+
+def test_an_older_position_does_not_say_where_its_output_ends() -> None:
+    position = Position(7, "", "", written=80)
+    assert [position.unknown_ids(90, start) for start in (90, 91, 92)] == ["", "", "90..91"]
+    assert position.unknown_ids(0, 50) == "0..49"
+
+
+def test_accepted_offsets_are_known_to_be_unknown() -> None:
+    position = replace(Position(7, "", "", written=80, output_end=90), unknown="0..49").accept()
+    assert (position.unknown, position.accepted) == ("", "0..49")
+    assert [position.unknown_ids(at, start) for at, start in ((0, 50), (10, 50), (0, 51))] == ["", "", "0..50"]
+    position = replace(position, unknown="60..69").accept()
+    assert position.accepted == "0..49,60..69"
+    assert replace(position, unknown="40..59").accept().accepted == "0..69"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +75,9 @@ def test_a_position_survives_its_metadata() -> None:
         '{"topic_id": "00"}',
         '{"topic_id": "", "output_id": "", "x": 1}',
         '{"topic_id": "", "output_id": "", "read": null}',
+        '{"topic_id": "", "output_id": "", "read": true}',
+        '{"topic_id": "", "output_id": "", "accepted": 7}',
+        '{"topic_id": "", "output_id": "", "accepted": "0..1,"}',
     ],
 )
 def test_a_position_that_nobody_of_us_wrote(metadata: str) -> None:

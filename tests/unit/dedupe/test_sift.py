@@ -13,7 +13,7 @@ from penstock.config import ConfigError
 from penstock.dedupe import opening
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
-from penstock.dedupe.sift import Sifted, sift
+from penstock.dedupe.sift import Rules, Sifted, WithoutId, sift
 from penstock.pipeline.lanes import OperatorNeeded
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.columns import decode
@@ -56,9 +56,15 @@ def message_set(key: bytes, base_offset: int) -> RawBatch:
     return RawBatch(struct.pack(">qi", base_offset, len(message)) + message)
 
 
-def sifted(batches: Sequence[RawBatch], store: IdStore, position: int = 0, limit: int = LIMIT) -> Sifted:
-    found = sift(batches, position, store, IdSource("key"), limit)
-    assert found.read == found.written + found.dropped
+def sifted(
+    batches: Sequence[RawBatch],
+    store: IdStore,
+    position: int = 0,
+    limit: int = LIMIT,
+    without_id: WithoutId = "pass",
+) -> Sifted:
+    found = sift(batches, position, store, Rules(("events", 3), IdSource("key"), limit, without_id))
+    assert found.read == found.written + found.dropped + found.set_aside
     assert found.written == sum(one.record_count for one in found.batches)
     return found
 
@@ -131,6 +137,45 @@ def test_what_the_output_cannot_take(store: IdStore) -> None:
         sifted([batch([b"x" * 600], codec=0)], store, limit=500)
 
 
+def test_records_without_id_are_set_aside(store: IdStore) -> None:
+    given = [batch([b"a", None, b"", b"a"], 10), batch([b""], 14), batch([b"b"], 15)]
+    found = sifted(given, store, without_id="quarantine")
+    assert keys(found.batches) == [b"a", b"b"]
+    assert (found.read, found.dropped, found.without_id, found.set_aside) == (6, 1, 3, 3)
+    aside = [record for one in found.aside for record in records(one)]
+    assert [(record.key, record.value) for record in aside] == [
+        (None, b"value 11"),
+        (b"", b"value 12"),
+        (b"", b"value 14"),
+    ]
+    assert dict(aside[0].headers) == {
+        "topic": b"events",
+        "partition": b"3",
+        "offset": b"11",
+        "reason": b"no id (id by key)",
+    }
+
+
+def test_large_records_without_id_are_batches_of_their_own(store: IdStore) -> None:
+    builder = BatchBuilder(max_bytes=1 << 22)
+    for size in (10, 600 << 10, 600 << 10, 10):
+        builder.append(None, bytes(size), 1)
+    found = sifted([RawBatch(builder.build())], store, limit=1 << 22, without_id="quarantine")
+    assert [len(record.value or b"") for one in found.aside for record in records(one)] == [
+        10,
+        600 << 10,
+        600 << 10,
+        10,
+    ]
+    assert len(found.aside) == 4
+
+
+def test_each_record_must_have_an_id_if_one_says_so(store: IdStore) -> None:
+    sifted([batch([b"a", b"b"])], store, without_id="stop")
+    with pytest.raises(OperatorNeeded, match="record at offset 12 has no id"):
+        sifted([batch([b"c"], 10), batch([b"d", b"", None], 11)], store, without_id="stop")
+
+
 def test_nothing_at_all(store: IdStore) -> None:
     found = sifted([], store)
     assert (found.batches, found.read, len(found.ids.null)) == ([], 0, 0)
@@ -158,15 +203,27 @@ def test_where_the_id_is() -> None:
     data, starts, null = IdSource("header:id").column(columns)
     assert (data.tobytes(), starts.tolist(), null.tolist()) == (b"last", [0, 4, 4], [False, True])
     assert IdSource("key").column(columns).null.tolist() == [False, True]
+    builder.append(b"", b"", 1, [("id", b"")])
+    columns = decode([RawBatch(builder.build())])
+    assert IdSource("header:id").column(columns).null.tolist() == [False, True, True]
+    assert IdSource("key").column(columns).null.tolist() == [False, True, True]
 
 
 JSON_IDS: dict[bytes | None, bytes | None] = {
     b'{"id": "a"}': b"a",
     b' {"x": {"id": 1}, "id": "\\u00fc"}\n': "\u00fc".encode(),
-    b'{"id": ""}': b"",
+    b'{"id": ""}': None,
     b'{"id": 17}': b"17",
-    b'{"id": 1.50}': b"1.5",
-    b'{"id": true}': b"true",
+    b'{"id": -0}': b"0",
+    b'{"id": 1.50}': b"1.50",
+    b'{"id": 12345678901234567.25}': b"12345678901234567.25",
+    b'{"id": 1e400}': b"1e400",
+    b'{"id": true}': None,
+    b'{"id": false}': None,
+    b'{"id": NaN}': None,
+    b'{"id": Infinity}': None,
+    b'{"id": -Infinity}': None,
+    b'{"id": {"a": 1}}': None,
     b'{"id": "\\ud800"}': b"\xed\xa0\x80",
     b'{"id": null}': None,
     b'{"id": ["a"]}': None,

@@ -1,0 +1,208 @@
+"""`penstock dedupe status`, `position`, `snapshot`, `restore`, `rebuild`: beside a stage that runs, or between two runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli import root
+from support.dedupe_world import World
+from support.harness import BrokerProcess
+
+COMMANDS = ["status", "accept", "position", "snapshot", "restore", "rebuild"]
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence of a command that refuses."""
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def run_once(w: World) -> None:
+    """The stage, until it has read everything."""
+    w.stage.start()
+    w.await_done()
+    assert w.stage.stop() == 0, w.stage.text()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_a_command_does(command: str) -> None:
+    result = CliRunner().invoke(root, ["dedupe", command, "--help"], prog_name="penstock")
+    assert result.exit_code == 0
+    assert f"Usage: penstock dedupe {command}" in result.output
+    assert f"Example: penstock dedupe {command}" in result.output and "--json" in result.output
+
+
+def test_the_stage_needs_its_file() -> None:
+    result = CliRunner().invoke(root, ["dedupe"], prog_name="penstock")
+    assert result.exit_code == 2 and "'--config'" in result.output
+    assert all(f"  {name} " in CliRunner().invoke(root, ["dedupe", "--help"]).output for name in COMMANDS)
+
+
+def test_status(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, partitions=2) as w:
+        w.stage.start()
+        w.fill()
+        w.send(0, [w.batch(0, [None, ""], 0)])
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.send(1, [w.batch(1, ["a", "b", "c"], 0)])
+        first, second = w.answer("status")
+        counters = w.position()[1]
+        assert {name: first[name] for name in ("read", "written", "dropped", "without_id", "quarantined")} == {
+            name: counters[name] for name in ("read", "written", "dropped", "without_id", "quarantined")
+        }
+        assert (first["offset"], first["end"], first["lag"]) == (502, 502, 0)
+        assert (second["offset"], second["end"], second["lag"]) == (500, 503, 3)
+        assert first["ids"] == first["written"] - 2
+        assert first["size_bytes"] > 0 and first["oldest_ms"] > 0 and not first["running"]
+        assert (first["unknown"], first["accepted"]) == ("", "")
+        w.stage.start()
+        w.await_done()
+        running = w.answer("status")[1]
+        assert (running["running"], running["lag"]) == (True, 0)
+        assert running["only_in_memory"] >= 3
+        text = w.ask("status").stdout
+        assert "without id" in text.splitlines()[0] and len(text.splitlines()) == 3
+        assert w.stage.stop() == 0
+        shutil.rmtree(w.database)  # as on another machine
+        elsewhere = w.answer("status")[0]
+        assert (elsewhere["read"], elsewhere["ids"], elsewhere["running"]) == (502, None, None)
+
+
+def test_status_before_the_stage_began(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        assert "is not there" in refusal(w.ask("status"))
+        w.admin(lambda admin: admin.create_topics({w.output: 1}))
+        (row,) = w.answer("status")
+        assert (row["offset"], row["read"], row["ids"]) == (None, 0, None)
+
+
+def test_a_snapshot_of_a_running_stage_is_restored(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path / "w", shared_broker, penstock_dedupe_memory_max_ids=1000) as w:
+        w.stage.start()
+        w.fill(batches=40, count=200)
+        kept = tmp_path / "snapshots" / "first"
+        w.await_file(all_ids=False)
+        done = w.answer("snapshot", "-p", "0", "--to", str(kept))  # in the middle of it
+        assert done["complete_to"] > 0 and not list(kept.parent.glob("*.partial"))
+        w.await_done()
+        assert "is there already" in refusal(w.ask("snapshot", "-p", "0", "--to", str(kept)))
+        assert "is in use" in refusal(w.ask("restore", "-p", "0", "--from", str(kept)))
+        w.stage.kill()
+        w.expire_output(before=done["complete_to"])
+        shutil.rmtree(w.database)
+        assert w.answer("restore", "-p", "0", "--from", str(kept)) == {
+            "partition": 0,
+            "complete_to": done["complete_to"],
+        }
+        w.send(0, [w.batch(0, [word for word, _ in w.sent[0]], 4)])
+        run_once(w)
+        w.check_counters()
+
+
+def test_a_restored_store_sets_the_present_one_aside(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path / "w", shared_broker) as w:
+        w.fill()
+        run_once(w)
+        w.answer("snapshot", "-p", "0", "--to", str(tmp_path / "kept"))
+        w.fill()
+        run_once(w)
+        w.answer("restore", "-p", "0", "--from", str(tmp_path / "kept"))
+        assert list((w.database / "ids.1").glob("*.sst"))
+        w.fill(repeats=0.9)
+        run_once(w)
+        w.check()
+
+
+def test_what_is_no_snapshot_of_this_partition(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path / "w", shared_broker, partitions=2) as w:
+        w.fill()
+        run_once(w)
+        w.answer("snapshot", "-p", "1", "--to", str(tmp_path / "kept"))
+        before = sorted(path.name for path in (w.database / "ids").glob("*.sst"))
+        assert "not those of" in refusal(w.ask("restore", "-p", "0", "--from", str(tmp_path / "kept")))
+        assert "is no snapshot" in refusal(w.ask("restore", "-p", "0", "--from", str(tmp_path / "w")))
+        for path in (tmp_path / "kept" / "ids").glob("*.sst"):
+            path.unlink()
+        assert "kept" in refusal(w.ask("restore", "-p", "1", "--from", str(tmp_path / "kept")))
+        assert "has no database" in refusal(w.ask("snapshot", "-p", "7", "--to", str(tmp_path / "another")))
+        assert sorted(path.name for path in (w.database / "ids").glob("*.sst")) == before
+        w.fill(repeats=0.9)
+        run_once(w)
+        w.check()
+
+
+def test_a_store_is_rebuilt_from_the_output(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        assert "is in use" in refusal(w.ask("rebuild", "-p", "0"))
+        assert w.stage.stop() == 0
+        for path in (w.database / "ids").glob("*.sst"):
+            path.write_bytes(b"damaged")
+        done = w.answer("rebuild", "-p", "0")
+        assert (done["start"], done["end"], done["unknown"]) == (0, w.end(w.output), "")
+        assert Path(done["set_aside"]).is_dir() and not (w.database / "ids").exists()
+        w.fill(repeats=0.9)
+        run_once(w)
+        w.check()
+        w.expire_output(before=10)
+        assert w.answer("rebuild", "-p", "0")["unknown"] == "0..9"
+        w.stage.start()
+        w.stage.wait_for("ids of output offsets 0..9 are unknown")
+
+
+def test_a_position_that_has_expired_is_set(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker, partitions=2) as w:
+        w.fill()
+        run_once(w)
+        counters = w.position()[1]
+        w.admin(lambda admin: admin.delete_groups([f"penstock-dedupe.{w.topic}"]))
+        w.fill(repeats=0.9)
+        w.stage.start()
+        w.stage.wait_for("`penstock dedupe position -p 0 --at OFFSET --because TEXT`")
+        assert w.stage.stop() == 1
+        for partition in ("0", "1"):
+            done = w.answer("position", "-p", partition, "--at", "500", "--because", "expired")
+            assert done == {"partition": int(partition), "before": None, "offset": 500}
+        noted = w.position()[1]
+        for name in ("read", "written", "dropped"):
+            assert noted[name] == counters[name]
+        run_once(w)
+        w.check()
+        decided = [record for record in w.quarantined(1) if record.value == b"position none -> 500"]
+        assert dict(decided[0].headers)["reason"] == b"expired"
+
+
+def test_a_position_that_is_moved_back_brings_nothing_twice(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        written = len(w.records())
+        w.answer("position", "-p", "0", "--at", "100", "--because", "a test")
+        w.send(0, [w.batch(0, ["new"], 0)])
+        w.stage.wait_for("another process took over")  # two must not work on a partition
+        w.stage.wait_for("reads from offset 100")
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert len(w.records()) == written + 1
+
+
+def test_positions_that_cannot_be(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill(batches=1)
+        run_once(w)
+        before = w.position()
+        outside = w.ask("position", "-p", "0", "--at", "101", "--because", "a test")
+        assert f"offset 101 is outside the log of {w.topic}-0 (0 to 100)" in refusal(outside)
+        assert "has no partition 1" in refusal(w.ask("position", "-p", "1", "--at", "0", "--because", "a test"))
+        assert w.ask("position", "-p", "0", "--at", "0").returncode == 2
+        assert w.position() == before
