@@ -16,7 +16,7 @@ from penstock.pipeline import job
 from penstock.pipeline.etl.cut import Clock
 from penstock.pipeline.etl.errors import EtlError, Incomplete
 from penstock.pipeline.etl.load import Load, Outcome, WhenIncomplete
-from penstock.pipeline.etl.night import Night, parse_night, parse_nights
+from penstock.pipeline.etl.night import parse_night, parse_nights, time_zone
 
 DID = {"loaded": "loaded", "reloaded": "loaded again", "already": "is in the table already"}
 
@@ -30,9 +30,14 @@ class IncompleteFailure(click.ClickException):
 @click.command("etl")
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
-@click.option("--night", metavar="YYYY-MM-DD", help="The night to load.")
+@click.option("--night", metavar="DATE", help="The night to load, YYYY-MM-DD or `yesterday` (in its time zone).")
 @click.option("--nights", metavar="A..B", help="Several nights, oldest first, with one start of Spark.")
 @click.option("--reload", is_flag=True, help="Load the committed offsets of the night again and replace its rows.")
+@click.option(
+    "--covering",
+    is_flag=True,
+    help="Let the night take the missing nights before it along, in its commit; each gets its ready marker.",
+)
 @click.option(
     "--incomplete",
     type=click.Choice(["wait", "fail", "mark"]),
@@ -51,6 +56,7 @@ def command(
     night: str | None,
     nights: str | None,
     reload: bool,
+    covering: bool,
     incomplete: WhenIncomplete | None,
     wait_seconds: float | None,
     clock: Clock | None,
@@ -58,7 +64,8 @@ def command(
 ) -> None:
     """Load nights of the deduplicated topic into the table, each in one commit.
 
-    A night that is in the table already is left alone. Exit codes: 0 done, 1 refused or failed, 2 wrong
+    A night that is in the table already is left alone. One that would take others along, since nights between it and the
+    table's last one are missing, is refused without --covering. Exit codes: 0 done, 1 refused or failed, 2 wrong
     configuration, 3 incomplete.
 
     Example: penstock etl --config pipeline.properties --night 2013-01-01
@@ -66,8 +73,9 @@ def command(
     log.setup()
     if (night is None) == (nights is None):
         raise click.UsageError("give either --night or --nights")
-    asked = [parse_night(night)] if night is not None else parse_nights(nights or "")
-    config = job.load(path, overrides)
+    config = job.load(path, overrides, "etl")
+    zone = time_zone(config["penstock.etl.time.zone"])
+    asked = [parse_night(night, zone)] if night is not None else parse_nights(nights or "")
     arm_from_environment()
     show = Show(len(asked), as_json)
     try:
@@ -80,7 +88,9 @@ def command(
         )
         with show:
             try:
-                _load(load, asked, reload, show)
+                load.check_begun(asked[-1])
+                for one in asked:
+                    show.done(load.night(one, reload=reload, covering=covering))
             finally:
                 load.close()
     except Incomplete as error:
@@ -89,17 +99,12 @@ def command(
         raise click.ClickException(str(error)) from None
 
 
-def _load(load: Load, asked: list[Night], reload: bool, show: Show) -> None:
-    for night in asked:
-        show.done(load.night(night, reload=reload))
-
-
 class Show:
     """Progress for people on standard error, the answer on standard output."""
 
     def __init__(self, nights: int, as_json: bool) -> None:
         self._as_json = as_json
-        self._log = log.get("etl")
+        self._log = log.get(__name__)
         self._progress: Progress | None = None
         if sys.stderr.isatty():
             columns = (
@@ -126,7 +131,7 @@ class Show:
         if self._progress is not None:
             self._progress.update(self._task, description=words)
         else:
-            self._log.info(words)
+            self._log.info("%s", words)
 
     def done(self, outcome: Outcome) -> None:
         """Say what became of a night."""
@@ -142,6 +147,8 @@ class Show:
             print(json.dumps(document), flush=True)
             return
         words = f"night {commit.night} {DID[outcome.did]}: {commit.rows:,} rows"
+        if commit.nights:
+            words += f", with those of {', '.join(commit.nights)}"
         if commit.rejects:
             words += f", {commit.rejects:,} rejects"
         if commit.missing:

@@ -1,8 +1,9 @@
 """Where a night ends: at each partition's last stable offset, once all that the night holds has come through.
 
-A source partition's records of the night are followed hop by hop: the source's offset at the night's end, the
-mirror's position in the source, the aggregate input's end after that, dedupe's position in the input, the output's end
-after that. A goal, once known, stays fixed for the call, so that new records don't move it away while the stages catch up.
+A source partition's records of the night are followed hop by hop: the source's end once the night is over (replaying
+history: its offset at the night's end, by timestamps), the mirror's position in the source, the aggregate input's end after
+that, dedupe's position in the input, the output's end after that. A goal, once known, stays fixed for the call, so that new
+records don't move it away while the stages catch up.
 """
 
 from __future__ import annotations
@@ -33,9 +34,6 @@ Offsets = dict[TopicPartition, int]
 ANSWER_LIMIT_MS = 5000
 # Positions stop before trailing control records, of which each takes one offset: a short gap is looked into.
 GAP_LOOKED_INTO = 10_000
-# Brokers take record timestamps up to an hour ahead of their own clock (`message.timestamp.after.max.ms`), so a record
-# that is dated an hour after the night's end arrived after it, and so did all behind it.
-CLOCKS_APART_MS = 3_600_000
 # Enough to see a batch's header or a few, far less than a fetch that is after the records.
 PEEK_BYTES = 64 << 10
 
@@ -235,7 +233,7 @@ class Cut:
         self._sources = {name: ClusterView(f"source {name}", address) for name, address in job.sources(config).items()}
         self._input = job.input_topic(config)
         self._topic = job.etl_topic(config)
-        self._log = log.get("etl")
+        self._log = log.get(__name__)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -284,9 +282,8 @@ class Cut:
             found = await cluster.offsets(open_partitions, goals.night_end_ms)
             ends = await cluster.records_at_or_after(found, goals.night_end_ms)
         elif open_partitions:
-            ends = await cluster.offsets(open_partitions, goals.night_end_ms + CLOCKS_APART_MS)
-            undated = [tp for tp, end in ends.items() if end == -1]
-            ends.update(await cluster.offsets(undated, LATEST, stable=False) if undated else {})
+            # All that is there now that the night is over. A search by time would believe a clock that is days ahead.
+            ends = await cluster.offsets(open_partitions, LATEST, stable=False)
         known.update({tp: end for tp, end in ends.items() if end != -1})
         missing = [
             f"{cluster.name}: {tp[0]}-{tp[1]} holds no record of after the night yet"

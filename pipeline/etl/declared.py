@@ -1,16 +1,38 @@
-"""The declared schema of an event: columns with Spark SQL types, some of them required."""
+"""The declared schema of an event: columns with Spark SQL types, some of them required; and its event day."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 
 from penstock.config import ConfigError
+from penstock.pipeline.etl import columntypes
 
 # Columns that the load itself adds to each row: where the record was, and the day that it counts for.
 EVENT_DAY = "event_day"
-POSITION_COLUMNS = ("topic", "partition", "offset", "timestamp")
+POSITION_TYPES = {"topic": "STRING", "partition": "INT", "offset": "BIGINT", "timestamp": "TIMESTAMP"}
+POSITION_COLUMNS = tuple(POSITION_TYPES)
 RESERVED = frozenset({EVENT_DAY, *POSITION_COLUMNS})
+
+DAYS = ("date", "timestamp", "timestamp_ntz", "string")  # types that a day can be taken from
+TIMES = ("timestamp", "timestamp_ntz")
+YEARS = "BETWEEN 1 AND 9999"
+# A number where a time should be. Spark would read seconds since 1970; many writers mean milliseconds.
+NUMBER = r"^-?[0-9]+([.][0-9]*)?([eE][-+]?[0-9]+)?$"
+# Words of an expression that are no columns: types, operators and units of Spark SQL.
+_WORDS = """
+and as asc at between both by case cast collate current_date current_timestamp day days dayofweek dayofyear desc distinct div
+else end escape exists extract false filter for from hour hours ilike in interval is leading like local microsecond
+microseconds millisecond milliseconds minute minutes month months not null nulls or order over overlay placing position quarter
+regexp rlike second seconds similar substring then time to trailing trim true try_cast week weeks when where with without year
+years zone
+"""
+WORDS = frozenset(_WORDS.split())
+_TOKEN = re.compile(
+    r"(?P<text>'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\")|`(?P<quoted>[^`]+)`|(?P<number>\d[\w.]*)"
+    r"|(?P<name>[A-Za-z_]\w*)|(?P<other>\S)|(?P<blank>\s+)"
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +48,40 @@ class Column:
         """The name as Spark SQL takes it, whatever letters it is made of."""
         return f"`{self.name}`"
 
+    @property
+    def canonical(self) -> str:
+        """The type as Delta's log names it."""
+        return columntypes.canonical(self.type)
+
+    @property
+    def parsed_type(self) -> str:
+        """The type that JSON is parsed into: a wider one where Spark's parser would round, or guess a unit."""
+        decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", self.canonical)
+        if decimal is not None:
+            whole_digits = int(decimal[1]) - int(decimal[2])
+            return f"DECIMAL({columntypes.PRECISION_MAX},{columntypes.PRECISION_MAX - whole_digits})"
+        return "STRING" if self.canonical in TIMES else self.type
+
+    def value(self, parsed: str) -> str:
+        """The column's value, in Spark SQL, from an expression of what was parsed."""
+        return parsed if self.parsed_type == self.type else f"cast({parsed} AS {self.type})"
+
+    def misfits(self, parsed: str) -> list[tuple[str, str]]:
+        """What the declared type can't hold of what was parsed: conditions in Spark SQL, each with the words for it."""
+        if self.canonical.startswith("decimal"):
+            return [(f"NOT ({parsed} <=> {self.value(parsed)})", f"`{self.name}` does not fit {self.type}")]
+        if self.canonical in TIMES:
+            return [
+                (
+                    f"{parsed} IS NOT NULL AND ({self.value(parsed)} IS NULL OR {parsed} RLIKE '{NUMBER}')",
+                    f"`{self.name}` is not {self.type}",
+                ),
+                (f"NOT (year({self.value(parsed)}) {YEARS})", f"`{self.name}` lies outside of the years 1 to 9999"),
+            ]
+        if self.canonical == "date":
+            return [(f"NOT (year({parsed}) {YEARS})", f"`{self.name}` lies outside of the years 1 to 9999")]
+        return []
+
 
 @dataclass(frozen=True)
 class Declared:
@@ -35,48 +91,60 @@ class Declared:
     event_day: str
 
     @property
-    def ddl(self) -> str:
-        """The columns in Spark's DDL, all of them nullable: what is required is judged after parsing."""
-        return ", ".join(f"{column.quoted} {column.type}" for column in self.columns)
-
-    @property
     def required(self) -> list[Column]:
         """The columns that a row must have."""
         return [column for column in self.columns if column.required]
 
+    @property
+    def table_ddl(self) -> str:
+        """The table's columns in Spark's DDL, in order."""
+        own = [f"{column.quoted} {column.type}{' NOT NULL' if column.required else ''}" for column in self.columns]
+        return ", ".join([*own, f"{EVENT_DAY} DATE", *(f"`{name}` {kind}" for name, kind in POSITION_TYPES.items())])
+
 
 def parse(text: str, event_day: str) -> Declared:
-    """Read `name TYPE[ NOT NULL], ...`. Types are judged by Spark later. Raises ConfigError."""
-    columns = [_column(piece) for piece in _split(text)]
+    """Read `name TYPE[ NOT NULL], ...` and an event day over them. Raises ConfigError."""
+    columns = [Column(*columntypes.named(piece)) for piece in columntypes.split(text)]
     names = [column.name.lower() for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"the schema declares `{twice[0]}` twice (Spark does not tell upper from lower case)")
+        raise ConfigError(f"the schema declares `{twice[0]}` twice (Spark takes upper and lower case for the same)")
     taken = sorted(RESERVED & set(names))
     if taken:
         raise ConfigError(f"the schema declares `{taken[0]}`, which is a column that the load adds; rename it")
+    for column in columns:
+        columntypes.canonical(column.type)
+    _check_event_day(event_day, {column.name.lower(): column for column in columns})
     return Declared(tuple(columns), event_day)
 
 
-def _column(piece: str) -> Column:
-    match = re.fullmatch(r"(?:`([^`]+)`|(\w+))\s*:?\s+(.+?)(\s+NOT\s+NULL)?", piece, re.IGNORECASE | re.DOTALL)
-    if match is None:
-        raise ConfigError(f"`{piece}` in the schema is not of the form `name TYPE[ NOT NULL]`")
-    return Column(match[1] or match[2], match[3].strip(), match[4] is not None)
-
-
-def _split(text: str) -> list[str]:
-    """The pieces between commas that stand outside of brackets, as in `a DECIMAL(9,2), b STRUCT<c: INT, d:
-    INT>`."""
-    pieces, depth, piece = [], 0, ""
-    for letter in text:
-        depth += (letter in "(<") - (letter in ")>")
-        if letter == "," and depth == 0:
-            pieces.append(piece.strip())
-            piece = ""
-        else:
-            piece += letter
-    pieces.append(piece.strip())
-    if depth != 0 or not all(pieces):
-        raise ConfigError(f"the schema `{text}` has an empty column or brackets that don't match")
-    return pieces
+def _check_event_day(text: str, columns: dict[str, Column]) -> None:
+    """See that the expression can be one, as far as that can be told without Spark. Raises ConfigError."""
+    what = f"`penstock.etl.event.day={text}`"
+    tokens = [token for token in _TOKEN.finditer(text) if token["blank"] is None]
+    if not tokens:
+        raise ConfigError(f"{what} is no expression: give a column, or Spark SQL over columns")
+    depth = 0
+    for token in tokens:
+        depth += (token[0] == "(") - (token[0] == ")")
+        if depth < 0 or token[0] in ("'", '"', "`", ";"):
+            raise ConfigError(f"{what} has a `{token[0]}` too many")
+    if depth:
+        raise ConfigError(f"{what} has a `(` too many")
+    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
+        name = token["quoted"] or token["name"]
+        before = text[: token.start()].rstrip()[-1:]
+        is_call = token["quoted"] is None and after is not None and after[0] == "("
+        if name is None or is_call or before == "." or "->" in text:
+            continue
+        known = name.lower() in columns or name.lower() in (*POSITION_COLUMNS, "key", "value")
+        if not known and (token["quoted"] or (name.lower() not in WORDS and name.upper() not in columntypes.SIMPLE)):
+            near = difflib.get_close_matches(name.lower(), columns, n=1)
+            hint = f"; did you mean `{columns[near[0]].name}`?" if near else ""
+            raise ConfigError(f"{what} names `{name}`, which is no column of the schema{hint}")
+    if len(tokens) == 1 and (name := tokens[0]["quoted"] or tokens[0]["name"]) is not None:
+        column = columns.get(name.lower())
+        if column is None:
+            raise ConfigError(f"{what} names `{name}`, which is no column of the schema")
+        if column.canonical not in DAYS:
+            raise ConfigError(f"{what}: the column is {column.type}, from which no day can be taken")

@@ -6,9 +6,12 @@ transaction that we hold (by py4j): it gives the actions of the data files, and 
 
 from __future__ import annotations
 
+import json
+import time
+import uuid
 from typing import Any
 
-from penstock.pipeline.etl.declared import EVENT_DAY
+from penstock.pipeline.etl.declared import EVENT_DAY, Declared
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.plan import Plan
 from penstock.pipeline.etl.table import DOMAIN_PREFIX, RUN_APP_ID, NightCommit, status
@@ -26,8 +29,9 @@ class Transaction:
     """An open transaction on the table: `write_rows` once, then `commit`; dropped, it leaves only unused
     files."""
 
-    def __init__(self, spark: Any, table_path: str, plan: Plan) -> None:
-        """Begin. Raises Refused when the table's run number is not the one that the plan was made on."""
+    def __init__(self, spark: Any, table_path: str, plan: Plan, declared: Declared) -> None:
+        """Begin; a table that is not there is made, empty. Raises Refused when the table's run number is not the one
+        that the plan was made on."""
         self._session = spark._jsparkSession
         self._jvm = spark._jvm
         self._delta = spark._jvm.org.apache.spark.sql.delta
@@ -36,7 +40,9 @@ class Transaction:
         self._mode = self._jvm.org.apache.spark.sql.SaveMode
         self._log = self._delta.DeltaLog.forTable(self._session, table_path)
         self._transaction = self._log.startTransaction(self._none, self._none)
-        self._is_new = self._transaction.readVersion() < 0
+        if self._transaction.readVersion() < 0:
+            self._create(declared)
+            self._transaction = self._log.startTransaction(self._none, self._none)
         self._actions = self._jvm.PythonUtils.toSeq([])
         # Delta would find the run number by a job; the log's text says it quicker. Since we say that we read it, a
         # commit of another load that comes before ours makes ours fail.
@@ -47,10 +53,20 @@ class Transaction:
                 f"the table is at run {run}, so run {plan.run} was overtaken by another process; run it again"
             )
 
-    @property
-    def needs_rows(self) -> bool:
-        """Whether `write_rows` has something to do even for no rows: make the table, or replace old ones."""
-        return self._is_new or self._plan.reload
+    def _create(self, declared: Declared) -> None:
+        """Commit an empty table of the declared columns. (A writer of rows would make all of them nullable.)"""
+        schema = self._jvm.org.apache.spark.sql.types.StructType.fromDDL(declared.table_ddl)
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema.json(),
+            "partitionColumns": [EVENT_DAY],
+            "configuration": TABLE_PROPERTIES,
+            "createdTime": time.time_ns() // 1_000_000,
+        }
+        action = self._delta.actions.Action.fromJson(json.dumps({"metaData": metadata}))
+        self._transaction.updateMetadataForNewTable(action)
+        self._commit(self._jvm.PythonUtils.toSeq([]))
 
     def write_rows(self, rows: Any) -> int:
         """Write the data files of the rows (not visible before `commit`); how many rows they hold."""
@@ -61,7 +77,7 @@ class Transaction:
             mode,
             self._delta.DeltaOptions(self._jvm.PythonUtils.toScalaMap(options), self._session.sessionState().conf()),
             self._jvm.PythonUtils.toSeq([EVENT_DAY]),
-            self._jvm.PythonUtils.toScalaMap(TABLE_PROPERTIES if self._is_new else {}),
+            self._jvm.PythonUtils.toScalaMap({}),
             rows._jdf,
             self._none,
             self._none,
@@ -95,12 +111,14 @@ class Transaction:
     def commit(self, night: NightCommit) -> int:
         """Commit the written files with the night's ledger entry and the run number; the table's new
         version."""
-        none = self._none
         # Without a time of its own the run number is never retired by
         # `delta.setTransactionRetentionDuration`.
-        run = self._delta.actions.SetTransaction(RUN_APP_ID, night.run, none)
+        run = self._delta.actions.SetTransaction(RUN_APP_ID, night.run, self._none)
         ledger = self._delta.actions.DomainMetadata(DOMAIN_PREFIX + night.night, night.to_json(), False)
-        actions = self._actions.appended(ledger).appended(run)
+        return self._commit(self._actions.appended(ledger).appended(run))
+
+    def _commit(self, actions: Any) -> int:
+        none = self._none
         write = getattr(self._delta, "DeltaOperations$Write")
         operation = write(self._mode.Append, none, none, none, none, none, none, none, none)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,38 @@ def side_folder(table_path: str) -> Path:
 
 def write_json(path: Path, document: dict[str, Any], before_rename: Callable[[], None]) -> None:
     """Write a JSON file: temporary file, fsync, `before_rename`, rename, fsync of the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.tmp")
+    _write_aside(aside, document)
+    before_rename()
+    aside.rename(path)
+    _sync_folder(path)
+
+
+def create_json(path: Path, document: dict[str, Any], before_link: Callable[[], None]) -> None:
+    """Write a JSON file that must not be there yet: another process, on another machine perhaps, may try the same.
+
+    Raises FileExistsError.
+    """
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    _write_aside(aside, document)
+    before_link()
+    try:
+        os.link(aside, path)
+    finally:
+        aside.unlink()
+    _sync_folder(path)
+
+
+def _write_aside(aside: Path, document: dict[str, Any]) -> None:
+    aside.parent.mkdir(parents=True, exist_ok=True)
     with aside.open("w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
-    before_rename()
-    aside.rename(path)
+
+
+def _sync_folder(path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

@@ -6,7 +6,7 @@ import json
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, Column, Declared
+from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, YEARS, Column, Declared
 
 if TYPE_CHECKING:
     from penstock.pipeline.etl.plan import Plan
@@ -40,15 +40,24 @@ def _read(spark: Any, bootstrap: str, plan: Plan) -> Any:
     pieces = {tp: plan.pieces(tp) for tp in plan.ranges}
     layers = max(map(len, pieces.values()))
     # The source takes one range a partition: around rotten batches it takes several sources.
-    read = [_source(spark, bootstrap, {tp: of[i] for tp, of in pieces.items() if i < len(of)}) for i in range(layers)]
+    tasks = _tasks(plan.offsets, spark.sparkContext.defaultParallelism)
+    read = [
+        _source(spark, bootstrap, {tp: of[i] for tp, of in pieces.items() if i < len(of)}, tasks) for i in range(layers)
+    ]
     records = reduce(lambda left, right: left.unionAll(right), read)
-    if plan.offsets <= TASK_RECORDS_FEW:
-        return records.coalesce(1)
-    return records.coalesce(max(spark.sparkContext.defaultParallelism, -(-plan.offsets // TASK_RECORDS_MAX)))
+    # Pieces that are as large as each other stay as they are: merged, some tasks would take twice as long as others.
+    return records.coalesce(tasks) if sum(map(len, pieces.values())) > tasks else records
 
 
-def _source(spark: Any, bootstrap: str, ranges: dict[TopicPartition, tuple[int, int]]) -> Any:
-    """Spark's Kafka source for a range a partition."""
+def _tasks(offsets: int, parallel: int) -> int:
+    """How many tasks read so many offsets: as many at a time as run at once."""
+    if offsets <= TASK_RECORDS_FEW:
+        return 1
+    return -(-offsets // (TASK_RECORDS_MAX * parallel)) * parallel
+
+
+def _source(spark: Any, bootstrap: str, ranges: dict[TopicPartition, tuple[int, int]], tasks: int) -> Any:
+    """Spark's Kafka source for a range a partition, split into about as many pieces as there are to be tasks."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -69,8 +78,8 @@ def _source(spark: Any, bootstrap: str, ranges: dict[TopicPartition, tuple[int, 
         "kafka.max.partition.fetch.bytes": str(8 << 20),
         "kafka.fetch.max.wait.ms": "10",
     }
-    if sum(end - start for start, end in ranges.values()) > TASK_RECORDS_MAX:
-        options["maxRecordsPerPartition"] = str(TASK_RECORDS_MAX)
+    if tasks > len(ranges):
+        options["minPartitions"] = str(tasks)
     return spark.read.format("kafka").options(**options).load()
 
 
@@ -79,11 +88,15 @@ def parse(records: Any, declared: Declared) -> Any:
     from pyspark.sql import functions as F
 
     parsed = records.withColumn(PARSED, F.expr(_from_json(f"STRUCT<{_struct(declared.columns)}>")))
-    event = F.expr(f"element_at({PARSED}.e, 1)")
-    columns = [event.getField(column.name).alias(column.name) for column in declared.columns]
+    columns = [F.expr(column.value(_raw(column))).alias(column.name) for column in declared.columns]
     whole = [F.col(name) for name in ("key", "value", PARSED, *POSITION_COLUMNS)]
     named = parsed.select(*whole, *columns).withColumn(EVENT_DAY, F.expr(f"cast(({declared.event_day}) AS DATE)"))
     return named.withColumn(GOOD, F.expr(_good(declared)))
+
+
+def _raw(column: Column) -> str:
+    """What was parsed for a column, before it is made what the schema declares."""
+    return f"element_at({PARSED}.e, 1).{column.quoted}"
 
 
 def row_columns(declared: Declared) -> list[str]:
@@ -100,6 +113,11 @@ def with_reason(parsed: Any, declared: Declared) -> Any:
         f" {_literal(f'`{column.name}` is not {column.type}')}, NULL)"
         for column in declared.columns
     ]
+    misfits = [
+        f"if(coalesce({condition}, FALSE), {_literal(words)}, NULL)"
+        for column in declared.columns
+        for condition, words in column.misfits(_raw(column))
+    ]
     absent = [
         f"if({column.quoted} IS NULL, {_literal(f'`{column.name}` is missing')}, NULL)" for column in declared.required
     ]
@@ -109,15 +127,17 @@ def with_reason(parsed: Any, declared: Declared) -> Any:
         WHEN NOT is_valid_utf8(cast(value AS STRING)) THEN 'not UTF-8'
         WHEN NOT {ENDS_WELL} OR {one_object}.{BAD} IS NOT NULL OR size({one_object}.e) != 1
              OR element_at({one_object}.e, 1) IS NULL THEN 'not one JSON object'
-        WHEN {PARSED}.{BAD} IS NOT NULL
-             THEN coalesce(nullif(concat_ws(', ', {", ".join(mismatches)}), ''), 'does not fit the declared schema')
+        WHEN {PARSED}.{BAD} IS NOT NULL OR NOT {_fits(declared)}
+             THEN coalesce(nullif(concat_ws(', ', {", ".join(mismatches + misfits)}), ''),
+                           'does not fit the declared schema')
         WHEN {_present(declared.required)} IS NOT TRUE THEN concat_ws(', ', {", ".join(absent) or "''"})
+        WHEN {EVENT_DAY} IS NOT NULL THEN 'the event day lies outside of the years 1 to 9999'
         ELSE 'no event day' END"""
     return parsed.where(f"NOT {GOOD}").withColumn("reason", F.expr(reason))
 
 
 def _struct(columns: tuple[Column, ...]) -> str:
-    return ", ".join(f"{column.quoted}: {column.type}" for column in columns)
+    return ", ".join(f"{column.quoted}: {column.parsed_type}" for column in columns)
 
 
 def _from_json(element: str) -> str:
@@ -134,10 +154,16 @@ def _present(columns: list[Column]) -> str:
     return "(" + (" AND ".join(f"{column.quoted} IS NOT NULL" for column in columns) or "TRUE") + ")"
 
 
+def _fits(declared: Declared) -> str:
+    """Whether what was parsed is what the schema declares, without rounding and guessing."""
+    conditions = [condition for column in declared.columns for condition, _ in column.misfits(_raw(column))]
+    return "(" + (" AND ".join(f"NOT coalesce({condition}, FALSE)" for condition in conditions) or "TRUE") + ")"
+
+
 def _good(declared: Declared) -> str:
     return f"""coalesce(value IS NOT NULL AND {PARSED}.{BAD} IS NULL AND size({PARSED}.e) = 1
         AND element_at({PARSED}.e, 1) IS NOT NULL AND {ENDS_WELL} AND is_valid_utf8(cast(value AS STRING))
-        AND {_present(declared.required)} AND {EVENT_DAY} IS NOT NULL, FALSE)"""
+        AND {_present(declared.required)} AND {_fits(declared)} AND year({EVENT_DAY}) {YEARS}, FALSE)"""
 
 
 def observe(parsed: Any, plan: Plan) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import fcntl
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +20,11 @@ from typing import Any, Literal
 
 from penstock import failpoints, log
 from penstock.config import Config
-from penstock.pipeline.etl import declared, durable, events, plan, ready, rejects, session, table
+from penstock.pipeline.etl import declared, durable, events, fitting, plan, ready, rejects, session, table
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
 from penstock.pipeline.etl.delta import Transaction
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
-from penstock.pipeline.etl.night import Night, time_zone
+from penstock.pipeline.etl.night import NIGHTS_MAX, Night, between, parse_night, time_zone
 
 ROWS_WRITTEN = failpoints.declare("etl.rows_written", "the rows' files are written, nothing is committed")
 REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are committed to their own table")
@@ -78,7 +79,8 @@ class Load:
         self._runner = asyncio.Runner()
         self._spark = spark
         self._owns_spark = spark is None
-        self._log = log.get("etl")
+        self._judged = False
+        self._log = log.get(__name__)
 
     def close(self) -> None:
         """Stop Spark and close the connections."""
@@ -88,28 +90,38 @@ class Load:
             session.stop(self._spark)
             self._spark = None
 
-    def night(self, night: Night, *, reload: bool = False) -> Outcome:
-        """Load a night, or see that it is loaded.
+    def check_begun(self, night: Night) -> None:
+        """See that a night is not in the future. Raises Refused."""
+        today = datetime.datetime.now(self._zone).date()
+        if night.date > today:
+            raise Refused(f"night {night} has not begun: it is {today} in {self._zone}")
+
+    def night(self, night: Night, *, reload: bool = False, covering: bool = False) -> Outcome:
+        """Load a night, or see that it is loaded. Nights that are missing before it are loaded with it only if it is
+        said to be `covering`.
 
         Raises Refused, Incomplete or EtlError; the table is as it was then.
         """
         began = time.monotonic()
         with _lock(self._table):
             status = table.status(self._table)
+            fitting.check_fits(self._declared, status.schema, self._table)
             pending = plan.pending(self._table, status)
             commit = status.night(str(night))
             if commit is not None and not reload:
                 plan.check_committed(self._table, commit)
                 self._finish(commit, table.status(self._table))
                 return Outcome(commit, "already", time.monotonic() - began)
-            made = self._plan(night, status, pending, reload)
+            made = self._plan(night, status, pending, reload, covering)
             commit = self._run_around_rot(made)
             self._finish(commit, table.status(self._table))
             return Outcome(commit, "reloaded" if made.reload else "loaded", time.monotonic() - began)
 
     # The plan
 
-    def _plan(self, night: Night, status: table.Status, pending: plan.Plan | None, reload: bool) -> plan.Plan:
+    def _plan(
+        self, night: Night, status: table.Status, pending: plan.Plan | None, reload: bool, covering: bool
+    ) -> plan.Plan:
         if pending is not None:
             if pending.night != str(night) or pending.reload != reload:
                 how = " with `--reload`" if pending.reload else ""
@@ -118,7 +130,8 @@ class Load:
                 )
             self._runner.run(self._cut.check_still_there(pending.ranges, pending.topic_id))
             return pending
-        made = self._reload_plan(night, status) if reload else self._next_plan(night, status)
+        made = self._reload_plan(night, status) if reload else self._next_plan(night, status, covering)
+        self._judge_declared(made.offsets)
         plan.persist(self._table, made)
         return made
 
@@ -126,22 +139,39 @@ class Load:
         commit = status.night(str(night))
         if commit is None:
             raise Refused(f"night {night} is not in the table, so there is nothing to reload")
+        if commit.night != str(night):
+            raise Refused(f"night {night} was loaded with night {commit.night}: reload that one")
         ranges = {tp: (part.start, part.end) for tp, part in commit.partitions.items()}
         self._runner.run(self._cut.check_still_there(ranges, commit.topic_id))
         return plan.Plan(
-            str(night), status.run + 1, ranges, reload=True, missing=commit.missing, topic_id=commit.topic_id
+            str(night),
+            status.run + 1,
+            ranges,
+            reload=True,
+            missing=commit.missing,
+            topic_id=commit.topic_id,
+            nights=commit.nights,
         )
 
-    def _next_plan(self, night: Night, status: table.Status) -> plan.Plan:
-        last = status.nights[-1].night if status.nights else ""
-        if str(night) < last:
+    def _next_plan(self, night: Night, status: table.Status, covering: bool) -> plan.Plan:
+        skipped = _skipped(night, status)
+        if skipped and not covering:
+            gap = skipped[0] if len(skipped) == 1 else f"{skipped[0]}..{skipped[-1]}"
             raise Refused(
-                f"night {night} lies before {last}, which is in the table: what arrived in it was loaded with a later"
-                " night"
+                f"night {gap} is not in the table yet, and what arrived in it would become part of night {night}: load"
+                f" `--nights {skipped[0]}..{night}`, or all of it as one commit with `--night {night} --covering`"
             )
+        self.check_begun(night)
         missing = self._runner.run(self._until_complete(night))
         ranges, topic_id = self._runner.run(self._cut.ranges(status))
-        return plan.Plan(str(night), status.run + 1, ranges, missing=tuple(missing), topic_id=topic_id)
+        return plan.Plan(
+            str(night),
+            status.run + 1,
+            ranges,
+            missing=tuple(missing),
+            topic_id=topic_id,
+            nights=tuple(map(str, skipped)),
+        )
 
     async def _until_complete(self, night: Night) -> list[str]:
         """Wait as configured until the night has arrived; what is missing all the same (only with `mark`)."""
@@ -155,23 +185,34 @@ class Load:
             # What goes on can't be marked as done: only what should be there and is not.
             if not missing or (self._incomplete == "mark" and not self._cut.too_early(goals, now_ms)):
                 return missing
-            if self._incomplete != "wait" or time.monotonic() + pause_s > deadline:
+            # A night that goes on beyond the limit is not waited for at all.
+            over_s = (goals.night_end_ms - now_ms) / 1000 if self._cut.too_early(goals, now_ms) else 0.0
+            if self._incomplete != "wait" or time.monotonic() + max(pause_s, over_s) > deadline:
                 raise Incomplete(str(night), missing)
             if missing[0] != said:
                 said = missing[0]
                 self._on_step(f"{night} waits: {said}")
-                # Time that would be spent anyway.
-                await asyncio.to_thread(self._started)
+                # Time that would be spent anyway; how many records there will be isn't known yet.
+                await asyncio.to_thread(self._started, session.SMALL_OFFSETS)
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 1.5)
 
+    def _judge_declared(self, offsets: int) -> None:
+        """Let Spark judge what was declared, before a plan stands that could never be finished. Raises EtlError."""
+        if not self._judged:
+            spark = self._started(offsets)
+            with session.failures_as_words("the schema or the event day"):
+                events.parse(spark.createDataFrame([], events.RECORDS), self._declared)
+            self._judged = True
+
     # The run
 
-    def _started(self) -> Any:
+    def _started(self, offsets: int = 0) -> Any:
+        """Spark; the first call starts it, for a night of so many offsets."""
         if self._spark is None:
             self._on_step("starting Spark")
             folder = durable.side_folder(self._table) / "spark"
-            self._spark = session.start(self._config, str(self._zone), folder)
+            self._spark = session.start(self._config, str(self._zone), folder, offsets)
         return self._spark
 
     def _run_around_rot(self, made: plan.Plan) -> table.NightCommit:
@@ -188,26 +229,26 @@ class Load:
                 raise
         for batch in found:
             self._log.error(
-                f"the batch at offset {batch.start} of {batch.topic}-{batch.partition} can't be opened: its "
-                f"{batch.records} records are rejected"
+                "the batch at offset %d of %s-%d can't be opened: its %d records are rejected",
+                *(batch.start, batch.topic, batch.partition, batch.records),
             )
         made = replace(made, rotten=found)
-        plan.persist(self._table, made)
+        plan.replace(self._table, made)
         with session.failures_as_words(f"night {made.night}"):
             return self._run(made)
 
     def _run(self, made: plan.Plan) -> table.NightCommit:
         """Load a persisted plan."""
-        spark = self._started()
+        spark = self._started(made.offsets)
         self._on_step(f"{made.night} reads {made.offsets:,} offsets")
-        transaction = Transaction(spark, self._table, made)
-        has_work = made.offsets > 0 or transaction.needs_rows
+        transaction = Transaction(spark, self._table, made, self._declared)
+        has_work = made.offsets > 0 or made.reload
         commit = self._write_rows(transaction, made) if has_work else _commit_of(made, {})
         failpoints.failpoint(ROWS_WRITTEN)
         if commit.rejects:
             self._write_rejects(made, commit)
-        elif made.run in table.reject_runs(self._rejects):
-            rejects.remove(spark, self._rejects, [made.run])
+        elif (made.run, made.id) in table.reject_runs(self._rejects):
+            rejects.remove(spark, self._rejects, [(made.run, made.id)])
         failpoints.failpoint(BEFORE_COMMIT)
         version = transaction.commit(commit)
         failpoints.failpoint(AFTER_COMMIT)
@@ -237,15 +278,15 @@ class Load:
             data = self._runner.run(self._cut.raw_bytes(made.rotten, ROTTEN_BYTES_KEPT))
             rejected = rejected.unionByName(rejects.of_batches(self._spark, zip(made.rotten, data, strict=True)))
             expected += len(made.rotten) - sum(batch.records for batch in made.rotten)
-        rejects.write(self._spark, self._rejects, made.night, made.run, rejected)
+        rejects.write(self._spark, self._rejects, made, rejected)
         failpoints.failpoint(REJECTS_WRITTEN)
-        kept = rejects.count(self._spark, self._rejects, made.run)
+        kept = rejects.count(self._spark, self._rejects, made)
         if kept != expected:
             raise EtlError(f"night {made.night}: {expected} rejects were found, but {kept} kept")
 
     def _finish(self, commit: table.NightCommit, status: table.Status) -> None:
         """What follows a commit and is done again by every later call: clean rejects, the ready marker."""
-        stray = rejects.stray(self._rejects, (night.run for night in status.nights))
+        stray = rejects.stray(self._rejects, status)
         if stray:
             rejects.remove(self._started(), self._rejects, stray)
             failpoints.failpoint(REJECTS_CLEANED)
@@ -258,7 +299,23 @@ def _commit_of(made: plan.Plan, counts: dict[table.TopicPartition, tuple[int, in
         records, rows = counts.get(tp, (0, 0))
         records += sum(batch.records for batch in made.rotten if (batch.topic, batch.partition) == tp)
         partitions[tp] = table.Range(start, end, records, rows, records - rows)
-    return table.NightCommit(made.night, made.run, partitions, made.missing, made.topic_id)
+    return table.NightCommit(made.night, made.run, partitions, made.missing, made.topic_id, made.nights, made.id)
+
+
+def _skipped(night: Night, status: table.Status) -> list[Night]:
+    """The nights between the table's last one and this one. Raises Refused when it doesn't lie behind the last."""
+    if not status.nights:
+        return []
+    last = parse_night(status.nights[-1].night)
+    if night < last:
+        raise Refused(
+            f"night {night} lies before {last}, which is in the table: what arrived in it was loaded with a later"
+            " night"
+        )
+    skipped = between(last, night)
+    if len(skipped) > NIGHTS_MAX:
+        raise Refused(f"night {night} lies {len(skipped)} nights behind {last}, the table's last one; is it right?")
+    return skipped
 
 
 @contextlib.contextmanager

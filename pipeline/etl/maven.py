@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +56,21 @@ def cache_folder() -> Path:
     return Path(cache) / "penstock" / "jars"
 
 
+def installed_folder() -> Path:
+    """Where a package that brings sets of jars along has put them."""
+    return Path(sys.prefix) / "share" / "penstock" / "jars"
+
+
 def fetch(jars: Iterable[Jar]) -> list[Path]:
-    """The paths of the jars (and of what they need, where asked), fetched if they are not there yet.
+    """The paths of the jars (and of what they need, where asked), fetched if they are neither installed nor there already.
 
     Several processes may ask at once: one fetches, the others wait. Raises MavenError.
     """
     text = pom(jars)
-    folder = cache_folder() / hashlib.sha256(text.encode()).hexdigest()[:16]
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if (installed_folder() / name).is_dir():
+        return sorted((installed_folder() / name).glob("*.jar"))
+    folder = cache_folder() / name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f"{folder.name}.lock").open("w") as lock:

@@ -26,8 +26,19 @@ class Night:
         return round(midnight.timestamp() * 1000)
 
 
-def parse_night(text: str) -> Night:
-    """`YYYY-MM-DD`. Raises ConfigError."""
+def between(first: Night, last: Night) -> list[Night]:
+    """The nights after one and before another, in order."""
+    days = (last.date - first.date).days
+    return [Night(first.date + datetime.timedelta(days=day)) for day in range(1, days)]
+
+
+YESTERDAY = "yesterday"
+
+
+def parse_night(text: str, zone: ZoneInfo | None = None) -> Night:
+    """`YYYY-MM-DD`; given a time zone also `yesterday`, the night that ended there last. Raises ConfigError."""
+    if zone is not None and text.strip() == YESTERDAY:
+        return Night(datetime.datetime.now(zone).date() - datetime.timedelta(days=1))
     try:
         return Night(datetime.date.fromisoformat(text.strip()))
     except ValueError:

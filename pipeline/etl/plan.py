@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import uuid
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,10 @@ from penstock.pipeline.etl.table import NightCommit, Status, TopicPartition
 BEFORE_PLAN = failpoints.declare("etl.before_plan", "the cut is known, nothing is written")
 PLAN_ASIDE = failpoints.declare("etl.plan_aside", "the plan is in its temporary file")
 AFTER_PLAN = failpoints.declare("etl.after_plan", "the plan is persisted, nothing is read")
+
+
+WITHOUT_ID = "none"
+"""What stands for the id of plans that were written before plans had one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,8 @@ class Plan:
 
     `run` is the number that the commit will have, one above the table's when the plan was made: a plan is
     pending exactly until the table's run number reaches it. `rotten` batches are left out and go to the rejects.
-    `topic_id` (hexadecimal) says which topic of that name the ranges are of.
+    `topic_id` (hexadecimal) says which topic of that name the ranges are of, `nights` which nights before this one
+    are loaded with it. `id` tells plans of one run apart, which two machines may make; the rejects carry it.
     """
 
     night: str
@@ -49,6 +56,8 @@ class Plan:
     missing: tuple[str, ...] = field(default=())
     rotten: tuple[Rotten, ...] = field(default=())
     topic_id: str = ""
+    nights: tuple[str, ...] = field(default=())
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def pieces(self, tp: TopicPartition) -> list[tuple[int, int]]:
         """What of a partition can be read: its range without the rotten batches, in order."""
@@ -81,6 +90,8 @@ class Plan:
             "missing": list(self.missing),
             "rotten": [list(astuple(batch)) for batch in self.rotten],
             "topic_id": self.topic_id,
+            "nights": list(self.nights),
+            "id": self.id,
         }
 
 
@@ -93,11 +104,32 @@ def _path(table_path: str, run: int) -> Path:
 
 
 def persist(table_path: str, plan: Plan) -> None:
-    """Write the plan down, durably."""
+    """Write the plan down, durably. Raises Refused when there is one of its run already."""
     failpoints.failpoint(BEFORE_PLAN)
     path = _path(table_path, plan.run)
-    durable.write_json(path, plan.document(), lambda: failpoints.failpoint(PLAN_ASIDE))
+    _sweep(table_path, plan.run)
+    try:
+        durable.create_json(path, plan.document(), lambda: failpoints.failpoint(PLAN_ASIDE))
+    except FileExistsError:
+        raise Refused(f"another process has planned run {plan.run} meanwhile (`{path}`); run it again") from None
     failpoints.failpoint(AFTER_PLAN)
+
+
+def replace(table_path: str, plan: Plan) -> None:
+    """Write a plan down once more, with what was found out while it was carried out. Raises Refused when the plan that
+    is there is another one."""
+    before = load(table_path, plan.run)
+    if before is None or before.id != plan.id:
+        raise Refused(f"the plan of run {plan.run} was replaced by another process; run it again")
+    durable.write_json(_path(table_path, plan.run), plan.document(), lambda: failpoints.failpoint(PLAN_ASIDE))
+
+
+def _sweep(table_path: str, run: int) -> None:
+    """Remove what killed processes left of plans of earlier runs; a file of this run may be another machine's."""
+    for path in _folder(table_path).glob(".run-*.tmp"):
+        number = re.match(r"\.run-(\d+)\.json\.", path.name)
+        if number is not None and int(number[1]) < run:
+            path.unlink(missing_ok=True)
 
 
 def load(table_path: str, run: int) -> Plan | None:
@@ -113,7 +145,9 @@ def load(table_path: str, run: int) -> Plan | None:
         missing = tuple(map(str, document["missing"]))
         rotten = tuple(Rotten(str(topic), *map(int, rest)) for topic, *rest in document.get("rotten", ()))
         night, run_of_it, topic_id = str(document["night"]), int(document["run"]), str(document.get("topic_id", ""))
-        plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, rotten, topic_id)
+        nights = tuple(map(str, document.get("nights", ())))
+        own_id = str(document.get("id", WITHOUT_ID))
+        plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, rotten, topic_id, nights, own_id)
     except (ValueError, KeyError, TypeError) as error:
         raise EtlError(f"the plan `{path}` can't be read ({error!r}); remove it to plan the night again") from None
     if plan.run != run:

@@ -18,16 +18,26 @@ def ready_marker(table_path: str, night: str) -> Path:
 
 
 def mark_ready(table_path: str, commit: NightCommit) -> bool:
-    """Write the marker of a committed night unless it says the same already; whether it was written."""
-    path = ready_marker(table_path, commit.night)
+    """Write the markers of a commit's nights unless they say the same already; whether one was written.
+
+    A night that was loaded with a later one names it (`loaded_with`); the counts are then those of all together.
+    """
+    written = [_mark(table_path, night, commit) for night in (*commit.nights, commit.night)]
+    return any(written)
+
+
+def _mark(table_path: str, night: str, commit: NightCommit) -> bool:
+    path = ready_marker(table_path, night)
     document = {
-        "night": commit.night,
+        "night": night,
         "run": commit.run,
         "records": commit.records,
         "rows": commit.rows,
         "rejects": commit.rejects,
         "missing": list(commit.missing),
     }
+    if night != commit.night:
+        document["loaded_with"] = commit.night
     if durable.holds(path, document):
         return False
     durable.write_json(path, document, lambda: failpoints.failpoint(READY_ASIDE))

@@ -1,7 +1,8 @@
 """The rejects' table: records that are no rows, kept with where they were, why, and their raw bytes.
 
-A reject counts if its run is one that the main table committed; rows of other runs are replaced or removed.
-The table is partitioned by the run number.
+A reject counts if its run, under that plan, is one that the main table committed; rows of other runs are replaced or
+removed. The table is partitioned by the run number and the plan's id, so that two machines that carry out different plans of
+one run don't touch each other's.
 """
 
 from __future__ import annotations
@@ -10,23 +11,26 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from penstock.pipeline.etl.plan import Rotten
-from penstock.pipeline.etl.table import reject_runs
+import deltalake
 
-COLUMNS = ("night", "run", "topic", "partition", "offset", "timestamp", "reason", "key", "value")
-FOUND = COLUMNS[2:]  # what is known of a reject before it is stamped with its night and run
+from penstock.pipeline.etl.plan import WITHOUT_ID, Plan, Rotten
+from penstock.pipeline.etl.table import Status, reject_runs
+
+COLUMNS = ("night", "run", "plan", "topic", "partition", "offset", "timestamp", "reason", "key", "value")
+FOUND = COLUMNS[3:]  # what is known of a reject before it is stamped with its night, run and plan
 SCHEMA = (
-    "night STRING, run BIGINT, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, reason STRING,"
+    "night STRING, run BIGINT, plan STRING, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, reason STRING,"
     " key BINARY, value BINARY"
 )
+Run = tuple[int, str]  # its number and the id of its plan
 
 
-def write(spark: Any, path: str, night: str, run: int, rejected: Any) -> None:
-    """Replace whatever the run left before by these rejects (a frame with the columns of `with_reason`)."""
+def write(spark: Any, path: str, plan: Plan, rejected: Any) -> None:
+    """Replace whatever the plan left before by these rejects (a frame with the columns of `with_reason`)."""
     from pyspark.sql import functions as F
 
-    stamped = rejected.withColumns({"night": F.lit(night), "run": F.lit(run).cast("BIGINT")}).select(*COLUMNS)
-    _overwrite(stamped, path, [run])
+    stamps = {"night": F.lit(plan.night), "run": F.lit(plan.run).cast("BIGINT"), "plan": F.lit(plan.id)}
+    _overwrite(spark, rejected.withColumns(stamps).select(*COLUMNS), path, [(plan.run, plan.id)])
 
 
 def of_batches(spark: Any, batches: Iterable[tuple[Rotten, bytes | None]]) -> Any:
@@ -42,24 +46,41 @@ def of_batches(spark: Any, batches: Iterable[tuple[Rotten, bytes | None]]) -> An
     )  # fmt: skip
 
 
-def count(spark: Any, path: str, run: int) -> int:
-    """How many rejects of a run there are."""
-    return int(spark.read.format("delta").load(path).where(f"run = {run}").count())
+def count(spark: Any, path: str, plan: Plan) -> int:
+    """How many rejects of a plan there are."""
+    return int(spark.read.format("delta").load(path).where(_condition([(plan.run, plan.id)])).count())
 
 
-def stray(path: str, committed_runs: Iterable[int]) -> set[int]:
-    """Runs that have rejects though the main table did not commit them, or replaced what they loaded."""
-    return reject_runs(path) - set(committed_runs)
+def stray(path: str, status: Status) -> set[Run]:
+    """The runs that have rejects though the main table did not commit them, or replaced what they loaded. A run that is
+    not over yet may be another machine's."""
+    committed = {(night.run, night.plan) for night in status.nights}
+    return {run for run in reject_runs(path) - committed if run[0] <= status.run}
 
 
-def remove(spark: Any, path: str, runs: Iterable[int]) -> None:
+def remove(spark: Any, path: str, runs: Iterable[Run]) -> None:
     """Remove the rejects of these runs, in one commit."""
-    _overwrite(spark.createDataFrame([], SCHEMA), path, runs)
+    _overwrite(spark, spark.createDataFrame([], SCHEMA), path, runs)
 
 
-def _overwrite(rows: Any, path: str, runs: Iterable[int]) -> None:
-    condition = " OR ".join(f"run = {run}" for run in sorted(runs))
-    writer = rows.write.format("delta").mode("overwrite").partitionBy("run")
-    if (Path(path) / "_delta_log").is_dir():
-        writer = writer.option("replaceWhere", condition)
+def _condition(runs: Iterable[Run]) -> str:
+    return " OR ".join(f"(run = {run} AND plan = '{plan}')" for run, plan in sorted(runs))
+
+
+def _overwrite(spark: Any, rows: Any, path: str, runs: Iterable[Run]) -> None:
+    there = (Path(path) / "_delta_log").is_dir()
+    if there and "plan" not in deltalake.DeltaTable(path).metadata().partition_columns:
+        _add_plans(spark, path)
+    writer = rows.write.format("delta").mode("overwrite").partitionBy("run", "plan")
+    if there:
+        writer = writer.option("replaceWhere", _condition(runs))
     writer.save(path)
+
+
+def _add_plans(spark: Any, path: str) -> None:
+    """Rewrite a table of rejects that was made before plans had ids, in one commit."""
+    from pyspark.sql import functions as F
+
+    before = spark.read.format("delta").load(path).withColumn("plan", F.lit(WITHOUT_ID)).select(*COLUMNS)
+    writer = before.write.format("delta").mode("overwrite").partitionBy("run", "plan")
+    writer.option("overwriteSchema", "true").save(path)

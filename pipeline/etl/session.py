@@ -42,8 +42,15 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
 
 
-def start(config: Config, time_zone: str, folder: Path) -> Any:
-    """A Spark session with the Kafka source and Delta. `spark.*` properties of the config come on top.
+# The JVM of a night of few records: quick to start, and over before its second compiler would pay.
+SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+LARGE_JVM = "-XX:+UseParallelGC"
+SMALL_OFFSETS = 500_000
+
+
+def start(config: Config, time_zone: str, folder: Path, offsets: int = 0) -> Any:
+    """A Spark session with the Kafka source and Delta, for about so many records. `spark.*` properties of the config come
+    on top.
 
     Raises EtlError when Java, Maven or a jar is missing.
     """
@@ -56,7 +63,11 @@ def start(config: Config, time_zone: str, folder: Path) -> Any:
     quiet.write_text(LOG4J.format(folder=folder), encoding="utf-8")
     from pyspark.sql import SparkSession  # here, since `status` and the command's help must not pay for it
 
-    java_options = f"{config['spark.driver.extraJavaOptions']} -Dlog4j2.configurationFile=file:{quiet}"
+    # As a URI, since Spark splits the options at blanks.
+    chosen = config["spark.driver.extraJavaOptions"]
+    if chosen is None:
+        chosen = SMALL_JVM if offsets < SMALL_OFFSETS else LARGE_JVM
+    java_options = f"{chosen} -Dlog4j2.configurationFile={quiet.absolute().as_uri()}"
     given = {name: str(config[name]) for name in config if name.startswith("spark.")}
     builder = SparkSession.builder
     settings = SETTINGS | {"spark.sql.session.timeZone": time_zone} | given
@@ -86,7 +97,7 @@ def failures_as_words(what: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException, ConnectionError) as error:
-        log.get("etl").debug("%s failed", what, exc_info=True)
+        log.get(__name__).debug("%s failed", what, exc_info=True)
         raise EtlError(f"{what}: Spark failed: {_cause(error)}") from error
 
 

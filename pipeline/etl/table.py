@@ -17,6 +17,7 @@ from typing import Any
 
 import deltalake
 import pyarrow.parquet
+from deltalake.exceptions import DeltaError
 
 from penstock.pipeline.etl.errors import EtlError
 
@@ -41,13 +42,16 @@ class Range:
 @dataclass(frozen=True)
 class NightCommit:
     """A committed night. `missing` says what had not arrived when it was loaded with `--incomplete mark`, `topic_id`
-    (hexadecimal) which topic of that name it is of; empty where that is not noted."""
+    (hexadecimal) which topic of that name it is of; empty where that is not noted. `nights` are the nights before it
+    that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out."""
 
     night: str
     run: int
     partitions: dict[TopicPartition, Range]
     missing: tuple[str, ...] = field(default=())
     topic_id: str = ""
+    nights: tuple[str, ...] = field(default=())
+    plan: str = "none"
 
     @property
     def records(self) -> int:
@@ -77,6 +81,8 @@ class NightCommit:
             "ranges": ranges,
             "missing": list(self.missing),
             "topic_id": self.topic_id,
+            "nights": list(self.nights),
+            "plan": self.plan,
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -90,22 +96,25 @@ class NightCommit:
             partitions = {
                 (str(topic), int(partition)): Range(*map(int, rest)) for topic, partition, *rest in document["ranges"]
             }
-            topic_id = str(document.get("topic_id", ""))
-            return cls(str(document["night"]), int(document["run"]), partitions, tuple(document["missing"]), topic_id)
+            topic_id, nights = str(document.get("topic_id", "")), tuple(map(str, document.get("nights", ())))
+            night, run, missing = str(document["night"]), int(document["run"]), tuple(document["missing"])
+            return cls(night, run, partitions, missing, topic_id, nights, str(document.get("plan", "none")))
         except (ValueError, KeyError, TypeError) as error:
             raise EtlError(f"the table's ledger can't be read ({error!r}): {text[:200]}") from None
 
 
 @dataclass(frozen=True)
 class Status:
-    """What the table holds: its nights in order, the last run's number, and where the next night starts."""
+    """What the table holds: its nights in order, the last run's number, and where the next night starts. `schema` is the
+    table's, as Delta's log has it in JSON; empty when there is no table."""
 
     nights: list[NightCommit]
     run: int
+    schema: str = ""
 
     def night(self, night: str) -> NightCommit | None:
-        """The commit of a night."""
-        return next((commit for commit in self.nights if commit.night == night), None)
+        """The commit that a night is in."""
+        return next((commit for commit in self.nights if night == commit.night or night in commit.nights), None)
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
@@ -125,16 +134,18 @@ class Status:
 def status(table_path: str) -> Status:
     """The table's nights and run number; an empty status when there is no table yet. Raises EtlError."""
     nights: dict[str, NightCommit] = {}
-    run = 0
+    run, schema = 0, ""
     for action in _ledger_actions(Path(table_path) / "_delta_log"):
-        domain, txn = action.get("domainMetadata"), action.get("txn")
+        domain, txn, metadata = action.get("domainMetadata"), action.get("txn"), action.get("metaData")
         if domain is not None and domain["domain"].startswith(DOMAIN_PREFIX):
             nights.pop(domain["domain"], None)
             if not domain["removed"]:
                 nights[domain["domain"]] = NightCommit.from_json(domain["configuration"])
         elif txn is not None and txn["appId"] == RUN_APP_ID:
             run = int(txn["version"])
-    return Status(sorted(nights.values(), key=lambda commit: commit.night), run)
+        elif metadata is not None:
+            schema = metadata["schemaString"]
+    return Status(sorted(nights.values(), key=lambda commit: commit.night), run, schema)
 
 
 def committed(table_path: str) -> list[NightCommit]:
@@ -147,19 +158,27 @@ def rows_by_partition(table_path: str) -> dict[TopicPartition, int]:
     if not (Path(table_path) / "_delta_log").is_dir():
         return {}
     counts: Counter[TopicPartition] = Counter()
-    dataset = deltalake.DeltaTable(table_path).to_pyarrow_dataset()
-    for batch in dataset.to_batches(columns=["topic", "partition"]):
-        grouped = pyarrow.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([([], "count_all")])
-        for row in grouped.to_pylist():
-            counts[row["topic"], row["partition"]] += row["count_all"]
+    try:
+        for batch in deltalake.DeltaTable(table_path).to_pyarrow_dataset().to_batches(columns=["topic", "partition"]):
+            _count_rows(batch, counts)
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise EtlError(f"the rows of the table `{table_path}` can't be counted: {said}") from None
     return dict(counts)
 
 
-def reject_runs(rejects_path: str) -> set[int]:
-    """The run numbers of which the rejects' table holds rows."""
+def _count_rows(batch: pyarrow.RecordBatch, counts: Counter[TopicPartition]) -> None:
+    grouped = pyarrow.Table.from_batches([batch]).group_by(["topic", "partition"]).aggregate([([], "count_all")])
+    for row in grouped.to_pylist():
+        counts[row["topic"], row["partition"]] += row["count_all"]
+
+
+def reject_runs(rejects_path: str) -> set[tuple[int, str]]:
+    """The runs, each with the id of its plan, of which the rejects' table holds rows."""
     if not (Path(rejects_path) / "_delta_log").is_dir():
         return set()
-    return {int(partition["run"]) for partition in deltalake.DeltaTable(rejects_path).partitions()}
+    partitions = deltalake.DeltaTable(rejects_path).partitions()
+    return {(int(partition["run"]), partition.get("plan", "none")) for partition in partitions}
 
 
 def _ledger_actions(log: Path) -> Iterator[dict[str, Any]]:
@@ -177,7 +196,7 @@ def _ledger_actions(log: Path) -> Iterator[dict[str, Any]]:
             with (log / name).open(encoding="utf-8") as lines:
                 for line in lines:
                     # Most lines are files' statistics: only the few that matter are parsed.
-                    if line.startswith(('{"domainMetadata"', '{"txn"')):
+                    if line.startswith(('{"domainMetadata"', '{"txn"', '{"metaData"')):
                         yield json.loads(line)
 
 
@@ -206,7 +225,7 @@ def _newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
 
 def _checkpoint_actions(path: Path) -> Iterator[dict[str, Any]]:
     with pyarrow.parquet.ParquetFile(path) as file:
-        wanted = [name for name in ("domainMetadata", "txn") if name in file.schema_arrow.names]
+        wanted = [name for name in ("domainMetadata", "txn", "metaData") if name in file.schema_arrow.names]
         for batch in file.iter_batches(columns=wanted):
             for row in batch.to_pylist():
                 for name in wanted:

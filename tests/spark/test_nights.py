@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import os
 from collections import Counter
@@ -17,7 +18,8 @@ from penstock import failpoints
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.audit.counts import count_topic
-from penstock.pipeline.etl import delta, plan, ready, session, table
+from penstock.pipeline.etl import declared, delta, plan, ready, session, table
+from penstock.pipeline.etl import rejects as reject_table
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.load import Load, Outcome
 from penstock.pipeline.etl.night import parse_night
@@ -50,13 +52,18 @@ def world(apache_kafka: ApacheKafka, tmp_path: Path) -> World:
 @pytest.fixture
 def run(world: World, spark: Any) -> Run:
     def load(
-        date: str, incomplete: str = "fail", wait_seconds: float = 0, reload: bool = False, **options: Any
+        date: str,
+        incomplete: str = "fail",
+        wait_seconds: float = 0,
+        reload: bool = False,
+        covering: bool = False,
+        **options: Any,
     ) -> Outcome:
         config = job.load(world.config)
         clock = options.get("clock", "records")
         one = Load(config, clock=clock, incomplete=incomplete, wait_seconds=wait_seconds, spark=spark)  # type: ignore[arg-type]  # the test's own words
         try:
-            return one.night(parse_night(date), reload=reload)
+            return one.night(parse_night(date), reload=reload, covering=covering)
         finally:
             one.close()
 
@@ -181,6 +188,56 @@ def test_what_is_no_row_is_kept_with_its_reason_and_bytes(world: World, run: Run
     assert sorted(row["id"] for row in rows(world)) == ["5", "g1", "g3", "g4"]
 
 
+TYPED = "id STRING NOT NULL, day DATE, at TIMESTAMP, price DECIMAL(9, 2)"
+MISFITS = {
+    b'{"id": "a", "day": "2013-01-01", "price": 1.239}': "`price` does not fit DECIMAL(9, 2)",
+    b'{"id": "a", "day": "2013-01-01", "price": 12345678.5}': "`price` is not DECIMAL(9, 2)",
+    b'{"id": "a", "day": "2013-01-01", "at": 1356998400000}': "`at` is not TIMESTAMP",
+    b'{"id": "a", "day": "2013-01-01", "at": 1356998400}': "`at` is not TIMESTAMP",
+    b'{"id": "a", "day": "2013-01-01", "at": "soon"}': "`at` is not TIMESTAMP",
+    b'{"id": "a", "day": "2013-01-01", "at": {"s": 1}}': "`at` is not TIMESTAMP",
+    b'{"id": "a", "day": "2013-01-01", "at": "+55000-01-01"}': "`at` lies outside of the years 1 to 9999",
+    b'{"id": "a", "day": "55000-01-01"}': "`day` lies outside of the years 1 to 9999",
+}
+FITS = {
+    b'{"id": "1", "day": "2013-01-01", "at": "2013-01-01T12:00:00.5Z", "price": 1.2}': ("2013-01-01T12:00:00.500000", "1.20"),
+    b'{"id": "2", "day": "2013-01-01", "at": null, "price": "-1234567.89"}': (None, "-1234567.89"),
+    b'{"id": "3", "day": "2013-01-01", "at": "2013-01-01", "price": 1e2}': ("2013-01-01T00:00:00", "100.00"),
+}
+
+
+def test_what_would_be_rounded_or_guessed_is_rejected(apache_kafka: ApacheKafka, tmp_path: Path, spark: Any) -> None:
+    """And into a table whose folder has a blank in its name, whose columns that rows must have are NOT NULL."""
+    folder = tmp_path / "a table"
+    folder.mkdir()
+    world = World(apache_kafka.bootstrap, folder)
+    world.write_config(penstock_etl_schema=TYPED)
+    world.send("2013-01-01", [*MISFITS, *FITS])
+    world.arrive()
+    one = Load(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark)
+    commit = one.night(parse_night("2013-01-01")).commit
+    assert (commit.rows, commit.rejects) == (len(FITS), len(MISFITS))
+    assert {reject["value"]: reject["reason"] for reject in rejects(world)} == MISFITS
+    found = {row["id"]: row for row in rows(world)}
+    for value, (at, price) in FITS.items():
+        row = found[json.loads(value)["id"]]
+        seen = None if row["at"] is None else row["at"].replace(tzinfo=None).isoformat()
+        assert (seen, str(row["price"])) == (at, price)
+    fields = {field.name: field.nullable for field in deltalake.DeltaTable(world.table).schema().fields}
+    assert (fields["id"], fields["day"], fields["price"]) == (False, True, True)
+    one.close()
+
+
+def test_an_event_day_that_spark_refuses_leaves_no_plan(world: World, run: Run) -> None:
+    world.events("2013-01-01", 4)
+    world.arrive()
+    world.write_config(penstock_etl_event_day="no_such_function(day)")
+    with pytest.raises(EtlError, match="the schema or the event day"):
+        run("2013-01-01", clock="wall")
+    world.write_config()
+    assert run("2013-01-01", clock="wall").commit.rows == 4
+
+
 def rotten_batch(day: str, records: int) -> bytes:
     """A batch that is right by header and checksum and can't be inflated."""
     builder = BatchBuilder(4)
@@ -264,10 +321,36 @@ def test_a_source_that_is_down_is_named(world: World, run: Run) -> None:
 
 def test_the_wall_clock_decides_when_a_night_is_over(world: World, run: Run) -> None:
     world.arrive()
-    with pytest.raises(Incomplete, match="not over for another"):
-        run("9999-01-01", clock="wall")
-    with pytest.raises(Incomplete, match="not over for another"):
-        run("9999-01-01", clock="wall", incomplete="mark")
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    for how in ("fail", "mark", "wait"):
+        with pytest.raises(Incomplete, match="not over for another"):
+            run(today, clock="wall", incomplete=how)
+
+
+def test_a_night_takes_missing_ones_along_only_when_it_is_told_to(world: World, run: Run) -> None:
+    world.events("2013-01-01", 4)
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    world.events("2013-01-02", 4)
+    world.events("2013-01-04", 2)
+    world.arrive()
+    with pytest.raises(Refused, match=r"night 2013-01-02\.\.2013-01-03 is not in the table yet"):
+        run("2013-01-04", clock="wall")
+    assert len(table.committed(world.table)) == 1
+    commit = run("2013-01-04", clock="wall", covering=True).commit
+    assert (commit.rows, commit.nights) == (6, ("2013-01-02", "2013-01-03"))
+    assert table.committed(world.table)[-1] == commit
+    told = json.loads(ready.ready_marker(world.table, "2013-01-03").read_text())
+    assert (told["night"], told["loaded_with"], told["rows"], told["run"]) == ("2013-01-03", "2013-01-04", 6, 2)
+    assert "loaded_with" not in json.loads(ready.ready_marker(world.table, "2013-01-04").read_text())
+
+    ready.ready_marker(world.table, "2013-01-02").unlink()
+    assert run("2013-01-02", clock="wall").did == "already"
+    assert ready.ready_marker(world.table, "2013-01-02").exists()
+    with pytest.raises(Refused, match="2013-01-02 was loaded with night 2013-01-04"):
+        run("2013-01-02", reload=True)
+    assert run("2013-01-04", reload=True).commit.nights == commit.nights
+    assert run("2013-01-05", clock="wall").commit.rows == 0
 
 
 def test_a_reload_replaces_exactly_the_rows_of_its_night(world: World, run: Run, spark: Any) -> None:
@@ -331,6 +414,7 @@ def test_a_plan_that_differs_from_the_commit_is_refused(world: World, run: Run) 
     world.arrive()
     commit = run("2013-01-01", clock="wall").commit
     ranges = {tp: (part.start, part.end - 1) for tp, part in commit.partitions.items()}
+    next((Path(world.table) / "_penstock" / "plans").iterdir()).unlink()
     plan.persist(world.table, plan.Plan("2013-01-01", 1, ranges))
     with pytest.raises(Refused, match="nothing was changed"):
         run("2013-01-01", clock="wall")
@@ -342,13 +426,34 @@ def test_of_two_loads_at_once_one_commits(world: World, run: Run, spark: Any) ->
     first = run("2013-01-01", clock="wall").commit
     made = plan.Plan("2013-01-02", 2, {tp: (part.end, part.end) for tp, part in first.partitions.items()})
     another = plan.Plan("2013-01-03", 2, made.ranges)
-    one, two = delta.Transaction(spark, world.table, made), delta.Transaction(spark, world.table, another)
+    columns = declared.parse("id STRING", "id")
+    one, two = (delta.Transaction(spark, world.table, each, columns) for each in (made, another))
     one.commit(table.NightCommit("2013-01-02", 2, {}))
     with pytest.raises(Refused, match="another process"):
         two.commit(table.NightCommit("2013-01-03", 2, {}))
     with pytest.raises(Refused, match="overtaken"):
-        delta.Transaction(spark, world.table, another)
+        delta.Transaction(spark, world.table, another, columns)
     assert [commit.night for commit in table.committed(world.table)] == ["2013-01-01", "2013-01-02"]
+
+
+def test_rejects_of_another_plan_are_not_this_ones(world: World, run: Run, spark: Any) -> None:
+    """And a table of rejects that was made before plans had ids is taken over with what it holds."""
+    from pyspark.sql import functions as F
+
+    path = f"{world.table}-rejects"
+    stamps = {"night": F.lit("2013-01-09"), "run": F.lit(99).cast("BIGINT")}
+    old = reject_table.of_batches(spark, [(plan.Rotten("t", 0, 0, 0, 1, 1), b"old")]).withColumns(stamps)
+    old.write.format("delta").partitionBy("run").save(path)
+    another = plan.Plan("2013-01-01", 1, {})
+    reject_table.write(
+        spark, path, another, reject_table.of_batches(spark, [(plan.Rotten("t", 0, 0, 0, 1, 1), b"another")])
+    )
+    world.events("2013-01-01", 4)
+    world.send("2013-01-01", [b"bad"])
+    world.arrive()
+    commit = run("2013-01-01", clock="wall").commit
+    kept = {(reject["run"], reject["plan"], reject["value"]) for reject in rejects(world)}
+    assert kept == {(1, commit.plan, b"bad"), (99, "none", b"old")}
 
 
 def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spark: Any) -> None:
@@ -366,7 +471,7 @@ def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spar
     none = spark._jvm.scala.Option.empty()
     delta_log.checkpoint()
     delta_log.doLogCleanup(delta_log.update(False, none, none), none)
-    assert [path.name for path in log_folder.glob("*.json")] == [f"{3:020d}.json"]
+    assert [path.name for path in log_folder.glob("*.json")] == [f"{4:020d}.json"]
     assert table.status(world.table) == before
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     world.events("2013-01-04", 4)

@@ -10,7 +10,7 @@ from penstock.pipeline.etl.declared import parse
 
 def test_columns_keep_their_types_and_what_is_required() -> None:
     declared = parse(
-        "id STRING NOT NULL, price DECIMAL(9, 2), at STRUCT<lat: DOUBLE, lon: DOUBLE> not null, `odd name` INT", "day"
+        "id STRING NOT NULL, price DECIMAL(9, 2), at STRUCT<lat: DOUBLE, lon: DOUBLE> not null, `odd name` INT", "date(id)"
     )
     assert [(column.name, column.type, column.required) for column in declared.columns] == [
         ("id", "STRING", True),
@@ -18,7 +18,10 @@ def test_columns_keep_their_types_and_what_is_required() -> None:
         ("at", "STRUCT<lat: DOUBLE, lon: DOUBLE>", True),
         ("odd name", "INT", False),
     ]
-    assert declared.ddl == "`id` STRING, `price` DECIMAL(9, 2), `at` STRUCT<lat: DOUBLE, lon: DOUBLE>, `odd name` INT"
+    assert declared.table_ddl == (
+        "`id` STRING NOT NULL, `price` DECIMAL(9, 2), `at` STRUCT<lat: DOUBLE, lon: DOUBLE> NOT NULL, `odd name` INT,"
+        " event_day DATE, `topic` STRING, `partition` INT, `offset` BIGINT, `timestamp` TIMESTAMP"
+    )
     assert [column.name for column in declared.required] == ["id", "at"]
 
 
@@ -32,8 +35,49 @@ def test_columns_keep_their_types_and_what_is_required() -> None:
         ("id STRING, ID INT", "twice"),
         ("id STRING, offset BIGINT", "`offset`"),
         ("event_day DATE", "`event_day`"),
+        ("id INTT", "`INTT` in the schema is no type; did you mean INT"),
+        ("id VARCHAR(3)", "did you mean STRING"),
+        ("id ARRAY<INT, INT>", "2 types"),
+        ("id MAP<STRING, STRUCT<a: INTT>>", "`INTT`"),
+        ("price DECIMAL(39, 2)", "1 to 38 digits"),
     ],
 )
 def test_a_schema_that_can_not_be_is_refused(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         parse(text, "day")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "day",
+        "`odd day`",
+        "DATE(at)",
+        "date_add(to_date(`odd day`, 'yyyyMMdd'), -1)",
+        "CAST(at - INTERVAL 6 HOURS AS DATE)",
+        "case when day is null then date(timestamp) else day end",
+        "date(place.seen)",
+        "date(from_utc_timestamp(at, 'Asia/Tokyo'))",
+    ],
+)
+def test_an_event_day_over_the_columns_is_taken(text: str) -> None:
+    schema = "day DATE, `odd day` STRING, at TIMESTAMP, place STRUCT<seen: TIMESTAMP>"
+    assert parse(schema, text).event_day == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no expression"),
+        ("dya", "`dya`, which is no column"),
+        ("date(da)", "did you mean `day`"),
+        ("year", "`year`, which is no column"),
+        ("date(day", "a `\\(` too many"),
+        ("date(day))", "a `\\)` too many"),
+        ("to_date(day, 'yyyy)", "a `'` too many"),
+        ("number", "from which no day can be taken"),
+    ],
+)
+def test_an_event_day_that_can_not_be_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse("day DATE, number INT", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -48,8 +49,9 @@ def write_checkpoint(folder: Path, name: str, commits: list[NightCommit]) -> Non
 
 def test_a_commit_is_read_as_it_was_written() -> None:
     commit = NightCommit(
-        "2013-01-01", 3, {("b", 1): Range(5, 9, 4, 3, 1), ("a", 0): Range(0, 0, 0, 0, 0)}, ("source x is down",), "aa11"
-    )
+        "2013-01-01", 3, {("b", 1): Range(5, 9, 4, 3, 1), ("a", 0): Range(0, 0, 0, 0, 0)}, ("source x is down",), "aa11",
+        ("2012-12-30", "2012-12-31"),
+    )  # fmt: skip
     assert NightCommit.from_json(commit.to_json()) == commit
     assert (commit.records, commit.rows, commit.rejects) == (4, 3, 1)
 
@@ -119,11 +121,36 @@ def test_a_plan_that_does_not_continue_the_table_is_refused(tmp_path: Path) -> N
 
 def test_a_reload_plan_takes_the_committed_ranges_and_no_others(tmp_path: Path) -> None:
     status = Status([night("2013-01-01", 1, 0, 5)], 1)
-    plan.persist(str(tmp_path), plan.Plan("2013-01-01", 2, {TP: (0, 5)}, reload=True))
-    assert plan.pending(str(tmp_path), status) is not None
-    plan.persist(str(tmp_path), plan.Plan("2013-01-01", 2, {TP: (0, 6)}, reload=True))
+    right, wrong = str(tmp_path / "right"), str(tmp_path / "wrong")
+    plan.persist(right, plan.Plan("2013-01-01", 2, {TP: (0, 5)}, reload=True))
+    assert plan.pending(right, status) is not None
+    plan.persist(wrong, plan.Plan("2013-01-01", 2, {TP: (0, 6)}, reload=True))
     with pytest.raises(Refused):
-        plan.pending(str(tmp_path), status)
+        plan.pending(wrong, status)
+
+
+def test_of_two_plans_of_a_run_the_first_stands(tmp_path: Path) -> None:
+    """Two machines that share the table's folder: each may have seen that there is no plan yet."""
+    first, second = (plan.Plan("2013-01-01", 1, {TP: (0, end)}) for end in (5, 6))
+    plan.persist(str(tmp_path), first)
+    with pytest.raises(Refused, match="another process has planned run 1"):
+        plan.persist(str(tmp_path), second)
+    assert plan.load(str(tmp_path), 1) == first
+    with pytest.raises(Refused, match="replaced by another"):
+        plan.replace(str(tmp_path), second)
+    found = dataclasses.replace(first, rotten=(plan.Rotten(*TP, 0, 0, 1, 1),))
+    plan.replace(str(tmp_path), found)
+    assert plan.load(str(tmp_path), 1) == found
+    assert [path.name for path in (tmp_path / "_penstock" / "plans").iterdir()] == ["run-00000001.json"]
+
+
+def test_what_a_killed_process_left_of_a_plan_goes_with_a_later_one(tmp_path: Path) -> None:
+    folder = tmp_path / "_penstock" / "plans"
+    folder.mkdir(parents=True)
+    for run in (1, 2):
+        (folder / f".run-{run:08d}.json.{'0' * 32}.tmp").touch()
+    plan.persist(str(tmp_path), plan.Plan("2013-01-02", 2, {TP: (5, 9)}))
+    assert sorted(path.name[:18] for path in folder.iterdir()) == [".run-00000002.json", "run-00000002.json"]
 
 
 def test_a_plan_that_differs_from_the_committed_one_is_refused_with_the_difference(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""The types that a schema may declare: Spark SQL's names, read without Spark.
+
+The canonical name of a type is the one that Delta's log has for it (`integer`, `decimal(9,2)`, `array<string>`), so that a
+declared column can be compared with the table's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any
+
+from penstock.config import ConfigError
+
+SIMPLE = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "byte",
+    "BYTE": "byte",
+    "SMALLINT": "short",
+    "SHORT": "short",
+    "INT": "integer",
+    "INTEGER": "integer",
+    "BIGINT": "long",
+    "LONG": "long",
+    "FLOAT": "float",
+    "REAL": "float",
+    "DOUBLE": "double",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp",
+    "TIMESTAMP_LTZ": "timestamp",
+    "TIMESTAMP_NTZ": "timestamp_ntz",
+    "STRING": "string",
+    "BINARY": "binary",
+}
+DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
+PRECISION_MAX = 38
+_NAMED = re.compile(r"(?:`(?P<quoted>[^`]+)`|(?P<plain>\w+))\s*:?\s+(?P<type>.+?)(?P<required>\s+NOT\s+NULL)?", re.I | re.S)
+
+
+def canonical(text: str) -> str:
+    """A type's name as Delta's log has it. Raises ConfigError for what is no type."""
+    text = text.strip()
+    nested = re.fullmatch(r"(ARRAY|MAP|STRUCT)\s*<(.*)>", text, re.IGNORECASE | re.DOTALL)
+    if nested is not None:
+        return _nested(text, nested[1].lower(), split(nested[2]))
+    sized = re.fullmatch(r"(\w+)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", text)
+    name = (sized[1] if sized is not None else text).upper()
+    if name in DECIMALS:
+        precision, scale = (10, 0) if sized is None else (int(sized[2]), int(sized[3] or 0))
+        if not 1 <= precision <= PRECISION_MAX or scale > precision:
+            raise ConfigError(f"`{text}` in the schema: a decimal has 1 to {PRECISION_MAX} digits, its scale within them")
+        return f"decimal({precision},{scale})"
+    if sized is None and name in SIMPLE:
+        return SIMPLE[name]
+    near = difflib.get_close_matches(name, [*SIMPLE, *DECIMALS], n=1)
+    if name in ("CHAR", "VARCHAR", "TEXT"):
+        near = ["STRING"]
+    raise ConfigError(f"`{text}` in the schema is no type" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _nested(text: str, kind: str, parts: list[str]) -> str:
+    if len(parts) != {"array": 1, "map": 2}.get(kind, len(parts)):
+        raise ConfigError(f"`{text}` in the schema has {len(parts)} types in its brackets")
+    if kind != "struct":
+        return f"{kind}<{','.join(map(canonical, parts))}>"
+    fields = [named(part) for part in parts]
+    return f"struct<{','.join(f'{name}:{canonical(kind)}' for name, kind, _ in fields)}>"
+
+
+def named(piece: str) -> tuple[str, str, bool]:
+    """`name TYPE[ NOT NULL]` as the name, the type's text and whether it is required. Raises ConfigError."""
+    match = _NAMED.fullmatch(piece)
+    if match is None:
+        raise ConfigError(f"`{piece}` in the schema is not of the form `name TYPE[ NOT NULL]`")
+    return match["quoted"] or match["plain"], match["type"].strip(), match["required"] is not None
+
+
+def split(text: str) -> list[str]:
+    """The pieces between commas that stand outside of brackets, as in `a DECIMAL(9,2), b STRUCT<c: INT, d: INT>`.
+
+    Raises ConfigError.
+    """
+    pieces, depth, piece = [], 0, ""
+    for letter in text:
+        depth += (letter in "(<") - (letter in ")>")
+        if letter == "," and depth == 0:
+            pieces.append(piece.strip())
+            piece = ""
+        else:
+            piece += letter
+    pieces.append(piece.strip())
+    if depth != 0 or not all(pieces):
+        raise ConfigError(f"the schema `{text}` has an empty column or brackets that don't match")
+    return pieces
+
+
+def of_delta(kind: str | dict[str, Any]) -> str:
+    """The canonical name of a type as Delta's schema has it in JSON."""
+    if isinstance(kind, str):
+        return kind.replace(" ", "")
+    if kind["type"] == "array":
+        return f"array<{of_delta(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{of_delta(kind['keyType'])},{of_delta(kind['valueType'])}>"
+    fields = [f"{field['name']}:{of_delta(field['type'])}" for field in kind["fields"]]
+    return f"struct<{','.join(fields)}>"

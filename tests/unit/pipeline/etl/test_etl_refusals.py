@@ -1,0 +1,117 @@
+"""What a load refuses before it asks a cluster or starts Spark."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from penstock.pipeline import job
+from penstock.pipeline.etl.errors import Incomplete, Refused
+from penstock.pipeline.etl.load import Load
+from penstock.pipeline.etl.night import parse_night
+from penstock.pipeline.etl.table import NightCommit, Range
+
+NOBODY = "127.0.0.1:1"
+
+
+def load(
+    folder: Path,
+    wait_seconds: float = 0,
+    clock: Literal["wall", "records"] = "wall",
+    schema: str = "id STRING, day DATE",
+) -> Load:
+    config = folder / "pipeline.properties"
+    config.write_text(
+        f"bootstrap.servers={NOBODY}\nsource.one.bootstrap.servers={NOBODY}\ntopics=flights\n"
+        f"penstock.dedupe.data={folder}/dedupe\npenstock.etl.table={folder}/table\n"
+        f"penstock.etl.schema={schema}\npenstock.etl.event.day=day\n"
+    )
+    return Load(job.load(config), clock=clock, incomplete="wait", wait_seconds=wait_seconds)
+
+
+FIELDS = {"id": ("string", True), "day": ("date", True), "price": ("decimal(9,2)", True), "event_day": ("date", True)}
+
+
+def commit(folder: Path, night: str, fields: dict[str, tuple[str, bool]] = FIELDS) -> None:
+    """A table that holds one night; its fields with type and nullability."""
+    entry = NightCommit(night, 1, {("flights.deduped", 0): Range(0, 5, 5, 5, 0)})
+    log = folder / "table" / "_delta_log"
+    log.mkdir(parents=True)
+    domain = {"domain": f"penstock.etl.night.{night}", "configuration": entry.to_json(), "removed": False}
+    columns = [{"name": name, "type": kind, "nullable": null} for name, (kind, null) in fields.items()]
+    actions = [
+        {"metaData": {"schemaString": json.dumps({"type": "struct", "fields": columns})}},
+        {"domainMetadata": domain},
+        {"txn": {"appId": "penstock.etl", "version": 1}},
+    ]
+    text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+    (log / f"{0:020d}.json").write_text(text)
+
+
+def test_a_night_that_would_take_others_along_is_refused(tmp_path: Path) -> None:
+    commit(tmp_path, "2013-01-01")
+    one = load(tmp_path)
+    with pytest.raises(Refused, match=r"night 2013-01-02 is not in the table yet.* `--nights 2013-01-02\.\.2013-01-03`"):
+        one.night(parse_night("2013-01-03"))
+    with pytest.raises(Refused, match="nights behind 2013-01-01"):
+        one.night(parse_night("2099-01-03"), covering=True)
+    with pytest.raises(Refused, match="lies before"):
+        one.night(parse_night("2012-12-31"), covering=True)
+    one.close()
+
+
+@pytest.mark.parametrize("clock", ["wall", "records"])
+def test_a_night_in_the_future_is_refused_at_once(tmp_path: Path, clock: Literal["wall", "records"]) -> None:
+    one = load(tmp_path, wait_seconds=3600, clock=clock)
+    # Two days ahead: tomorrow may begin while the test runs.
+    ahead = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=2)
+    with pytest.raises(Refused, match="has not begun"):
+        one.night(parse_night(ahead.isoformat()))
+    one.close()
+
+
+def test_a_night_that_goes_on_beyond_the_limit_is_not_waited_for(tmp_path: Path) -> None:
+    one = load(tmp_path, wait_seconds=1)
+    today = datetime.datetime.now(datetime.UTC).date()
+    with pytest.raises(Incomplete, match=f"night {today} is incomplete: the night is not over"):
+        one.night(parse_night(today.isoformat()))
+    one.close()
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ("id STRING, day DATE, note STRING", r"no column `note`.* ADD COLUMN `note` STRING"),
+        ("id STRING, day DATE, price DOUBLE", r"has `price` as decimal\(9,2\), the schema declares DOUBLE"),
+        ("id BIGINT, day DATE", "has `id` as string"),
+    ],
+)
+def test_a_schema_that_the_table_does_not_have_is_refused_before_anything_waits(
+    tmp_path: Path, schema: str, why: str
+) -> None:
+    commit(tmp_path, "2013-01-01")
+    one = load(tmp_path, wait_seconds=3600, schema=schema)
+    with pytest.raises(Refused, match=why):
+        one.night(parse_night("2013-01-02"))
+    one.close()
+
+
+@pytest.mark.parametrize("schema", ["id STRING, day DATE", "day DATE"])
+def test_a_column_that_the_table_requires_has_to_be_required(tmp_path: Path, schema: str) -> None:
+    commit(tmp_path, "2013-01-01", FIELDS | {"id": ("string", False)})
+    one = load(tmp_path, wait_seconds=3600, schema=schema)
+    with pytest.raises(Refused, match="takes no row without `id`"):
+        one.night(parse_night("2013-01-02"))
+    one.close()
+
+
+def test_fewer_columns_and_other_spellings_of_a_type_fit(tmp_path: Path) -> None:
+    commit(tmp_path, "2013-01-01")
+    one = load(tmp_path, schema="ID string NOT NULL, day DATE, price numeric(9, 2)")
+    with pytest.raises(Incomplete, match="can't be asked"):
+        one.night(parse_night("2013-01-02"))
+    one.close()
