@@ -66,18 +66,53 @@ check: ext
 	$(BIN)/lint-imports
 
 # Needs Java and Maven (installed if they are missing) and, the first time, the network: Apache Kafka and Spark's jars.
-test: build
+test: build deploy-tools
+	$(call install,$(APT_DEB))
+	@echo "the tests need Java and Maven and, the first time, the network (Apache Kafka, Spark, Ansible); make test-quick runs those that don't"
 	$(BIN)/pytest -q -n 2 tests
 
 # The tests that need none of it.
 .PHONY: test-quick
 test-quick: ext
-	$(BIN)/pytest -q -n 2 -m "not kafka and not spark" tests
+	$(BIN)/pytest -q -n 2 -m "not kafka and not spark" --ignore tests/deploy tests
 
 # sdist -> wheel -> an empty virtual environment outside the checkout, where all that is promised of a package is tried.
 .PHONY: package
 package: build/stamp-venv
 	$(BIN)/python tests/package/run.py
+
+# The Debian packages, into dist/deb: REVISION sets a rebuild of the same version apart, ETL=1 builds penstock-etl too.
+REVISION ?=
+ETL ?=
+APT_DEB := dpkg-dev python3-venv
+.PHONY: deb deb-lock bundle
+deb: ext $(if $(ETL),jars)
+	$(call install,$(APT_DEB))
+	$(BIN)/python deploy/deb/build.py --revision "$(REVISION)" $(if $(ETL),--etl)
+
+# Moves the pins of the wheels that the packages carry; look at the difference before it is committed.
+deb-lock: build/stamp-venv
+	$(BIN)/python deploy/deb/lock.py
+
+# All that a box without network needs, as one archive: dist/penstock-bundle-VERSION.tar.
+bundle:
+	rm -rf dist/deb dist/bundle
+	$(MAKE) deb ETL=1
+	$(BIN)/python deploy/deb/bundle.py --out dist/bundle --tar dist/penstock-bundle-$$(ls dist/deb | sed -n 's/^penstock-\([0-9][^_]*\)_.*/\1/p').tar dist/deb/*.deb
+
+# From nothing to a running pipeline on machines of its own (systemd-nspawn, as root).
+APT_DEPLOY := debootstrap systemd-container xfsprogs fdisk iproute2 openssh-client
+.PHONY: deploy-test
+deploy-test: build deploy-tools
+	$(call install,$(APT_DEPLOY) $(APT_DEB))
+	PENSTOCK_DEPLOY_MACHINES=1 $(BIN)/pytest -q --timeout 3600 tests/deploy
+
+# Ansible and its linter, which only the tests of deploy/ need.
+.PHONY: deploy-tools
+deploy-tools: build/stamp-deploy
+build/stamp-deploy: build/stamp-venv
+	PENSTOCK_MODULES=record.crc $(BIN)/pip install -q --no-build-isolation -e '.[deploy]'
+	@touch $@
 
 # Random admin work under kill -9, judged by a model of all that was acknowledged: `make faults KILLS=20 SEED=7`.
 KILLS ?= 200
@@ -85,6 +120,12 @@ SEED ?=
 .PHONY: faults
 faults: ext
 	PYTHONPATH=tests $(BIN)/python -m support.admin_run --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+# A broker's disk loses what wasn't flushed, again and again, while a mirror copies into it; needs root.
+CUTS ?= 100
+.PHONY: powercuts
+powercuts: ext
+	PENSTOCK_CUTS=$(CUTS) $(BIN)/pytest -q tests/faults/test_power_cut.py
 
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
 SECONDS ?= 10

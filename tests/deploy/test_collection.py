@@ -1,0 +1,76 @@
+"""The Ansible collection, as far as it can be judged without a machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.packages import COLLECTION
+
+APPLIANCE = COLLECTION / "ansible_collections" / "penstock" / "appliance"
+ROLES = sorted(path.name for path in (APPLIANCE / "roles").iterdir())
+PLAYBOOKS = sorted(path.stem for path in (APPLIANCE / "playbooks").glob("*.yml"))
+BIN = Path(sys.executable).parent
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ansiblelint") is None, reason="the extra `deploy` isn't installed: `make deploy-tools`"
+)
+
+
+def said(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "NO_COLOR": "1", "PATH": f"{BIN}:{os.environ['PATH']}"}
+    return subprocess.run(command, cwd=COLLECTION, env=environment, capture_output=True, text=True, check=False)
+
+
+def yaml(path: Path) -> Any:
+    import yaml as reader
+
+    return reader.safe_load(path.read_text())
+
+
+@pytest.mark.timeout(600)
+def test_it_is_clean_by_the_profile_production() -> None:
+    done = said(str(BIN / "ansible-lint"), "--offline", "--strict", "--profile", "production")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("playbook", PLAYBOOKS)
+def test_a_playbook_can_be_read_with_the_example(playbook: str) -> None:
+    done = said(str(BIN / "ansible-playbook"), "--syntax-check", f"penstock.appliance.{playbook}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_roles_variables_are_those_of_its_argument_specs(role: str) -> None:
+    specs = yaml(APPLIANCE / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]
+    options = specs["main"]["options"]
+    defaults = yaml(APPLIANCE / "roles" / role / "defaults" / "main.yml")
+    assert set(defaults) <= set(options)
+    assert {name for name in options if name not in defaults and not options[name].get("required")} == set()
+    said_twice = {name: options[name]["default"] for name in options if "default" in options[name]}
+    assert said_twice == {name: defaults[name] for name in said_twice}
+    assert [name for name in options if not options[name].get("description")] == []
+
+
+def test_the_example_names_sources_once() -> None:
+    """pipeline.properties is made from the inventory: no source's address stands anywhere else."""
+    done = said(str(BIN / "ansible-inventory"), "--list", "-i", "inventories/example")
+    hosts = json.loads(done.stdout)["_meta"]["hostvars"]
+    addresses = [one["ansible_host"] for one in hosts.values()]
+    text = "".join(path.read_text() for path in (COLLECTION / "inventories" / "example").rglob("*.yml"))
+    assert [text.count(address) for address in addresses] == [1] * 4
+
+
+@pytest.mark.parametrize("path", sorted(APPLIANCE.rglob("*.yml")), ids=lambda path: str(path.relative_to(APPLIANCE)))
+def test_no_play_forces_its_way(path: Path) -> None:
+    text = path.read_text()
+    assert "ignore_errors" not in text
+    assert "ansible.builtin.shell" not in text
+    assert "force: true" not in text

@@ -1,0 +1,301 @@
+"""From bare boxes to a loaded night, on machines without any network but their own: three datacenters and an aggregate.
+
+The tests of this file are one story and run in order on the same machines.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.machines import Fleet, Machine, Plays, until
+from support.packages import COLLECTION, build, bundle
+
+pytestmark = [pytest.mark.machines, pytest.mark.timeout(3600), pytest.mark.xdist_group("machines")]
+
+DATACENTERS = ("ewr", "jfk", "lga", "aggregate")
+DISKS_USED = 2  # of three: the last one is for what comes later
+FEATURES = {"cachestat", "direct_io", "time_slice", "nice", "boot_id"}
+BROKER = "/opt/penstock/current/bin/penstock"
+
+
+class World:
+    """The fleet as the inventory describes it."""
+
+    def __init__(self, fleet: Fleet, version: str, archive: Path) -> None:
+        self.fleet = fleet
+        self.inventory = fleet.folder / "hosts.json"
+        self.plays = Plays(COLLECTION, fleet, self.inventory, {"penstock_version": version, "penstock_bundle": str(archive)})
+        self.plays.variables |= {
+            "penstock_aggregate": "aggregate",
+            "penstock_settle_seconds": 1,
+            "broker_topics": {"flights": {"partitions": 2}},
+            "pipeline_properties": {
+                "topics": "flights",
+                "penstock.etl.schema": "id STRING NOT NULL, day DATE NOT NULL, carrier STRING",
+                "penstock.etl.event.day": "day",
+            },
+        }
+
+    def machine(self, datacenter: str) -> Machine:
+        return self.fleet.machines[f"{datacenter}-1"]
+
+    def address(self, datacenter: str) -> str:
+        return f"{self.machine(datacenter).address}:9092"
+
+    def describe(self, **disks_of: list[int]) -> None:
+        """Write the inventory; `disks_of`: the numbers of a datacenter's disks, if they aren't the first two."""
+        groups: dict[str, object] = {}
+        for datacenter in DATACENTERS:
+            machine = self.machine(datacenter)
+            disks = [machine.disks[number] for number in disks_of.get(datacenter, range(DISKS_USED))]
+            host = {"ansible_host": machine.address, "disks_devices": disks}
+            groups[datacenter] = {"hosts": {machine.name: host}, "vars": {"penstock_datacenter": datacenter}}
+        groups["brokers"] = {"hosts": {f"{one}-1": {} for one in DATACENTERS}}
+        for group in ("mirrors", "dedupers", "etl"):
+            groups[group] = {"hosts": {"aggregate-1": {}}}
+        self.inventory.write_text(json.dumps({"all": {"children": groups}}))
+
+    def main_pid(self, datacenter: str) -> str:
+        return self.machine(datacenter).ssh("systemctl show --property MainPID --value penstock-broker").strip()
+
+
+@pytest.fixture(scope="module")
+def world(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("bundle")
+    packages = build(folder / "deb", "--etl")
+    archive = bundle(folder / "bundle", packages, folder / "bundle.tar")
+    made = World(fleet, packages[0].name.split("_")[1], archive)
+    for datacenter in DATACENTERS:
+        fleet.add(f"{datacenter}-1", disks=3)
+    made.describe()
+    yield made
+
+
+def test_a_check_of_bare_boxes_changes_nothing(world: World) -> None:
+    world.plays.run("site", "--check")
+    for datacenter in DATACENTERS:
+        there = world.machine(datacenter).ssh("ls -d /opt/penstock /etc/penstock /srv/penstock /var/lib/penstock* || true")
+        assert there == ""
+        for disk in world.machine(datacenter).disks:
+            with Path(disk).open("rb") as file:
+                assert not any(file.read(1 << 20)), disk
+
+
+def test_from_nothing_to_a_running_pipeline(world: World) -> None:
+    world.plays.run("site")
+    for datacenter in DATACENTERS:
+        machine = world.machine(datacenter)
+        assert machine.ssh("systemctl is-active penstock-broker").strip() == "active"
+        said = machine.ssh("journalctl --quiet --output cat -u penstock-broker")
+        (there,) = [line for line in said.splitlines() if "kernel features: " in line]
+        # The sandbox of the unit takes nothing away that the data plane wants.
+        assert set(there.partition("kernel features: ")[2].split()) == FEATURES
+        mounted = machine.ssh("findmnt --noheadings --types xfs --output OPTIONS").splitlines()
+        assert ["noatime" in options for options in mounted] == [True] * DISKS_USED
+    services = world.machine("aggregate").ssh("systemctl is-active penstock-mirror penstock-dedupe penstock-etl.timer")
+    assert services.split() == ["active"] * 3
+
+
+def test_a_second_run_changes_nothing(world: World) -> None:
+    before = {one: world.main_pid(one) for one in DATACENTERS}
+    play = world.plays.run("site")
+    assert play.changed == 0, play.text[-6000:]
+    assert {one: world.main_pid(one) for one in DATACENTERS} == before
+
+
+def test_a_narrower_sandbox_is_said(world: World) -> None:
+    machine = world.machine("ewr")
+    drop_in = "/etc/systemd/system/penstock-broker.service.d"
+    machine.ssh(f"mkdir -p {drop_in}; printf '[Service]\\nSystemCallFilter=~cachestat @resources\\n' > {drop_in}/narrow.conf")
+    try:
+        machine.ssh("systemctl daemon-reload && systemctl restart penstock-broker")
+        said = machine.ssh("journalctl --quiet --output cat -u penstock-broker | grep 'kernel feature missing' || true")
+        assert {line.split("missing: ")[1].split()[0] for line in said.splitlines()} >= {"time_slice", "nice"}
+    finally:
+        machine.ssh(f"rm -r {drop_in}; systemctl daemon-reload && systemctl restart penstock-broker")
+
+
+def test_a_night_is_loaded_and_is_the_data(world: World) -> None:
+    yesterday = datetime.datetime.now(datetime.UTC).date() - datetime.timedelta(days=1)
+    noon = datetime.datetime.combine(yesterday, datetime.time(12), datetime.UTC)
+    sent: set[str] = set()
+    for datacenter in DATACENTERS[:3]:
+        # A third of all ids comes at two datacenters.
+        ids = [f"{datacenter}-{number}" for number in range(200)] + [f"both-{number}" for number in range(100)]
+        sent.update(ids)
+        lines = (
+            json.dumps({
+                "key": one,
+                "value": json.dumps({"id": one, "day": str(yesterday), "carrier": "PS"}),
+                "timestamp_ms": int(noon.timestamp() * 1000),
+            })
+            for one in ids
+        )  # fmt: skip
+        world.fleet.penstock(
+            "produce", "flights", "--format", "jsonl", "-b", world.address(datacenter), text="\n".join(lines)
+        )
+
+    def arrived() -> bool:
+        shown = json.loads(world.fleet.penstock("topics", "list", "--json", "-b", world.address("aggregate")))
+        return any(one["topic"] == "flights.deduped" and one["offsets"] >= len(sent) for one in shown)
+
+    until(arrived, 120, "the mirror and dedupe")
+    machine = world.machine("aggregate")
+    machine.ssh(f"systemctl start penstock-etl@{yesterday}")
+    table = machine.ssh("sed -n s/^penstock.etl.table=//p /etc/penstock/pipeline.properties").strip()
+    read = (
+        f"import deltalake; rows = deltalake.DeltaTable('{table}').to_pyarrow_table().to_pylist(); "
+        "print(len(rows)); print(*sorted(row['id'] for row in rows), sep='\\n')"
+    )
+    count, *ids = machine.ssh(f'/opt/penstock/current/bin/python3 -c "{read}"').split()
+    assert (int(count), ids) == (len(sent), sorted(sent))
+
+
+def test_a_roll_under_load_loses_nothing(world: World) -> None:
+    before = {one: world.main_pid(one) for one in DATACENTERS}
+    command = [*world.fleet.inside, sys.executable, "-m", "penstock", "produce", "rolled", "-b", world.address("ewr")]
+    world.fleet.penstock("topics", "create", "rolled", "-p", "3", "-b", world.address("ewr"))
+    ended = threading.Event()
+    written = 0
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
+        assert producer.stdin is not None
+
+        def load() -> None:
+            nonlocal written
+            assert producer.stdin is not None
+            while not ended.wait(0.002):
+                producer.stdin.write(f"{written}\n")
+                producer.stdin.flush()
+                written += 1
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            world.plays.run("roll")
+        finally:
+            ended.set()
+            thread.join()
+            producer.stdin.close()
+        assert producer.wait() == 0
+    shown = world.fleet.penstock("consume", "rolled", "--from", "earliest", "-b", world.address("ewr")).split()
+    assert sorted(map(int, shown)) == list(range(written))
+    assert written > 0
+    after = {one: world.main_pid(one) for one in DATACENTERS}
+    assert [one for one in DATACENTERS if after[one] == before[one]] == []
+
+
+def test_settings_that_are_wrong_touch_no_broker(world: World) -> None:
+    before = {one: world.main_pid(one) for one in DATACENTERS}
+    wrong = json.dumps({"broker_properties": {"log.segment.bites": 1}})
+    play = world.plays.run("site", "--extra-vars", wrong, check=False)
+    assert play.code != 0
+    assert "did you mean `log.segment.bytes`" in play.text
+    assert {one: world.main_pid(one) for one in DATACENTERS} == before
+
+
+def test_a_host_that_breaks_stops_the_roll_with_the_rest_serving(world: World) -> None:
+    before = {one: world.main_pid(one) for one in DATACENTERS}
+    second = world.machine("jfk")  # brokers roll in the order of the inventory
+    # It serves now, and couldn't be started again.
+    second.ssh("mv /etc/penstock/server.properties /etc/penstock/aside; echo nonsense > /etc/penstock/server.properties")
+    try:
+        play = world.plays.run("roll", check=False)
+        assert play.code != 0
+    finally:
+        second.ssh("mv /etc/penstock/aside /etc/penstock/server.properties")
+    for datacenter in DATACENTERS:
+        assert world.machine(datacenter).ssh("systemctl is-active penstock-broker").strip() == "active"
+    assert {one: world.main_pid(one) for one in DATACENTERS[1:]} == {one: before[one] for one in DATACENTERS[1:]}
+
+
+def test_a_disk_that_is_not_empty_stops_before_any_disk_is_touched(world: World) -> None:
+    fresh, used = world.machine("ewr").disks[-1], world.machine("aggregate").disks[-1]
+    subprocess.run(["mkfs.ext4", "-q", used], check=True)
+    with Path(used).open("rb") as file:
+        before = file.read(4 << 20)
+    world.describe(ewr=[0, 1, 2], aggregate=[0, 1, 2])
+    try:
+        play = world.plays.run("site", check=False)
+    finally:
+        world.describe()
+    assert play.code != 0
+    assert "isn't empty: it holds `ext4`" in play.text
+    with Path(used).open("rb") as file:
+        assert file.read(4 << 20) == before
+    with Path(fresh).open("rb") as file:
+        assert not any(file.read(1 << 20))
+
+
+def test_a_broker_whose_disk_is_not_mounted_does_not_fill_the_disk_of_the_system(world: World) -> None:
+    machine = world.machine("lga")
+    first = machine.ssh("sed -n s/^log.dirs=//p /etc/penstock/server.properties").split(",")[0].strip()
+    point = os.path.dirname(first)  # noqa: PTH120 - of another machine
+    machine.ssh(f"systemctl stop penstock-broker; umount {point}")
+    try:
+        machine.ssh("systemctl start penstock-broker 2>/dev/null || true")
+        assert machine.ssh("systemctl is-active penstock-broker || true").strip() != "active"
+        assert machine.ssh(f"ls -A {point}") == ""
+        assert "is its disk mounted?" in machine.ssh("journalctl --quiet --output cat -u penstock-broker")
+    finally:
+        machine.ssh(f"systemctl stop penstock-broker; mount {point}; systemctl reset-failed penstock-broker")
+        machine.ssh("systemctl start penstock-broker")
+
+
+def test_a_disk_is_swapped_and_the_other_one_keeps_its_records(world: World) -> None:
+    machine, bootstrap = world.machine("jfk"), world.address("jfk")
+    world.fleet.penstock("topics", "create", "spread", "-p", "4", "-b", bootstrap)
+    lines = [f"{number}" for number in range(400)]
+    world.fleet.penstock("produce", "spread", "-b", bootstrap, text="\n".join(lines))
+    folders = machine.ssh("sed -n s/^log.dirs=//p /etc/penstock/server.properties").strip().split(",")
+    on_each = [
+        {int(one.rpartition("-")[2]) for one in machine.ssh(f"ls {folder}").split() if one.startswith("spread-")}
+        for folder in folders
+    ]
+    assert [len(one) for one in on_each] == [2, 2]
+    shown = world.fleet.penstock("consume", "spread", "--from", "earliest", "--json", "-b", bootstrap)
+    kept = sorted(one["value"] for one in map(json.loads, shown.splitlines()) if one["partition"] in on_each[0])
+    old = folders[1].split("/")[3]
+    world.describe(jfk=[0, 2])
+    given = ["--extra-vars", f"swap_host=jfk-1 swap_id={old}"]
+    refused = world.plays.run("swap_disk", *given, "--extra-vars", "swap_confirm=no", check=False)
+    assert refused.code != 0
+    world.plays.run("swap_disk", *given, "--extra-vars", f"swap_confirm={old}")
+    shown = world.fleet.penstock("consume", "spread", "--from", "earliest", "-b", bootstrap)
+    assert sorted(shown.split()) == kept
+    assert old not in machine.ssh("cat /etc/fstab /proc/self/mounts /etc/penstock/server.properties")
+    assert machine.ssh("ls /run/systemd/system/penstock-broker.service.d") == ""
+    assert world.plays.run("site").changed == 0
+
+
+def test_upgrade_and_the_way_back(world: World, tmp_path: Path) -> None:
+    old = dict(world.plays.variables)
+    packages = build(tmp_path / "deb", "--etl", "--revision", "2")
+    archive = bundle(tmp_path / "bundle", packages, tmp_path / "bundle.tar")
+    new = {"penstock_version": packages[0].name.split("_")[1], "penstock_bundle": str(archive)}
+
+    def runs() -> set[str]:
+        ask = "readlink /proc/$(systemctl show --property MainPID --value penstock-broker)/exe /opt/penstock/current"
+        shown = {world.machine(one).ssh(ask).split()[-1] for one in DATACENTERS}
+        command = "tr '\\0' ' ' < /proc/$(systemctl show --property MainPID --value penstock-broker)/cmdline"
+        return shown | {world.machine(one).ssh(command).split("/")[3] for one in DATACENTERS}
+
+    world.plays.variables |= new
+    refused = world.plays.run("site", check=False)
+    assert refused.code != 0
+    assert "penstock.appliance.upgrade" in refused.text
+    assert runs() == {old["penstock_version"]}
+    world.plays.run("upgrade")
+    assert runs() == {new["penstock_version"]}
+    assert world.plays.run("site").changed == 0
+    world.plays.variables = old
+    world.plays.run("upgrade")
+    assert runs() == {old["penstock_version"]}

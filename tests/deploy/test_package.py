@@ -1,0 +1,119 @@
+"""The Debian package: it is built, installs without a network, and what it installs serves."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from support.packages import ROOT, build
+
+pytestmark = pytest.mark.timeout(900)  # the first test builds the package
+
+UNITS = sorted((ROOT / "deploy" / "units").glob("*.service"))
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and dpkg want root")
+needs_debian = pytest.mark.skipif(shutil.which("dpkg-shlibdeps") is None, reason="dpkg-shlibdeps is Debian's (dpkg-dev)")
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze isn't there")
+
+
+def version() -> str:
+    with (ROOT / "pyproject.toml").open("rb") as text:
+        return str(tomllib.load(text)["project"]["version"])
+
+
+@pytest.fixture(scope="session")
+def deb(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The package, built once for all processes that run tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "deb"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = sorted(folder.glob("*.deb")) or build(folder)
+    (package,) = built
+    return package
+
+
+@needs_root
+@needs_debian
+def test_it_installs_and_serves_where_there_is_no_network(deb: Path, tmp_path: Path) -> None:
+    name = f"penstock-{version()}"
+    script = str(Path(__file__).with_name("install.sh"))
+    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "sh", script, str(tmp_path), str(deb), name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [
+        "/var/lib/penstock:/usr/sbin/nologin",
+        version(),
+        f"penstock, version {version()}",
+        "penstock broker 1 could start: properties, addresses and 1 data folders are right",
+        "1000",
+        "without byte code: ",
+        "1",
+    ], done.stderr
+
+
+@needs_debian
+def test_system_libraries_are_debians(deb: Path) -> None:
+    fields = subprocess.run(["dpkg-deb", "--field", str(deb), "Depends"], capture_output=True, text=True, check=True).stdout
+    needed = {word.split()[0] for word in fields.split(", ")}
+    assert {"libc6", "librocksdb7.8", "libsnappy1v5", "liblz4-1", "libzstd1", "zlib1g", "python3.11", "systemd"} <= needed
+
+
+@needs_debian
+def test_nothing_in_it_names_the_machine_that_built_it(deb: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--raw-extract", str(deb), str(tmp_path)], check=True)
+    site = next((tmp_path / "opt" / "penstock").glob("*/lib/python3.11/site-packages"))
+    # Compiled modules of ours hold no debug information; other people's wheels name their own build machines.
+    ours = [path for path in (tmp_path / "opt").rglob("*") if path.is_file() and not path.is_symlink()]
+    ours = [path for path in ours if not path.is_relative_to(site) or path.is_relative_to(site / "penstock")]
+    assert len(ours) > 300
+    assert [str(path) for path in ours if str(ROOT).encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-etl.lock"])
+def test_every_wheel_is_pinned_by_its_hash(name: str) -> None:
+    lines = [line for line in (ROOT / "deploy" / "deb" / name).read_text().splitlines() if not line.startswith("#")]
+    assert lines
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9_.-]+==[0-9a-z.+]+ --hash=sha256:[0-9a-f]{64}", line)] == []
+
+
+@pytest.mark.parametrize("extra", [None, "etl"])
+def test_the_pins_cover_what_the_project_needs(extra: str | None) -> None:
+    with (ROOT / "pyproject.toml").open("rb") as text:
+        project = tomllib.load(text)["project"]
+    wanted = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
+    names = {re.split(r"[<>=\[ ]", one)[0].lower() for one in wanted}
+    file = "requirements.lock" if extra is None else "requirements-etl.lock"
+    pinned = {line.split("==")[0] for line in (ROOT / "deploy" / "deb" / file).read_text().splitlines()}
+    assert names - pinned == set()
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_is_exposed_to_little(unit: Path) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--threshold=15", "--no-pager", str(unit)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_units_filter_of_system_calls_denies_and_does_not_allow(unit: Path) -> None:
+    """An allow list of systemd's lacks the calls of newer kernels (cachestat); @resources has those of the time slices."""
+    filters = [line for line in unit.read_text().splitlines() if line.startswith("SystemCallFilter=")]
+    assert len(filters) == 1
+    assert filters[0].startswith("SystemCallFilter=~")
+    assert "@resources" not in filters[0]
+
+
+def test_the_boot_id_stays_visible_to_the_broker() -> None:
+    """A broker that can't see it takes each kill for a power cut."""
+    assert "\nProcSubset=" not in (ROOT / "deploy" / "units" / "penstock-broker.service").read_text()

@@ -1,0 +1,26 @@
+"""The Debian packages and bundles of this checkout, made for a test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COLLECTION = ROOT / "deploy" / "ansible"
+
+
+def build(folder: Path, *options: str) -> list[Path]:
+    """Build the packages into a folder: options of `deploy/deb/build.py`."""
+    command = [sys.executable, str(ROOT / "deploy/deb/build.py"), "--fast", "--out", str(folder), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def bundle(folder: Path, packages: list[Path], tar: Path) -> Path:
+    """Make a bundle of packages; returns its archive."""
+    command = [sys.executable, str(ROOT / "deploy/deb/bundle.py"), "--out", str(folder), "--tar", str(tar)]
+    done = subprocess.run([*command, *map(str, packages)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return tar
