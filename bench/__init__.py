@@ -1,4 +1,23 @@
-"""Benchmarks: Penstock's broker and Apache Kafka in turn, with the same clients; start reading at `run.py`."""
+"""Benchmarks: Penstock's broker and Apache Kafka in turn, with the same clients. In reading order:
+
+command       `penstock bench`
+run           a run: every case, its sides in turn, round after round
+case          a case: one thing that is measured
+cases/        all cases
+targets       the figures to reach, as bounds on what cases measure
+sides         the servers that are measured: ours, Apache Kafka, and the floor below both
+world         what a case works with: brokers, topics, load, CPU seconds
+frames        ready-made requests in files, for the load programs
+programs      compiles the load programs
+programs/     the load programs, in C
+process       what a process costs, as the kernel counts it
+disk          the disk below a folder, and a slower one for one process
+apache_kafka  Apache Kafka for benchmarks and tests
+report        what a run found, for people and for programs
+figures       the table of figures in a document: one row a target
+hoarders      clients that hold memory for requests which never come whole
+plots         pictures of a run
+"""
 
 if __name__ != "penstock.bench":
     raise ImportError("`bench` is a part of penstock: `import penstock.bench`")

@@ -19,6 +19,7 @@ METRICS = {
     "records_per_s": ("records/s", 0),
     "cpu_s": ("broker CPU s", 2),
     "client_cpu_s": ("client CPU s", 2),
+    "p99_growth": ("p99, x alone", 2),
     "p50_ms": ("p50 ms", 3),
     "p99_ms": ("p99 ms", 3),
     "p999_ms": ("p99.9 ms", 3),

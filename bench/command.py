@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from penstock.bench import plots, report
+from penstock.bench import figures, plots, report
 from penstock.bench.cases import BROKER_CASES
 from penstock.bench.programs import Programs
 from penstock.bench.run import Run, carry_out, chosen
-from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+from penstock.bench.sides import BEFORE, FLOOR, KAFKA, PENSTOCK, penstock_of
 from penstock.bench.world import World
 
 LONG_RUN_MINUTES = 30.0
@@ -35,10 +35,27 @@ FREE_BYTES_MIN = 8 << 30
 @click.option("--minutes", type=click.FloatRange(0.05), help="Of the long case. [30, times the scale if that is below 1]")
 @click.option("--only", metavar="REGEX", help="Cases whose name it finds.")
 @click.option("--ours-only", is_flag=True, help="Leave Apache Kafka out.")
+@click.option(
+    "--before",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="CHECKOUT",
+    help="Measure the broker of another checkout, in which `make build` ran, in the same turn.",
+)
 @click.option("--list", "listing", is_flag=True, help="Names and titles of the cases, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on standard output.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("build/bench"), show_default=True, help="Folder of the report."
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("build/bench"),
+    show_default=True,
+    help="Folder of the report.",
+)
+@click.option(
+    "--figures",
+    "document",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Also write the targets that were measured into the table of figures in this document.",
 )
 @click.option("--work", type=click.Path(path_type=Path), help="Folder of the brokers' data; removed at the end. [OUT/work-*]")
 def command(
@@ -48,9 +65,11 @@ def command(
     minutes: float | None,
     only: str | None,
     ours_only: bool,
+    before: Path | None,
     listing: bool,
     as_json: bool,
     out: Path,
+    document: Path | None,
     work: Path | None,
 ) -> None:
     """Our broker and Apache Kafka in turn, with the same clients: CPU first, then rates, latencies, memory, life cycle.
@@ -70,12 +89,21 @@ def command(
         width = max(len(case.name) for case in cases)
         click.echo("\n".join(f"{case.name:{width}}  {case.title}" for case in cases))
         return
-    sides = (PENSTOCK, FLOOR) if ours_only else (PENSTOCK, KAFKA, FLOOR)
+    if before and not penstock_of(before).exists():
+        raise click.ClickException(f"`{before}` has no `.venv/bin/penstock`: run `make build` in it")
+    try:
+        if document:
+            figures.checked(document)
+    except figures.NoTable as error:
+        raise click.ClickException(str(error)) from None
+    sides = (PENSTOCK, *([BEFORE] if before else []), *([] if ours_only else [KAFKA]), FLOOR)
     minutes = minutes if minutes is not None else LONG_RUN_MINUTES * min(1.0, scale)
     run = Run(cases, sides, rounds, scale, minutes)
     # An ordinary end by SIGTERM, so that no broker outlives it.
     signal.signal(signal.SIGTERM, lambda number, frame: _interrupt())
-    _carry_out(run, out.resolve(), work)
+    _carry_out(run, out.resolve(), work, before.resolve() if before else None)
+    if document:
+        click.echo(f"{figures.update(document, run)} rows written to `{document}`", err=True)
     if as_json:
         click.echo(report.as_json(run))
     else:
@@ -88,7 +116,7 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def _carry_out(run: Run, out: Path, work: Path | None) -> None:
+def _carry_out(run: Run, out: Path, work: Path | None, before: Path | None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
@@ -96,7 +124,7 @@ def _carry_out(run: Run, out: Path, work: Path | None) -> None:
     if shutil.disk_usage(folder).free < FREE_BYTES_MIN * min(1.0, run.scale):
         shutil.rmtree(folder)
         raise click.ClickException(f"`{folder.parent}` has too little room for the brokers' data")
-    world = World(folder, run.scale, run.minutes, Programs(out / "programs"))
+    world = World(folder, run.scale, run.minutes, Programs(out / "programs"), before)
     progress = Console(stderr=True, highlight=False)
     try:
         carry_out(run, world, lambda line: progress.print(line, markup=False, soft_wrap=True), lambda: save(run, out))

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench import wire
 from penstock.pipeline.demo import flights
 from penstock.pyx.record.builder import BatchBuilder
+from penstock.pyx.wire import requests
 from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.message import Message
 
@@ -58,11 +58,11 @@ def batch(records: Iterable[bytes], codec: str = "none", keys: Sequence[bytes] |
     return builder.build()
 
 
-def write(path: Path, requests: Iterable[tuple[Message, int]]) -> int:
+def write(path: Path, asked: Iterable[tuple[Message, int]]) -> int:
     """Write requests (message, version) with their sizes in front; how many they were."""
     count = 0
     with path.open("wb") as file:
-        for message, version in requests:
+        for message, version in asked:
             frame = encode_request(message, version, 1, CLIENT_ID)
             file.write(struct.pack(">i", len(frame)) + frame)
             count += 1
@@ -109,10 +109,10 @@ def produce(
     turns = [partition for partition in range(partitions) for _ in range(weights[partition] if weights else 1)]
     if weights:
         random.Random(1).shuffle(turns)
-    requests = [
-        (wire.produce_request(topic, {partition: body}), wire.PRODUCE_VERSION) for body in bodies for partition in turns
+    produces = [
+        (requests.produce_request(topic, {partition: body}), requests.PRODUCE_VERSION) for body in bodies for partition in turns
     ]
-    count = write(path, requests)
+    count = write(path, produces)
     return Frames(path, count, value_bytes // payloads, records, len(bodies[0]), error_at(topic))
 
 
@@ -121,5 +121,5 @@ _MARK = 0x0123456789ABCDEF
 
 def fetch(path: Path, topic: str, max_bytes: int = 1 << 20) -> int:
     """A Fetch request for the topic's first partition; where its offset stands behind the size."""
-    write(path, [(wire.fetch_request(topic, 0, _MARK, max_bytes), wire.FETCH_VERSION)])
+    write(path, [(requests.fetch_request(topic, 0, _MARK, max_bytes), requests.FETCH_VERSION)])
     return path.read_bytes().index(struct.pack(">q", _MARK)) - 4

@@ -7,10 +7,10 @@ from typing import Any
 
 from penstock.bench.case import Measured, label
 from penstock.bench.run import Run
-from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+from penstock.bench.sides import BEFORE, FLOOR, KAFKA, PENSTOCK
 from penstock.bench.targets import BROKER_TARGETS, Verdict
 
-COLOURS = {PENSTOCK: "#2f6f9f", KAFKA: "#c0504d", FLOOR: "#9f9f9f"}
+COLOURS = {PENSTOCK: "#2f6f9f", BEFORE: "#8fb0d0", KAFKA: "#c0504d", FLOOR: "#9f9f9f"}
 # Picture -> its metric; every case that has it gets a group of bars.
 BARS = {
     "cpu": "cpu_s_per_gb",

@@ -13,7 +13,7 @@ from rich.table import Table
 from penstock.bench.case import Measured, label, show
 from penstock.bench.cases.linkedin import END_TO_END, END_TO_END_PUBLISHED_MS, PUBLISHED
 from penstock.bench.run import Run
-from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+from penstock.bench.sides import BEFORE, FLOOR, KAFKA, PENSTOCK
 from penstock.bench.targets import BROKER_TARGETS, Target, Verdict
 from penstock.bench.world import RECYCLED_TOPIC, RECYCLING
 
@@ -125,7 +125,7 @@ def _linkedin_cells(measured: Measured | None, metric: str, cost: str) -> list[s
 
 def case_sheet(run: Run, measured: Measured) -> Sheet:
     """Medians of a case by side, and ours as a multiple of the others."""
-    sides = [side for side in (PENSTOCK, KAFKA, FLOOR) if side in measured.samples]
+    sides = [side for side in (PENSTOCK, BEFORE, KAFKA, FLOOR) if side in measured.samples]
     others = [side for side in sides if side != PENSTOCK and PENSTOCK in sides]
     columns = ["median", *sides, *(f"x {side}" for side in others)]
     sheet = Sheet(f"{measured.name}: {measured.title}", columns)
@@ -209,8 +209,7 @@ def as_json(run: Run) -> str:
             "title": measured.title,
             "samples": measured.samples,
             "median": {
-                side: {metric: measured.median(side, metric) for metric in measured.metrics()}
-                for side in measured.samples
+                side: {metric: measured.median(side, metric) for metric in measured.metrics()} for side in measured.samples
             },
             "failed": measured.failed,
             "took_s": run.took_s.get(name),

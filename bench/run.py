@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.bench.apache_kafka import KAFKA_VERSION
 from penstock.bench.case import Case, Measured, Sample, label, show
 from penstock.bench.disk import file_system
+from penstock.bench.sides import BEFORE, KAFKA, PENSTOCK
 from penstock.bench.world import Skipped, World
 
 Say = Callable[[str], None]
@@ -43,7 +44,7 @@ def chosen(cases: Sequence[Case], only: str | None) -> list[Case]:
 
 def carry_out(run: Run, world: World, say: Say, after_each: Callable[[], None]) -> None:
     """Measure everything; `after_each` is called when a case is done."""
-    run.machine = machine(world.folder)
+    run.machine = machine(world)
     if os.getloadavg()[0] > BUSY_LOAD:
         say(f"the machine is busy (load {os.getloadavg()[0]:.1f}): trust no figure of this run")
     for number, case in enumerate(run.cases, 1):
@@ -55,9 +56,14 @@ def carry_out(run: Run, world: World, say: Say, after_each: Callable[[], None]) 
         after_each()
 
 
+def sides_of(case: Case) -> tuple[str, ...]:
+    """Those that a run may choose from. A case that compares us with Apache Kafka compares us with an earlier commit, too."""
+    return (PENSTOCK, BEFORE, *case.sides[1:]) if KAFKA in case.sides else case.sides
+
+
 def _case(run: Run, case: Case, world: World, say: Say) -> Measured:
     measured = Measured(case.name, case.title)
-    sides = [side for side in case.sides if side in run.sides]
+    sides = [side for side in sides_of(case) if side in run.sides]
     prepared: list[str] = []
     try:
         for side in sides:
@@ -117,9 +123,9 @@ def brief(sample: Sample, most: int = 4) -> str:
     return ", ".join(f"{label(metric)} {show(metric, value)}" for metric, value in list(sample.items())[:most])
 
 
-def _commit() -> str:
-    """The commit of the source tree, `+` when it was changed since; nothing where there is no tree."""
-    git = ["git", "-C", str(Path(__file__).resolve().parent)]
+def commit(folder: Path) -> str:
+    """The commit of a source tree, `+` when it was changed since; nothing where there is no tree."""
+    git = ["git", "-C", str(folder)]
     try:
         described = subprocess.run([*git, "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -127,8 +133,8 @@ def _commit() -> str:
     return described.stdout.strip()
 
 
-def machine(folder: Path) -> dict[str, str]:
-    """What the figures depend on; `folder` is where the brokers' data lies."""
+def machine(world: World) -> dict[str, str]:
+    """What the figures depend on."""
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control")
     models = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
     memory = re.search(r"^MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text(), re.M)
@@ -137,9 +143,10 @@ def machine(folder: Path) -> dict[str, str]:
         "cores": f"{os.cpu_count()} x {models[0] if models else platform.machine()}",
         "memory": f"{int(memory[1]) / (1 << 20):.0f} GiB" if memory else "?",
         "kernel": platform.release(),
-        "file system": file_system(folder),
+        "file system": file_system(world.folder),
         "load at the start": f"{os.getloadavg()[0]:.2f}",
         "TCP congestion control": congestion.read_text().strip() if congestion.exists() else "?",
-        "penstock": f"{__version__} {_commit()}".strip(),
+        "penstock": f"{__version__} {commit(Path(__file__).resolve().parent)}".strip(),
+        **({"before": commit(world.before)} if world.before else {}),
         "Apache Kafka": f"{KAFKA_VERSION}, one KRaft node, 1 GiB heap",
     }

@@ -1,4 +1,4 @@
-"""The servers that are measured: our broker, Apache Kafka, and the floor that neither can go below."""
+"""The servers that are measured: our broker, an earlier one, Apache Kafka, and the floor that none can go below."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from pathlib import Path
 from penstock.bench import process
 from penstock.bench.apache_kafka import ApacheKafka, free_ports
 from penstock.bench.programs import Programs
-from penstock.broker.process import BrokerProcess
+from penstock.broker.process import PROGRAM, BrokerProcess
 
 PENSTOCK = "penstock"
+BEFORE = "before"  # our broker out of another checkout, with the same properties
+OURS = (PENSTOCK, BEFORE)
 KAFKA = "kafka"
 FLOOR = "floor"
+
+
+def penstock_of(checkout: Path) -> Path:
+    """The command of a checkout in which `make build` ran. Its own folder, not the caller's, is what it imports from."""
+    return checkout / ".venv" / "bin" / "penstock"
 
 
 class Server(ABC):
@@ -67,14 +74,15 @@ class Broker(Server):
 
 
 class Penstock(Broker):
-    """`penstock broker` with its default settings but for the given ones."""
+    """`penstock broker` with its default settings but for the given ones, out of this checkout or of another."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, properties: Mapping[str, str], checkout: Path | None = None) -> None:
         super().__init__(folder)
         folder.mkdir(parents=True, exist_ok=True)
         # Byte code is kept, as everywhere but where an environment forbids it: a start must not measure Python's compiler.
         keep = {"PYTHONDONTWRITEBYTECODE": ""}
-        self._process = BrokerProcess(folder / "data", properties, environment=keep)
+        program = [str(penstock_of(checkout))] if checkout else PROGRAM
+        self._process = BrokerProcess(folder / "data", properties, environment=keep, program=program)
         (self._process.port,) = free_ports(1)
 
     @property
@@ -155,6 +163,3 @@ class Floor(Server):
     def stop(self) -> None:
         self._process.kill()
         self._process.communicate()
-
-
-BROKERS: dict[str, type[Penstock] | type[Kafka]] = {PENSTOCK: Penstock, KAFKA: Kafka}

@@ -168,6 +168,11 @@ BROKER_TARGETS = [
         "requests: on two cores acks grow by that as much as by the broker's own control plane.",
     ),
     Target(
+        "p99 of a new producer's requests of 400 KB beside 500 connections that announce 100 MiB, send 4 MiB and stall",
+        "<= 2 x without them",
+        (Bound("ack-latency-hoarded", "p99_growth", 2.0),),
+    ),
+    Target(
         "many producers (50), keys, past retention, 30 minutes",
         "throughput and p99 stay within 10 % of the first minutes",
         (

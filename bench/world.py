@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.bench import frames, wire
+from penstock.bench import frames
 from penstock.bench.programs import Programs, ended
-from penstock.bench.sides import BROKERS, KAFKA, PENSTOCK, Broker, Floor, Server
+from penstock.bench.sides import BEFORE, KAFKA, OURS, PENSTOCK, Broker, Floor, Kafka, Penstock, Server
+from penstock.pyx.wire import requests
 
 T = TypeVar("T")
 GB = 1e9
@@ -24,6 +25,7 @@ SETTLE_S = 0.3  # what a broker still does after its last answer belongs to the 
 # system time more than anything else does. So the brokers that produce cases use drop old segments at once.
 RECYCLING = {
     PENSTOCK: {"log.retention.check.interval.ms": "100"},
+    BEFORE: {"log.retention.check.interval.ms": "100"},
     KAFKA: {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "100"},
 }
 RECYCLED_BYTES = 64 * MIB
@@ -40,12 +42,16 @@ class Skipped(Exception):
 
 @dataclass
 class World:
-    """Lives through a whole run. `scale` multiplies sizes, counts and times of the load."""
+    """Lives through a whole run. `scale` multiplies sizes, counts and times of the load.
+
+    `before` is the checkout whose broker is the side of that name.
+    """
 
     folder: Path
     scale: float
     minutes: float
     programs: Programs
+    before: Path | None = None
     _brokers: dict[tuple[str, tuple[tuple[str, str], ...]], Broker] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -76,8 +82,8 @@ class World:
         """A broker of the case's own in a new folder, not started; stopped at the end, and what it wrote removed.
 
         What is many files goes only when all is over. For a minute ext4 doesn't use the numbers of deleted files again,
-        and looks at each of them whenever a file is made: who deletes thousands of files makes the next broker's partitions
-        slow, whoever that is.
+        and reads each of them whenever a file is made: a broker that deletes thousands of files makes the next one's partitions
+        slow, ours or Kafka's.
         """
         broker = self._fresh_broker(side, {})
         try:
@@ -88,7 +94,10 @@ class World:
                 shutil.rmtree(broker.folder, ignore_errors=True)
 
     def _fresh_broker(self, side: str, properties: dict[str, str]) -> Broker:
-        return BROKERS[side](self.folder / f"{side}-{next(self._numbers)}", properties)
+        folder = self.folder / f"{side}-{next(self._numbers)}"
+        if side in OURS:
+            return Penstock(folder, properties, self.before if side == BEFORE else None)
+        return Kafka(folder, properties)
 
     def floor(self, mode: str, **options: object) -> Floor:
         """A floor server; the case stops it."""
@@ -110,12 +119,12 @@ class World:
     def topic(self, server: Server, hint: str, partitions: int, configs: dict[str, str] | None = None) -> str:
         """A new topic."""
         name = f"bench-{hint}-{next(self._numbers)}"
-        wire.create_topic(server.bootstrap, name, partitions, configs)
+        requests.create_topic(server.bootstrap, name, partitions, configs)
         return name
 
     def drop(self, server: Server, topic: str) -> None:
         """Delete a topic."""
-        wire.delete_topic(server.bootstrap, topic)
+        requests.delete_topic(server.bootstrap, topic)
 
     # Load
 
@@ -133,9 +142,7 @@ class World:
             load = load.path
         return self.programs.run("requests", to=server.bootstrap, frames=load, **options)
 
-    def fetch(
-        self, server: Server, consumers: int, frame: Path, *, idle: bool = False, **options: object
-    ) -> dict[str, float]:
+    def fetch(self, server: Server, consumers: int, frame: Path, *, idle: bool = False, **options: object) -> dict[str, float]:
         """Consumers side by side, each reading all: records and bytes together, seconds of the slowest."""
         start = self.programs.start_idle if idle else self.programs.start
         running = [start("fetch", to=server.bootstrap, frame=frame, **options) for _ in range(consumers)]

@@ -1,4 +1,15 @@
-"""All cases, in the order in which they run: short ones first, the long one last."""
+"""All cases, in the order in which they run: short ones first, the long one last.
+
+produce    ready-made batches from a client that costs next to nothing
+consume    reads from the page cache, and a cold reader beside others
+latency    how long an acknowledgement takes
+clients    librdkafka, and the performance tools of Apache Kafka
+lifecycle  start, memory, coming back after kill -9, many partitions
+steps      where the CPU time of a request goes, by sampling
+functions  the log's own functions in tight loops
+linkedin   the rows that LinkedIn published in 2014
+many       many partitions, groups and producers; a log past its retention
+"""
 
 from __future__ import annotations
 

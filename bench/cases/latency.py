@@ -1,4 +1,4 @@
-"""How long an acknowledgement takes when the broker is not busy, and when its control plane is."""
+"""How long an acknowledgement takes when the broker is not busy, when its control plane is, and when memory is held."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench import frames, wire
+from penstock.bench import frames
 from penstock.bench.case import Case, Sample
+from penstock.bench.hoarders import Hoarders
 from penstock.bench.programs import ended
 from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Broker
 from penstock.bench.world import RECYCLED_TOPIC, World
-from penstock.pyx.wire import messages
+from penstock.pyx.wire import messages, requests
 
 HEARTBEAT_VERSION = 2
 
@@ -22,7 +23,7 @@ class Paced(Case):
     """One record of 1 KiB a request, by the clock; `tail` adds a consumer at the end that measures send to arrival.
 
     `busy` adds requests to a control plane. On the floor's side it is that of another broker, in a process of its own: so
-    much of the growth comes of processors that are busy, whoever keeps them so.
+    much of the growth comes of processors that are busy, whichever process keeps them so.
     """
 
     name: str
@@ -37,9 +38,7 @@ class Paced(Case):
     def run(self, world: World, side: str) -> Sample:
         broker = world.broker(PENSTOCK if side == FLOOR else side)
         topic = world.topic(broker, self.name, 1, RECYCLED_TOPIC)
-        load = frames.produce(
-            world.path(self.name), topic, 1, batch_bytes=self.record_bytes, record_bytes=self.record_bytes
-        )
+        load = frames.produce(world.path(self.name), topic, 1, batch_bytes=self.record_bytes, record_bytes=self.record_bytes)
         options: dict[str, object] = {"rate": self.rate, "requests": int(self.rate * world.seconds(self.seconds))}
         frame = world.path("tail")
         if self.tail:
@@ -90,8 +89,43 @@ def _asked(world: World, side: str, measured: Broker) -> Iterator[Broker]:
 def control_requests(path: Path, topic: str) -> None:
     """Metadata and Heartbeats, the requests that a control plane gets most."""
     heartbeat = messages.HeartbeatRequest(group_id="nobody", generation_id=1, member_id="none")
-    metadata = wire.metadata_request(topic)
-    frames.write(path, [(metadata, wire.METADATA_VERSION), *[(heartbeat, HEARTBEAT_VERSION)] * 9])
+    metadata = requests.metadata_request(topic)
+    frames.write(path, [(metadata, requests.METADATA_VERSION), *[(heartbeat, HEARTBEAT_VERSION)] * 9])
+
+
+@dataclass
+class Hoarded(Case):
+    """A new producer's large requests by the clock, alone and then beside connections that begin requests and stall."""
+
+    name: str
+    title: str
+    announced: int
+    sent: int
+    connections: int = 500
+    rate: int = 50
+    seconds: float = 10.0
+    request_bytes: int = 400_000
+    sides: tuple[str, ...] = (PENSTOCK,)
+    warm: bool = False
+
+    def run(self, world: World, side: str) -> Sample:
+        with world.own_broker(side) as broker:
+            broker.start()
+            topic = world.topic(broker, self.name, 1, RECYCLED_TOPIC)
+            load = frames.produce(world.path(self.name), topic, 1, batch_bytes=self.request_bytes, record_bytes=1024)
+            options = {"rate": self.rate, "requests": max(20, int(self.rate * world.seconds(self.seconds)))}
+            alone = world.requests(broker, load, **options)[-1]
+            port = int(broker.bootstrap.rpartition(":")[2])
+            with Hoarders(port, self.connections, self.announced, self.sent) as hoarders:
+                beside = world.requests(broker, load, **options)[-1]
+            load.path.unlink()
+        return {
+            "p99_growth": float(beside["p99_us"]) / float(alone["p99_us"]),
+            "p99_beside_ms": float(beside["p99_us"]) / 1e3,
+            "p99_alone_ms": float(alone["p99_us"]) / 1e3,
+            "p50_beside_ms": float(beside["p50_us"]) / 1e3,
+            "closed": float(hoarders.closed),
+        }
 
 
 CASES: list[Case] = [
@@ -102,5 +136,17 @@ CASES: list[Case] = [
         tail=True,
         busy=True,
         sides=(PENSTOCK, KAFKA, FLOOR),
+    ),
+    Hoarded(
+        "ack-latency-hoarded",
+        "requests of 400 KB, 50 a second, beside 500 connections that announce 100 MiB, send 4 MiB and stall",
+        announced=100 << 20,
+        sent=4 << 20,
+    ),
+    Hoarded(
+        "ack-latency-hoarded-ordinary",
+        "the same beside 500 that announce 900 KB, send 600 KB and stall",
+        announced=900_000,
+        sent=600_000,
     ),
 ]

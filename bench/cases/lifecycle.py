@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.bench import frames, process, wire
+from penstock.bench import frames, process
 from penstock.bench.case import Case, Sample
 from penstock.bench.sides import PENSTOCK, Broker
 from penstock.bench.world import GB, World
-from penstock.pyx.wire import messages
+from penstock.pyx.wire import messages, requests
 from penstock.pyx.wire.connection import WireConnection
 from penstock.pyx.wire.header import encode_request
 
@@ -26,11 +26,11 @@ def first_produce(broker: Broker, topic: str) -> None:
     """Create a topic and produce one record, as early as the broker lets anybody."""
 
     def attempt() -> None:
-        wire.create_topic(broker.bootstrap, topic, 1)
+        requests.create_topic(broker.bootstrap, topic, 1)
         with WireConnection(broker.bootstrap) as connection:
-            wire.produce(connection, topic, {0: frames.batch([b"first"])})
+            requests.produce(connection, topic, {0: frames.batch([b"first"])})
 
-    wire.patiently(attempt)
+    requests.patiently(attempt)
 
 
 def first_fetch(broker: Broker, topic: str, partition: int) -> None:
@@ -38,12 +38,12 @@ def first_fetch(broker: Broker, topic: str, partition: int) -> None:
 
     def attempt() -> None:
         with WireConnection(broker.bootstrap) as connection:
-            answer = connection.ask(wire.fetch_request(topic, partition, 0, 1 << 20), wire.FETCH_VERSION)
+            answer = connection.ask(requests.fetch_request(topic, partition, 0, 1 << 20), requests.FETCH_VERSION)
             got = answer.responses[0].partitions[0]
             if got.error_code or not got.records:
                 raise ConnectionError(f"not there yet, error {got.error_code}")
 
-    wire.patiently(attempt)
+    requests.patiently(attempt)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -82,9 +82,9 @@ class InProcess(Case):
 
         started = time.monotonic()
         with Broker() as broker:
-            wire.create_topic(broker.bootstrap, "first", 1)
+            requests.create_topic(broker.bootstrap, "first", 1)
             with WireConnection(broker.bootstrap) as connection:
-                wire.produce(connection, "first", {0: frames.batch([b"first"])})
+                requests.produce(connection, "first", {0: frames.batch([b"first"])})
             started_s = time.monotonic() - started
             stop_from = time.monotonic()
         return {"start_s": started_s, "stop_s": time.monotonic() - stop_from}
@@ -195,10 +195,10 @@ class Partitions(Case):
             broker.start()
             first_produce(broker, "first")
             started, cpu_s = time.monotonic(), broker.cpu_s()
-            wire.create_topic(broker.bootstrap, "many", count)
+            requests.create_topic(broker.bootstrap, "many", count)
             created_s = time.monotonic() - started
             with WireConnection(broker.bootstrap, 60) as connection:
-                wire.produce(connection, "many", dict.fromkeys(range(count), body))
+                requests.produce(connection, "many", dict.fromkeys(range(count), body))
             sample = {"create_and_produce_s": time.monotonic() - started, "create_s": created_s}
             sample["create_and_produce_cpu_s"] = broker.cpu_s() - cpu_s
             sample["rss_mib"] = broker.rss_mib()

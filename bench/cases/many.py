@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench import frames, wire
+from penstock.bench import frames
 from penstock.bench.case import Case, Sample
 from penstock.bench.sides import PENSTOCK, Broker
 from penstock.bench.world import MIB, World
 from penstock.errors import raise_for
-from penstock.pyx.wire import messages
+from penstock.pyx.wire import messages, requests
 from penstock.pyx.wire.connection import WireConnection
 
 TOPIC_PARTITIONS = 100
@@ -39,12 +39,12 @@ class Crowd(Case):
         topics = [f"crowd-{number}" for number in range(max(1, world.scaled(self.partitions) // each))]
         started = time.monotonic()
         for topic in topics:
-            wire.create_topic(broker.bootstrap, topic, each)
+            requests.create_topic(broker.bootstrap, topic, each)
         created = time.monotonic()
         body = frames.batch([b"one"])
         with WireConnection(broker.bootstrap, 60) as connection:
             for topic in topics:
-                wire.produce(connection, topic, dict.fromkeys(range(each), body))
+                requests.produce(connection, topic, dict.fromkeys(range(each), body))
             groups, began = world.scaled(self.groups, least=2), time.monotonic()
             for number in range(groups):
                 commit(connection, f"group-{number}", topics[number % len(topics)])
@@ -66,7 +66,7 @@ class Crowd(Case):
     def _ask(
         self, world: World, broker: Broker, path: Path, topics: list[str], count: int
     ) -> dict[str, float]:
-        frames.write(path, [(wire.metadata_request(*topics), wire.METADATA_VERSION)])
+        frames.write(path, [(requests.metadata_request(*topics), requests.METADATA_VERSION)])
         try:
             return world.requests(broker, path, requests=world.scaled(count, least=10))[-1]
         finally:
@@ -82,10 +82,10 @@ def commit(connection: WireConnection, group: str, topic: str) -> None:
     )
 
     def attempt() -> None:
-        answer = connection.ask(request, wire.OFFSET_COMMIT_VERSION)
+        answer = connection.ask(request, requests.OFFSET_COMMIT_VERSION)
         raise_for(answer.topics[0].partitions[0].error_code, group)
 
-    wire.patiently(attempt)
+    requests.patiently(attempt)
 
 
 @dataclass

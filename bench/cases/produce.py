@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.bench import frames
 from penstock.bench.case import Case, Sample
-from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK, Server
+from penstock.bench.sides import FLOOR, KAFKA, OURS, PENSTOCK, Server
 from penstock.bench.world import GB, RECYCLED_BYTES, RECYCLED_TOPIC, SETTLE_S, World
 
 PARTITIONS = 2
@@ -40,7 +40,7 @@ class Produce(Case):
         if side == FLOOR:
             server, topic = self._floor(world), "floor"
         else:
-            server = world.broker(side, **(self.properties if side == PENSTOCK else {}))
+            server = world.broker(side, **(self.properties if side in OURS else {}))
             topic = world.topic(server, self.name, PARTITIONS, RECYCLED_TOPIC)
         self._loads[side] = server, topic, self._frames(world, topic)
 
@@ -77,9 +77,7 @@ class Produce(Case):
         }
 
     def _send(self, world: World, server: Server, load: frames.Frames, count: int) -> dict[str, float]:
-        return world.requests(
-            server, load, connections=self.connections, in_flight=self.in_flight, requests=count
-        )[-1]
+        return world.requests(server, load, connections=self.connections, in_flight=self.in_flight, requests=count)[-1]
 
     def finish(self, world: World, side: str) -> None:
         if side not in self._loads:

@@ -6,7 +6,7 @@
  *                                                               answers with the file's bytes by sendfile
  * The answer's file has the size in front; the correlation id is set to the request's. For `send` it ends with the size of the
  * records, and the file holds batches of `batch` bytes and N records each. One thread, epoll, any free port of
- * 127.0.0.1, which is printed. Who measures it reads its CPU time as that of a broker. */
+ * 127.0.0.1, which is printed. A benchmark reads its CPU time as that of a broker. */
 #include "common.h"
 #include <sys/epoll.h>
 #include <sys/sendfile.h>

@@ -29,7 +29,7 @@ JAVA = (
 SCALE = 0.001
 MINUTES = 0.02
 # What may be zero at this scale: CPU seconds have a grain of 10 ms, memory may not grow, memory may even shrink.
-MAY_BE_ZERO = ("stolen", "cpu", "rss_each_connection_kib", " ns")
+MAY_BE_ZERO = ("stolen", "closed", "cpu", "rss_each_connection_kib", " ns")
 
 
 def param(case: Case) -> object:

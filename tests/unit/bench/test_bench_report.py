@@ -68,7 +68,10 @@ def a_run() -> Run:
     run.measured["linkedin-producer"] = Measured(
         "linkedin-producer",
         "Single producer thread, no replication",
-        {PENSTOCK: [{"records_per_s": 900_000, "cpu_s_per_gb": 1.0}], KAFKA: [{"records_per_s": 3e5, "cpu_s_per_gb": 4.0}]},
+        {
+            PENSTOCK: [{"records_per_s": 900_000, "cpu_s_per_gb": 1.0}],
+            KAFKA: [{"records_per_s": 3e5, "cpu_s_per_gb": 4.0}],
+        },
     )
     run.measured["linkedin-async"] = Measured(
         "linkedin-async",
@@ -114,7 +117,10 @@ def test_the_command_lists_and_refuses() -> None:
     assert [line.split()[0] for line in listed.output.splitlines()] == [
         "ack-latency",
         "ack-latency-busy",
+        "ack-latency-hoarded",
+        "ack-latency-hoarded-ordinary",
     ]
-    for arguments in (["--only", "nothing-like-it"], ["--only", "("], ["elsewhere"], ["--scale", "0"]):
+    no_checkout = ["--only", "^ack", "--before", "bench"]
+    for arguments in (no_checkout, ["--only", "nothing-like-it"], ["--only", "("], ["elsewhere"], ["--scale", "0"]):
         refused = CliRunner().invoke(command, arguments)
         assert refused.exit_code != 0 and "Traceback" not in refused.output

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.bench import frames, process, wire
+from penstock.bench import frames, process
 from penstock.bench.cases import consume, produce
 from penstock.bench.cases.steps import steps
 from penstock.bench.programs import ProgramError, Programs
 from penstock.bench.world import World
 from penstock.pyx.record.rawbatch import RawBatch
+from penstock.pyx.wire import requests
 from penstock.pyx.wire.header import decode_request, decode_response
 from penstock.pyx.wire.messages import FetchResponse, ProduceRequest, ProduceResponse
 
@@ -53,12 +54,12 @@ def test_the_error_code_is_where_the_programs_look(world: World) -> None:
     answer = produce.answer_file(world, "some-topic").read_bytes()
     frame = bytearray(answer[4:])
     struct.pack_into(">h", frame, frames.error_at("some-topic"), 42)
-    _, decoded = decode_response(ProduceResponse, frame, wire.PRODUCE_VERSION)
+    _, decoded = decode_response(ProduceResponse, frame, requests.PRODUCE_VERSION)
     assert decoded.responses[0].partition_responses[0].error_code == 42
 
 
 def test_the_floors_fetch_answer_is_one(world: World) -> None:
-    _, decoded = decode_response(FetchResponse, consume.fetch_answer("t")[4:], wire.FETCH_VERSION)
+    _, decoded = decode_response(FetchResponse, consume.fetch_answer("t")[4:], requests.FETCH_VERSION)
     assert decoded.responses[0].partitions[0].error_code == 0
 
 
