@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import FetchRequest, ProduceRequest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,16 +118,69 @@ def test_rooms_lean_on_each_other_one_way(rooms: tuple[str, ...]) -> None:
     assert back == []
 
 
-@pytest.mark.parametrize(
-    ("source", "name", "request_type"),
-    [("producerequest", "PRODUCE", ProduceRequest), ("fetch", "FETCH", FetchRequest)],
-)
+def test_bytes_of_connections_pass_through_the_transport() -> None:
+    calls = r"\b(?:recv|recvfrom|recvmsg|send|sendto|sendmsg|sendfile|splice)\b"
+    code = {
+        str(path.relative_to(ROOT)): re.sub(r'(?s:""".*?""")|#.*', "", path.read_text())
+        for path in product(".pyx", ".pxd")
+        if path.parent in (ROOT / "pyx" / "net", ROOT / "pyx" / "request")
+    }
+    named = {name: set(re.findall(calls, text)) for name, text in code.items()}
+    # A reader thread sends a range to /dev/null, so that it is in the page cache: those are no connection's bytes.
+    assert re.findall(r"\bsendfile\((\w+)", code["pyx/net/coldreader.pyx"]) == ["nowhere"]
+    assert {name: words for name, words in named.items() if words} == {
+        "pyx/net/transport.pxd": {"recv", "send", "sendfile"},
+        "pyx/net/coldreader.pyx": {"sendfile"},
+    }
+
+
+@pytest.mark.parametrize(("name", "request_type"), [("PRODUCE", ProduceRequest), ("FETCH", FetchRequest)])
 def test_network_threads_serve_the_versions_of_the_wire_tables(
-    source: str, name: str, request_type: type[ProduceRequest | FetchRequest]
+    name: str, request_type: type[ProduceRequest | FetchRequest]
 ) -> None:
-    text = (ROOT / "pyx" / "request" / f"{source}.pxd").read_text()
-    served = dict(re.findall(rf"^    {name}_VERSION_(MIN|MAX) = (\d+)", text, re.M))
-    assert served == {"MIN": str(request_type.MIN_VERSION), "MAX": str(request_type.MAX_VERSION)}
+    text = (ROOT / "pyx" / "request" / "versions.pxd").read_text()
+    served = dict(re.findall(rf"^    {name}_(KEY|VERSION_MIN|VERSION_MAX|FLEXIBLE_FROM) = (\d+)", text, re.M))
+    assert served == {
+        "KEY": str(request_type.API_KEY),
+        "VERSION_MIN": str(request_type.MIN_VERSION),
+        "VERSION_MAX": str(request_type.MAX_VERSION),
+        "FLEXIBLE_FROM": str(request_type.FLEXIBLE_FROM),
+    }
+
+
+def test_only_the_tests_of_the_benchmarks_import_them() -> None:
+    """What others need of them stands in `tests/support` or `penstock.pyx.wire.requests`."""
+    imports = re.compile(r"^ *(from|import) penstock\.bench\b", re.M)
+    found = [path.relative_to(ROOT) for path in sources(".py") if imports.search(path.read_text())]
+    others = [path for path in found if path.parts[0] == "tests" and path.parts[:3] != ("tests", "unit", "bench")]
+    # Apache Kafka, and clients that hoard memory, are started as the benchmarks start them.
+    assert others == [Path("tests/faults/test_memory_hoarders.py"), Path("tests/support/kafka_jars.py")]
+
+
+def test_a_logger_is_named_by_its_module() -> None:
+    """So whoever reads a line, or alters a level, finds the file, and the file's logger."""
+    asked = re.compile(r"\blog\.get\((?!__name__[,)])|\bgetLogger\(")
+    found = [str(path) for path in product(".py", ".pyx") if asked.search(path.read_text())]
+    # The door to loggers, and who lists all of them.
+    assert [name for name in found if not name.endswith(("penstock/log.py", "broker/resources.py"))] == []
+
+
+def test_kafkas_error_codes_stand_once_for_cython() -> None:
+    source = ROOT / "pyx" / "errorcodes.pxd"
+    codes = re.findall(r"^    (\w+) = (.+)$", source.read_text(), re.M)
+    assert codes == [(name, str(ErrorCode[name].value)) for name, _ in codes]
+    code = re.compile(rf"^ *(?:cdef int\w* )?(?:{'|'.join(ErrorCode.__members__)}) = .*", re.M)
+    texts = {path.name: path.read_text() for path in product(".pyx", ".pxd") if path != source}
+    assert [f"{name}: {line}" for name, text in texts.items() for line in code.findall(text)] == []
+    sentences = re.findall(r"^from penstock.pyx.errorcodes cimport (\([^)]*\)|.*)", "\n".join(texts.values()), re.M)
+    assert {name for names in sentences for name in re.findall(r"\w+", names)} == {name for name, _ in codes}
+
+
+def test_one_function_moves_a_high_watermark() -> None:
+    moves = re.compile(r"^ +(\S+[.>]high_watermark) [-+]?= .*", re.M)
+    found = [(path.name, at) for path in product(".pyx", ".pxd") for at in moves.findall(path.read_text())]
+    # What a read is told of it is the other one.
+    assert sorted(found) == [("partitionlog.pxd", "p.high_watermark"), ("read.pyx", "out.high_watermark")]
 
 
 def test_every_product_module_says_what_it_is_for() -> None:
@@ -136,6 +190,67 @@ def test_every_product_module_says_what_it_is_for() -> None:
         if not re.match(r'(#!.*\n)?(r?""")', path.read_text()) and path.read_text().strip()
     ]
     assert bare == []
+
+
+FUNCTION = re.compile(r"^cdef (?!extern|struct|enum|class|cppclass)[^(\n]*?(\w+)\(", re.M)
+
+
+def cython(*suffixes: str) -> dict[Path, str]:
+    return {path: path.read_text() for path in product(*suffixes)}
+
+
+def test_functions_of_one_cython_module_begin_with_an_underscore() -> None:
+    shared = cython(".pxd")
+    bare = [
+        f"{path.name}: {name}"
+        for path, text in cython(".pyx").items()
+        for name in FUNCTION.findall(text)
+        if not name.startswith("_") and name not in FUNCTION.findall(shared.get(path.with_suffix(".pxd"), ""))
+    ]
+    assert bare == []
+
+
+def test_what_a_cython_function_does_stands_in_its_docstring() -> None:
+    commented = re.compile(r"^# (?!---).*\n" + FUNCTION.pattern, re.M)
+    assert [f"{path.name}: {name}" for path, text in cython(".pyx").items() for name in commented.findall(text)] == []
+
+
+# What is written in one way only, by a pattern of the others.
+OTHER_WAYS = {
+    "a head is a docstring": r'\A(?!""")',
+    "a head says `; see x.pxd`": r'\A"""[^\n]*: see ',
+    "parameters hang, or stand in the line of their function": r"^ *(?:def|cdef|cpdef) [^#\n]*\([^)\n]*,\n",
+    "no comma follows the last parameter": r",\n\) noexcept",
+    "noexcept stands before nogil": r"nogil noexcept",
+    "lines between sections are 110 long": r"^# ---(?![^\n]{105}\n)[^\n]*",
+}
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_cython_is_written_in_one_way(way: str) -> None:
+    other = re.compile(OTHER_WAYS[way], re.M)
+    texts = cython(".pyx", ".pxd")
+    assert [f"{path.name}: {found[0]!r}" for path, text in texts.items() for found in other.finditer(text)] == []
+
+
+def by_kind(name: str) -> tuple[int, list[str | int]]:
+    """Constants, types, functions; in each, numbers by their value."""
+    kind = 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2
+    return kind, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def test_cimports_are_sorted() -> None:
+    mixed = []
+    for path in product(".pyx", ".pxd"):
+        sentences = re.findall(r"^from ([\w.]+) cimport (\([^)]*\)|[^*\n]*)$", path.read_text(), re.M)
+        modules = [(module.startswith("penstock."), module) for module, _ in sentences]
+        if modules != sorted(modules):
+            mixed.append(f"{path.name}: the modules")
+        for module, names in sentences:
+            words = [name.split()[0] for name in names.strip("()").split(",") if name.strip()]
+            if words != sorted(words, key=by_kind):
+                mixed.append(f"{path.name}: {module}")
+    assert mixed == []
 
 
 def test_data_plane_modules_have_no_typed_memoryviews() -> None:
@@ -151,7 +266,55 @@ def test_each_command_has_help_with_an_example(command: str) -> None:
     assert f"penstock {command}" in done.stdout.replace("\n", " ").split("Example", 1)[1]
 
 
+@pytest.mark.parametrize("room", ["", *(path.parent.name for path in sorted((ROOT / "pyx").glob("*/__init__.py")))])
+def test_the_map_of_a_data_plane_room_has_its_modules(room: str) -> None:
+    folder = ROOT / "pyx" / room
+    head = (folder / "__init__.py").read_text().split('"""')[1]
+    mapped = re.findall(r"^(\w+)  +\w", head, re.M)
+    there = {path.name.split(".")[0] for path in product(".py", ".pyx", ".pxd") if path.parent == folder}
+    # What is generated is in no commit.
+    there |= {path.stem for path in folder.glob("*.py")}
+    assert sorted(mapped) == sorted(there - {"__init__"})
+
+
 def test_the_map_names_rooms_that_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     for room in re.findall(r"^\| `([a-z/]+)/` \|", text, re.M):
         assert (ROOT / room).is_dir(), room
+
+
+def map_of(init: Path) -> list[str]:
+    """The names that the map in a room's docstring explains: a line each, a folder with a slash behind it."""
+    docstring = re.match(r'"""(.*?)"""', init.read_text(), re.DOTALL)
+    return re.findall(r"^(\w+/?) {2,}\S", docstring[1], re.M) if docstring else []
+
+
+def rooms() -> list[Path]:
+    # A file in `broker/api` is registered by being there.
+    inits = [path for path in product(".py") if path.name == "__init__.py" and ROOT / "pyx" not in path.parents]
+    return [path.parent for path in inits if path.parent != ROOT / "broker" / "api"]
+
+
+@pytest.mark.parametrize("room", rooms(), ids=lambda room: str(room.relative_to(ROOT)))
+def test_the_map_of_a_room_names_each_file_and_no_other(room: Path) -> None:
+    inside = [path.relative_to(room) for path in tracked() if room in path.parents and not path.is_symlink()]
+    files = {path.stem for path in inside if len(path.parts) == 1 and path.suffix == ".py"}
+    folders = {f"{path.parts[0]}/" for path in inside if len(path.parts) > 1}
+    named = map_of(room / "__init__.py")
+    assert sorted(named) == sorted((files - {"__init__"}) | folders)
+
+
+def test_log_lines_are_formatted_only_where_they_are_written() -> None:
+    # What ruff's G rules look for, also in loggers that are called `_log` and in Cython.
+    call = re.compile(r"log(?:ger)?\.(?:debug|info|warning|error|exception|critical)\(\s*")
+    literal = re.compile(r'"(?:[^"\\]|\\.)*"\s*')
+    eager = []
+    for path in product(".py", ".pyx"):
+        text = path.read_text()
+        for found in call.finditer(text):
+            at = found.end()
+            while more := literal.match(text, at):
+                at = more.end()
+            if at == found.end() or text[at] not in ",)":
+                eager.append(f"{path}:{text.count(chr(10), 0, at) + 1}")
+    assert eager == []
