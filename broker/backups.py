@@ -22,10 +22,11 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker import tasks
-from penstock.broker.logs.folder import STORE, sync_folder
+from penstock.broker.logs.folder import STORE
 from penstock.broker.store.base import StoreError
 from penstock.broker.store.embedded import REPLACED, EmbeddedStore
 from penstock.broker.store.sound import check
+from penstock.durable import sync_folder
 from penstock.failpoints import declare, failpoint
 
 NEWEST, OLDER, BESIDE = f"{STORE}.backup", f"{STORE}.backup.1", f"{STORE}.backup.tmp"

@@ -26,12 +26,13 @@ from penstock import log
 from penstock.broker import backups
 from penstock.broker.backups import Backup
 from penstock.broker.logs.adoption import check_adoptable
-from penstock.broker.logs.folder import META, STORE, STORE_ID, FolderError, sync_folder
+from penstock.broker.logs.folder import META, STORE, STORE_ID, FolderError
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.store.base import DamagedStoreError, StoreDiskError
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.sound import CHANGES, LastChange, check
 from penstock.broker.uuids import new_uuid, uuid_text
+from penstock.durable import sync_folder
 from penstock.failpoints import declare, failpoint
 
 BESIDE = f"{STORE}.restoring"

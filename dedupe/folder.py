@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import os
 from pathlib import Path
 from typing import IO
 
 from penstock.dedupe.ids import IdSource
+from penstock.durable import replace_file
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.lanes import OperatorNeeded
 
@@ -29,13 +29,7 @@ def owner(output: TopicPartition, output_id: str, source: IdSource) -> str:
 
 def write_owner(folder: Path, owner: str) -> None:
     """Note durably what the ids in a folder belong to. Raises OSError."""
-    path = folder / OWNER
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(owner)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(folder / OWNER, owner.encode())
 
 
 def check_owner(folder: Path, owner: str) -> None:

@@ -7,7 +7,6 @@ operator decides about a position stands there, too.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.dedupe.repair import missing_topic
+from penstock.durable import replace_file
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pyx.record.builder import BatchBuilder
@@ -60,12 +60,7 @@ def keep_aside(folder: Path, topic: str, partition: int, batch: RawBatch) -> Pat
     """Write a batch's bytes to `folder/TOPIC-PARTITION-OFFSET.batch`, durably; the same batch is the same file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{topic}-{partition}-{batch.base_offset:020}.batch"
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(memoryview(batch))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(path, memoryview(batch))
     return path
 
 

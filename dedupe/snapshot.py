@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from penstock.dedupe.folder import DATABASE, OWNER, FolderError, StoreFolder, write_owner
+from penstock.durable import sync_folder
 from penstock.pyx.rocks import IdStore, RocksError
 
 TRIES = 5
@@ -72,7 +73,7 @@ def _take(folder: StoreFolder, partial: Path, to: Path) -> int:
     store.close()
     _sync(partial)
     partial.rename(to)
-    _sync_folder(to.parent)
+    sync_folder(to.parent)
     return complete_to
 
 
@@ -96,7 +97,7 @@ def restore(folder: StoreFolder, snapshot: Path) -> int:
         folder.set_aside()
         write_owner(folder.path, (snapshot / OWNER).read_text(encoding="utf-8"))
         coming.rename(folder.database)
-        _sync_folder(folder.path)
+        sync_folder(folder.path)
     except OSError as error:
         raise FolderError(f"`{snapshot}` can't be restored to `{folder.path}`: {error.strerror}") from None
     return complete_to
@@ -119,12 +120,4 @@ def _sync(folder: Path) -> None:
         for name in names:
             with (Path(parent) / name).open("rb") as file:
                 os.fsync(file.fileno())
-        _sync_folder(Path(parent))
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        sync_folder(Path(parent))

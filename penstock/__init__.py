@@ -6,6 +6,7 @@ cli         the `penstock` command
 __main__    the same, as `python -m penstock`
 config      typed property tables; unknown keys are refused with a suggestion
 regex       regular expressions that are matched in linear time
+durable     names and small files that survive a power cut
 log         log lines with fields
 notify      what a service tells systemd
 failpoints  named places where a test may stop, delay, fail or kill a process

@@ -33,6 +33,7 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 from pathlib import Path
 
+from penstock.durable import replace_file
 from penstock.pyx.siphash cimport siphash64
 
 cdef extern from * nogil:
@@ -427,12 +428,7 @@ cdef class IdStore:
         secret = path.read_bytes() if path.exists() else b""
         if len(secret) != sizeof(self.secret):
             secret = os.urandom(sizeof(self.secret))
-            beside = path.with_suffix(".new")
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(secret)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
+            replace_file(path, secret, 0o600)
         memcpy(self.secret, <const char*><bytes>secret, sizeof(self.secret))
 
     # Walks the files' own entries: the first is that of the oldest file kept, the last says what is complete.

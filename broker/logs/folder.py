@@ -15,7 +15,6 @@ DIR/<topic>-<partition>/    a partition's log;  DIR/*-delete: a deleted one whos
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.config import ConfigError, parse_properties
+from penstock.durable import replace_file, sync_folder
 
 LOCK = ".lock"
 META = "meta.properties"
@@ -45,15 +45,6 @@ class FolderError(Exception):
 
 class FolderUnusableError(FolderError):
     """The disk refuses it: another folder may still serve."""
-
-
-def sync_folder(path: Path) -> None:
-    """Make names that came, went or changed in a folder survive a power cut. Raises OSError."""
-    folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
 
 
 @dataclass(frozen=True)
@@ -129,12 +120,12 @@ class DataFolder:
         file = self.path / META
         lines = file.read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if line.partition("=")[0].strip() not in values]
-        _write_synced(file, "\n".join([*kept, *(f"{key}={value}" for key, value in values.items())]) + "\n")
+        replace_file(file, ("\n".join([*kept, *(f"{key}={value}" for key, value in values.items())]) + "\n").encode())
 
     def close(self, *, clean: bool) -> None:
         """Let the folder go; `clean` = everything is flushed and checkpointed."""
         if clean:
-            _write_synced(self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0}))
+            replace_file(self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0}).encode())
         os.close(self._lock_fd)
 
 
@@ -172,7 +163,7 @@ def _meta(path: Path, node_id: int, expected: str | None) -> Identity:
         cluster_id = expected or uuid_text(new_uuid())
         directory_id = uuid_text(new_uuid())
         text = f"version=0\nbroker.id={node_id}\ncluster.id={cluster_id}\n{DIRECTORY_ID}={directory_id}\n"
-        _write_synced(file, text)
+        replace_file(file, text.encode())
         return Identity(cluster_id, directory_id, has_store=False, store_id="")
     owner, meta = read_meta(file, node_id)
     cluster_id = meta["cluster.id"]
@@ -225,16 +216,3 @@ def read_meta(file: Path, node_id: int) -> tuple[int, dict[str, str]]:
 def _owner_key(meta: Mapping[str, str]) -> str:
     """The key that says which broker's it is."""
     return "node.id" if meta.get("version") == "1" else "broker.id"
-
-
-def _write_synced(file: Path, text: str) -> None:
-    """Write a small file so that after a crash it is there whole or not at all."""
-    temporary = file.with_name(file.name + ".tmp")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
-    with temporary.open("w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
-    sync_folder(file.parent)

@@ -34,8 +34,9 @@ from typing import NamedTuple
 
 from penstock import log
 from penstock.broker.logs.ballast import Ballast
-from penstock.broker.logs.folder import META, DataFolder, FolderError, FolderUnusableError, sync_folder
+from penstock.broker.logs.folder import META, DataFolder, FolderError, FolderUnusableError
 from penstock.broker.uuids import uuid_bytes
+from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
 
 Key = tuple[str, int]

@@ -26,10 +26,10 @@ from typing import Protocol
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.logs import movestate
-from penstock.broker.logs.folder import sync_folder
 from penstock.broker.logs.logdirs import DELETED, FUTURE, MOVING, Key, LogDir, beside, unmark
 from penstock.broker.logs.movestate import MoveState, Phase
 from penstock.broker.topic import Topic
+from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 

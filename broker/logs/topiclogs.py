@@ -14,11 +14,11 @@ from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.topicconfig import log_config
 from penstock.broker.logs.adoption import EPOCH_BELIEVED, last_epochs
-from penstock.broker.logs.folder import sync_folder
 from penstock.broker.logs.logdirs import DELETED, Key, LogDir, LogDirs, Placed, beside, set_aside, topic_id_in
 from penstock.broker.logs.moving import CARRIED, CLOSED, OPENED, REMOVED, Copying, Move, Moving
 from penstock.broker.logs.opening import PASSING, Job, Opening, each, lead
 from penstock.broker.topic import PartitionState, Topic
+from penstock.durable import sync_folder
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import failpoint
 from penstock.pyx.log.logmanager import LogManager

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.broker.logs.folder import LOCK, sync_folder
+from penstock.broker.logs.folder import LOCK
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
+from penstock.durable import sync_folder
 from penstock.pyx.log.checkpoint import Checkpoints
 from penstock.pyx.log.damage import Damaged, damages
 from penstock.pyx.record.crc import crc32c

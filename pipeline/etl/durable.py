@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from penstock.durable import sync_folder
+
 SIDE_FOLDER = "_penstock"
 
 
@@ -23,7 +25,7 @@ def write_json(path: Path, document: dict[str, Any], before_rename: Callable[[],
     _write_aside(aside, document)
     before_rename()
     aside.rename(path)
-    _sync_folder(path)
+    sync_folder(path.parent)
 
 
 def create_json(path: Path, document: dict[str, Any], before_link: Callable[[], None]) -> None:
@@ -38,7 +40,7 @@ def create_json(path: Path, document: dict[str, Any], before_link: Callable[[], 
         os.link(aside, path)
     finally:
         aside.unlink()
-    _sync_folder(path)
+    sync_folder(path.parent)
 
 
 def _write_aside(aside: Path, document: dict[str, Any]) -> None:
@@ -48,14 +50,6 @@ def _write_aside(aside: Path, document: dict[str, Any]) -> None:
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def holds(path: Path, document: dict[str, Any]) -> bool:

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock import log
+from penstock.durable import replace_file
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.record.crc import crc32c
 
@@ -166,20 +167,12 @@ def _read(path: Path) -> bytes | None:
 
 def _replace(path: Path, data: bytes, *, sync: bool) -> None:
     """Replace a file in one step, and sync it if asked for. Raises OSError."""
-    beside = path.with_name(path.name + ".tmp")
-    with beside.open("wb") as file:
-        file.write(data)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    beside.replace(path)
-    if not sync:
+    if sync:
+        replace_file(path, data)
         return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    beside = path.with_name(path.name + ".tmp")
+    beside.write_bytes(data)
+    beside.replace(path)
 
 
 class Checkpoints:
