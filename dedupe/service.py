@@ -63,8 +63,8 @@ class Dedupe:
         )
         refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
         watch_ms = self.config["penstock.watch.ms"]
-        session_ms = self.config["session.timeout.ms"]
-        self.lanes = Lanes(fetcher, self.workers, self._log, refresh_ms, watch_ms, turn_bytes, session_ms)
+        session_ms, stalled_ms = self.config["session.timeout.ms"], self.config["penstock.stalled.after.ms"]
+        self.lanes = Lanes(fetcher, self.workers, self._log, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms)
         await self.lanes.take()
 
     async def _output(self, topic: str, partitions: int) -> int:
