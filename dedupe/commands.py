@@ -197,7 +197,8 @@ def status(stage: Stage) -> None:
                     "lag": ends[tp].offset - position.offset,
                     "output_start": starts[output].offset,
                     "output_end": ends[output].offset,
-                    **store_status(stage.folder(partition), ends[output].offset),
+                    # Behind the last batch stands its transaction's marker, which has no ids.
+                    **store_status(stage.folder(partition), position.output_end or ends[output].offset),
                 }
             )
         return rows
@@ -209,10 +210,10 @@ def status(stage: Stage) -> None:
 NOT_SHOWN = ("topic_id", "output_id", "partitions")
 
 
-def store_status(folder: StoreFolder, output_end: int) -> dict[str, Any]:
+def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
     """A store as its files are now; nothing is known (None) of one that is not on this machine.
 
-    `only_in_memory` are output offsets behind what the files are complete to: a restart reads them again.
+    `only_in_memory` are output offsets up to `written_to` behind what the files are complete to: a restart reads them again.
     """
     unknown = dict.fromkeys(("running", "ids", "oldest_ms", "window_s", "size_bytes", "files", "only_in_memory"))
     if not folder.database.exists():
@@ -228,7 +229,7 @@ def store_status(folder: StoreFolder, output_end: int) -> dict[str, Any]:
         "window_s": max(0, time.time_ns() // 1_000_000 - oldest_ms) // 1000 if oldest_ms else 0,
         "size_bytes": stats["size_bytes"],
         "files": stats["files"],
-        "only_in_memory": max(0, output_end - kept_to),
+        "only_in_memory": max(0, written_to - kept_to),
     }
 
 
@@ -248,7 +249,7 @@ def accept(stage: Stage, partition: int, because: str) -> None:
         # Retention may have gone on since the worker stopped.
         output = stage.output(partition)
         await position_of(admin, stage, partition)
-        start = (await admin.list_offsets({output: EARLIEST}))[output].offset
+        start = await admin.start_offset(output)
 
         def change(before: Position | None) -> tuple[str, Position]:
             if before is None or not before.unknown:
@@ -263,7 +264,7 @@ def accept(stage: Stage, partition: int, because: str) -> None:
 
     unknown = stage.ask(work)
     stage.say(
-        f"unknown ids of output offsets {unknown} are accepted; start the stage again",
+        f"unknown ids of output offsets {unknown} are accepted; a stage that runs goes on by itself",
         partition=partition,
         accepted=unknown,
     )
@@ -286,13 +287,13 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
     async def work(admin: Admin) -> dict[str, Any]:
         tp, output = stage.input(partition), stage.output(partition)
         input_id, output_id, count = await topics_of(admin, stage, partition)
-        start = (await admin.list_offsets({tp: EARLIEST}))[tp].offset
-        end = (await admin.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+        start = await admin.start_offset(tp)
+        end = await admin.end_offset(tp, "read_committed")
         if not start <= at <= end:
             raise click.ClickException(f"offset {at} is outside the log of {tp[0]}-{partition} ({start} to {end})")
         first = Position(0, input_id, output_id, partitions=count)
         if await find_position(admin, stage, partition) is None:
-            output_end = await _end(admin, output)
+            output_end = await admin.end_offset(output, "read_committed")
             read = await count_topic(stage.bootstrap, tp[0], {partition: at})
             written = await count_topic(stage.bootstrap, output[0], {partition: output_end})
             if not (read.starts[partition] or written.starts[partition]):
@@ -316,11 +317,7 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
 
     done = stage.ask(work)
     before = "none" if done["before"] is None else done["before"]
-    stage.say(f"partition {partition} is read from offset {at} (before: {before}); start the stage again", **done)
-
-
-async def _end(admin: Admin, tp: TopicPartition) -> int:
-    return (await admin.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+    stage.say(f"partition {partition} is read from offset {at} (before: {before}); a stage that runs goes on by itself", **done)
 
 
 @click.command("snapshot")
@@ -382,8 +379,8 @@ def rebuild(stage: Stage, partition: int) -> None:
     async def work(admin: Admin) -> tuple[int, int, str]:
         output = stage.output(partition)
         before = await position_of(admin, stage, partition)
-        start = (await admin.list_offsets({output: EARLIEST}))[output].offset
-        return start, await _end(admin, output), before.unknown_ids(0, start)
+        start = await admin.start_offset(output)
+        return start, await admin.end_offset(output, "read_committed"), before.unknown_ids(0, start)
 
     start, end, unknown = stage.ask(work)
     with held(stage.folder(partition)) as folder:

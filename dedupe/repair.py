@@ -12,7 +12,7 @@ from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.position import Position
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.lanes import OperatorNeeded
@@ -47,8 +47,8 @@ async def stable_end(admin: Admin, output: TopicPartition, logger: log.Fields) -
     """
     began, said = time.monotonic(), False
     while True:
-        end = (await admin.list_offsets({output: LATEST}))[output].offset
-        stable = (await admin.list_offsets({output: LATEST}, isolation="read_committed"))[output].offset
+        end = await admin.end_offset(output)
+        stable = await admin.end_offset(output, "read_committed")
         if stable == end:
             return end
         if not said and time.monotonic() - began > STABLE_PATIENCE_S:
@@ -74,7 +74,7 @@ async def repair(
     """
     logger = log.get(__name__, topic=output[0], partition=output[1])
     end = await stable_end(admin, output, logger)
-    start = (await admin.list_offsets({output: EARLIEST}))[output].offset
+    start = await admin.start_offset(output)
     if store.reaches_to > end:
         raise OperatorNeeded(
             f"the store has ids up to output offset {store.reaches_to}, but `{output[0]}` partition {output[1]} ends "

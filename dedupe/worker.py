@@ -24,7 +24,7 @@ from penstock.dedupe.quarantine import keep_aside
 from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, missing_topic, repair
 from penstock.dedupe.sift import Misplaced, Rules, Sifted, WithoutId, sift
 from penstock.failpoints import declare, failpoint
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import prepare, send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetched
@@ -151,7 +151,7 @@ class Worker:
 
     async def _begin(self, topics: Topics) -> None:
         """The first position, allowed only while the output is empty and with as many partitions as the others began."""
-        end = (await self._admin.list_offsets({self.output: LATEST}))[self.output].offset
+        end = await self._admin.end_offset(self.output)
         if end > 0:
             raise OperatorNeeded(
                 f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group "
@@ -212,7 +212,7 @@ class Worker:
         """Ids that only memory has become a file before their output is gone: after a while, or when the output's log
         start is as close to them as they are many offsets. Raises OperatorNeeded, KafkaError.
         """
-        start = (await self._admin.list_offsets({self.output: EARLIEST}))[self.output].offset
+        start = await self._admin.start_offset(self.output)
         if self.store is None or self._storing.locked():
             return
         if expires_soon(self.store, start) or self._is_due():

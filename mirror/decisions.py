@@ -22,7 +22,7 @@ from penstock.mirror.position import UNSEEN, Position
 from penstock.mirror.target import topic_of
 from penstock.mirror.topics import Topics
 from penstock.pipeline import job
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.lanes import OperatorNeeded
 from penstock.pipeline.metadata import NO_TOPIC_ID
@@ -87,8 +87,8 @@ class Desk:
         ours = await topic_of(self._target, lane.into[0], "target")
         if not by_name and await self._goes_on(lane, theirs.topic_id, ours.topic_id):
             return None
-        start = (await self._source.list_offsets({tp: EARLIEST}))[tp].offset
-        end = (await self._source.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+        start = await self._source.start_offset(tp)
+        end = await self._source.end_offset(tp, "read_committed")
         offset = {"start": start, "end": end}[at] if at in ("start", "end") else int(at)
         if not start <= offset <= end:
             raise OperatorNeeded(f"{lane} has offsets from {start} to {end} at the source, and {offset} is none of them")
@@ -113,7 +113,7 @@ class Desk:
     async def skip(self, lane: Identity, to: int) -> Moved:
         """Set aside what a lane has before it, up to an offset."""
         tp = lane.partition
-        end = (await self._source.list_offsets({tp: LATEST}))[tp].offset
+        end = await self._source.end_offset(tp)
         sender = await self._fence(lane)
         before = await self._position(lane)
         if before is None or before.topic_id == UNSEEN:

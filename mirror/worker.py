@@ -17,7 +17,7 @@ from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
 from penstock.mirror.source import Source
 from penstock.mirror.target import Into, topic_of
-from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import Prepared, Refused, prepare, send
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.lanes import OperatorNeeded, SourceLog, take_identity
@@ -92,7 +92,7 @@ class Worker:
             self._sender.pin(into[0], self.position.target_id)
             return
         self._sender.pin(into[0], self._into.topic_id)
-        end = (await self._target.list_offsets({into: LATEST}))[into].offset
+        end = await self._target.end_offset(into)
         if end > 0:
             raise OperatorNeeded(
                 f"the target has data (end offset {end}) but no position of source {self.identity.source}: if this "

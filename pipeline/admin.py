@@ -269,6 +269,14 @@ class Admin(Client):
 
         return await self._ask_leaders(wanted, build, read)
 
+    async def start_offset(self, tp: TopicPartition) -> int:
+        """The offset that a partition's log begins at."""
+        return (await self.list_offsets({tp: EARLIEST}))[tp].offset
+
+    async def end_offset(self, tp: TopicPartition, isolation: Isolation = "read_uncommitted") -> int:
+        """The offset that a partition's log ends at; with read_committed its last stable offset."""
+        return (await self.list_offsets({tp: LATEST}, isolation))[tp].offset
+
     async def offsets_for_leader_epoch(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from penstock import log, notify
 from penstock.errors import ErrorCode, KafkaError, raise_for
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import Client, TopicPartition
 from penstock.pipeline.fetcher import Fetched, Fetcher
 from penstock.pipeline.transaction import TRANSACTION_VERSION, Fenced, TransactionalSender
@@ -213,7 +213,7 @@ class SourceLog:
 
     async def start(self) -> int:
         """The offset that the log begins at. Raises KafkaError."""
-        return (await self._admin.list_offsets({self._tp: EARLIEST}))[self._tp].offset
+        return await self._admin.start_offset(self._tp)
 
     async def check(self, offset: int, leader_epoch: int) -> None:
         """The log must still have what comes next at an offset, and what came before it under that leader epoch.
@@ -221,7 +221,7 @@ class SourceLog:
         Raises OperatorNeeded, KafkaError.
         """
         start = await self.start()
-        end = (await self._admin.list_offsets({self._tp: LATEST}))[self._tp].offset
+        end = await self._admin.end_offset(self._tp)
         if offset < start:
             raise self.gone(offset, start)
         if offset > end:

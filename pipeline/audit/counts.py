@@ -134,7 +134,7 @@ async def _behind_error(admin: Admin, counts: TopicCounts, fetched: Fetched) -> 
         _add(counts, partition, rotten, claimed)
         return max(rotten.last_offset, fetched.next_offset) + 1
     if isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        start = (await admin.list_offsets({fetched.tp: EARLIEST}))[fetched.tp].offset
+        start = await admin.start_offset(fetched.tp)
         if start > fetched.next_offset:
             counts.starts[partition] = start
             return start

@@ -80,11 +80,11 @@ async def read_all(client: Admin, tp: TopicPartition, isolation: str = "read_com
     """Every value of a partition from its start to its end, once no transaction in it is open: Apache Kafka answers the end
     of a transaction before its markers are written.
     """
-    end = (await client.list_offsets({tp: LATEST}, "read_uncommitted"))[tp].offset
+    end = await client.end_offset(tp, "read_uncommitted")
     stable = -1
     async with asyncio.timeout(LIMIT_S):
         while stable < end:
-            stable = (await client.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+            stable = await client.end_offset(tp, "read_committed")
             await asyncio.sleep(0 if stable == end else 0.01)
     fetcher = Fetcher(client, isolation=isolation, max_wait_ms=100)  # type: ignore[arg-type]  # the same
     fetcher.assign({tp: 0})

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.sender import Sender
@@ -165,8 +165,7 @@ class World:
 
     def end(self, topic: str, partition: int = 0) -> int:
         """A partition's last stable offset."""
-        tp = topic, partition
-        return self.admin(lambda admin: admin.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+        return self.admin(lambda admin: admin.end_offset((topic, partition), "read_committed"))
 
     def await_done(self, partitions: Sequence[int] | None = None, stage: StageProcess | None = None) -> None:
         """Wait until the positions are at the input's end."""
@@ -184,7 +183,7 @@ class World:
         tp: TopicPartition = (topic, partition)
 
         async def read(admin: Admin) -> list[RawBatch]:
-            end = (await admin.list_offsets({tp: LATEST}, "read_committed"))[tp].offset
+            end = await admin.end_offset(tp, "read_committed")
             found: list[RawBatch] = []
             fetcher = Fetcher(admin, max_wait_ms=100)
             fetcher.assign({tp: 0})
