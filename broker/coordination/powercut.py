@@ -94,6 +94,8 @@ def fate(one: Open, states: Mapping[int, Facts], flushed: bool) -> Fate:
         return Fate.COMMIT if facts.state is TransactionState.COMPLETE_COMMIT else Fate.ABORT
     # Else it is newer than what the state remembers, unless a marker was lost. An end of version 2, and an InitProducerId, have
     # raised the epoch: what has it came after them.
-    begun = facts.client_version >= 2 or facts.state is TransactionState.EMPTY
-    is_newer = not used_up and one.producer_epoch + begun > facts.producer_epoch
+    raised = facts.client_version >= 2 or facts.state is TransactionState.EMPTY
+    is_newer = not used_up and (
+        one.producer_epoch > facts.producer_epoch or (raised and one.producer_epoch == facts.producer_epoch)
+    )
     return Fate.ABORT if flushed or is_newer else Fate.UNKNOWN
