@@ -53,7 +53,7 @@ class Listener(NamedTuple):
     bind: Endpoint
     advertised: Endpoint | None = None  # None: as it is bound; port 0: the bound port
 
-    def told(self) -> Endpoint:
+    def client_endpoint(self) -> Endpoint:
         """The address for clients, of a listener that is bound."""
         if self.advertised is None:
             return self.bind
@@ -72,13 +72,13 @@ def plan(config: Mapping[str, Any], listen: str | None = None, advertised: str |
     """
     protocols = _protocols(config)
     bound = _endpoints(listen or config["listeners"] or DEFAULT_LISTEN, "the listen address")
-    told = _endpoints(advertised or config["advertised.listeners"] or "", "the advertised address")
+    given = _endpoints(advertised or config["advertised.listeners"] or "", "the advertised address")
     for name in bound:
         if name not in protocols:
             raise ConfigError(f"the listener `{name}` has no protocol: give one in `listener.security.protocol.map`")
         if PROTOCOLS[protocols[name]]:
             raise ConfigError(f"the listener `{name}` is {protocols[name]}: {PROTOCOLS[protocols[name]]}")
-    for name in told:
+    for name in given:
         if name not in bound:
             raise ConfigError(f"`advertised.listeners` has `{name}`, which is not among the `listeners`")
     among = config["inter.broker.listener.name"]
@@ -87,7 +87,7 @@ def plan(config: Mapping[str, Any], listen: str | None = None, advertised: str |
     for key in _own_limits(config):
         if key[0] not in bound:
             raise ConfigError(f"`listener.name.{key[0].lower()}.{key[1]}`: there is no such listener")
-    listeners = [Listener(name, bind, told.get(name)) for name, bind in bound.items()]
+    listeners = [Listener(name, bind, given.get(name)) for name, bind in bound.items()]
     for listener in listeners:
         if listener.bind.host in EVERYWHERE and listener.advertised is None:
             raise ConfigError(f"clients can't be told `{listener.bind}`: give `--advertised HOST:PORT` too")

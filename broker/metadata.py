@@ -178,7 +178,7 @@ def _refuse_two(path: Path, folders: Sequence[Path]) -> None:
 
 
 def _refusal(path: Path, wrong: str, past: _Past) -> str:
-    anew = (
+    adopt = (
         "`--adopt-topics` makes a new one with the topics in the log folders, without their configs: retention and compaction "
         "are paused until you confirm these; quotas and SCRAM credentials are lost"
     )
@@ -187,7 +187,7 @@ def _refusal(path: Path, wrong: str, past: _Past) -> str:
         of_it = " of it" if others else ""
         return (
             f"{wrong}; there is no sound backup{of_it} beside it. Put a copy of yours there, or start once with an option: "
-            f"{anew}{past.others(others)}"
+            f"{adopt}{past.others(others)}"
         )
     newest = ours[0]
     last = LastChange(path).read()
@@ -195,7 +195,7 @@ def _refusal(path: Path, wrong: str, past: _Past) -> str:
     age_s = max(0, round(time.time() - newest.written_s))
     return (
         f"{wrong}; there is the backup {newest} ({age_s} s old; {lost}). Start once with `--restore-metadata` to take it "
-        f"(what is there now is set aside); or {anew}{past.others(others)}"
+        f"(what is there now is set aside); or {adopt}{past.others(others)}"
     )
 
 

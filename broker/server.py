@@ -141,9 +141,9 @@ class Server:
         threads = self.config["num.recovery.threads.per.data.dir"] * len(list(dirs))
         executor, opening = ThreadPoolExecutor(threads, "logs"), ThreadPoolExecutor(threads, "opening")
         self._undo.append(lambda: self._close_logs((executor, opening), dirs))
-        self.config.settle("log.dirs", ",".join(str(log_dir.path) for log_dir in dirs))
-        self.config.settle("listeners", ",".join(f"{one.name}://{one.bind}" for one in self._listeners))
-        self.config.settle("advertised.listeners", ",".join(f"{one.name}://{one.told()}" for one in self._listeners))
+        self.config.record("log.dirs", ",".join(str(log_dir.path) for log_dir in dirs))
+        self.config.record("listeners", ",".join(f"{one.name}://{one.bind}" for one in self._listeners))
+        self.config.record("advertised.listeners", ",".join(f"{one.name}://{one.client_endpoint()}" for one in self._listeners))
         await self._load_altered(store)
         topics = Topics(self.node_id, self.config, store, dirs, self._logs, executor, opening)
         self._undo.append(lambda: self._stop_opening(topics))
@@ -153,8 +153,8 @@ class Server:
             store=store,
             topics=topics,
             partitions=self._logs,
-            advertised=self._listeners[0].told(),
-            advertised_listeners={one.name: one.told() for one in self._listeners},
+            advertised=self._listeners[0].client_endpoint(),
+            advertised_listeners={one.name: one.client_endpoint() for one in self._listeners},
             cluster_id=dirs.first.cluster_id,
             dirs=dirs,
         )
@@ -287,7 +287,7 @@ class Server:
                     if not broken:
                         failures.append(error)
 
-        await loop.run_in_executor(None, logs.settle_all)
+        await loop.run_in_executor(None, logs.sync_all)
         led = logs.partitions()
         await asyncio.gather(
             *(loop.run_in_executor(None, close, led[at : at + CLOSE_AT_ONCE]) for at in range(0, len(led), CLOSE_AT_ONCE))
@@ -332,13 +332,13 @@ async def _next_controller_epoch(store: Store) -> int:
 
 async def _register(store: Store, node_id: int, listeners: Sequence[Listener], controller_epoch: int) -> None:
     """Say in the store that this broker lives and is the controller."""
-    first = listeners[0].told()
+    first = listeners[0].client_endpoint()
     broker = {
         "version": 4,
         "host": first.host,
         "port": first.port,
         "jmx_port": -1,
-        "endpoints": [f"{one.name}://{one.told()}" for one in listeners],
+        "endpoints": [f"{one.name}://{one.client_endpoint()}" for one in listeners],
         "listener_security_protocol_map": {one.name: PLAINTEXT for one in listeners},
         "rack": None,
     }

@@ -55,7 +55,7 @@ class Topic:
     partitions: list[PartitionState] = field(default_factory=list)
     configs: dict[str, str] = field(default_factory=dict)
     # Metadata's bytes of it, by version and flags, with the state that they show: `api/metadata.py`.
-    told: dict[tuple[int, bool], tuple[object, bytes]] = field(default_factory=dict, compare=False, repr=False)
+    encoded: dict[tuple[int, bool], tuple[object, bytes]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def internal(self) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
-from penstock.broker.configs.topicconfig import CONFIRMED, check_topic_configs, rests
+from penstock.broker.configs.topicconfig import CONFIRMED, awaits_confirmation, check_topic_configs
 from penstock.broker.coordination.producerids import skip_ids
 from penstock.broker.descriptors import check_partitions
 from penstock.broker.logs.adoption import EPOCH_BELIEVED, adopted, last_epochs, strangers
@@ -266,14 +266,14 @@ class Topics:
             check_topic_configs(configs)
             async with _stored(name):
                 await self._store.set(paths.topic_config(name), config_json(configs))
-            rested, topic.configs = rests(topic.configs), dict(configs)
+            paused, topic.configs = awaits_confirmation(topic.configs), dict(configs)
             self.logs.reconfigure(topic)
             self.changed.set()
-            if rests(configs):
+            if awaits_confirmation(configs):
                 _log.warning(
                     "topic=%s was altered; its retention and compaction are paused until %s is true", name, CONFIRMED
                 )
-            elif rested:
+            elif paused:
                 _log.info("the configs of topic=%s are confirmed; retention and compaction go on", name)
 
     def broker_configs_changed(self) -> None:
@@ -351,7 +351,7 @@ class Topics:
         )
         self._read = await self._adopt() if stored is None else stored
         unmade = {(name, index) for name, indices in self._making.items() for index in indices}
-        await self.logs.settle(self._read, unmade)
+        await self.logs.locate(self._read, unmade)
 
     async def load(self, controller_epoch: int) -> None:
         """After `read`: remove deleted topics' logs, announce every partition; open the coordinators' logs.
@@ -475,7 +475,7 @@ class Topics:
             )  # fmt: skip
 
     def _tell_resting(self, topics: Sequence[Topic]) -> None:
-        names = [topic.name for topic in topics if rests(topic.configs)]
+        names = [topic.name for topic in topics if awaits_confirmation(topic.configs)]
         if names:
             _log.warning(
                 "retention and compaction are paused in %d topics whose configs wait to be confirmed, and disks may fill: %s. "

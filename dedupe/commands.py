@@ -108,7 +108,7 @@ Change = Callable[[Position | None], tuple[str, Position]]
 
 async def decide(admin: Admin, stage: Stage, partition: int, change: Change, because: str) -> str:
     """Change a position in the partition's own name; what was decided. Whoever works on it is fenced first, so that nothing
-    comes in between, and has to read the position anew.
+    comes in between, and has to read the position again.
     """
     tp = stage.input(partition)
     change(await find_position(admin, stage, partition))  # what is refused fences nobody
@@ -309,7 +309,7 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
             before = found or first
             for what, topic_id, now in (("input", before.topic_id, input_id), ("output", before.output_id, output_id)):
                 if topic_id != now:
-                    raise click.ClickException(f"the {what} topic was created anew since the position was written")
+                    raise click.ClickException(f"the {what} topic was recreated since the position was written")
             return f"position {'none' if found is None else found.offset} -> {at}", replace(before, offset=at, leader_epoch=-1)
 
         await decide(admin, stage, partition, change, because)

@@ -122,7 +122,7 @@ class Worker:
         """The committed offset, and that of the last turn."""
         return self.position.offset, self._attempted
 
-    async def take(self, *, anew: bool = False) -> None:
+    async def take(self, *, force: bool = False) -> None:
         """Fence the forerunner, learn the position, and make the store complete, before any input is looked at.
 
         The folder must be locked. Raises Fenced, OperatorNeeded, KafkaError, OSError.
@@ -130,7 +130,7 @@ class Worker:
         topics = await self._topics()
         self._rules = replace(self._rules, partitions=topics.partitions)
         name = identity(self._settings.stage, self.tp)
-        self._sender = await take_identity(self._admin, name, None if anew else self._sender)
+        self._sender = await take_identity(self._admin, name, None if force else self._sender)
         failpoint(FENCED)
         found = (await self._admin.committed(self._settings.group, [self.tp]))[self.tp]
         if found is not None:
@@ -167,7 +167,7 @@ class Worker:
         await self._commit(Position(0, topics.input_id, topics.output_id, partitions=topics.partitions))
 
     async def _repair(self) -> None:
-        """A store that this process has already open may have ids beyond what was committed, so it is opened anew."""
+        """A store that this process has already open may have ids beyond what was committed, so it is opened again."""
         async with self._storing:
             self._close_store()
             try:
@@ -229,7 +229,7 @@ class Worker:
         self._check_input(topics.input_id)
         if topics.output_id != self.position.output_id:
             raise OperatorNeeded(
-                f"the output topic was created anew (its id is {topics.output_id}, {self.position.output_id} was "
+                f"the output topic was recreated (its id is {topics.output_id}, {self.position.output_id} was "
                 f"written so far), so what was written is gone; delete group `{self._settings.group}` to dedupe the "
                 "input again"
             )
@@ -246,7 +246,7 @@ class Worker:
     def _check_input(self, topic_id: str) -> None:
         if topic_id != self.position.topic_id:
             raise OperatorNeeded(
-                f"the input topic was created anew (its id is {topic_id}, {self.position.topic_id} was read so far); "
+                f"the input topic was recreated (its id is {topic_id}, {self.position.topic_id} was read so far); "
                 "begin with an empty output topic and a new `penstock.dedupe.name`"
             )
 

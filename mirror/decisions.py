@@ -95,7 +95,7 @@ class Desk:
         sender = await self._fence(lane)
         try:
             before = await self._position(lane)
-        except OperatorNeeded:  # somebody else wrote it, and that is why the lane begins anew
+        except OperatorNeeded:  # somebody else wrote it, and that is why the lane starts over
             before = None
         known = before or Position(0, UNSEEN, ours.topic_id)
         same_log = known.topic_id in (UNSEEN, theirs.topic_id)

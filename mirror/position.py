@@ -99,7 +99,7 @@ class Position:
         """Refuse a source topic that is another one by its id. Raises OperatorNeeded."""
         if topic_id != self.topic_id:
             raise OperatorNeeded(
-                f"the source topic was created anew (its id is {topic_id.hex()}, {self.topic_id.hex()} was copied so "
+                f"the source topic was recreated (its id is {topic_id.hex()}, {self.topic_id.hex()} was copied so "
                 "far): `penstock mirror begin` once you know that nothing is missing"
             )
 
@@ -107,7 +107,7 @@ class Position:
         """Refuse a target topic that is another one by its id. Raises OperatorNeeded."""
         if target_id != self.target_id:
             raise OperatorNeeded(
-                f"the target topic was created anew (its id is {target_id.hex()}, the copy went to "
+                f"the target topic was recreated (its id is {target_id.hex()}, the copy went to "
                 f"{self.target_id.hex()}), so the copy up to offset {self.offset} is gone: `penstock mirror begin` says "
                 "where to go on"
             )

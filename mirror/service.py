@@ -171,7 +171,7 @@ class Mirror:
                     lane.stop(error)
 
     async def _hear(self, source: Source) -> None:
-        """Operators' commands move positions: their lanes begin anew. Raises KafkaError."""
+        """Operators' commands move positions: their lanes start over. Raises KafkaError."""
         lanes = self._lanes[source.name]
         known = {(self.topics.into(source.name, tp[0]), tp[1]): lane for tp, lane in lanes.lanes.items()}
         found = await self.target.committed(source.group, known, require_stable=False) if known else {}

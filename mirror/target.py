@@ -10,7 +10,7 @@ from penstock.pipeline.metadata import TopicInfo
 
 
 class Into:
-    """One topic of the target. `learn` looks at it anew: its limits may have been raised, or it is another topic now."""
+    """One topic of the target. `learn` looks at it again: its limits may have been raised, or it is another topic now."""
 
     def __init__(self, admin: Admin, name: str) -> None:
         self.name = name

@@ -73,7 +73,7 @@ class Worker:
         """The committed offset, and that of the last turn."""
         return self.position.offset, self._attempted
 
-    async def take(self, *, anew: bool = False) -> None:
+    async def take(self, *, force: bool = False) -> None:
         """Take the identity, then learn the position from the target. Only the target is asked.
 
         A partition without a position is registered: from then on the target knows of this source. That is
@@ -81,7 +81,7 @@ class Worker:
         Raises Fenced when a newer mirror has the identity, OperatorNeeded when an operator has to decide.
         """
         await self._into.learn()
-        before = None if anew else self._sender
+        before = None if force else self._sender
         self._sender = await take_identity(self._target, self.identity.transactional_id, before)
         failpoint(FENCED)
         into = self.identity.into

@@ -162,12 +162,12 @@ class Schema:
 
         Raises ConfigError for an unknown key, a value that does not parse, or a required key that is missing.
         """
-        config, findings = self.judge(texts)
+        config, findings = self.validate(texts)
         if findings:
             raise ConfigError(findings[0])
         return config
 
-    def judge(self, texts: Mapping[str, str]) -> tuple[Config, list[str]]:
+    def validate(self, texts: Mapping[str, str]) -> tuple[Config, list[str]]:
         """What can be read of the texts, and all that is wrong with them, one sentence each."""
         findings: list[str] = []
         values = {

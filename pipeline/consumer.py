@@ -89,7 +89,7 @@ class _Stock:
     opened: RawBatch | None = None  # the batch that the records are of
     next_offset: int = 0  # the position once the batches are used up (past left-out ones)
     error: Exception | None = None
-    told: bool = False
+    raised: bool = False
     out_of_range: bool = False  # the log has no such position: `auto.offset.reset` finds another
 
     def close_opened(self) -> None:
@@ -435,8 +435,8 @@ class Consumer:
                 given = give(tp, stock) or given
                 if stock.position != before:  # the next poll begins with another partition
                     self._stocks[tp] = self._stocks.pop(tp)
-            if stock.error is not None and not stock.told and not given:
-                stock.told = True
+            if stock.error is not None and not stock.raised and not given:
+                stock.raised = True
                 self._apply()
                 raise stock.error
         return given

@@ -57,10 +57,10 @@ class Worker(Protocol):
         """The committed offset that it knows of, and that of its last turn, which may be committed too."""
         ...
 
-    async def take(self, *, anew: bool = False) -> None:
+    async def take(self, *, force: bool = False) -> None:
         """Take the identity and learn the position from the output cluster.
 
-        The first time and `anew` whoever had it is fenced; else it is only taken if nobody else has it since.
+        The first time and with `force` whoever had it is fenced; else it is only taken if nobody else has it since.
         """
         ...
 
@@ -287,13 +287,13 @@ class Lane:
         self.stalled = ""  # the failure that it can't get over for a long time, though another try may
         self.said = ""  # the failure that was told last
         self.failing_since = 0.0  # when that was (loop time)
-        self.anew = False  # an operator has decided: its identity is taken whoever has it
+        self.force = False  # an operator has decided: its identity is taken whoever has it
         self.retried = asyncio.Event()  # that is why it should not wait any longer
         self.lost_at: list[float] = []  # when others took the identity, of late (loop time)
         self.is_lost = False  # it stopped because others have it: its position is theirs to keep
         self.taken = False  # the identity was taken and nothing was done under it yet
         self.tried = asyncio.Event()  # its identity was asked for once, whatever came of it
-        self.settled = asyncio.Event()  # it was taken once, or the lane stopped
+        self.resolved = asyncio.Event()  # it was taken once, or the lane stopped
         self._waiting: list[Fetched] = []
         self._bytes = 0
         self._reason: Exception | None = None
@@ -406,9 +406,9 @@ class Lanes:
         return {lane.name: lane.stopped for lane in self.lanes.values() if lane.stopped}
 
     def retry(self, tp: TopicPartition) -> None:
-        """What a lane stopped for is over, or an operator has decided: it begins anew, whatever it does or waits for."""
+        """What a lane stopped for is over, or an operator has decided: it starts over, whatever it does or waits for."""
         lane = self.lanes[tp]
-        lane.stopped, lane.is_lost, lane.anew = "", False, True
+        lane.stopped, lane.is_lost, lane.force = "", False, True
         lane.lost_at.clear()
         lane.retried.set()
         lane.stop(Decided())
@@ -453,7 +453,7 @@ class Lanes:
 
     def _stop(self, lane: Lane, error: Exception) -> None:
         lane.stopped, lane.reason = str(error), error
-        lane.settled.set()
+        lane.resolved.set()
         self._log.error("%s is STOPPED, the others go on: %s", lane.name, error)
 
     async def _live(self, lane: Lane) -> None:
@@ -464,12 +464,12 @@ class Lanes:
                 if lane.stopped:
                     await self._stand_still(lane)
                     continue
-                if lane.anew or not lane.settled.is_set():
+                if lane.force or not lane.resolved.is_set():
                     lane.retried.clear()
-                    await self._take(lane, anew=lane.anew)
-                    lane.anew = False
+                    await self._take(lane, force=lane.force)
+                    lane.force = False
                 for peer in lane.peers:
-                    await peer.settled.wait()
+                    await peer.resolved.wait()
                 await self._reach_input(lane)
                 if not lane.taken:
                     await self._take(lane)
@@ -509,7 +509,7 @@ class Lanes:
         decisions, offsets = lane.worker.decisions, lane.worker.own_offsets
         await _wait(lane.retried, self._session_s)
         try:
-            await self._take(lane, anew=True)
+            await self._take(lane, force=True)
             if lane.worker.decisions != decisions:  # it was an operator's command
                 lane.lost_at.clear()
                 lane.stopped, lane.reason = "", None
@@ -518,7 +518,7 @@ class Lanes:
         except (*TRANSIENT, OperatorNeeded, BatchError) as error:
             await self._failed(lane, error)
 
-    async def _take(self, lane: Lane, *, anew: bool = False) -> None:
+    async def _take(self, lane: Lane, *, force: bool = False) -> None:
         """Take the identity. Raises Fenced when somebody else has it.
 
         `take` ends with a transaction of its own at times; the coordinator may have given up that one because it took
@@ -527,11 +527,11 @@ class Lanes:
         try:
             async with self._places:
                 try:
-                    await lane.worker.take(anew=anew)
+                    await lane.worker.take(force=force)
                 except Fenced:
-                    await lane.worker.take(anew=anew)
+                    await lane.worker.take(force=force)
             lane.taken = True
-            lane.settled.set()
+            lane.resolved.set()
         finally:
             lane.tried.set()
 
@@ -651,7 +651,7 @@ class Lanes:
                     self._fetcher.pause(lane.tp)
 
     async def _watch(self) -> None:
-        """Notice an input that grew or was created anew, also while nothing comes from it."""
+        """Notice an input that grew or was recreated, also while nothing comes from it."""
         while True:
             await asyncio.sleep(self._watch_s)
             for lane in list(self.lanes.values()):

@@ -269,10 +269,10 @@ class Sender:
         entry.tried = True
         try:
             if known not in (topic_id, NO_TOPIC_ID):
-                raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{topic}` was created anew")
+                raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{topic}` was recreated")
             version = connection.version(PRODUCE_KEY, lowest, highest)
         except KafkaError as error:
-            self._judge(line, entry, error, None)
+            self._finish_attempt(line, entry, error, None)
             return
         if version < TOPIC_IDS_FROM and topic in self._pins:
             self.sent_by_name.add(topic)
@@ -324,9 +324,9 @@ class Sender:
         except IndexError:
             connection.close("a produce answer without the partition")
             error = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"`{connection.name}` answered for no partition")
-        self._judge(line, entry, error, produced)
+        self._finish_attempt(line, entry, error, produced)
 
-    def _judge(self, line: _Line, entry: _Entry, error: KafkaError | None, produced: Produced | None) -> None:
+    def _finish_attempt(self, line: _Line, entry: _Entry, error: KafkaError | None, produced: Produced | None) -> None:
         """An entry that was under way has its answer: done, to be tried again with the line, or failed."""
         line.outstanding -= 1
         entries = line.entries

@@ -188,7 +188,7 @@ class TransactionalSender:
                     outer.set_result(future.result())
                 return
             assert isinstance(error, KafkaError)
-            error = self._judge(error)
+            error = self._note_error(error)
             if not outer.done():
                 outer.set_exception(error)
                 outer.exception()  # a caller that only commits learns of it there
@@ -227,7 +227,7 @@ class TransactionalSender:
                 )
             )
         except KafkaError as error:
-            raise self._judge(error) from error
+            raise self._note_error(error) from error
 
     async def _add_group(self, group: str) -> None:
         if group in self._groups or self._version2:
@@ -254,7 +254,7 @@ class TransactionalSender:
             try:
                 await self._end(committed=True)
             except KafkaError as error:
-                if self._judge(error).code not in FENCING:
+                if self._note_error(error).code not in FENCING:
                     self._enter(TransactionState.FAILED)
                 raise
         self._forget_transaction()
@@ -270,9 +270,9 @@ class TransactionalSender:
             for topic in topics:
                 found = cluster.topics.get(topic)
                 if found is None or found.topic_id != self._sender.pins[topic]:
-                    raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{topic}` was created anew")
+                    raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"`{topic}` was recreated")
         except KafkaError as error:
-            raise self._judge(error) from error
+            raise self._note_error(error) from error
 
     async def abort(self) -> None:
         """Give the transaction up; what was not sent yet fails. Sequences go on where the stored ones end.
@@ -295,7 +295,7 @@ class TransactionalSender:
             if self._next != self._stored:
                 await self._init_producer(self.producer_id, self.producer_epoch)
         except KafkaError as error:
-            if self._judge(error).code not in FENCING:
+            if self._note_error(error).code not in FENCING:
                 self._enter(TransactionState.FAILED)
             raise
         self._forget_transaction()
@@ -439,7 +439,7 @@ class TransactionalSender:
         text = f"transactional id `{self.transactional_id}` is {self.state.value}, not {names}"
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, text)
 
-    def _judge(self, error: KafkaError) -> KafkaError:
+    def _note_error(self, error: KafkaError) -> KafkaError:
         """Note what an error means for the transaction; gives the error to raise."""
         if error.code in FENCING:
             self._enter(TransactionState.FENCED)

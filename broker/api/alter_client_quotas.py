@@ -22,9 +22,9 @@ async def handle(context: Context, request: AlterClientQuotasRequest, call: Call
     changes: dict[Entity, dict[str, str | None]] = {}
     for entry in request.entries:
         parts = tuple((part.entity_type, part.entity_name) for part in entry.entity)
-        told = [AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in parts]
+        described = [AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in parts]
         again = parts in answers
-        answer = answers.setdefault(parts, Answer(error_message=None, entity=told))
+        answer = answers.setdefault(parts, Answer(error_message=None, entity=described))
         try:
             entity = await quotas.parse_entity(parts)
             if again or entity in changes or len({op.key for op in entry.ops}) < len(entry.ops):

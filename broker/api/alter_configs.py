@@ -5,7 +5,7 @@ topic's configs are confirmed stays as it was. See
 `broker/resources.py` for what can be altered; loggers only incrementally.
 """
 
-from penstock.broker.configs.topicconfig import CONFIRMED, rests
+from penstock.broker.configs.topicconfig import CONFIRMED, awaits_confirmation
 from penstock.broker.context import Call, Context
 from penstock.broker.resources import RESOURCES, alter_each
 from penstock.errors import ErrorCode, KafkaError
@@ -39,7 +39,7 @@ async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:
         texts[config.name] = config.value
     if len(texts) < len(asked.configs):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    if rests(own):
+    if awaits_confirmation(own):
         # A client that alters one config so, as old ones do, hasn't confirmed the others.
         texts.setdefault(CONFIRMED, own[CONFIRMED])
     resource.check(context, texts)

@@ -25,6 +25,6 @@ async def handle(
             DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
             for kind, name in entity.parts()
         ]
-        told = [DescribeClientQuotasResponse.ValueData(key=key, value=value) for key, value in values.items()]
-        entries.append(Entry(entity=parts, values=told))
+        described = [DescribeClientQuotasResponse.ValueData(key=key, value=value) for key, value in values.items()]
+        entries.append(Entry(entity=parts, values=described))
     return DescribeClientQuotasResponse(error_message=None, entries=entries)

@@ -20,19 +20,19 @@ async def handle(context: Context, request: DescribeQuorumRequest, call: Call) -
     """Answer per partition; only one has a quorum."""
     response = DescribeQuorumResponse(error_message=None)
     for topic in request.topics:
-        told = Topic(topic_name=topic.topic_name)
+        described = Topic(topic_name=topic.topic_name)
         for partition in topic.partitions:
             if (topic.topic_name, partition.partition_index) == (METADATA, 0):
-                told.partitions.append(await _quorum(context))
+                described.partitions.append(await _quorum(context))
             else:
-                told.partitions.append(
+                described.partitions.append(
                     Partition(
                         partition_index=partition.partition_index,
                         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                         error_message="This server does not host this topic-partition.",
                     )
                 )
-        response.topics.append(told)
+        response.topics.append(described)
     if call.api_version >= NODES_SINCE and any(topic.topic_name == METADATA for topic in request.topics):
         host, port = context.advertised_for(call.listener)
         listener = DescribeQuorumResponse.Listener(name=call.listener, host=host, port=port)

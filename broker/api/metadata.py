@@ -52,12 +52,12 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
 def _told(topic: Topic, version: int, operations: bool) -> Entry:
     """A topic as this version has it; its bytes are kept, since there may be thousands of partitions."""
     state = [(one.leader, one.leader_epoch, one.offline, *one.replicas, *one.isr) for one in topic.partitions]
-    known = topic.told.get((version, operations))
+    known = topic.encoded.get((version, operations))
     if known is None or known[0] != state:
         entry = describe(topic)
         if operations:
             entry.topic_authorized_operations = operations_bits(TOPIC_OPERATIONS)
-        known = topic.told[version, operations] = (state, MetadataResponse.encode_struct(entry, version))
+        known = topic.encoded[version, operations] = (state, MetadataResponse.encode_struct(entry, version))
     return cast(Entry, Encoded(known[1]))
 
 

@@ -117,7 +117,7 @@ class BrokerConfig(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.static)
 
-    def settle(self, name: str, value: Any) -> None:
+    def record(self, name: str, value: Any) -> None:
         """Write down what the command line or the start decided, so that it is described as in force."""
         self.static[name] = value
         self.given.add(name)

@@ -223,7 +223,7 @@ def topic_value(config: Mapping[str, Any], configs: Mapping[str, str], name: str
     return entry.default if entry.broker_name is None else broker_value(config, entry.broker_name)
 
 
-def rests(configs: Mapping[str, str]) -> bool:
+def awaits_confirmation(configs: Mapping[str, str]) -> bool:
     """Whether retention and compaction are paused, since the topic was found in a folder without its configs, or they may be
     older than its records: what is deleted by wrong configs doesn't come back.
     """
@@ -254,7 +254,7 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
     def value(name: str) -> Any:
         return topic_value(config, configs, name)
 
-    deletes = "delete" in value("cleanup.policy") and not rests(configs)
+    deletes = "delete" in value("cleanup.policy") and not awaits_confirmation(configs)
     segment_ms = value("segment.ms")
     if "compact" in value("cleanup.policy"):
         # What is written can't be compacted: it must be sealed in time (KIP-354).

@@ -1,7 +1,7 @@
 """A group's committed offsets as its machine handles them: the same for classic groups and KIP-848's.
 
-Who may commit is the group's own rule; what happens then is here. Events come in, `Append` and `Reply` go out;
-what an append was for is remembered in the group's `in_flight` and carried out by `appended`.
+Which commits are taken is the rule of the group's machine; what happens to them then is here. Events come in, `Append` and
+`Reply` go out; what an append was for is remembered in the group's `in_flight` and carried out by `appended`.
 """
 
 from __future__ import annotations

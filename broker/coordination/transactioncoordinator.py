@@ -93,14 +93,14 @@ class TransactionCoordinator(Coordinator[Transaction]):
 
     async def init(self, name: str, event: Init) -> ProducerResult:
         """InitProducerId of a transactional id. Raises KafkaError."""
-        self._check_settled()
+        self._check_recovered()
         result = await self._ask_with_id(name, event)
         await self._flush_answer(name, result)  # an epoch that is lost would be given to another
         return result
 
     async def end(self, name: str, event: End) -> ProducerResult:
         """EndTxn. Raises KafkaError."""
-        self._check_settled()
+        self._check_recovered()
         if self._flushes and event.commit:
             await self._flush_written(name)
         result = await self._ask_with_id(name, event)
@@ -118,7 +118,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         if not await self._flush([(self.topic, entry.partition)]):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the state of {name} can't be flushed now")
 
-    def _check_settled(self) -> None:
+    def _check_recovered(self) -> None:
         if self.is_cut:  # Until all logs are open nobody can tell what is left of a transaction.
             raise KafkaError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "a power cut came between: all logs must be open first"

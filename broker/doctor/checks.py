@@ -37,7 +37,7 @@ class Finding:
     do: str = ""
 
 
-def judge(facts: Facts) -> list[Finding]:
+def check_all(facts: Facts) -> list[Finding]:
     """Everything, the disks first."""
     return [finding for check in CHECKS for finding in check(facts)]
 

@@ -34,7 +34,7 @@ def command(config_path: Path | None, data: tuple[Path, ...], show_all: bool, as
     if not folders:
         raise ConfigError("no log folder to look at: give `--config FILE` with `log.dirs`, or `--data DIR`")
     found = facts.gather(list(dict.fromkeys(folders)))
-    findings = checks.judge(found)
+    findings = checks.check_all(found)
     bad = any(one.level == "bad" for one in findings)
     if as_json:
         document = {"facts": dataclasses.asdict(found), "findings": [dataclasses.asdict(one) for one in findings]}

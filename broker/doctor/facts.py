@@ -1,4 +1,4 @@
-"""What the machine is like: gathered here, judged in checks.py. A fact that can't be seen is None, never a guess."""
+"""What the machine is like: gathered here, checked in checks.py. A fact that can't be seen is None, never a guess."""
 
 from __future__ import annotations
 

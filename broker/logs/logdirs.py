@@ -104,7 +104,7 @@ class Placed(NamedTuple):
 class LogDirs:
     """All folders, in the order of `log.dirs`, then those that it should name. Used on the loop, but for what is slow.
 
-    `open`, then `admit` what the store knows of them, then `settle` the store's partitions.
+    `open`, then `admit` what the store knows of them, then `locate` the store's partitions.
     """
 
     def __init__(self, dirs: Sequence[LogDir], node_id: int) -> None:
@@ -211,7 +211,7 @@ class LogDirs:
             log_dir.id = before
 
     def _find(self) -> None:
-        """Where each partition is seen first. `settle` knows better."""
+        """Where each partition is seen first. `locate` knows better."""
         for log_dir in self._dirs:
             for key in log_dir.partitions:
                 self._where.setdefault(key, log_dir)
@@ -240,7 +240,7 @@ class LogDirs:
         """The folder that holds a partition; None: none that can be seen."""
         return self._where.get(key)
 
-    def settle(self, placed: Mapping[Key, Placed], unmade: Set[Key]) -> None:
+    def locate(self, placed: Mapping[Key, Placed], unmade: Set[Key]) -> None:
         """Find the store's partitions; `unmade`: those that a crash kept from being made. Slow. Raises OSError."""
         by_id = {log_dir.id: log_dir for log_dir in self._dirs if log_dir.id}
         for key, (topic_id, directory) in placed.items():

@@ -50,7 +50,7 @@ BACK = declare(
 
 PIECE_BYTES = 8 << 20
 """What is copied and synced at once: a move that is given up ends with the piece that is under way."""
-REST_BYTES = 8 << 20
+LAST_PASS_BYTES = 8 << 20
 """The partition is closed for the rest when the copy lacks no more, or when another pass wouldn't make it less."""
 
 _log = log.get(__name__)
@@ -126,12 +126,12 @@ class Copying:
         before = None
         while True:
             copied, _ = self._pass(partitions.batch_bytes(self.move.key))
-            if copied <= REST_BYTES or (before is not None and copied >= before):
+            if copied <= LAST_PASS_BYTES or (before is not None and copied >= before):
                 break
             before = copied
         failpoint(COPIED)
 
-    def rest(self) -> None:
+    def finish(self) -> None:
         """Copy what has changed, once the log is closed; then the copy is the log, byte by byte, and on the disk."""
         self.doing = "copying what was written last"
         _, names = self._pass(None)

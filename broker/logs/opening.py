@@ -90,7 +90,7 @@ class Opening:
         finally:
             reporting.cancel()
             for job in jobs:
-                self._settle(job.key)
+                self._release_waiting(job.key)
             with self._lock:
                 self._begun.clear()
                 self._skipped.clear()
@@ -113,7 +113,7 @@ class Opening:
             self._skipped.update(key for key in pending if key not in self._begun)
         await asyncio.gather(*(self._pending[key] for key in begun))
 
-    def _settle(self, key: Key) -> None:
+    def _release_waiting(self, key: Key) -> None:
         waiting = self._pending.pop(key, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
@@ -127,7 +127,7 @@ class Opening:
                 job.state.leader = self._node_id
             elif not isinstance(failure, asyncio.CancelledError):
                 self._failed(job, failure)
-            self._settle(job.key)
+            self._release_waiting(job.key)
 
     def _open_all(self, jobs: Sequence[Job], progress: _Progress) -> list[BaseException | None]:
         failures: list[BaseException | None] = []

@@ -55,12 +55,12 @@ class TopicLogs:
         self._unopened: list[Job] = []
         self._missed: list[Topic] = []  # their settings changed while their logs weren't open
 
-    async def settle(self, topics: Sequence[Topic], unmade: Set[Key]) -> None:
+    async def locate(self, topics: Sequence[Topic], unmade: Set[Key]) -> None:
         """Find these topics' logs, and say in each partition's state where it lies. unmade: those that a crash kept from being
         made. Raises OSError, FolderError."""
         states = {(topic.name, state.index): (topic, state) for topic in topics for state in topic.partitions}
         placed = {key: Placed(topic.topic_id, state.directory) for key, (topic, state) in states.items()}
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._dirs.settle, placed, unmade)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._dirs.locate, placed, unmade)
         for key, (_, state) in states.items():
             log_dir = self._dirs.of(key)
             if log_dir is not None and log_dir.id:
@@ -188,13 +188,13 @@ class TopicLogs:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._executor, self._swap, move, copying, *jobs)
             finally:
-                self._settle(move, move.target if copying.moved else log_dir)
+                self._finish_move(move, move.target if copying.moved else log_dir)
                 if copying.moved:
                     state.directory = move.target.id
                     await self._moved(move.topic, state)
             _log.info("moved topic=%s partition=%d to %s", *move.key, move.target.path)
 
-    def _settle(self, move: Move, lies_in: LogDir) -> None:
+    def _finish_move(self, move: Move, lies_in: LogDir) -> None:
         """Take down what has become of a partition that was closed."""
         state = move.topic.partitions[move.index]
         self._dirs.put(move.key, lies_in)
@@ -222,7 +222,7 @@ class TopicLogs:
             self._logs.stop(*key, announced=True)
             clean = True
             failpoint(CLOSED)
-            copying.rest()
+            copying.finish()
             copying.doing = "writing checkpoints"
             self._logs.carry_checkpoints(*key, old, new)
             failpoint(CARRIED)

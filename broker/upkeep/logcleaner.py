@@ -25,7 +25,7 @@ from errno import EDQUOT, EMFILE, ENFILE, ENOENT, ENOSPC
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.configs.properties import CLEANER_THREADS_MAX
-from penstock.broker.configs.topicconfig import rests, topic_value
+from penstock.broker.configs.topicconfig import awaits_confirmation, topic_value
 from penstock.broker.context import Context
 from penstock.errors import KafkaError
 from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, RottenLogError, cleanable
@@ -142,7 +142,7 @@ class LogCleaner:
                 number: int = topic_value(config, configs, name)
                 return number
 
-            if "compact" not in topic_value(config, topic.configs, "cleanup.policy") or rests(topic.configs):
+            if "compact" not in topic_value(config, topic.configs, "cleanup.policy") or awaits_confirmation(topic.configs):
                 continue
             found += [
                 Candidate(

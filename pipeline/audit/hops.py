@@ -37,7 +37,7 @@ class Hop:
     note: str = ""
     unreadable: list[Unreadable] = field(default_factory=list)
 
-    def judge(self, damage: str, limits: str, compare: Callable[[], str]) -> None:
+    def conclude(self, damage: str, limits: str, compare: Callable[[], str]) -> None:
         """Set `trouble` and `note`: the counts are compared only if nothing limits it."""
         self.note = limits
         if limits:
@@ -71,7 +71,7 @@ def _damage(counts: TopicCounts) -> str:
 
 def _short(counts: TopicCounts) -> list[str]:
     return [
-        f"partition {partition} ends at {end}, but was read up to {asked}: it was cut back or created anew"
+        f"partition {partition} ends at {end}, but was read up to {asked}: it was cut back or recreated"
         for partition, (end, asked) in sorted(counts.short.items())
     ]
 
@@ -107,7 +107,7 @@ async def _source_hops(
         hop.unreadable = whole.unreadable
         noted = Counter({partition: mark.counters.get("records", 0) for partition, mark in marks.items()})
         damage = "; ".join(filter(None, [_damage(whole), *(_short(mirrored) if mirrored is not whole else ())]))
-        hop.judge(
+        hop.conclude(
             damage,
             _limits(whole, mirrored),
             partial(_trouble, noted, mirrored.records, "mirrored by its own note, partition"),
@@ -127,7 +127,7 @@ def _mirror_hop(topic: str, arrived: TopicCounts, together: TopicCounts, sources
             arrived.buckets, together.buckets, f"{minutes} minutes from", _bucket
         )
 
-    hop.judge(_damage(arrived), limits, compare)
+    hop.conclude(_damage(arrived), limits, compare)
     return hop
 
 
@@ -153,8 +153,8 @@ async def _dedupe_hop(
         partitions=_by_partition(written),
     )
     hop.unreadable = written.unreadable
-    hop.judge(_damage(written), _limits(read, written), lambda: _trouble(dropped, noted, "dropped in partition"))
-    before.judge("; ".join(_short(read)), "", str)
+    hop.conclude(_damage(written), _limits(read, written), lambda: _trouble(dropped, noted, "dropped in partition"))
+    before.conclude("; ".join(_short(read)), "", str)
     return before, hop
 
 
@@ -191,7 +191,7 @@ async def _table_hop(config: Config, loaded: Loaded, written: Hop, progress: Cal
     # The table's own rows are compared with its ledger, whatever is left of the topic.
     lost = _trouble(found, rows, "rows of partition")
     damage = "; ".join([*_short(counted), *([lost] if lost else [])])
-    hop.judge(
+    hop.conclude(
         damage,
         _limits(counted),
         lambda: "" if lost else _trouble(rows + rejects, +counted.records, "loaded of partition"),

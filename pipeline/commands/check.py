@@ -40,7 +40,7 @@ def command(path: Path, overrides: tuple[str, ...], parts: Sequence[str], as_jso
 
 def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
     """All that is wrong with a pipeline's keys and values for some parts, one sentence each."""
-    config, found = job.SCHEMA.judge(texts)
+    config, found = job.SCHEMA.validate(texts)
     found += [f"the pipeline's file lacks {words}" for words in job.lacking(config, parts)]
     asked: list[Callable[[], Any]] = []
     if config.get("topics") and {"dedupe", "etl", "audit"} & set(parts):

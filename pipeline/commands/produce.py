@@ -122,12 +122,12 @@ class _Sending:
             for delivery in deliveries:
                 self._under_way.append(delivery)
                 if len(self._under_way) >= UNDER_WAY_MAX:
-                    self._settle()
+                    self._await_acks()
                     progress.update(task, completed=self.acknowledged)
             self._producer.flush()
-            self._settle()
+            self._await_acks()
 
-    def _settle(self) -> None:
+    def _await_acks(self) -> None:
         while self._under_way:
             self._under_way[0].result()
             self._under_way.popleft()

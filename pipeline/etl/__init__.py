@@ -5,7 +5,7 @@ load         nights, in the order that makes each of them happen exactly once
 night        a night: one calendar day
 cut          where a night ends, once all that it holds has come through
 plan         a night's ranges, written down before anything is read
-events       a night's records as columns: read by Spark, parsed, judged
+events       a night's records as columns: read by Spark, parsed, validated
 declared     the declared schema of an event
 columntypes  the types that a schema may declare, read without Spark
 fitting      whether the declared schema fits the table that is there

@@ -317,9 +317,9 @@ class Cut:
         """The positions that are not in the log as it is now, one sentence each: they say nothing of what it holds."""
         topic_id = (await cluster.topic(self._input)).topic_id.hex()
         ends = await cluster.offsets(positions, LATEST, stable=False) if positions else {}
-        anew = [tp for tp, position in positions.items() if position.topic_id not in ("", topic_id)]
-        cut = [tp for tp, position in positions.items() if tp not in anew and position.offset > ends[tp]]
-        return [f"{cluster.name}: {tp[0]}-{tp[1]} was created anew since it was read last" for tp in anew] + [
+        recreated = [tp for tp, position in positions.items() if position.topic_id not in ("", topic_id)]
+        cut = [tp for tp, position in positions.items() if tp not in recreated and position.offset > ends[tp]]
+        return [f"{cluster.name}: {tp[0]}-{tp[1]} was recreated since it was read last" for tp in recreated] + [
             f"{cluster.name}: {tp[0]}-{tp[1]} was read up to {positions[tp].offset}, but ends at {ends[tp]}: it was cut back"
             for tp in cut
         ]
@@ -377,7 +377,7 @@ class Cut:
         found = topic.topic_id.hex()
         if noted not in ("", found):
             raise Refused(
-                f"`{self._topic}` was created anew (its id is {found}, the table was loaded from {noted}): its offsets"
+                f"`{self._topic}` was recreated (its id is {found}, the table was loaded from {noted}): its offsets"
                 " are other records' now; load it into another table"
             )
 
@@ -437,7 +437,7 @@ def check_range(tp: TopicPartition, offset: int, earliest: int, stable: int) -> 
         )
     if offset > stable:
         raise Refused(
-            f"{tp[0]}-{tp[1]}: offset {offset} is needed, but the topic ends at {stable}: it was truncated or made anew"
+            f"{tp[0]}-{tp[1]}: offset {offset} is needed, but the topic ends at {stable}: it was truncated or recreated"
         )
 
 

@@ -1,4 +1,4 @@
-"""A night's records as columns: read by Spark's Kafka source, parsed by the declared schema, judged."""
+"""A night's records as columns: read by Spark's Kafka source, parsed by the declared schema, validated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the declared schema fits the table that is there, judged before anything is planned."""
+"""Whether the declared schema fits the table that is there, checked before anything is planned."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Load:
         self._runner = asyncio.Runner()
         self._spark = spark
         self._owns_spark = spark is None
-        self._judged = False
+        self._validated = False
         self._log = log.get(__name__)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Load:
             self._runner.run(self._cut.check_still_there(pending.ranges, pending.topic_id))
             return pending
         made = self._reload_plan(night, status) if reload else self._next_plan(night, status, covering)
-        self._judge_declared(made.offsets)
+        self._validate_declared(made.offsets)
         plan.persist(self._table, made)
         return made
 
@@ -197,13 +197,13 @@ class Load:
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 1.5)
 
-    def _judge_declared(self, offsets: int) -> None:
-        """Let Spark judge what was declared, before a plan stands that could never be finished. Raises EtlError."""
-        if not self._judged:
+    def _validate_declared(self, offsets: int) -> None:
+        """Let Spark check what was declared, before a plan stands that could never be finished. Raises EtlError."""
+        if not self._validated:
             spark = self._started(offsets)
             with session.failures_as_words("the schema or the event day"):
                 events.parse(spark.createDataFrame([], events.RECORDS), self._declared)
-            self._judged = True
+            self._validated = True
 
     # The run
 

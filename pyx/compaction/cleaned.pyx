@@ -62,7 +62,7 @@ cdef int _write_index(IndexFile* f, const string& stem, const char* suffix) noex
     return index_write(f, path.c_str(), False, True)
 
 
-cdef int _settle_files(Segment* s, const timespec* times) noexcept nogil:
+cdef int _write_files(Segment* s, const timespec* times) noexcept nogil:
     cdef int result = _write_index(&s.txnindex, s.stem, b".txnindex.cleaned")
     if result == 0:
         result = _write_index(&s.timeindex, s.stem, b".timeindex.cleaned")
@@ -78,7 +78,7 @@ cdef int cleaned_end(Cleaning* c, Cleaned* out, const timespec* times) noexcept 
     if result != CLEAN_DONE or not out.changed:
         return result
     segment_seal(out.segment)
-    result = _settle_files(out.segment, times)
+    result = _write_files(out.segment, times)
     if result == 0:
         result = segment_write_checks(out.segment, b".checks.cleaned")
     return result

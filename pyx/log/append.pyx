@@ -39,7 +39,7 @@ from penstock.pyx.record.batch cimport (
 from penstock.pyx.record.endian cimport put_i64
 
 cdef enum:
-    REWRITTEN_MAX_BYTES = 16 << 20     # of records inflated or compressed anew: more aren't held for one write
+    REWRITTEN_MAX_BYTES = 16 << 20     # of records inflated or compressed again: more aren't held for one write
 
 # What was validated under the lock and waits to be written, all to the active segment, in one go.
 cdef struct Gathered:
@@ -249,7 +249,7 @@ cdef int16_t _gather(
     PartitionLog* p, Gathered* gathered, Append* part, Validated* taken, int64_t now_ms, uint64_t* wake
 ) noexcept nogil:
     """Under the lock: validates a part and gives it its offsets; what isn't in the log already joins what was gathered,
-    or begins it anew in a segment that has room. 0 or Kafka's code."""
+    or begins it again in a segment that has room. 0 or Kafka's code."""
     cdef unordered_map[int64_t, ProducerEntry] tried
     cdef unordered_map[int64_t, ProducerEntry].iterator each
     cdef uint8_t* records

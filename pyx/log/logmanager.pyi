@@ -130,7 +130,7 @@ class LogManager(LogTable):
         """Walk the batches of segments whose index files may be wrong, if a fetch or an append waits for it: network
         threads answer NOT_LEADER_OR_FOLLOWER until then. What was wrong is rebuilt, and logged. Slow. Raises OSError."""
 
-    def settle_all(self) -> None:
+    def sync_all(self) -> None:
         """Before all logs are stopped: write what is in memory, then sync their file systems once, which costs less than
         a sync of each file. Slow. A sync that fails takes its folder offline, and the stops say so.
         """

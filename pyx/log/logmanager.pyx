@@ -28,7 +28,7 @@ from penstock.pyx.log.read cimport (
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END
 from penstock.pyx.log.upkeep cimport (
-    Upkeep, flush_log, flush_until, give_back_if_idle, rests_until, settle_log, upkeep_log,
+    Upkeep, flush_log, flush_until, give_back_if_idle, is_flush_deferred, prepare_log_sync, upkeep_log,
 )
 from penstock.pyx.posix cimport (
     EIO, ENOENT, atomic_load32, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
@@ -400,7 +400,7 @@ cdef class LogManager(LogTable):
         """Flush the segments that were sealed a moment ago; see logmanager.pyi."""
         cdef LeaderEntry led
         cdef Folder folder
-        cdef bint rests
+        cdef bint deferred
         with self.lock:
             of = [folder for where, folder in self.folders.items() if path is None or where == path]
             every = [led for led in self.led.values() if (<LeaderEntry>led).folder in of]
@@ -411,10 +411,10 @@ cdef class LogManager(LogTable):
             led = every[(first + i) % len(every)]
             if led.p.flush_at_ms == 0:
                 continue
-            rests = rests_until(led.p.flush_at_ms, now_ms)
-            if rests or done == most:
+            deferred = is_flush_deferred(led.p.flush_at_ms, now_ms)
+            if deferred or done == most:
                 atomic_store32(&led.folder.shared.rolled, 1)
-            if rests:
+            if deferred:
                 continue
             if done == most:
                 break
@@ -466,7 +466,7 @@ cdef class LogManager(LogTable):
                 atomic_store32(&led.folder.shared.ahead, 1)
         return done
 
-    def settle_all(self):
+    def sync_all(self):
         """Write out what is in memory and sync whole file systems; see logmanager.pyi."""
         cdef LeaderEntry led
         cdef Folder folder
@@ -489,7 +489,7 @@ cdef class LogManager(LogTable):
                     continue               # what can't be synced here is flushed, or fails, by its stop
                 with nogil:
                     pthread_mutex_lock(&led.p.upkeep)
-                    settle_log(led.p)      # what fails here is written, and said, by its stop
+                    prepare_log_sync(led.p)      # what fails here is written, and said, by its stop
                     pthread_mutex_unlock(&led.p.upkeep)
             for folder, held in opened.items():
                 fd = held

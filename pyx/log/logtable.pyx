@@ -96,7 +96,7 @@ cdef bytes _topic_id(PartitionLog* p):
 
 def _prepare_folder(str folder, topic_id, bint new):
     """Make the partition's folder if it is to be new; its `partition.metadata` says the topic id. What is no id there,
-    or is ours but for a bit, is damage, and written anew; another one is refused. Answers whether the folder was made.
+    or is ours but for a bit, is damage, and written again; another one is refused. Answers whether the folder was made.
     """
     fresh = not os.path.isdir(folder)
     if fresh and not new:
@@ -112,7 +112,7 @@ def _prepare_folder(str folder, topic_id, bint new):
                 "the records in it are this topic's, that file is damaged: remove it and start again, it is written "
                 "anew. If they are another topic's, stop the broker and move the folder out of the log folder"
             )
-        _log.warning("`%s/partition.metadata` was damaged and is written anew with the topic id %s", folder, text)
+        _log.warning("`%s/partition.metadata` was damaged and is written again with the topic id %s", folder, text)
         known = None
     if known is None and any(topic_id):
         beside = f"{folder}/partition.metadata.tmp"

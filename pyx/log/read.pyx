@@ -88,7 +88,7 @@ cdef void _doubt(PartitionLog* p, Segment* s) noexcept nogil:
     pthread_mutex_unlock(&p.lock)
 
 
-cdef inline bint _is_settled(const Segment* s) noexcept nogil:
+cdef inline bint _is_trusted(const Segment* s) noexcept nogil:
     """Under the lock: whether what is known of a segment can be believed, or is all that there will ever be."""
     return s.proved or s.unprovable
 
@@ -235,13 +235,13 @@ cdef int16_t partition_aborted(
         i = _segment_of(&p.log, at_offset)
         while (
             i + 1 < p.log.segments.size()
-            and _is_settled(p.log.segments[i])
+            and _is_trusted(p.log.segments[i])
             and not p.log.segments[i].has_aborts
             and p.log.segments[i].ended_before < to_offset
         ):
             i += 1                             # most logs have none: no file is looked for
         s = p.log.segments[i]
-        if not _is_settled(s):
+        if not _is_trusted(s):
             doubt_segment(p, s)
             tell_doubt(p)
             pthread_mutex_unlock(&p.lock)
@@ -290,7 +290,7 @@ cdef int partition_find_time(
         for i in range(p.log.segments.size()):
             if p.log.segments[i].base_offset <= from_base:
                 continue
-            if not _is_settled(p.log.segments[i]):
+            if not _is_trusted(p.log.segments[i]):
                 doubt_segment(p, p.log.segments[i])
                 pthread_mutex_unlock(&p.lock)
                 return -INDEX_WRONG

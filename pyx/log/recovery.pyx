@@ -17,10 +17,10 @@ from penstock.pyx.log.producerstate cimport (
 )
 from penstock.pyx.log.room cimport room_is_zeros
 from penstock.pyx.log.segment cimport (
-    CHECKS_AGREE, CHECKS_DISAGREE, HEADERS_CHUNK, WALK_BATCH, WALK_END, LogWalk, Segment, segment_delete,
-    segment_index_abort, segment_index_batch, segment_named_offset, segment_new, segment_open, segment_read_checks,
-    segment_release, segment_reset_indexes, segment_rest, segment_seal, segment_stem, segment_view_indexes, walk_begin,
-    walk_next,
+    CHECKS_AGREE, CHECKS_DISAGREE, HEADERS_CHUNK, WALK_BATCH, WALK_END, LogWalk, Segment, segment_close_idle,
+    segment_delete, segment_index_abort, segment_index_batch, segment_named_offset, segment_new, segment_open,
+    segment_read_checks, segment_release, segment_reset_indexes, segment_seal, segment_stem, segment_view_indexes,
+    walk_begin, walk_next,
 )
 from penstock.pyx.log.swap cimport swap_recover
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
@@ -557,7 +557,7 @@ cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) n
     if not s.checked and not s.walked and s.size > 0:
         next_offset = _next_offset(s, next_base, &position)
         s.touched = False
-        segment_rest(s)                # thousands of them may be looked at
+        segment_close_idle(s)                # thousands of them may be looked at
     if next_offset < 0:
         return <int>-next_offset
     if next_offset >= next_base:
@@ -647,7 +647,7 @@ cdef size_t _first_to_walk(LogState* log, bint clean) noexcept nogil:
     return i - 1 if i > 0 else 0
 
 
-cdef int _settle(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
+cdef int _set_ends(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
     """The log's ends, once its segments are known; an empty folder gets its first segment."""
     cdef Segment* s
     cdef int fd
@@ -738,7 +738,7 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
         result = _walk_rest(log, first, from_offset, now_ms, report)
     report.end_found = log.log_start if log.segments.empty() else log.segments.back().next_offset
     if result == 0:
-        result = _settle(log, clean and report.batches_checked == 0, now_ms)
+        result = _set_ends(log, clean and report.batches_checked == 0, now_ms)
     if result != 0:
         return result
     changed = epochs_cut_end(&log.epochs, log.log_end)

@@ -34,7 +34,7 @@ cdef enum:
 cdef struct Room:
     int64_t reserved                   # up to here the file has blocks, or was refused them; 0: no more than it needs
     int64_t zeroed                     # up to here the file has zeros behind the batches; 0: none
-    int64_t settled                    # its size when it last had neither, or was opened
+    int64_t plain_size                 # its size when it last had neither, or was opened
     bint writes_zeros                  # where that pays
 
 # How far zeros go that were written behind batches which end here.
@@ -47,7 +47,7 @@ cdef inline bint room_is_ahead(const Room* r, int64_t size) noexcept nogil:
 
 # Whether the file should have blocks, and zeros, before n bytes are appended. Inline, as each append asks.
 cdef inline bint room_wants_blocks(const Room* r, int64_t size, int64_t n) noexcept nogil:
-    return size + n > r.reserved and size - r.settled >= ROOM_FROM_BYTES
+    return size + n > r.reserved and size - r.plain_size >= ROOM_FROM_BYTES
 
 cdef inline bint room_wants_zeros(const Room* r, int64_t size, int64_t n) noexcept nogil:
     return r.writes_zeros and LOG_MAX_BYTES > size + n > r.zeroed

@@ -25,7 +25,7 @@ cdef void room_reserve(Room* r, int fd, int64_t size, int64_t n) noexcept nogil:
     """ext4 takes a quarter less time for a write to blocks that it has than for one whose blocks it has to keep account
     of. The file keeps its size, so nobody sees it. XFS reserves blocks by itself. On other file systems nothing was
     measured, so nothing is done."""
-    cdef int64_t ahead = n + min((size - r.settled) // RESERVE_SHARE, <int64_t>RESERVE_MAX_BYTES)
+    cdef int64_t ahead = n + min((size - r.plain_size) // RESERVE_SHARE, <int64_t>RESERVE_MAX_BYTES)
     cdef statfs where
     if fstatfs(fd, &where) != 0:
         pass
@@ -60,7 +60,7 @@ cdef int room_give_back(Room* r, int fd, int64_t size) noexcept nogil:
         return errno
     r.reserved = 0
     r.zeroed = 0
-    r.settled = size
+    r.plain_size = size
     r.writes_zeros = False
     return 0
 

@@ -156,7 +156,7 @@ cdef int segment_view_indexes(Segment* s) noexcept nogil
 # Whether the batch that the time index's last entry names has the largest timestamp that it says.
 cdef bint segment_newest_is_there(Segment* s) noexcept nogil
 # Writes the indexes; log and indexes are then synced by the caller. 0 or errno.
-cdef int segment_settle(Segment* s) noexcept nogil
+cdef int segment_prepare_sync(Segment* s) noexcept nogil
 # Writes the log's bytes out piece by piece and waits for each, so that the sync that follows has little to do: a sync
 # of much at once holds up each thread that extends a file of the same file system. As a sync, it may be tried only
 # once. 0 or errno.
@@ -166,7 +166,7 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil
 # The same for the .log file alone: enough for the segment that is written, which recovery walks whole in any case.
 cdef int segment_flush_log(Segment* s, bint* fatal) noexcept nogil
 # Gives back memory and files of an idle segment. Under the partition's lock, if no other thread has a reference.
-cdef void segment_rest(Segment* s) noexcept nogil
+cdef void segment_close_idle(Segment* s) noexcept nogil
 # Closes the .log file alone, as its descriptor is needed; under the same conditions. Waits for no lock. False: stays.
 cdef bint segment_close_file(Segment* s) noexcept nogil
 # Renames the files to `.deleted`, to be removed at due_ms. They are opened for readers that have a reference: these

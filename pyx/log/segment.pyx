@@ -355,14 +355,14 @@ cdef bint segment_newest_is_there(Segment* s) noexcept nogil:
     cdef size_t n
     cdef int64_t timestamp, offset, position
     cdef BatchHeader header
-    cdef bint told
+    cdef bint knows
     pthread_mutex_lock(&s.lock)
-    told = (
+    knows = (
         index_view(&s.timeindex, _path(s, b".timeindex").c_str(), &entries, &n) == 0
         and timeindex_last(entries, n, s.base_offset, &timestamp, &offset)
     )
     pthread_mutex_unlock(&s.lock)
-    if not told or segment_find(s, offset, s.size, False, &header, &position) != WALK_BATCH:
+    if not knows or segment_find(s, offset, s.size, False, &header, &position) != WALK_BATCH:
         return False
     return header.base_offset <= offset and header.max_timestamp == timestamp
 
@@ -436,7 +436,7 @@ cdef int segment_flush(Segment* s, bint* fatal) noexcept nogil:
     return result
 
 
-cdef int segment_settle(Segment* s) noexcept nogil:
+cdef int segment_prepare_sync(Segment* s) noexcept nogil:
     cdef int result
     pthread_mutex_lock(&s.lock)
     result = _write_indexes(s)
@@ -477,7 +477,7 @@ cdef bint segment_close_file(Segment* s) noexcept nogil:
     return closed
 
 
-cdef void segment_rest(Segment* s) noexcept nogil:
+cdef void segment_close_idle(Segment* s) noexcept nogil:
     if s.touched or atomic_load32(&s.refs) != 1:
         s.touched = False
         return

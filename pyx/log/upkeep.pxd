@@ -6,7 +6,7 @@ from penstock.pyx.log.partitionlog cimport PartitionLog
 from penstock.pyx.log.recovery cimport RecoveryReport
 
 cdef enum:
-    SEALED_REST_MS = 1000              # a sealed segment's time before it is flushed
+    SEALED_FLUSH_DELAY_MS = 1000              # a sealed segment's time before it is flushed
 
 cdef struct Upkeep:
     int32_t segments_deleted
@@ -17,9 +17,9 @@ cdef struct Upkeep:
 # Under the lock: a new segment at the log end; after an error (INDEX_WRONG: it is doubted now) the old one goes on.
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil
 # Whether a segment that is to be flushed then isn't yet.
-cdef bint rests_until(int64_t due_ms, int64_t now_ms) noexcept nogil
-# With `upkeep` held: flushes segments that were sealed SEALED_REST_MS ago, or all and the active one too if `all`;
-# of that, `log_only`, not the indexes.
+cdef bint is_flush_deferred(int64_t due_ms, int64_t now_ms) noexcept nogil
+# With `upkeep` held: flushes segments that were sealed SEALED_FLUSH_DELAY_MS ago, or all and the active one too if
+# `all`; of that, `log_only`, not the indexes.
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil
 # Without locks: what lies before that offset is on the disk afterwards. Those who wait for one another's flush find
 # their bytes flushed when they get the lock. 0 or errno.
@@ -34,7 +34,7 @@ cdef void halt_log(PartitionLog* p) noexcept nogil
 # With `upkeep` held and the log halted: everything to the disk, so that the next start believes it.
 cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil
 # With `upkeep` held: what is in memory goes into its files, which the caller then syncs for all logs together.
-cdef int settle_log(PartitionLog* p) noexcept nogil
+cdef int prepare_log_sync(PartitionLog* p) noexcept nogil
 # Under the lock: the leader epoch only grows, and begins at the log end.
 cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil
 # A log whose folder is there, recovered and ready.

@@ -17,9 +17,9 @@ from penstock.pyx.log.producerstate cimport producers_expire, producers_remove, 
 from penstock.pyx.log.proof cimport prove_doubted, prove_expired
 from penstock.pyx.log.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
 from penstock.pyx.log.segment cimport (
-    Segment, empty_trash, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes, segment_last_time,
-    segment_new, segment_newest_ms, segment_open, segment_release, segment_reset_indexes, segment_rest, segment_retain,
-    segment_retire, segment_seal, segment_settle, segment_write_checks, segment_write_out,
+    Segment, empty_trash, segment_close_idle, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes,
+    segment_last_time, segment_new, segment_newest_ms, segment_open, segment_prepare_sync, segment_release,
+    segment_reset_indexes, segment_retain, segment_retire, segment_seal, segment_write_checks, segment_write_out,
 )
 from penstock.pyx.posix cimport (
     EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, fstat, ftruncate, pthread_mutex_lock,
@@ -81,7 +81,7 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     active.unflushed = True
     p.log.segments.push_back(s)
     if p.flush_at_ms == 0:
-        p.flush_at_ms = now_ms + SEALED_REST_MS
+        p.flush_at_ms = now_ms + SEALED_FLUSH_DELAY_MS
     if atomic_load32(&p.folder.rolled) == 0:
         atomic_store32(&p.folder.rolled, 1)
         folder_tell(p.folder)
@@ -166,21 +166,21 @@ cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, 
     return result
 
 
-cdef bint rests_until(int64_t due_ms, int64_t now_ms) noexcept nogil:
-    """Whether it is less than SEALED_REST_MS to go, however the clock was set meanwhile."""
-    return 0 < due_ms - now_ms <= SEALED_REST_MS
+cdef bint is_flush_deferred(int64_t due_ms, int64_t now_ms) noexcept nogil:
+    """Whether it is less than SEALED_FLUSH_DELAY_MS to go, however the clock was set meanwhile."""
+    return 0 < due_ms - now_ms <= SEALED_FLUSH_DELAY_MS
 
 
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil:
     """With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes.
     What retention will delete at its next look isn't worth the disk's time. In logs that keep little and grow fast that
-    shows only a moment after a segment was sealed, so each rests for as long. 0 or errno."""
+    shows only a moment after a segment was sealed, so the flush of each waits as long. 0 or errno."""
     cdef vector[Segment*] wanted
     cdef size_t i, expired, last
     cdef int64_t end, believed, due_ms
     cdef int result = 0
     cdef uint64_t wake = 0
-    cdef bint fatal = False, rests
+    cdef bint fatal = False, deferred
     pthread_mutex_lock(&p.lock)
     last = p.log.segments.size() - 1
     expired = 0 if all else _expired_front(p, now_ms)
@@ -189,11 +189,11 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     for i in range(last + 1 if all else last):
         if not p.log.segments[i].unflushed:
             continue
-        due_ms = 0 if all else p.log.segments[i + 1].created_ms + SEALED_REST_MS
-        rests = i >= expired and rests_until(due_ms, now_ms)
-        if rests and p.flush_at_ms == 0:
+        due_ms = 0 if all else p.log.segments[i + 1].created_ms + SEALED_FLUSH_DELAY_MS
+        deferred = i >= expired and is_flush_deferred(due_ms, now_ms)
+        if deferred and p.flush_at_ms == 0:
             p.flush_at_ms = due_ms
-        if i < expired or rests:
+        if i < expired or deferred:
             believed = min(believed, p.log.segments[i].base_offset)
         elif p.log.segments[i].size > 0:
             segment_retain(p.log.segments[i])
@@ -315,7 +315,7 @@ cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) n
     out.flushed = all and error == 0
     pthread_mutex_lock(&p.lock)
     for i in range(p.log.segments.size()):
-        segment_rest(p.log.segments[i])
+        segment_close_idle(p.log.segments[i])
     pthread_mutex_unlock(&p.lock)
     result = result if result != 0 else proven
     return 0 if result == INDEX_WRONG else result      # its proof is the next round's
@@ -350,7 +350,7 @@ cdef void halt_log(PartitionLog* p) noexcept nogil:
     wake_reactors(<Partition*>p, wake)
 
 
-cdef int settle_log(PartitionLog* p) noexcept nogil:
+cdef int prepare_log_sync(PartitionLog* p) noexcept nogil:
     """With `upkeep` held: what is in memory goes into its files, which the caller then syncs for all logs together."""
     cdef size_t i
     cdef int result = 0, error
@@ -360,7 +360,7 @@ cdef int settle_log(PartitionLog* p) noexcept nogil:
         p.epochs_unsynced = False      # its file is there; the sync that follows is its too
         for i in range(p.log.segments.size()):
             if p.log.segments[i].unflushed and p.log.segments[i].size > 0:
-                error = segment_settle(p.log.segments[i])
+                error = segment_prepare_sync(p.log.segments[i])
                 result = result if result != 0 else error
     pthread_mutex_unlock(&p.lock)
     return result
@@ -432,6 +432,6 @@ cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryRep
     for i in range(p.log.segments.size()):
         p.changed = p.changed or (p.log.segments[i].unflushed and p.log.segments[i].size > 0)
         p.log.segments[i].touched = False
-        p.log.segments[i].room.settled = p.log.segments[i].size
-        segment_rest(p.log.segments[i])
+        p.log.segments[i].room.plain_size = p.log.segments[i].size
+        segment_close_idle(p.log.segments[i])
     return 0

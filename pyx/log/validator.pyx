@@ -21,7 +21,7 @@ cdef enum:
     SCRATCH_KEPT_BYTES = 4 << 20
     BATCHES_MAX = 1 << 17                      # in one append: their headers take memory, 88 bytes each
 
-# A network thread inflates one batch after the other into the same memory: asking for it anew each time would cost
+# A network thread inflates one batch after the other into the same memory: asking for it again each time would cost
 # more than inflating does. What a large batch took is given back.
 cdef extern from *:
     """

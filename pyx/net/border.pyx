@@ -31,7 +31,7 @@ from penstock.pyx.request.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult, ProduceTally,
     produce_flushes, produce_partitions, produce_serve,
 )
-from penstock.pyx.request.sessions cimport sessions_free, sessions_new, sessions_rest
+from penstock.pyx.request.sessions cimport sessions_free, sessions_new, sessions_unresolve_idle
 from penstock.pyx.request.verification cimport Unverified, find_unverified, unverified_free
 from penstock.pyx.request.versions cimport (
     FETCH_KEY, PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY, PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
@@ -451,4 +451,4 @@ cdef class DataPlane:
             bound.close()
         self._stopped = True
         plane_close(&self.plane)
-        sessions_rest(self.plane.sessions, INT64_MAX)   # the logs are closed after this
+        sessions_unresolve_idle(self.plane.sessions, INT64_MAX)   # the logs are closed after this

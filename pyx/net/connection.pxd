@@ -10,4 +10,4 @@ from penstock.pyx.net.plane cimport Connection, Reactor
 cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer) noexcept nogil
 cdef void connection_close(Reactor* r, Connection* c) noexcept nogil       # safe on a closed one
 cdef void connection_run(Reactor* r, Connection* c) noexcept nogil         # a turn; may close it
-cdef void connection_rest(Reactor* r, Connection* c) noexcept nogil        # gives empty buffers back
+cdef void connection_free_buffers(Reactor* r, Connection* c) noexcept nogil        # gives empty buffers back

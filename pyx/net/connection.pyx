@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, uint32_t
 from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, PEER_BYTES, SECURITY_PLAINTEXT, admission_leave
 from penstock.pyx.net.control cimport SERVE_CLOSE, SERVE_STALLED, Served
 from penstock.pyx.net.input cimport (
-    TAKEN_ERROR, TAKEN_STALLED, Taken, input_free, input_settle, input_stall, input_take, input_unstall,
+    TAKEN_ERROR, TAKEN_STALLED, Taken, input_end_turn, input_free, input_stall, input_take, input_unstall,
 )
 from penstock.pyx.net.mailbox cimport GENERATION_MASK, PLACES_MAX
 from penstock.pyx.net.output cimport output_abandon, output_pump, output_watch
@@ -22,7 +22,7 @@ from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame
 from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchanswer cimport piece_release
 
-cdef void connection_rest(Reactor* r, Connection* c) noexcept nogil:
+cdef void connection_free_buffers(Reactor* r, Connection* c) noexcept nogil:
     if c.input != NULL and c.start == c.end:
         input_free(r, c)
     if c.output.n == 0:
@@ -201,7 +201,7 @@ cdef void connection_run(Reactor* r, Connection* c) noexcept nogil:
     if not output_pump(r, c):
         connection_close(r, c)
         return
-    if not _connection_read(r, c) or input_settle(r, c) == SERVE_CLOSE or not output_pump(r, c):
+    if not _connection_read(r, c) or input_end_turn(r, c) == SERVE_CLOSE or not output_pump(r, c):
         connection_close(r, c)
         return
     if c.state == CONNECTION_CLOSING and c.output.n == c.sent and c.pieces.first == c.pieces.n:

@@ -38,7 +38,8 @@ cdef void input_stall(Reactor* r, Connection* c, Stall why) noexcept nogil:
 
 
 cdef void _tell_all(Plane* plane, bint given_back) noexcept nogil:
-    """Memory is short, and each reactor looks who holds it; or some was given back, and those who wait for it look."""
+    """Memory is short: each reactor looks which of its connections hold it. Or some was `given_back`: reactors look
+    which of their connections wait for it."""
     cdef Reactor* one
     cdef int32_t i
     for i in range(plane.reactor_count):
@@ -108,7 +109,7 @@ cdef Served _input_grow(Reactor* r, Connection* c, size_t capacity, Growth how, 
     return SERVED
 
 
-cdef Served input_settle(Reactor* r, Connection* c) noexcept nogil:
+cdef Served input_end_turn(Reactor* r, Connection* c) noexcept nogil:
     """After a turn: what is left of borrowed scratch moves to a buffer of the connection's own; an empty buffer goes,
     unless large frames keep coming.
     """
@@ -183,7 +184,7 @@ cdef Taken input_take(Reactor* r, Connection* c, size_t* got) noexcept nogil:
     got[0] = 0
     if _is_borrowed(r, c):
         # The scratch was filled in this turn already; its rest becomes the connection's own.
-        if input_settle(r, c) == SERVE_CLOSE:
+        if input_end_turn(r, c) == SERVE_CLOSE:
             return TAKEN_ERROR
     room = _input_room(r, c, &wanted)
     if room != TAKEN_BYTES:

@@ -73,8 +73,8 @@ cdef void mailbox_enter(Mailbox* box) noexcept nogil
 cdef void mailbox_leave(Mailbox* box) noexcept nogil
 
 cdef void mailbox_wake(Mailbox* box) noexcept nogil
-# At the end of a turn: wakes whom the turn's appends concern. Who appended hears of it first: else, with a processor
-# too few, the consumers that they wake are served before the answer is sent.
+# At the end of a turn: wakes the reactors whose fetches the turn's appends complete. The producers are answered first:
+# else, with a processor too few, those fetches are served before the produce answer is sent.
 cdef void wake_others(Mailbox* box) noexcept nogil
 cdef void mail_post(Mailbox* box, Mail* mail) noexcept nogil      # takes the mail
 # Sends mail to the reactor of a token; takes `answer` (freed when the token means nothing). False: no such reactor.

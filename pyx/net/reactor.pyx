@@ -11,7 +11,7 @@ from penstock.pyx.net.acceptor cimport accept_all
 from penstock.pyx.net.closures cimport (
     CLOSED_MEMORY_SHORT, CLOSED_SLOW_READER, CLOSED_SLOW_REQUEST, Reason, closures_note,
 )
-from penstock.pyx.net.connection cimport connection_close, connection_open, connection_rest, connection_run
+from penstock.pyx.net.connection cimport connection_close, connection_free_buffers, connection_open, connection_run
 from penstock.pyx.net.input cimport input_free, input_lags, input_may_go_on, input_seen, input_unstall, input_watch
 from penstock.pyx.net.mailbox cimport (
     MAIL_CLOSE, MAIL_READ, MAIL_RESUME, MAIL_RESUME_LOSE, MAIL_SOCKET, REQUEST_MASK, Mail, Moved, mail_take,
@@ -32,7 +32,7 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.record.endian cimport get_u32
 from penstock.pyx.record.frame cimport SIZE_BYTES, Writer, writer_free
 from penstock.pyx.request.fetch cimport FetchJob
-from penstock.pyx.request.sessions cimport sessions_rest
+from penstock.pyx.request.sessions cimport sessions_unresolve_idle
 
 cdef enum:
     KEEP_BUFFERS_MS = 5000            # an idle connection's empty buffers are kept this long
@@ -239,7 +239,7 @@ cdef void _sweep(Reactor* r) noexcept nogil:
         elif output_left(c) == 0 and c.pieces.first == c.pieces.n:
             c.took_ms = r.now_ms
             if r.now_ms - c.active_ms > KEEP_BUFFERS_MS:
-                connection_rest(r, c)
+                connection_free_buffers(r, c)
         elif c.lent != LENT_SOCKET and r.now_ms - c.took_ms > r.plane.take_ms_max:
             _close_for(r, c, CLOSED_SLOW_READER, &r.counters.closed_slow_reader)
     if atomic_load32(&r.plane.starved):
@@ -247,7 +247,7 @@ cdef void _sweep(Reactor* r) noexcept nogil:
     if r.stalled_count or atomic_load32(&r.starved):
         _on_unstall(r)
     if r == r.plane.reactors[0]:
-        sessions_rest(r.plane.sessions, r.now_ms)
+        sessions_unresolve_idle(r.plane.sessions, r.now_ms)
 
 
 cdef void _start_drain(Reactor* r) noexcept nogil:

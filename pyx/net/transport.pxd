@@ -27,7 +27,7 @@ cdef inline bint transport_share(Transport* t, const Transport* other) noexcept 
 
 
 cdef inline void transport_hang_up(Transport* t) noexcept nogil:
-    """Ends the stream for all that share the socket: who sends gets an error."""
+    """Ends the stream for all that share the socket: a send gets an error."""
     shutdown(t.fd, SHUT_RDWR)
 
 

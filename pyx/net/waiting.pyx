@@ -22,7 +22,7 @@ cdef void _heap_set(Waits* waits, int32_t place, FetchJob* job) noexcept nogil:
     job.heap_index = place
 
 
-cdef void _heap_settle(Waits* waits, int32_t place, FetchJob* job) noexcept nogil:
+cdef void _heap_sift(Waits* waits, int32_t place, FetchJob* job) noexcept nogil:
     """Puts the job at or near its place, so that every parent is due before its children."""
     cdef int32_t other
     while place > 0 and waits.heap[(place - 1) // 2].deadline_ms > job.deadline_ms:
@@ -62,7 +62,7 @@ cdef void _heap_remove(Waits* waits, FetchJob* job) noexcept nogil:
     waits.heap_n -= 1
     last = waits.heap[waits.heap_n]
     if last != job:
-        _heap_settle(waits, place, last)
+        _heap_sift(waits, place, last)
 
 
 # --- lists --------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ cdef bint park(Waits* waits, FetchJob* job) noexcept nogil:
         free(waiters)
         return False
     waits.heap_n += 1
-    _heap_settle(waits, waits.heap_n - 1, job)
+    _heap_sift(waits, waits.heap_n - 1, job)
     while place != NOWHERE:
         # A fetch with a missing partition is answered at once, so normally none is NULL here.
         if job.set.partitions[place].partition != NULL:

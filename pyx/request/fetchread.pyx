@@ -105,7 +105,7 @@ cdef bint _has_news(const FetchPartition* partition, const FetchRange* r) noexce
         r.error != 0
         or r.diverged
         or r.read.length > 0
-        or r.read.high_watermark != partition.told_high_watermark
+        or r.read.high_watermark != partition.cached_high_watermark
         or r.read.log_start_offset != partition.told_log_start
     )
 

@@ -22,7 +22,7 @@ from penstock.pyx.request.fetchset cimport FetchSet
 cdef enum:
     SESSION_EPOCH_INITIAL = 0         # a full request that would like a session
     SESSION_EPOCH_FINAL = -1          # a full request without one
-    SESSION_REST_MS = 10000           # or eviction_ms, if that is less
+    SESSION_IDLE_MS = 10000           # or eviction_ms, if that is less
 
 cdef struct Session:
     int32_t id
@@ -30,7 +30,7 @@ cdef struct Session:
     bint by_ids                       # topics by id, not by name
     bint privileged
     bint taken
-    bint resting                      # knows its partitions by name only
+    bint unresolved                    # knows its partitions by name only
     bint dropped                      # closed or evicted while it was taken: freed when it comes back
     int64_t made_ms
     int64_t used_ms
@@ -69,7 +69,7 @@ cdef Session* session_make(
 # After its set changed. False: it held too much and is dropped; the taker may still use it.
 cdef bint session_resized(SessionCache* cache, Session* session) noexcept nogil
 # Sessions that weren't used for a while let go of the logs: a topic that is deleted meanwhile keeps no files open.
-cdef void sessions_rest(SessionCache* cache, int64_t now_ms) noexcept nogil
+cdef void sessions_unresolve_idle(SessionCache* cache, int64_t now_ms) noexcept nogil
 cdef void session_give_back(SessionCache* cache, Session* session) noexcept nogil
 cdef void session_close(SessionCache* cache, int32_t id) noexcept nogil       # if there is one
 cdef void session_drop(SessionCache* cache, Session* session) noexcept nogil  # by its taker, who still gives it back

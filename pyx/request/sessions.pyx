@@ -166,7 +166,7 @@ cdef int16_t session_take(
         error = FETCH_SESSION_TOPIC_ID_ERROR
     else:
         s.taken = True
-        s.resting = False
+        s.unresolved = False
         s.epoch = 1 if epoch == INT32_MAX else epoch + 1
         _touch(cache, s, now_ms)
         out[0] = s
@@ -216,16 +216,16 @@ cdef bint session_resized(SessionCache* cache, Session* s) noexcept nogil:
     return fits
 
 
-cdef void sessions_rest(SessionCache* cache, int64_t now_ms) noexcept nogil:
-    cdef int64_t until_ms = now_ms - min(cache.eviction_ms, <int64_t>SESSION_REST_MS)
+cdef void sessions_unresolve_idle(SessionCache* cache, int64_t now_ms) noexcept nogil:
+    cdef int64_t until_ms = now_ms - min(cache.eviction_ms, <int64_t>SESSION_IDLE_MS)
     cdef Session* s
     cdef int32_t place
     pthread_mutex_lock(&cache.lock)
     used = cache.by_use.begin()
     while used != cache.by_use.end() and at(used).first.first < until_ms:
         s = at(used).second
-        if not s.taken and not s.resting:
-            s.resting = True
+        if not s.taken and not s.unresolved:
+            s.unresolved = True
             place = s.set.first
             while place != NOWHERE:
                 set_unresolve(&s.set.partitions[place])

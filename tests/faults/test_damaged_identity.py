@@ -20,7 +20,7 @@ META = "meta.properties"
 TOPICS = ("one", "two", "three", "four")
 RECORDS = 3
 KEYS = ("version", "broker.id", "cluster.id", "directory.id", "penstock.metadata.store", "penstock.metadata.store.id")
-SENTENCES = 3  # A file that is written anew lacks lines, of which the next starts speak.
+SENTENCES = 3  # A file that is written again lacks lines, of which the next starts speak.
 
 
 def served(broker: Broker) -> bool:

@@ -101,7 +101,7 @@ def test_an_output_created_anew_stops(tmp_path: Path, shared_broker: BrokerProce
         assert w.stage.stop() == 0
         w.admin(lambda admin: admin.delete_topics([w.output]))
         w.stage.start()
-        await_stopped(w.stage, "the output topic was created anew")
+        await_stopped(w.stage, "the output topic was recreated")
 
 
 def test_an_output_that_ends_before_the_store_stops(tmp_path: Path, make_broker: Callable[..., BrokerProcess]) -> None:
@@ -257,7 +257,7 @@ def test_an_input_created_anew_stops(tmp_path: Path, shared_broker: BrokerProces
         assert w.stage.stop() == 1
         w.admin(lambda admin: admin.commit(group, {tp: position}))
         w.stage.start()
-        await_stopped(w.stage, "the input topic was created anew")
+        await_stopped(w.stage, "the input topic was recreated")
         assert len(w.records()) == written
 
 

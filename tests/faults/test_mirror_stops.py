@@ -130,7 +130,7 @@ def test_offsets_go_while_it_runs(w: World, clusters: dict[str, BrokerProcess]) 
 
 @pytest.mark.parametrize("running", [True, False])
 def test_a_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
-    w.partitions = 1  # all of them are created anew
+    w.partitions = 1  # all of them are recreated
     w.fill()
     w.mirror.start()
     w.await_copied()
@@ -143,7 +143,7 @@ def test_a_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], runn
     if not running:
         w.mirror.start()
     for partition in range(2):
-        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source topic was created anew")
+        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source topic was recreated")
     w.begin("EWR")
     w.await_copied()
     assert w.mirror.stop() == 0
@@ -151,7 +151,7 @@ def test_a_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], runn
 
 
 def test_a_decision_holds_once(w: World, clusters: dict[str, BrokerProcess]) -> None:
-    """A lane that was told to begin still stops for a topic that is created anew weeks later."""
+    """A lane that was told to begin still stops for a topic that is recreated weeks later."""
     w.fill()
     w.mirror.start()
     w.await_copied()
@@ -163,7 +163,7 @@ def test_a_decision_holds_once(w: World, clusters: dict[str, BrokerProcess]) -> 
     w.create(clusters["EWR"])
     w.fill(sources=["EWR"])
     for partition in range(2):
-        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source topic was created anew")
+        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source topic was recreated")
     assert w.mirror.stop() == 1
 
 
@@ -184,7 +184,7 @@ def test_a_target_topic_created_anew(w: World, clusters: dict[str, BrokerProcess
     if not running:
         w.mirror.start()
     for partition in range(2):
-        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the target topic was created anew")
+        w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the target topic was recreated")
     assert {row["state"] for row in w.status(code=1).values()} == {"stopped"}
     w.begin("EWR")
     w.await_copied()
@@ -204,7 +204,7 @@ def test_a_target_topic_created_anew_within_a_turn(w: World, clusters: dict[str,
     w.create(clusters["target"])
     w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), kept))
     w.mirror.signal(signal.SIGCONT)
-    w.mirror.wait_for(f"{w.topic}-0 is STOPPED, the others go on: the target topic was created anew")
+    w.mirror.wait_for(f"{w.topic}-0 is STOPPED, the others go on: the target topic was recreated")
     assert w.mirror.stop() == 1
     assert w.batches() == {0: [], 1: []}
 

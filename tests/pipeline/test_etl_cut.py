@@ -133,7 +133,7 @@ def test_a_night_that_is_marked_says_all_that_is_missing(world: World) -> None:
 
 @pytest.mark.parametrize("group", ["penstock-mirror.mirror.one", "penstock-dedupe.dedupe"])
 def test_a_position_in_another_log_does_not_count(world: World, group: str) -> None:
-    """A stage stops for a topic that was created anew or cut back; its old position says nothing of what came since."""
+    """A stage stops for a topic that was recreated or cut back; its old position says nothing of what came since."""
     send(world, world.topic, day_ms(NIGHT), 10)
     world.arrive()
 
@@ -148,7 +148,7 @@ def test_a_position_in_another_log_does_not_count(world: World, group: str) -> N
 
     asyncio.run(commit(1000, "f" * 32))
     (words,) = missing(world)
-    assert f"{world.topic}-0 was created anew" in words
+    assert f"{world.topic}-0 was recreated" in words
     asyncio.run(commit(1000, asyncio.run(topic_id())))
     (words,) = missing(world)
     assert f"{world.topic}-0 was read up to 1000, but ends at 10" in words
@@ -173,5 +173,5 @@ def test_a_table_is_not_continued_from_a_topic_created_anew(world: World) -> Non
     found, topic_id = asyncio.run(ask(""))
     assert found == {(topic, 0): (5, 10), (topic, 1): (5, 10)}
     assert asyncio.run(ask(topic_id)) == (found, topic_id)
-    with pytest.raises(Refused, match="was created anew"):
+    with pytest.raises(Refused, match="was recreated"):
         asyncio.run(ask("f" * 32))

@@ -42,7 +42,7 @@ def contents(found: list[Record]) -> list[tuple[object, ...]]:
 
 
 def sent(each: RawBatch) -> bytes:
-    """A prepared batch as it goes out: its header is written anew, which clears the bit of LogAppendTime."""
+    """A prepared batch as it goes out: its header is written again, which clears the bit of LogAppendTime."""
     return rewrite_header(each, 1, 0, 0) + bytes(each.payload)
 
 

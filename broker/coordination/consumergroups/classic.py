@@ -108,11 +108,11 @@ def _join(group: ConsumerGroup, event: Join, now: Now, out: Out) -> None:
         # The last member of KIP-848 came back as one of the classic protocol.
         behind = update.target_epoch < update.epoch
         if not behind:
-            update.settle(owned, changed)
+            update.reassign(owned, changed)
         _downgrade_to(group, update, event, behind, now, out)
         return
     update.assign()
-    update.settle(owned, changed)
+    update.reassign(owned, changed)
     _carry_through(group, update, event, now, out)
 
 

@@ -49,7 +49,7 @@ from penstock.broker.coordination.consumergroups.writing import (
     AfterWrite,
     AnyGroup,
     await_heartbeat,
-    rest,
+    find_next_deadline,
     wake,
     write,
     written,
@@ -80,7 +80,7 @@ def step(group: AnyGroup, event: object, now: Now, environment: Environment) -> 
         return classic_machine.step(group, event, now)
     out: Out = []
     fresh = upgrade(group, event, now, environment, out)
-    return (group if fresh is None else _settle(fresh, fresh, now, out)), out
+    return (group if fresh is None else _drain(fresh, fresh, now, out)), out
 
 
 def _step(group: ConsumerGroup, event: object, now: Now) -> tuple[AnyGroup, Out]:
@@ -92,10 +92,10 @@ def _step(group: ConsumerGroup, event: object, now: Now) -> tuple[AnyGroup, Out]
         group.offsets.end_transaction(event.producer_id, event.commit)
     elif not isinstance(event, Tick):
         group.waiting.append(event)
-    return _settle(group, after, now, out), out
+    return _drain(group, after, now, out), out
 
 
-def _settle(group: ConsumerGroup, after: AnyGroup, now: Now, out: Out) -> AnyGroup:
+def _drain(group: ConsumerGroup, after: AnyGroup, now: Now, out: Out) -> AnyGroup:
     """Take the events that have waited for `group`, and see which members are late; if it became another, that one does."""
     while group.waiting:
         if after is not group:
@@ -176,7 +176,7 @@ def _beat(group: ConsumerGroup, event: ConsumerHeartbeat, now: Now, out: Out) ->
     )
     update.bump(changed)
     update.assign()
-    update.settle(event.owned, changed)
+    update.reassign(event.owned, changed)
     asks_all = (
         event.rebalance_timeout_ms != -1
         and (event.topics is not None or event.pattern is not None)
@@ -305,7 +305,7 @@ def _run_timers(group: ConsumerGroup, now: Now, out: Out) -> None:
     """Members that were not heard of in time are taken out."""
     late = [member.id for member in group.members.values() if member.next_deadline_ms() <= now.mono_ms]
     if not late:
-        rest(group)
+        find_next_deadline(group)
         return
 
     def then(error: int, at: Now, out: Out) -> None:
@@ -314,7 +314,7 @@ def _run_timers(group: ConsumerGroup, now: Now, out: Out) -> None:
                 if member_id in group.members:
                     group.members[member_id].rebalance_deadline_ms = NEVER
                     await_heartbeat(group, group.members[member_id], at)
-        rest(group)
+        find_next_deadline(group)
 
     fence(group, late, then, now, out)
 

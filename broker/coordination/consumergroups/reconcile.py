@@ -22,7 +22,7 @@ from penstock.broker.coordination.consumergroups.state import Assigned, Current,
 Held = Callable[[bytes, int], bool]
 
 
-class Unsettled(Exception):
+class UnknownState(Exception):
     """The member is in a state that a newer coordinator wrote: it has to come back with nothing."""
 
 
@@ -35,13 +35,13 @@ def reconcile(
     held: Held,
     subscription_changed: bool,
 ) -> Current:
-    """The member's next assignment; the same object if nothing changes. Raises Unsettled.
+    """The member's next assignment; the same object if nothing changes. Raises UnknownState.
 
     `topic_ids` are those of its subscription, `owned` what it says that it owns (None: it does not say).
     """
     if current.state is MemberState.UNKNOWN:
         if owned is None or any(owned.values()):
-            raise Unsettled
+            raise UnknownState
         return _next(current, target_epoch, target, topic_ids, owned, held)
     if current.state is MemberState.STABLE:
         if current.epoch != target_epoch:

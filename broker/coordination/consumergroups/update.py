@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.broker.coordination.consumergroups.assignors import ASSIGNORS, Wants
-from penstock.broker.coordination.consumergroups.reconcile import Unsettled, reconcile
+from penstock.broker.coordination.consumergroups.reconcile import UnknownState, reconcile
 from penstock.broker.coordination.consumergroups.state import (
     LEAVING_STATIC_EPOCH,
     ConsumerGroup,
@@ -151,7 +151,7 @@ class Update:
                 votes[facts.assignor] = votes.get(facts.assignor, 0) + 1
         return max(votes, key=lambda name: votes[name]) if votes else offered[0]
 
-    def settle(self, owned: Partitions | None, changed: bool) -> None:
+    def reassign(self, owned: Partitions | None, changed: bool) -> None:
         """The member's next assignment. `owned` is what it says that it owns. Raises Refused."""
         if is_reconciled(self.current, self.target_epoch) and not changed:
             return
@@ -164,7 +164,7 @@ class Update:
 
         try:
             after = reconcile(self.current, self.target_epoch, self.target, topic_ids, owned, held, changed)
-        except Unsettled:
+        except UnknownState:
             raise Refused(
                 ErrorCode.FENCED_MEMBER_EPOCH,
                 "The consumer group member is in a unknown state. "

@@ -81,6 +81,6 @@ def await_heartbeat(group: ConsumerGroup, member: Member, now: Now) -> None:
     wake(group, member.session_deadline_ms)
 
 
-def rest(group: ConsumerGroup) -> None:
+def find_next_deadline(group: ConsumerGroup) -> None:
     """Find when the next deadline is due."""
     group.wake_at_ms = min((member.next_deadline_ms() for member in group.members.values()), default=NEVER)

@@ -46,7 +46,7 @@ GOOD = Facts(
 
 
 def levels(found: Facts) -> dict[str, str]:
-    return {one.name: one.level for one in checks.judge(found) if one.level != "good"}
+    return {one.name: one.level for one in checks.check_all(found) if one.level != "good"}
 
 
 def test_a_machine_as_the_roles_make_it_has_nothing_to_say() -> None:
@@ -108,7 +108,7 @@ def test_two_folders_of_one_disk() -> None:
 
 def test_every_warning_says_why() -> None:
     worst = Facts((Disk("/gone", exists=False),), "5.10", (("nice", "x"),), 60, 0, 0, "always", "cubic", 128, 1024, False)
-    assert [one.name for one in checks.judge(worst) if one.level in ("warning", "bad") and not one.why] == []
+    assert [one.name for one in checks.check_all(worst) if one.level in ("warning", "bad") and not one.why] == []
 
 
 def test_the_command_looks_and_leaves_nothing(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ Scenario = Callable[[EmbeddedStore], Awaitable[None]]
 
 
 def check(path: Path, scenario: Scenario) -> None:
-    """Run a scenario against a store in that file, opened anew."""
+    """Run a scenario against a store in that file, opened again."""
 
     async def run() -> None:
         store = await EmbeddedStore.open(path / "metadata.db")

@@ -42,7 +42,7 @@ def test_names_addresses_and_what_is_advertised() -> None:
         Listener("INSIDE", Endpoint("127.0.0.1", 0)),
         Listener("OUTSIDE", Endpoint("::1", 0), Endpoint("broker.example", 9999)),
     ]
-    assert [one.told() for one in found] == [Endpoint("127.0.0.1", 0), Endpoint("broker.example", 9999)]
+    assert [one.client_endpoint() for one in found] == [Endpoint("127.0.0.1", 0), Endpoint("broker.example", 9999)]
 
 
 def test_the_command_lines_address_wins() -> None:

@@ -83,7 +83,7 @@ def test_a_folder_that_can_not_be_used_is_offline_but_for_the_first(tmp_path: Pa
     dirs = LogDirs.open([tmp_path / "good", tmp_path / "file"], 1)
     dirs.admit({}, {})
     assert [log_dir.offline for log_dir in dirs] == [False, True]
-    dirs.settle({("t", 0): Placed(bytes(15) + b"1", "")}, set())
+    dirs.locate({("t", 0): Placed(bytes(15) + b"1", "")}, set())
     assert dirs.of(("t", 0)) is None and ("t", 0) in dirs.missing  # It may lie in the other one.
     assert dirs.place(("t", 1)).path.name == "good"
     next(iter(dirs)).error = "it failed"
@@ -100,7 +100,7 @@ def test_a_partition_in_two_folders_is_kept_once(tmp_path: Path) -> None:
     (tmp_path / "b" / f"t-0.{'0' * 32}-future").mkdir()
     dirs = LogDirs.open([tmp_path / "a", tmp_path / "b"], 1)
     dirs.admit({}, {})
-    dirs.settle({("t", 0): Placed(bytes(15) + b"1", "")}, set())
+    dirs.locate({("t", 0): Placed(bytes(15) + b"1", "")}, set())
     kept = dirs.of(("t", 0))
     assert kept is not None and kept.path.name == "b"
     (other,) = (tmp_path / "a").glob("t-0*")
@@ -118,7 +118,7 @@ def test_a_copy_without_an_id_never_beats_one_that_has_it(tmp_path: Path) -> Non
     dirs = LogDirs.open([tmp_path / "a", tmp_path / "b"], 1)
     dirs.admit({}, {})
     home = next(log_dir.id for log_dir in dirs if log_dir.path.name == "b")
-    dirs.settle({("t", 0): Placed(bytes(15) + b"\4", home)}, set())
+    dirs.locate({("t", 0): Placed(bytes(15) + b"\4", home)}, set())
     kept = dirs.of(("t", 0))
     assert kept is not None and kept.path.name == "a"
     (other,) = (tmp_path / "b").glob("t-0*")

@@ -296,7 +296,7 @@ def test_of_two_folders_the_one_that_has_gone_on_stays(tmp_path: Path, order: st
     dirs.admit({}, {})
     topic_id = topic_id_in(log.folder)
     assert topic_id is not None
-    dirs.settle({(log.topic, 0): Placed(topic_id, "")}, set())
+    dirs.locate({(log.topic, 0): Placed(topic_id, "")}, set())
     kept = dirs.of((log.topic, 0))
     dirs.close(clean=True)
     assert kept is not None and kept.path.name == "living"

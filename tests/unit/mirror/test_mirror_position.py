@@ -25,8 +25,8 @@ def test_somebody_elses(text: str) -> None:
 
 def test_another_topic() -> None:
     POSITION.check_topic(bytes(range(16)))
-    with pytest.raises(OperatorNeeded, match="source topic was created anew"):
+    with pytest.raises(OperatorNeeded, match="source topic was recreated"):
         POSITION.check_topic(bytes(16))
     POSITION.check_target(bytes(range(16, 32)))
-    with pytest.raises(OperatorNeeded, match="target topic was created anew"):
+    with pytest.raises(OperatorNeeded, match="target topic was recreated"):
         POSITION.check_target(bytes(16))

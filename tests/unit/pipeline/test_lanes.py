@@ -32,7 +32,7 @@ class Worker:
         self.calls: list[str] = []
         self.turns: list[int] = []
         self.ended = 0
-        self.anew = 0
+        self.force = 0
         self.decided = 0
         self.told = "", ""
         self.others = 0
@@ -46,10 +46,10 @@ class Worker:
         if step is not None:
             await step()
 
-    async def take(self, *, anew: bool = False) -> None:
+    async def take(self, *, force: bool = False) -> None:
         await self._call("take")
-        self.anew += anew
-        self.others += anew and self.rivals
+        self.force += force
+        self.others += force and self.rivals
 
     @property
     def own_offsets(self) -> tuple[int, ...]:
@@ -166,7 +166,7 @@ def test_an_identity_that_somebody_else_has_is_taken_back_once() -> None:
     worker, good = Worker({("turn", 1): KafkaError(ErrorCode.NETWORK_EXCEPTION), **fenced}), Worker()
     stage = Stage(worker, good)
     asyncio.run(stage.run(lambda: worker.ended > 3 and good.ended > 3))
-    assert worker.anew == 1 and not stage.lanes.stopped()
+    assert worker.force == 1 and not stage.lanes.stopped()
 
 
 def test_an_identity_that_is_taken_twice_stops_one_lane_and_its_position_is_left_alone() -> None:
@@ -177,7 +177,7 @@ def test_an_identity_that_is_taken_twice_stops_one_lane_and_its_position_is_left
     asyncio.run(stage.run(lambda: bool(stage.lanes.stopped()) and good.calls.count("turn") > 200))
     assert "another process took over this partition twice" in stage.lanes.stopped()["t-0"]
     last_take = len(worker.calls) - worker.calls[::-1].index("take")
-    assert "refresh" not in worker.calls[last_take:] and worker.anew == 1
+    assert "refresh" not in worker.calls[last_take:] and worker.force == 1
 
 
 def test_when_all_were_taken_twice_it_ends() -> None:
@@ -284,7 +284,7 @@ def test_a_stopped_lane_goes_on_when_an_operator_has_decided() -> None:
             await running
 
     asyncio.run(scene())
-    assert worker.anew == 1 and not stage.lanes.stopped()
+    assert worker.force == 1 and not stage.lanes.stopped()
 
 
 def test_operators_commands_are_no_fights() -> None:
@@ -298,7 +298,7 @@ def test_operators_commands_are_no_fights() -> None:
     worker = Worker(lost | fenced | {("take", n): decide for n in (4, 7, 10)})
     stage = Stage(worker)
     asyncio.run(stage.run(lambda: worker.ended > 3))
-    assert worker.anew == 3 and not stage.lanes.stopped()
+    assert worker.force == 3 and not stage.lanes.stopped()
 
 
 def test_the_same_failure_for_a_long_time_is_told_in_the_position_until_it_is_over() -> None:
@@ -330,4 +330,4 @@ def test_a_coordinator_that_fences_often_is_no_rival() -> None:
     worker.rivals = False
     stage = Stage(worker)
     asyncio.run(stage.run(lambda: worker.ended > 3))
-    assert worker.anew == 3 and not stage.lanes.stopped()
+    assert worker.force == 3 and not stage.lanes.stopped()

@@ -252,7 +252,7 @@ def test_damage_where_nobody_kept_checks(
 
 @pytest.mark.parametrize("how", ["gone", *DAMAGES])
 def test_the_topic_id_file(original: Original, tmp_path: Path, clean: bool, how: str) -> None:
-    """What is no id is written anew."""
+    """What is no id is written again."""
     logs, copy = opened(original, tmp_path, clean=clean)
     path = copy / f"{TOPIC}-0" / "partition.metadata"
     good = path.read_bytes()
@@ -264,7 +264,7 @@ def test_the_topic_id_file(original: Original, tmp_path: Path, clean: bool, how:
 
 
 def test_one_bit_of_the_topic_id_file(original: Original, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each bit of it: the log is opened, and what reads as another id is written anew and said."""
+    """Each bit of it: the log is opened, and what reads as another id is written again and said."""
     logs, copy = opened(original, tmp_path, clean=True)
     path = copy / f"{TOPIC}-0" / "partition.metadata"
     good = path.read_bytes()
@@ -284,7 +284,7 @@ def test_one_bit_of_the_topic_id_file(original: Original, tmp_path: Path, caplog
 
 
 def test_another_topics_folder_is_refused(original: Original, tmp_path: Path) -> None:
-    """One sentence names the file and the ways on; a file that is removed as it says is written anew."""
+    """One sentence names the file and the ways on; a file that is removed as it says is written again."""
     logs, copy = opened(original, tmp_path, clean=True)
     path = copy / f"{TOPIC}-0" / "partition.metadata"
     good = path.read_bytes()

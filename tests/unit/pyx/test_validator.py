@@ -93,7 +93,7 @@ def test_sets_keep_their_magic_and_get_offsets(make_log: Callable[..., Log], mag
     assert unwrap(data, magic) == expected(magic, 3, 0) + expected(magic, 1, 3) + expected(magic, 5, 4)
     assert [raw.base_offset for raw in split(data)] == (list(range(9)) if codec == 0 else [2, 3, 8])
     if magic == 1 and codec:
-        # Only the offset changed: a wrapper with the right relative offsets isn't compressed anew.
+        # Only the offset changed: a wrapper with the right relative offsets isn't compressed again.
         assert split(data)[2].payload == split(sent(1, codec, 5))[0].payload
         assert split(data)[2].crc == split(sent(1, codec, 5))[0].crc
     found = [record for raw in split(data) for record in records(raw)]
