@@ -28,7 +28,7 @@ from penstock.broker.coordination import transactionalproduce
 from penstock.broker.refusal import has_error, refusal
 from penstock.broker.store.base import StoreError
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.net.border import Request, Unasked
+from penstock.pyx.net.border import Request, UnverifiedBatch
 from penstock.pyx.wire.header import REQUESTS, RESPONSES, decode_request_header, encode_response
 from penstock.pyx.wire.message import Message, WireError
 from penstock.pyx.wire.messages import ApiVersionsResponse
@@ -75,7 +75,7 @@ class Answers(Protocol):
         """Close the connection of a request."""
         ...
 
-    def unverified(self, request: Request) -> tuple[str, list[Unasked]]:
+    def unverified(self, request: Request) -> tuple[str, list[UnverifiedBatch]]:
         """The transactional id of a produce, and where it begins a transaction."""
         ...
 

@@ -86,17 +86,17 @@ class GroupCoordinator(Coordinator[AnyGroup]):
     def _new(self, name: str) -> AnyGroup:
         return Group(name, self.config)
 
-    def _step(self, machine_: AnyGroup, event: object, now: Now) -> tuple[AnyGroup, Sequence[object]]:
-        return machine.step(machine_, event, now, self._environment)
+    def _step(self, group: AnyGroup, event: object, now: Now) -> tuple[AnyGroup, Sequence[object]]:
+        return machine.step(group, event, now, self._environment)
 
-    def _disposable(self, machine_: AnyGroup) -> bool:
-        if isinstance(machine_, ConsumerGroup):
-            return machine.is_disposable(machine_)
-        return classic_state.is_disposable(machine_)
+    def _disposable(self, group: AnyGroup) -> bool:
+        if isinstance(group, ConsumerGroup):
+            return machine.is_disposable(group)
+        return classic_state.is_disposable(group)
 
-    def _resign(self, machine_: AnyGroup) -> Sequence[object]:
+    def _resign(self, group: AnyGroup) -> Sequence[object]:
         self._open.clear()
-        return machine.resign(machine_) if isinstance(machine_, ConsumerGroup) else classic_machine.resign(machine_)
+        return machine.resign(group) if isinstance(group, ConsumerGroup) else classic_machine.resign(group)
 
     def _encode(self, name: str, record: object) -> statelog.KeyValue:
         return statelog.encode_group_record(name, record)

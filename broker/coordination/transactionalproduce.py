@@ -18,7 +18,7 @@ from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
-from penstock.pyx.net.border import Request, Unasked
+from penstock.pyx.net.border import Request, UnverifiedBatch
 
 ABORTABLE_SINCE = 11
 ADDS_SINCE = 12
@@ -31,14 +31,14 @@ _RETRIABLE = (
 
 
 def refused(
-    transactions: TransactionCoordinator, request: Request, transactional_id: str, asked: Iterable[Unasked]
+    transactions: TransactionCoordinator, request: Request, transactional_id: str, asked: Iterable[UnverifiedBatch]
 ) -> dict[int, int]:
     """Ask about each partition in which a produce begins a transaction; the error codes of those that may not, by place.
 
     Never waits.
     """
     version = request.api_version
-    by_producer: dict[tuple[int, int], list[Unasked]] = {}
+    by_producer: dict[tuple[int, int], list[UnverifiedBatch]] = {}
     for one in asked:
         by_producer.setdefault((one.producer_id, one.producer_epoch), []).append(one)
     found: dict[int, int] = {}

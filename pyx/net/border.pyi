@@ -31,7 +31,7 @@ class Closed(NamedTuple):
     peer: str
     held_bytes: int  # of memory, for a request that hadn't come whole
 
-class Unasked(NamedTuple):
+class UnverifiedBatch(NamedTuple):
     """A partition of a produce request whose first batch would begin a transaction there."""
 
     place: int  # of the partition in the request, from 0, through all topics
@@ -132,7 +132,7 @@ class DataPlane:
         lose_answer: a produce is carried out and its connection closed instead of answered.
         """
 
-    def unverified(self, request: Request) -> tuple[str, list[Unasked]]:
+    def unverified(self, request: Request) -> tuple[str, list[UnverifiedBatch]]:
         """The transactional id of a produce request, and the partitions in which it begins a transaction (KIP-890).
 
         No partitions (and no id): no coordinator has to be asked. A malformed request has none; `serve_produce` closes its

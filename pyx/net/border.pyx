@@ -50,7 +50,7 @@ KEEPALIVE_TIMES = 4
 JOIN_S = DRAIN_MS / 1000 + 10
 
 
-class Unasked(NamedTuple):
+class UnverifiedBatch(NamedTuple):
     """A partition of a produce that the transaction coordinator has to be asked about; see border.pyi."""
 
     place: int
@@ -327,7 +327,7 @@ cdef class DataPlane:
         for i in range(found.size()):
             name = partition_topic(found[i].partition, &n)
             asked.append(
-                Unasked(
+                UnverifiedBatch(
                     found[i].place,
                     (name[:n].decode(), partition_index(found[i].partition)),
                     found[i].producer_id,

@@ -11,7 +11,7 @@ from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.errors import ErrorCode as E
-from penstock.pyx.net.border import Request, Unasked
+from penstock.pyx.net.border import Request, UnverifiedBatch
 
 
 class Coordinator:
@@ -32,7 +32,7 @@ class Coordinator:
         return E.NONE if partition in self.allowed else self.error
 
 
-def refused(coordinator: Coordinator, version: int, *asked: Unasked) -> dict[int, int]:
+def refused(coordinator: Coordinator, version: int, *asked: UnverifiedBatch) -> dict[int, int]:
     request = Request(1, 0, version, 1, b"", "peer", "PLAINTEXT", True)
     return transactionalproduce.refused(cast(TransactionCoordinator, coordinator), request, "x", asked)
 
@@ -52,11 +52,11 @@ def refused(coordinator: Coordinator, version: int, *asked: Unasked) -> dict[int
     ],
 )
 def test_errors_are_those_that_the_client_knows(error: E, version: int, told: E) -> None:
-    assert refused(Coordinator(error), version, Unasked(4, ("t", 0), 1, 0)) == {4: told}
+    assert refused(Coordinator(error), version, UnverifiedBatch(4, ("t", 0), 1, 0)) == {4: told}
 
 
 def test_partitions_are_added_together_but_verified_one_by_one() -> None:
-    asked = [Unasked(0, ("t", 0), 1, 0), Unasked(2, ("t", 1), 1, 0), Unasked(3, ("t", 2), 8, 0)]
+    asked = [UnverifiedBatch(0, ("t", 0), 1, 0), UnverifiedBatch(2, ("t", 1), 1, 0), UnverifiedBatch(3, ("t", 2), 8, 0)]
     adds = Coordinator(E.NONE)
     assert refused(adds, 12, *asked) == {}
     assert adds.asked == [("x", 1, 0, (("t", 0), ("t", 1))), ("x", 8, 0, (("t", 2),))]
