@@ -128,7 +128,8 @@ class Server:
         loop = asyncio.get_running_loop()
         ballast_bytes = self.config["penstock.ballast.bytes"]
         folders = log_dirs(self._data, self.config["log.dirs"] or self.config["log.dir"])
-        dirs = await loop.run_in_executor(None, LogDirs.open, folders, self.node_id, ballast_bytes)
+        flushes = self.config["penstock.transaction.flush"]
+        dirs = await loop.run_in_executor(None, LogDirs.open, folders, self.node_id, ballast_bytes, flushes)
         self._undo.append(lambda: self._close_folders(dirs))
         data_plane = self._data_plane = self._bind()
         self._undo.append(lambda: self._stop_data_plane(data_plane))
@@ -181,7 +182,8 @@ class Server:
         periodic.start()
         self._undo.append(periodic.stop)
         self._undo.append(context.coordinators.stop)
-        await context.coordinators.start(any(one.partitions and one.power_cut and not one.was_clean for one in dirs.online))
+        cut = [one for one in dirs.online if one.partitions and one.power_cut and not one.was_clean]
+        await context.coordinators.start(bool(cut), all(one.was_flushed for one in cut))
         await topics.finish_deletions(context.coordinators.topic_deleted)
         cleaner = LogCleaner(context)
         cleaner.start()

@@ -17,10 +17,12 @@ class Coordinators:
         self.groups = GroupCoordinator(parts)
         self.transactions = TransactionCoordinator(parts, self.groups)
 
-    async def start(self, power_cut: bool = False) -> None:
+    async def start(self, power_cut: bool = False, was_flushed: bool = False) -> None:
         """Load the logs, finish decided transactions, start the timers. Called once both internal topics' logs are open
-        and before anything is served. power_cut: what wasn't flushed may be gone, so `after_power_cut` will follow."""
+        and before anything is served. power_cut: what wasn't flushed may be gone, so `after_power_cut` will follow;
+        was_flushed: of transactions all was, as `penstock.transaction.flush` promises."""
         self.transactions.is_cut = power_cut
+        self.transactions.was_flushed = was_flushed
         await self.groups.load()
         await self.transactions.load()
         config = self._config

@@ -74,6 +74,8 @@ class TransactionCoordinator(Coordinator[Transaction]):
         self._flusher = LogFlusher(parts.partitions)
         self.is_cut = False
         """What wasn't flushed may be gone, until `after_power_cut`."""
+        self.was_flushed = False
+        """Whether transactions were flushed before that power cut."""
 
     def _new(self, name: str) -> Transaction:
         return Transaction(name, self._config)
@@ -301,7 +303,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
             return
         found = await asyncio.get_running_loop().run_in_executor(None, powercut.gather, self._parts.partitions)
         states = powercut.by_producer_id(one.facts for one in self.live() if one.facts is not None)
-        fates = {one: powercut.fate(one, states, self._flushes) for one in found.open}
+        fates = {one: powercut.fate(one, states, self.was_flushed) for one in found.open}
         # Before the fences, which take away what the states say of the last end: a kill may come in between.
         for one, its_fate in fates.items():
             self._end_left_open(one, its_fate)

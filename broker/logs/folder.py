@@ -1,6 +1,7 @@
 """The data folder: which process has it, which broker it belongs to, whether its last stop was clean.
 
-DIR/.lock                   held by flock for the life of the process, a second broker is refused; process and boot id
+DIR/.lock                   held by flock for the life of the process, a second broker is refused; process, boot id, and
+                            whether each transaction since the last clean stop was flushed
 DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id);
                             another broker's or cluster's is refused. `directory.id` (KIP-858) is added where it lacks.
                             Once there is a metadata store, `penstock.metadata.store=metadata.db` and its id are added,
@@ -22,12 +23,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.config import ConfigError, parse_properties
 from penstock.durable import replace_file, sync_folder
 
 LOCK = ".lock"
+FLUSHED = "flushed"
+"""What `.lock` says when all transactions since the last clean stop were flushed."""
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 STORE = "metadata.db"
@@ -47,6 +51,15 @@ class FolderUnusableError(FolderError):
     """The disk refuses it: another folder may still serve."""
 
 
+class Last(NamedTuple):
+    """What a folder's last run has left in its `.lock`: the boot id under which the logs were opened ("" if it isn't known),
+    and whether whatever a power cut can take of transactions was flushed as `penstock.transaction.flush` promises.
+    """
+
+    boot_id: str
+    flushed: bool
+
+
 @dataclass(frozen=True)
 class Identity:
     """What meta.properties says; `directory_id` and `store_id` are "" where it says none."""
@@ -60,21 +73,22 @@ class Identity:
 class DataFolder:
     """A data folder that this process owns from `open` to `close`."""
 
-    def __init__(self, path: Path, lock_fd: int, identity: Identity, was_clean: bool, boot_id: str) -> None:
+    def __init__(self, path: Path, lock_fd: int, identity: Identity, was_clean: bool, last: Last) -> None:
         self.path = path
         self.cluster_id = identity.cluster_id
         self.directory_id = identity.directory_id  # "" until `take_id`, of a folder that had none
         self.was_clean = was_clean
-        self.power_cut = not boot_id or boot_id != _boot_id()  # since its logs were opened last
+        self.power_cut = not last.boot_id or last.boot_id != _boot_id()  # since its logs were opened last
+        self.was_flushed = last.flushed  # as the transactions of its last run were
         self.has_store = identity.has_store  # whether its broker had a metadata store when it was here last
         self.store_id = identity.store_id  # of that one; "" if it isn't known
         self._lock_fd = lock_fd
 
     @classmethod
-    def open(cls, path: Path, node_id: int, cluster_id: str | None = None) -> DataFolder:
+    def open(cls, path: Path, node_id: int, cluster_id: str | None = None, *, flushes: bool = False) -> DataFolder:
         """Create the folder if need be, lock it, check that it is this broker's. Raises FolderError.
 
-        cluster_id: of the broker's other folders; None for the first.
+        cluster_id: of the broker's other folders; None for the first. flushes: transactions are flushed from now on.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -82,10 +96,15 @@ class DataFolder:
         except OSError as error:
             raise FolderUnusableError(f"the data folder `{path}` can't be used: {error.strerror}") from None
         try:
-            boot_id = _lock(path, lock_fd)
+            last = _lock(path, lock_fd)
+            is_new = not (path / META).exists()
             identity = _meta(path, node_id, cluster_id)
             clean = path / CLEAN_SHUTDOWN
             was_clean = clean.exists()
+            # After a clean stop all is on the disk: a cut from now on is the only one that can take something. After any
+            # other end what was written without a flush may still be lost, though this run flushes.
+            boot_id = _boot_id() if was_clean else last.boot_id
+            _write_lock(lock_fd, Last(boot_id, flushes and (was_clean or is_new or last.flushed)))
             # From here on a crash must not look like a clean stop.
             clean.unlink(missing_ok=True)
             sync_folder(path)
@@ -95,11 +114,11 @@ class DataFolder:
         except FolderError:
             os.close(lock_fd)
             raise
-        return cls(path, lock_fd, identity, was_clean, boot_id)
+        return cls(path, lock_fd, identity, was_clean, last)
 
     def opened(self) -> None:
         """Its logs are open: what a power cut has left of them is known. Raises OSError."""
-        _write_lock(self._lock_fd, _boot_id())
+        _write_lock(self._lock_fd, Last(_boot_id(), _read_lock(self._lock_fd)[1].flushed))
 
     def take_id(self) -> str:
         """The folder's id, written to meta.properties if it had none. Raises OSError."""
@@ -129,9 +148,9 @@ class DataFolder:
         os.close(self._lock_fd)
 
 
-def _lock(path: Path, lock_fd: int) -> str:
-    """Lock the folder; returns the boot id under which its logs were opened last, "" if it isn't known."""
-    holder, boot_id = (*os.pread(lock_fd, 256, 0).decode(errors="replace").split()[:2], "", "")[:2]
+def _lock(path: Path, lock_fd: int) -> Last:
+    """Lock the folder; returns what its last run has left in the lock's file."""
+    holder, last = _read_lock(lock_fd)
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -139,13 +158,22 @@ def _lock(path: Path, lock_fd: int) -> str:
             f"the data folder `{path}` is in use by another broker (process {holder or 'unknown'}); "
             "stop it or choose another `--data`"
         ) from None
-    _write_lock(lock_fd, boot_id)
-    return boot_id
+    _write_lock(lock_fd, last)
+    return last
 
 
-def _write_lock(lock_fd: int, boot_id: str) -> None:
-    os.ftruncate(lock_fd, 0)
-    os.pwrite(lock_fd, f"{os.getpid()}\n{boot_id}\n".encode(), 0)
+def _read_lock(lock_fd: int) -> tuple[str, Last]:
+    """The process that holds or held the lock, and what it left."""
+    lines = os.pread(lock_fd, 256, 0).decode(errors="replace").splitlines()
+    holder, boot_id, flushed = (*lines[:3], "", "", "")[:3]
+    return holder, Last(boot_id, flushed == FLUSHED)
+
+
+def _write_lock(lock_fd: int, last: Last) -> None:
+    text = f"{os.getpid()}\n{last.boot_id}\n{FLUSHED if last.flushed else ''}\n".encode()
+    os.pwrite(lock_fd, text, 0)
+    os.ftruncate(lock_fd, len(text))
+    os.fsync(lock_fd)
 
 
 def _boot_id() -> str:

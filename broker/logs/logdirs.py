@@ -81,6 +81,11 @@ class LogDir:
         """Whether what wasn't flushed may be lost: the machine was started since the logs were opened last."""
         return self.folder is None or self.folder.power_cut
 
+    @property
+    def was_flushed(self) -> bool:
+        """Whether all that transactions wrote since its last clean stop was flushed, as `penstock.transaction.flush` does."""
+        return self.folder is not None and self.folder.was_flushed
+
     def holds(self, key: Key) -> Path:
         """Where a partition of this folder lies."""
         return self.path / f"{key[0]}-{key[1]}"
@@ -107,8 +112,9 @@ class LogDirs:
     `open`, then `admit` what the store knows of them, then `locate` the store's partitions.
     """
 
-    def __init__(self, dirs: Sequence[LogDir], node_id: int) -> None:
+    def __init__(self, dirs: Sequence[LogDir], node_id: int, flushes: bool) -> None:
         self._dirs = list(dirs)
+        self._flushes = flushes
         self._node_id = node_id
         self._where: dict[Key, LogDir] = {}
         self._given_up: set[str] = set()
@@ -119,9 +125,10 @@ class LogDirs:
         self._find()
 
     @classmethod
-    def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0) -> LogDirs:
+    def open(cls, paths: Sequence[Path], node_id: int, ballast_bytes: int = 0, flushes: bool = False) -> LogDirs:
         """Lock the folders and list what they hold. Nothing is made in one that has no meta.properties, but for the first.
-        Slow. Raises FolderError: the first can't be used, or one is another's."""
+        `flushes`: transactions are flushed from now on. Slow. Raises FolderError: the first can't be used, or one is
+        another's."""
         opened: list[LogDir] = []
         cluster_id: str | None = None
         try:
@@ -130,7 +137,7 @@ class LogDirs:
                 if opened and _is_new(path):
                     opened.append(LogDir(path, None, ballast, NEW))
                     continue
-                log_dir = _open(path, node_id, cluster_id, ballast)
+                log_dir = _open(path, node_id, cluster_id, ballast, flushes)
                 if log_dir.folder is None and not opened:
                     raise FolderError(log_dir.error)
                 twin = next((one for one in opened if one.id and one.id == log_dir.id), None)
@@ -146,7 +153,7 @@ class LogDirs:
             for log_dir in opened:
                 _let_go(log_dir)
             raise
-        return cls(opened, node_id)
+        return cls(opened, node_id, flushes)
 
     def admit(self, known: Mapping[str, str], holding: Mapping[str, int], forget: Path | None = None) -> dict[str, str]:
         """Hold what is there against the folders that there were; the first start of all knows none. Answers those that
@@ -198,7 +205,7 @@ class LogDirs:
             log_dir.error = f"it was there before and is {'empty' if is_there else 'missing'} now (is its disk mounted?)"
             _tell_lost(log_dir, held)
         elif log_dir.error == NEW:
-            made = _open(log_dir.path, self._node_id, self.first.cluster_id, log_dir.ballast)
+            made = _open(log_dir.path, self._node_id, self.first.cluster_id, log_dir.ballast, self._flushes)
             log_dir.folder, log_dir.error, log_dir.partitions, log_dir.id = (
                 made.folder,
                 made.error,
@@ -471,9 +478,9 @@ def _log_end(folder: Path) -> tuple[int, int]:
     return end, sum(path.stat().st_size for path in segments)
 
 
-def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast) -> LogDir:
+def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast, flushes: bool) -> LogDir:
     try:
-        folder = DataFolder.open(path, node_id, cluster_id)
+        folder = DataFolder.open(path, node_id, cluster_id, flushes=flushes)
     except FolderUnusableError as error:
         _log.error("log_dir=%s is offline: %s", path, error)
         return LogDir(path, None, ballast, str(error))

@@ -46,7 +46,9 @@ def start_machine_again(disk: LossyDisk, target: BrokerProcess) -> None:
     target.kill()
     disk.unmount()
     disk.mount()
-    (target.data / ".lock").write_bytes(b"")  # the boot id that it names is another machine start's
+    lock = target.data / ".lock"
+    process, boot_id, flushed = lock.read_text().splitlines()
+    lock.write_text(f"{process}\n{boot_id[::-1]}\n{flushed}\n")  # as if another start of the machine had left it
     target.start()
 
 

@@ -84,3 +84,41 @@ def test_ids_have_kafkas_text() -> None:
         assert uuid_bytes(text) == made and len(text) == 22 and not text.startswith("-")
     with pytest.raises(ValueError, match="16 bytes"):
         uuid_bytes("AAAA")
+
+
+def test_transactions_count_as_flushed_only_from_a_clean_beginning_on(tmp_path: Path) -> None:
+    # (flushes in this run, ends cleanly) -> what a start after it may believe of what a power cut has left
+    runs = [
+        (True, False, True),  # a new folder
+        (True, False, True),
+        (False, False, False),
+        (True, False, False),  # what the run before left unflushed may still be lost
+        (True, True, False),
+        (True, False, True),
+        (False, True, False),
+        (True, False, True),
+    ]
+    for flushes, clean, believed in runs:
+        folder = DataFolder.open(tmp_path, 1, flushes=flushes)
+        folder.opened()
+        folder.close(clean=clean)
+        after = DataFolder.open(tmp_path, 1, flushes=flushes)
+        assert after.was_flushed == believed
+        after.close(clean=clean)
+
+
+def test_a_kill_before_the_logs_are_open_is_no_power_cut_after_a_clean_stop(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path, 1)
+    folder.opened()
+    folder.close(clean=True)
+    lock = tmp_path / ".lock"
+    process, boot_id = lock.read_text().split()
+    lock.write_text(f"{process}\n{boot_id[::-1]}\n")  # another start of the machine
+    DataFolder.open(tmp_path, 1).close(clean=False)
+    after = DataFolder.open(tmp_path, 1)
+    assert not after.power_cut and not after.was_clean
+    after.close(clean=False)
+    lock.write_text(f"{process}\n{boot_id[::-1]}\n")
+    after = DataFolder.open(tmp_path, 1)
+    assert after.power_cut
+    after.close(clean=False)
