@@ -7,6 +7,7 @@ transaction, together with a record of `penstock.quarantine` that says what was 
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -151,6 +152,7 @@ because_option = click.option("--because", required=True, metavar="TEXT", help="
 
 SHOWN = (
     "partition",
+    "state",
     "offset",
     "lag",
     "read",
@@ -161,7 +163,7 @@ SHOWN = (
     "ids",
     "window_s",
     "size_bytes",
-    "unknown",
+    "why",
 )
 
 
@@ -171,7 +173,7 @@ def status(stage: Stage) -> None:
     """Show each partition: position, lag, counters, and the store, if its folder is on this machine.
 
     `window s` is the age of the oldest id in the store's files. --json says more: ends and log starts, offsets of the
-    output that only memory has ids of, ranges of unknown and accepted ids.
+    output that only memory has ids of, ranges of unknown and accepted ids. The exit code is 1 if any stands still.
 
     Example: penstock dedupe status --config pipeline.properties
     """
@@ -191,6 +193,7 @@ def status(stage: Stage) -> None:
             rows.append(
                 {
                     "partition": partition,
+                    **_state(None if found is None else position),
                     **noted,
                     "offset": None if found is None else position.offset,
                     "end": ends[tp].offset,
@@ -204,10 +207,27 @@ def status(stage: Stage) -> None:
         return rows
 
     rows = stage.ask(work)
+    for row in rows:
+        row["why"] = row["why"] or row["store_error"]
     stage.show(rows if stage.as_json else [{name: row[name] for name in SHOWN} for row in rows], "partitions")
+    if any(row["state"] in STANDING or row["store_error"] for row in rows):
+        sys.exit(1)
 
 
+STANDING = ("stopped", "stalled")
 NOT_SHOWN = ("topic_id", "output_id", "partitions")
+
+
+def _state(position: Position | None) -> dict[str, str]:
+    """How a partition is, and why it stands still if it does, as its position says."""
+    if position is None:
+        return {"state": "no position", "why": "no worker has begun it"}
+    unknown = f"ids of output offsets {position.unknown} are unknown" if position.unknown else ""
+    if stopped := position.stopped or unknown:
+        return {"state": "stopped", "why": stopped}
+    if position.stalled:
+        return {"state": "stalled", "why": position.stalled}
+    return {"state": "reading", "why": ""}
 
 
 def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
@@ -215,10 +235,14 @@ def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
 
     `only_in_memory` are output offsets up to `written_to` behind what the files are complete to: a restart reads them again.
     """
-    unknown = dict.fromkeys(("running", "ids", "oldest_ms", "window_s", "size_bytes", "files", "only_in_memory"))
+    facts = ("running", "ids", "oldest_ms", "window_s", "size_bytes", "files", "only_in_memory")
+    unknown = {**dict.fromkeys(facts), "store_error": ""}
     if not folder.database.exists():
         return unknown
-    store = snapshot.look(folder.database, snapshot.TRIES)
+    try:
+        store = snapshot.look(folder.database, snapshot.TRIES)
+    except RocksError as error:
+        return {**unknown, "running": folder.is_held(), "store_error": str(error)}
     stats, kept_to = store.stats(), store.kept_to
     store.close()
     oldest_ms = stats["oldest_ms"]
@@ -230,6 +254,7 @@ def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
         "size_bytes": stats["size_bytes"],
         "files": stats["files"],
         "only_in_memory": max(0, written_to - kept_to),
+        "store_error": "",
     }
 
 

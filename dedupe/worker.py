@@ -141,9 +141,11 @@ class Worker:
         self._sender.pin(self.output[0], bytes.fromhex(self.position.output_id))
         try:
             await self._repair()
-        except UnknownIds as error:
-            if error.offsets != self.position.unknown:  # noted, so that any host sees what there is to accept
-                await self._commit(replace(self.position, unknown=error.offsets))
+        except OperatorNeeded as error:
+            unknown = error.offsets if isinstance(error, UnknownIds) else self.position.unknown
+            noted = replace(self.position, unknown=unknown, stopped=str(error)[:REASON_MAX])
+            if noted != self.position:  # so that any host sees why, and what there is to accept
+                await self._commit(noted)
             raise
         if self.position.unknown:
             await self._commit(replace(self.position, unknown=""))
@@ -197,6 +199,8 @@ class Worker:
         """The input offset to read from. Raises OperatorNeeded when the input is not the one of the position."""
         await self.check()
         await self._input.check(self.position.offset, self.position.leader_epoch)
+        if self.position.stopped or self.position.stalled:
+            await self.refresh()  # what it stood still for is over
         self._log.info("reads from offset %d", self.position.offset)
         return self.position.offset
 

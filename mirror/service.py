@@ -177,7 +177,7 @@ class Mirror:
         found = await self.target.committed(source.group, known, require_stable=False) if known else {}
         for into, position in found.items():
             lane = known[into]
-            if position is not None and decisions_of(position[1]) > lane.worker.decisions:
+            if position is not None and decisions_of(position[1]) != lane.worker.decisions:
                 lanes.retry(lane.tp)
 
     async def _until_replaced(self, running: Sequence[asyncio.Task[None]]) -> None:

@@ -12,6 +12,7 @@ from penstock.pyx.record.rawbatch import split
 from support.dedupe_rot import rotten
 from support.dedupe_world import LIMIT_S, World
 from support.harness import BrokerProcess
+from support.patience import until
 from support.stages import StageProcess
 
 
@@ -91,6 +92,27 @@ def test_a_damaged_database_stops_its_partition(tmp_path: Path, shared_broker: B
         w.await_done()
         assert w.stage.stop() == 0
         w.check()
+
+
+def test_what_a_partition_stood_still_for_is_forgotten_once_it_is_over(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        for path in (w.database / "ids").glob("*.sst"):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        w.stage.start()
+        until(lambda: w.position()[1]["stopped"] != "", "the position to say why", w.stage.text)
+        status = w.ask("status")
+        assert status.returncode == 1 and "stopped" in status.stdout and "the store failed" in status.stdout
+        assert w.stage.stop() == 1
+        shutil.rmtree(w.database)
+        w.stage.start()  # with nothing more to read
+        until(lambda: w.position()[1]["stopped"] == "", "the position to say no more", w.stage.text)
+        assert w.stage.stop() == 0
+        w.check()
+
 
 
 def test_an_output_created_anew_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
