@@ -21,7 +21,7 @@ from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.rocks import IdStore
 
 STABLE_PAUSE_S = 0.05
-STABLE_PATIENCE_S = 5.0  # then the log says what is waited for
+STABLE_PATIENCE_S = 5.0  # of an open transaction in the output, before the lane has to begin again
 REPAIRING = declare("dedupe.repairing", "some of the output's ids are in the store, not all")
 REPAIRED = declare("dedupe.repaired", "the store has all of the output's ids, no input was read")
 
@@ -40,20 +40,24 @@ class UnknownIds(OperatorNeeded):
         self.offsets = offsets
 
 
-async def stable_end(admin: Admin, output: TopicPartition, logger: log.Fields) -> int:
+async def stable_end(admin: Admin, output: TopicPartition) -> int:
     """Wait until the output partition's last stable offset is its end; that end.
 
-    The worker has fenced its forerunner by now, so an open transaction is being ended by the coordinator.
+    The worker has fenced its forerunner by now, so an open transaction of the stage is being ended by the coordinator. One
+    of somebody else may last: then KafkaError is raised, for the lane to try again and not to hold up others.
     """
-    began, said = time.monotonic(), False
+    began = time.monotonic()
     while True:
         end = await admin.end_offset(output)
         stable = await admin.end_offset(output, "read_committed")
         if stable == end:
             return end
-        if not said and time.monotonic() - began > STABLE_PATIENCE_S:
-            logger.warning("waits for a transaction in the output that is open from offset %d on", stable)
-            said = True
+        if time.monotonic() - began > STABLE_PATIENCE_S:
+            raise KafkaError(
+                ErrorCode.UNSTABLE_OFFSET_COMMIT,
+                f"a transaction is open in `{output[0]}` partition {output[1]} from offset {stable} on; waits for its end "
+                "(`kafka-transactions.sh find-hanging` says whose it is)",
+            )
         await asyncio.sleep(STABLE_PAUSE_S)
 
 
@@ -73,7 +77,7 @@ async def repair(
     has, KafkaError, RocksError.
     """
     logger = log.get(__name__, topic=output[0], partition=output[1])
-    end = await stable_end(admin, output, logger)
+    end = await stable_end(admin, output)
     start = await admin.start_offset(output)
     if store.reaches_to > end:
         raise OperatorNeeded(

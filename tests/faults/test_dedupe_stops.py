@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import confluent_kafka
+
 from penstock.pyx.record.rawbatch import split
 from support.dedupe_rot import rotten
 from support.dedupe_world import LIMIT_S, World
@@ -387,3 +389,27 @@ def test_an_input_that_is_not_there_is_waited_for_or_refused(tmp_path: Path, sha
         nowhere.start(await_started=False)
         nowhere.wait_for("waits to find the input topic")
         assert nowhere.stop() == 0
+
+
+def test_a_transaction_that_hangs_in_one_output_partition_holds_up_that_one(
+    tmp_path: Path, shared_broker: BrokerProcess
+) -> None:
+    with World(tmp_path, shared_broker, partitions=2) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.fill()
+        producer = confluent_kafka.Producer({"bootstrap.servers": shared_broker.bootstrap, "transactional.id": w.topic})
+        producer.init_transactions(LIMIT_S)
+        producer.begin_transaction()
+        producer.produce(w.output, b"somebody else's", partition=0)
+        producer.flush(LIMIT_S)
+        w.stage.start()
+        await_gone_on(w, w.stage, 1)
+        w.stage.wait_for(f"a transaction is open in `{w.output}` partition 0")
+        assert w.stage.running and w.position(0)[0] != w.end(w.topic, 0)
+        producer.abort_transaction(LIMIT_S)
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
