@@ -125,7 +125,7 @@ faults: ext
 CUTS ?= 100
 .PHONY: powercuts
 powercuts: ext
-	PENSTOCK_CUTS=$(CUTS) $(BIN)/pytest -q tests/faults/test_power_cut.py
+	PENSTOCK_CUTS=$(CUTS) $(BIN)/pytest -q --timeout 7200 tests/faults/test_power_cut.py
 
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
 SECONDS ?= 10

@@ -8,22 +8,24 @@ that come until then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.pyx.log.logmanager import LogManager
 
 THREADS = 8
-"""Flushes of different logs at the same time: a file system's journal takes them together."""
+"""Flushes of one folder's logs at the same time: a file system's journal takes them together."""
 
 
 class LogFlusher:
     """Of one broker's logs. Used on the loop; the flushes themselves are done in threads, until `stop`."""
 
-    def __init__(self, logs: LogManager) -> None:
+    def __init__(self, logs: LogManager, folder_of: Callable[[TopicPartition], str]) -> None:
+        """`folder_of` names the folder that a log lies in: a disk that hangs holds up flushes of its own logs alone."""
         self._logs = logs
-        self._threads = ThreadPoolExecutor(THREADS, "transaction-flush")
+        self._folder_of = folder_of
+        self._threads: dict[str, ThreadPoolExecutor] = {}  # by folder
         self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}
         self._next: dict[TopicPartition, asyncio.Task[None]] = {}
 
@@ -51,8 +53,12 @@ class LogFlusher:
         await self._flush(partition)
 
     async def _flush(self, partition: TopicPartition) -> None:
+        folder = self._folder_of(partition)
+        threads = self._threads.get(folder)
+        if threads is None:
+            threads = self._threads[folder] = ThreadPoolExecutor(THREADS, "transaction-flush")
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.flush, *partition)
+            await asyncio.get_running_loop().run_in_executor(threads, self._logs.flush, *partition)
         finally:
             if partition not in self._next:
                 del self._under_way[partition]
@@ -61,4 +67,5 @@ class LogFlusher:
         """Wait for what is under way; nobody may call `flush` any more."""
         running = [*self._under_way.values(), *self._next.values()]
         await asyncio.gather(*running, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(None, threads.shutdown) for threads in self._threads.values()))

@@ -71,7 +71,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         self._config = TransactionConfig(config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
         self.producer_ids = ProducerIds(parts.store, parts.node_id, self._highest_producer_id)
         self._flushes: bool = config["penstock.transaction.flush"]
-        self._flusher = LogFlusher(parts.partitions)
+        self._flusher = LogFlusher(parts.partitions, self._folder_of)
         self.is_cut = False
         """What wasn't flushed may be gone, until `after_power_cut`."""
         self.was_flushed = False
@@ -241,6 +241,11 @@ class TransactionCoordinator(Coordinator[Transaction]):
             return True
         mine = (one for one in producers if one.producer_id == producer_id and one.producer_epoch < below)
         return any(one.txn_first_offset >= 0 for one in mine)
+
+    def _folder_of(self, partition: TopicPartition) -> str:
+        """The id of the log folder that a partition lies in; "" if there is no such partition."""
+        topic = self._parts.topics.get(partition[0])
+        return "" if topic is None or self._is_deleted(partition) else topic.partitions[partition[1]].directory
 
     def _is_deleted(self, partition: TopicPartition) -> bool:
         """Such a partition needs no marker; one whose log only isn't open yet does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -125,7 +126,7 @@ def test_who_waits_for_one_log_shares_its_flushes() -> None:
     logs = CountingLogs()
 
     async def ask() -> None:
-        flusher = LogFlusher(logs)  # type: ignore[arg-type]  # all that it asks of logs
+        flusher = LogFlusher(logs, lambda one: one[0])  # type: ignore[arg-type]  # all that it asks of logs
         await asyncio.gather(*(flusher.flush([HERE, ("flights", 1)]) for _ in range(100)))
         assert logs.flushed.count(HERE) == logs.flushed.count(("flights", 1)) == 2  # the one under way, and the next
         await flusher.flush([HERE])
@@ -133,6 +134,33 @@ def test_who_waits_for_one_log_shares_its_flushes() -> None:
         with pytest.raises(KafkaError):
             await flusher.flush([("offline", 0), HERE])
         assert logs.flushed.count(HERE) == 4
+        await flusher.stop()
+
+    asyncio.run(ask())
+
+
+class HangingLogs:
+    """Flushes of one folder's logs hang until they are let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def flush(self, topic: str, partition: int) -> None:
+        if topic == "hangs":
+            assert self.let_go.wait(60)
+
+
+def test_a_disk_that_hangs_holds_up_its_own_logs_alone() -> None:
+    logs = HangingLogs()
+
+    async def ask() -> None:
+        flusher = LogFlusher(logs, lambda one: one[0])  # type: ignore[arg-type]  # all that it asks of logs
+        hanging = asyncio.ensure_future(flusher.flush(("hangs", number) for number in range(100)))
+        await asyncio.sleep(0)
+        await flusher.flush([HERE])
+        assert not hanging.done()
+        logs.let_go.set()
+        await hanging
         await flusher.stop()
 
     asyncio.run(ask())
