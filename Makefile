@@ -67,7 +67,7 @@ check: ext
 
 # Needs Java and Maven (installed if they are missing) and, the first time, the network: Apache Kafka and Spark's jars.
 test: build deploy-tools
-	$(call install,$(APT_DEB))
+	$(call install,$(APT_DEB) $(APT_DISKS))
 	@echo "the tests need Java and Maven and, the first time, the network (Apache Kafka, Spark, Ansible); make test-quick runs those that don't"
 	$(BIN)/pytest -q -n 2 tests
 
@@ -85,6 +85,8 @@ package: build/stamp-venv
 REVISION ?=
 ETL ?=
 APT_DEB := dpkg-dev python3-venv
+# Disks whose power is cut.
+APT_DISKS := xfsprogs
 .PHONY: deb deb-lock bundle
 deb: ext $(if $(ETL),jars)
 	$(call install,$(APT_DEB))
@@ -125,6 +127,7 @@ faults: ext
 CUTS ?= 100
 .PHONY: powercuts
 powercuts: ext
+	$(call install,$(APT_DISKS))
 	PENSTOCK_CUTS=$(CUTS) $(BIN)/pytest -q --timeout 7200 tests/faults/test_power_cut.py
 
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.

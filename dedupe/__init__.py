@@ -14,7 +14,7 @@ position    where a worker stands in its input, committed with its output
 repair      after a crash: ids that the output topic has and the store lacks
 folder      a worker's folder: one process at a time, one output topic
 snapshot    copies of a store that is in use, and a store made of one
-quarantine  batches that can't be opened, kept aside
+quarantine  what a partition sets aside, as batches for the quarantine topic
 """
 
 if __name__ != "penstock.dedupe":

@@ -21,8 +21,6 @@ from penstock.dedupe import snapshot
 from penstock.dedupe.folder import FolderError, StoreFolder, check_owner, owner
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import Position, identity
-from penstock.dedupe.quarantine import TOPIC as QUARANTINE
-from penstock.dedupe.quarantine import decision, make_topic
 from penstock.pipeline import job
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.audit.counts import count_topic
@@ -30,6 +28,7 @@ from penstock.pipeline.batches import send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.commands.common import Asked
 from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.quarantine import Quarantine, came, note
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.rocks import RocksError
 
@@ -113,14 +112,14 @@ async def decide(admin: Admin, stage: Stage, partition: int, change: Change, bec
     """
     tp = stage.input(partition)
     change(await find_position(admin, stage, partition))  # what is refused fences nobody
-    partitions, _ = await make_topic(admin, 0)
+    place = await Quarantine(admin).place(partition)
     sender = TransactionalSender(admin, identity(stage.config["penstock.dedupe.name"], tp))
     await sender.init()
     try:
         what, after = change(await find_position(admin, stage, partition))
         after = replace(after, decisions=after.decisions + 1)
         await sender.begin()
-        await send(sender, (QUARANTINE, partition % partitions), [decision(tp, after.offset, what, because)])
+        await send(sender, place, [note(what.encode(), came(tp, after.offset, because))])
         await sender.send_offsets(stage.group, {tp: (after.offset, after.metadata())})
         await sender.commit()
     finally:

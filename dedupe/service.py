@@ -8,14 +8,14 @@ from pathlib import Path
 from penstock import log
 from penstock.config import Config, ConfigError
 from penstock.dedupe.ids import IdSource
-from penstock.dedupe.quarantine import TOPIC as QUARANTINE
-from penstock.dedupe.quarantine import make_topic
 from penstock.dedupe.repair import missing_topic
 from penstock.dedupe.worker import Settings, Worker
 from penstock.pipeline import job
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.lanes import Lanes, patiently
+from penstock.pipeline.quarantine import TOPIC as QUARANTINE
+from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.service import Replaced
 
 # A step that fails is begun again by its lane, which then asks the cluster where it stands; so no single call has to be
@@ -48,9 +48,9 @@ class Dedupe:
         partitions = await patiently(self._partitions, "find the input topic", self._log)
         output = job.output_topic(self.config)
         limit = await patiently(lambda: self._output(output, len(partitions)), "find the output topic", self._log)
-        quarantine = 0, 0
+        quarantine = Quarantine(self.admin, limit)
         if self.config["penstock.dedupe.without.id"] == "quarantine":
-            quarantine = await patiently(partial(make_topic, self.admin, limit), f"find `{QUARANTINE}`", self._log)
+            await patiently(partial(quarantine.place, 0), f"find `{QUARANTINE}`", self._log)
         self._add_workers(output, partitions, limit, quarantine)
         turn_bytes = self.config["penstock.dedupe.batch.bytes"]
         fetcher = Fetcher(
@@ -87,7 +87,7 @@ class Dedupe:
         return int(configs["max.message.bytes"] or 0)
 
     def _add_workers(
-        self, output: str, partitions: list[int], max_batch_bytes: int, quarantine: tuple[int, int]
+        self, output: str, partitions: list[int], max_batch_bytes: int, quarantine: Quarantine
     ) -> None:
         """Folders are locked before anything is fenced: a second start by mistake must not end the first."""
         settings = Settings(

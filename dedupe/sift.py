@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
-from penstock.dedupe.quarantine import aside
+from penstock.dedupe.quarantine import records_aside
 from penstock.pipeline.batches import prepare
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.lanes import OperatorNeeded
@@ -98,7 +98,7 @@ def sift(batches: Sequence[RawBatch], position: int, store: IdStore, rules: Rule
                 "`penstock.dedupe.without.id` to `quarantine` to keep such records aside, or to `pass` to let them through"
             )
         if rules.without_id == "quarantine":
-            set_aside += aside(records, without, rules.tp, f"no id ({rules.source})")
+            set_aside += records_aside(records, without, rules.tp, f"no id ({rules.source})")
     ids = join(columns)
     fresh = store.unseen(ids.data, ids.starts, ids.null)
     without_id = int(np.count_nonzero(ids.null))

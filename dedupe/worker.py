@@ -19,8 +19,7 @@ from penstock import log
 from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import Position, identity
-from penstock.dedupe.quarantine import TOPIC as QUARANTINE
-from penstock.dedupe.quarantine import keep_aside
+from penstock.dedupe.quarantine import records_in, rotten_batch
 from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, missing_topic, repair
 from penstock.dedupe.sift import Misplaced, Rules, Sifted, WithoutId, sift
 from penstock.failpoints import declare, failpoint
@@ -29,9 +28,9 @@ from penstock.pipeline.batches import prepare, send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.lanes import OperatorNeeded, SourceLog, take_identity
+from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.record.columns import Column
-from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.rocks import IdStore, RocksError
 
 P = ParamSpec("P")
@@ -42,9 +41,8 @@ REPORT_S = 10.0  # how often a busy worker says where it is
 MISPLACED_S = 60.0  # how often it says that ids are in the wrong partition
 
 FENCED = declare("dedupe.fenced", "the identity is taken, the store is not repaired yet")
-KEPT_ASIDE = declare("dedupe.kept_aside", "a rotten batch is in quarantine, the position is still before it")
 SIFTED = declare("dedupe.sifted", "repeats are left out, nothing was published")
-SET_ASIDE = declare("dedupe.set_aside", "records without an id are sent to quarantine, nothing else is")
+SET_ASIDE = declare("dedupe.set_aside", "what doesn't go on is sent to quarantine, nothing else is")
 PUBLISHED = declare("dedupe.published", "the output is sent, the position is not")
 OFFSETS_SENT = declare("dedupe.offsets_sent", "output and position are sent, not committed")
 COMMITTED = declare("dedupe.committed", "the transaction is committed, the ids are not in the store")
@@ -57,7 +55,7 @@ ADDED = declare("dedupe.added", "all ids of the transaction are in the store")
 class Settings:
     """What all workers of a stage share. Sizes are bytes; `max_batch_bytes` is what the output topic takes.
 
-    `quarantine`: partitions of the quarantine topic and the bytes of a batch that it takes, if it is used.
+    `quarantine`: where what doesn't go on is set aside.
     """
 
     stage: str
@@ -69,8 +67,8 @@ class Settings:
     turn_bytes: int
     max_batch_bytes: int
     spill_ms: int
+    quarantine: Quarantine
     without_id: WithoutId = "pass"
-    quarantine: tuple[int, int] = (0, 0)
     misplaced: Misplaced = "pass"
 
 
@@ -290,8 +288,6 @@ class Worker:
         batches = [batch for part in fetched for batch in part.batches]
         try:
             sifted = await self._in_thread(sift, batches, self.position.offset, self.store, self._rules)
-            for batch in sifted.rotten:
-                self._keep_aside(batch)
             failpoint(SIFTED)
             complete_to = await self._publish(sifted, fetched[-1].next_offset, leader_epoch)
             failpoint(COMMITTED)
@@ -304,20 +300,18 @@ class Worker:
             self._say_misplaced(sifted)
         self._report(fetched[-1].last_stable_offset)
 
-    def _keep_aside(self, batch: RawBatch) -> None:
-        path = keep_aside(self._settings.data / "quarantine", *self.tp, batch)
-        self._log.error("the input batch at offset %d can't be opened: kept aside as `%s`", batch.base_offset, path)
-        failpoint(KEPT_ASIDE)
-
     async def _publish(self, sifted: Sifted, next_offset: int, leader_epoch: int) -> int:
         """Output and input position in one transaction; the output offset up to which its ids are complete then."""
         sender, before, self._attempted = self._sender, self.position, next_offset
         assert sender is not None, "take the identity first"
-        rotten = sum(batch.record_count if batch.magic == 2 else 1 for batch in sifted.rotten)
+        rotten = sum(records_in(batch) for batch in sifted.rotten)
+        aside = [*sifted.aside, *(piece for batch in sifted.rotten for piece in rotten_batch(batch, self.tp))]
+        place = await self._settings.quarantine.place(self.tp[1]) if aside else self.output
         await sender.begin()
-        if sifted.aside:
-            partitions, limit = self._settings.quarantine
-            await send(sender, (QUARANTINE, self.tp[1] % partitions), prepare(sifted.aside, 0, limit).batches)
+        if aside:
+            for batch in sifted.rotten:
+                self._log.error("the input batch at offset %d can't be opened: it goes to `%s`", batch.base_offset, place[0])
+            await send(sender, place, prepare(aside, 0, self._settings.quarantine.limit).batches)
             failpoint(SET_ASIDE)
         complete_to = await send(sender, self.output, sifted.batches)
         failpoint(PUBLISHED)

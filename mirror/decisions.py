@@ -8,8 +8,7 @@ commit anything in between; that mirror reads the new position and goes on from 
 from __future__ import annotations
 
 import struct
-import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -23,16 +22,15 @@ from penstock.mirror.target import topic_of
 from penstock.mirror.topics import Topics
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
+from penstock.pipeline.batches import send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.lanes import OperatorNeeded
 from penstock.pipeline.metadata import NO_TOPIC_ID
+from penstock.pipeline.quarantine import Quarantine, chunks, note
 from penstock.pipeline.transaction import TransactionalSender
-from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 SENT = declare("mirror.decision_sent", "what is set aside and the new position are sent, not committed")
-QUARANTINE = "penstock.quarantine"
-CHUNK_BYTES = 512 << 10  # of what is set aside, a record
 FETCH_BYTES = 4 << 20
 HEAD = struct.Struct(">qi")  # a batch's base offset and its length behind these
 MAGIC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT, HEADER_BYTES = 16, 21, 23, 57, 61
@@ -57,6 +55,7 @@ class Desk:
         self._because = because
         self._source = Admin(job.sources(config)[source], **client)
         self._target = Admin(config["bootstrap.servers"], **client)
+        self._quarantine = Quarantine(self._target)
 
     async def __aenter__(self) -> Self:
         await self._target.start()
@@ -134,7 +133,7 @@ class Desk:
         return await self._commit(lane, sender, "retry", before, before)
 
     async def _fence(self, lane: Identity) -> TransactionalSender:
-        await self._quarantine()
+        await self._quarantine.place(0)
         sender = TransactionalSender(self._target, lane.transactional_id)
         await sender.init()
         return sender
@@ -151,10 +150,6 @@ class Desk:
             return False
         return known is not None and (known.topic_id, known.target_id, known.stopped) == (topic_id, target_id, "")
 
-    async def _quarantine(self) -> None:
-        if QUARANTINE not in (await self._target.metadata([QUARANTINE])).topics:
-            await self._target.create_topics({QUARANTINE: 1}, configs={"retention.ms": "-1"}, exist_ok=True)
-
     async def _commit(
         self,
         lane: Identity,
@@ -166,8 +161,7 @@ class Desk:
     ) -> Moved:
         """The position and what is set aside, in one transaction."""
         at = lane.partition[0], lane.partition[1]
-        found = (await topic_of(self._target, QUARANTINE, "target")).partitions
-        aside = QUARANTINE, sorted(found)[lane.partition[1] % len(found)]
+        place, key = await self._quarantine.place(lane.partition[1]), str(lane).encode()
         headers = {
             "decision": decision,
             "because": self._because,
@@ -181,15 +175,13 @@ class Desk:
         await sender.begin()
         records = 0
         if raw_to is None:
-            await _send(sender, aside, lane, None, headers)
+            await send(sender, place, [note(None, headers, key)])
         else:
             assert before is not None
             async for offset, data, count in self._raw(lane.partition, before.offset, *raw_to):
                 records += count
-                for place in range(0, len(data), CHUNK_BYTES):
-                    chunk = {"offset": str(offset), "byte": str(place), "bytes": str(len(data)), **headers}
-                    await _send(sender, aside, lane, data[place : place + CHUNK_BYTES], chunk)
-            await _send(sender, aside, lane, None, {"records": str(records), **headers})
+                await send(sender, place, [*chunks(data, {"offset": str(offset), **headers}, key)])
+            await send(sender, place, [note(None, {"records": str(records), **headers}, key)])
         after = replace(
             after, decisions=after.decisions + 1, gap_records=after.gap_records + records, stopped="", stalled=""
         )
@@ -276,15 +268,3 @@ def _cut(data: bytes, to: int) -> tuple[int, int, int]:
             behind, count = base + 1, count + 1
         size += len(batch)
     return size, behind, count
-
-
-async def _send(
-    sender: TransactionalSender, aside: TopicPartition, lane: Identity, value: bytes | None, headers: dict[str, str]
-) -> None:
-    builder = BatchBuilder(0, max_bytes=4 * CHUNK_BYTES)
-    words: Iterable[tuple[str, bytes]] = ((name, text.encode()) for name, text in headers.items())
-    builder.append(str(lane).encode(), value, time.time_ns() // 1_000_000, list(words))
-    sequence = sender.next_sequence(aside, 1)
-    await sender.send_raw(
-        aside, [builder.build(sender.producer_id, sender.producer_epoch, sequence, transactional=True)]
-    )

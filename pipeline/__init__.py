@@ -21,6 +21,7 @@ background   an asyncio loop in a thread, under the synchronous clients
 service      the life of a service process
 job          the one file that describes a pipeline
 lanes        partitions on their way through a stage: mirror and dedupe share it
+quarantine   the topic of what doesn't go on, and of what operators decided
 batches      a source batch with a new header, or rebuilt, as the target takes it
 etl/         the nightly load
 audit/       counts of records at every hop

@@ -48,7 +48,7 @@ def kill_at(w: World, failpoint: str, passages: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("failpoint", DECLARED)
 def test_killed_at_a_failpoint(tmp_path: Path, shared_broker: BrokerProcess, failpoint: str) -> None:
-    once = failpoint in ("dedupe.fenced", "dedupe.repaired", "dedupe.kept_aside")
+    once = failpoint in ("dedupe.fenced", "dedupe.repaired")
     with World(tmp_path, shared_broker, **SMALL) as w:
         kill_at(w, failpoint, (1,) if once else (1, 2))
 
@@ -60,7 +60,7 @@ def test_killed_again_and_again_with_two_partitions(tmp_path: Path, shared_broke
             w.stage.start(f"{failpoint}=kill@{1 + passage % 3}", await_started=False)
             w.fill(batches=4, count=300)
             w.send(1, [w.batch(1, [None, ""], 3)])
-            if failpoint == "dedupe.kept_aside":
+            if failpoint == "dedupe.set_aside":
                 w.send(1, [rotten(w, 1)])
             try:
                 w.await_done()

@@ -220,7 +220,20 @@ class World:
         """The committed records of the quarantine topic that came from a partition of this input."""
         found = [record for batch in self.batches(QUARANTINE) for record in records(batch)]
         came = {"topic": self.topic.encode(), "partition": b"%d" % partition}
-        return [record for record in found if came.items() <= dict(record.headers).items()]
+        theirs = [record for record in found if came.items() <= dict(record.headers).items()]
+        return [record for record in theirs if "byte" not in dict(record.headers)]  # else it is a batch's bytes
+
+    def rotten_aside(self, partition: int = 0) -> dict[int, bytes]:
+        """The batches in the quarantine topic that came from a partition of this input, by offset."""
+        found: dict[int, bytes] = {}
+        for batch in self.batches(QUARANTINE):
+            for record in records(batch):
+                headers = {name: (value or b"").decode() for name, value in record.headers}
+                if "byte" in headers and (headers["topic"], headers["partition"]) == (self.topic, str(partition)):
+                    data = found.setdefault(int(headers["offset"]), b"")
+                    assert int(headers["byte"]) == len(data)
+                    found[int(headers["offset"])] = data + (record.value or b"")
+        return found
 
     def check(self, partitions: Sequence[int] | None = None) -> None:
         """The output is the first of each id, in order; the committed counters are the logs' counts."""

@@ -9,10 +9,7 @@ import pytest
 
 from penstock.dedupe.folder import FolderError, StoreFolder
 from penstock.dedupe.position import Position
-from penstock.dedupe.quarantine import keep_aside
 from penstock.pipeline.lanes import OperatorNeeded
-from penstock.pyx.record.builder import BatchBuilder
-from penstock.pyx.record.rawbatch import RawBatch
 
 
 def test_a_position_survives_its_metadata() -> None:
@@ -118,14 +115,3 @@ def test_a_database_of_nobody_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OperatorNeeded, match="says of what"):
         folder.claim("this output\n")
     folder.unlock()
-
-
-def test_the_same_batch_is_kept_aside_once(tmp_path: Path) -> None:
-    builder = BatchBuilder(4)
-    builder.append(b"a", b"b", 1)
-    batch = RawBatch(builder.build())
-    paths = {keep_aside(tmp_path / "quarantine", "events", 3, batch) for _ in range(2)}
-    (path,) = paths
-    assert list(path.parent.iterdir()) == [path]
-    assert path.name == "events-3-00000000000000000000.batch"
-    assert path.read_bytes() == bytes(batch)
