@@ -38,9 +38,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Asked):
-    """The stage that a pipeline's file describes, and how answers are shown."""
+    """The stage that a pipeline's file describes, the topic that was `named`, and how answers are shown."""
 
     config: Config
+    named: str | None
+
+    @property
+    def topic(self) -> str:
+        """The topic that is meant. Raises UsageError for one that the stage doesn't read, or none of several."""
+        topics = job.deduped(self.config)
+        if self.named is None and len(topics) > 1:
+            raise click.UsageError(f"dedupe reads {', '.join(topics)}: say with --topic which one is meant")
+        if self.named is not None and self.named not in topics:
+            raise click.UsageError(f"dedupe reads {', '.join(topics)}, not `{self.named}`")
+        return self.named or next(iter(topics))
+
+    def each(self) -> list[Stage]:
+        """The stage with each of its topics, or with the one that was named."""
+        topics = job.deduped(self.config) if self.named is None else [self.topic]
+        return [replace(self, named=topic) for topic in topics]
 
     @property
     def group(self) -> str:
@@ -49,11 +65,11 @@ class Stage(Asked):
 
     def input(self, partition: int) -> TopicPartition:
         """An input partition."""
-        return job.input_topic(self.config), partition
+        return self.topic, partition
 
     def output(self, partition: int) -> TopicPartition:
         """The output partition beside it."""
-        return job.output_topic(self.config), partition
+        return job.deduped(self.config)[self.topic], partition
 
     def folder(self, partition: int) -> StoreFolder:
         """The folder of its store, on this machine."""
@@ -67,10 +83,10 @@ class Stage(Asked):
 def stage_command(command: Callable[..., T]) -> Callable[..., T]:
     """Add the options that all of them share; they come to the command as `stage: Stage`."""
 
-    def with_stage(path: Path, overrides: tuple[str, ...], as_json: bool, **rest: Any) -> T:
+    def with_stage(path: Path, overrides: tuple[str, ...], as_json: bool, topic: str | None, **rest: Any) -> T:
         config = job.load(path, overrides, "dedupe")
         try:
-            return command(stage=Stage(config["bootstrap.servers"], {}, as_json, config=config), **rest)
+            return command(stage=Stage(config["bootstrap.servers"], {}, as_json, config=config, named=topic), **rest)
         except (FolderError, RocksError, OperatorNeeded) as error:
             raise click.ClickException(str(error)) from None
 
@@ -81,6 +97,7 @@ def stage_command(command: Callable[..., T]) -> Callable[..., T]:
         click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
         click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property."),
         click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."),
+        click.option("--topic", help="The input topic that is meant. [the only one]"),
     ):
         with_stage = option(with_stage)
     return with_stage
@@ -150,6 +167,7 @@ def partition_option(command: Callable[..., T]) -> Callable[..., T]:
 because_option = click.option("--because", required=True, metavar="TEXT", help="Noted with the decision.")
 
 SHOWN = (
+    "topic",
     "partition",
     "state",
     "offset",
@@ -178,32 +196,7 @@ def status(stage: Stage) -> None:
     """
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        *_, count = await topics_of(admin, stage)
-        partitions = range(count)
-        inputs, outputs = ([find(partition) for partition in partitions] for find in (stage.input, stage.output))
-        committed = await admin.committed(stage.group, inputs)
-        ends = await admin.list_offsets(dict.fromkeys([*inputs, *outputs], LATEST), "read_committed")
-        starts = await admin.list_offsets(dict.fromkeys(outputs, EARLIEST))
-        rows = []
-        for partition in partitions:
-            tp, output, found = inputs[partition], outputs[partition], committed[inputs[partition]]
-            position = Position(0, "", "") if found is None else Position.parse(*found)
-            noted = {name: value for name, value in asdict(position).items() if name not in NOT_SHOWN}
-            rows.append(
-                {
-                    "partition": partition,
-                    **_state(None if found is None else position),
-                    **noted,
-                    "offset": None if found is None else position.offset,
-                    "end": ends[tp].offset,
-                    "lag": ends[tp].offset - position.offset,
-                    "output_start": starts[output].offset,
-                    "output_end": ends[output].offset,
-                    # Behind the last batch stands its transaction's marker, which has no ids.
-                    **store_status(stage.folder(partition), position.output_end or ends[output].offset),
-                }
-            )
-        return rows
+        return [row for one in stage.each() for row in await _rows(admin, one)]
 
     rows = stage.ask(work)
     for row in rows:
@@ -211,6 +204,37 @@ def status(stage: Stage) -> None:
     stage.show(rows if stage.as_json else [{name: row[name] for name in SHOWN} for row in rows], "partitions")
     if any(row["state"] in STANDING or row["store_error"] for row in rows):
         sys.exit(1)
+
+
+async def _rows(admin: Admin, stage: Stage) -> list[dict[str, Any]]:
+    """A row for each partition of one topic."""
+    *_, count = await topics_of(admin, stage)
+    partitions = range(count)
+    inputs, outputs = ([find(partition) for partition in partitions] for find in (stage.input, stage.output))
+    committed = await admin.committed(stage.group, inputs)
+    ends = await admin.list_offsets(dict.fromkeys([*inputs, *outputs], LATEST), "read_committed")
+    starts = await admin.list_offsets(dict.fromkeys(outputs, EARLIEST))
+    rows = []
+    for partition in partitions:
+        tp, output, found = inputs[partition], outputs[partition], committed[inputs[partition]]
+        position = Position(0, "", "") if found is None else Position.parse(*found)
+        noted = {name: value for name, value in asdict(position).items() if name not in NOT_SHOWN}
+        rows.append(
+            {
+                "topic": stage.topic,
+                "partition": partition,
+                **_state(None if found is None else position),
+                **noted,
+                "offset": None if found is None else position.offset,
+                "end": ends[tp].offset,
+                "lag": ends[tp].offset - position.offset,
+                "output_start": starts[output].offset,
+                "output_end": ends[output].offset,
+                # Behind the last batch stands its transaction's marker, which has no ids.
+                **store_status(stage.folder(partition), position.output_end or ends[output].offset),
+            }
+        )
+    return rows
 
 
 STANDING = ("stopped", "stalled")

@@ -1,8 +1,11 @@
-"""The dedupe stage as a process: a worker for each input partition, each on a lane of its own."""
+"""The dedupe stage as a process: a worker for each input partition of its topics, each on a lane of its own.
+
+Nothing waits for all: a topic that isn't there holds up its own partitions alone.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+import asyncio
 from pathlib import Path
 
 from penstock import log
@@ -10,11 +13,11 @@ from penstock.config import Config, ConfigError
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.repair import missing_topic
 from penstock.dedupe.worker import Settings, Worker
+from penstock.errors import KafkaError
 from penstock.pipeline import job
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import Lanes, patiently
-from penstock.pipeline.quarantine import TOPIC as QUARANTINE
+from penstock.pipeline.lanes import TRANSIENT, Lanes, patiently
 from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.service import Replaced
 
@@ -26,32 +29,23 @@ FETCH_WAIT_MS = 200  # how long a fetch of idle partitions may keep one that was
 
 
 class Dedupe:
-    """All workers of this process: `start()` fences, repairs and takes positions, `run()` reads until cancelled."""
+    """All workers of this process: `start()` tries every partition once, `run()` reads until cancelled."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        job.input_topic(config)  # refused before anything waits
+        self.topics = job.deduped(config)  # refused before anything waits
         self.name: str = config["penstock.dedupe.name"]
         client = {"client.id": f"penstock-dedupe-{self.name}", **PATIENCE}
         self.admin = Admin(config["bootstrap.servers"], **client)
         self.workers: dict[tuple[str, int], Worker] = {}
-        self.lanes: Lanes | None = None
+        self.lanes = self._lanes()
+        self._refused: dict[str, str] = {}
+        self._begun = {topic: asyncio.Event() for topic in self.topics}
+        self._work: asyncio.Future[None] | None = None
         self._source = IdSource(config["penstock.dedupe.id"])
         self._log = log.get(__name__, stage=self.name)
 
-    async def start(self) -> None:
-        """Reach the cluster, make the output topic if it is not there, and start every worker.
-
-        Raises ConfigError, FolderError.
-        """
-        await patiently(self.admin.start, "reach the cluster", self._log)
-        partitions = await patiently(self._partitions, "find the input topic", self._log)
-        output = job.output_topic(self.config)
-        limit = await patiently(lambda: self._output(output, len(partitions)), "find the output topic", self._log)
-        quarantine = Quarantine(self.admin, limit)
-        if self.config["penstock.dedupe.without.id"] == "quarantine":
-            await patiently(partial(quarantine.place, 0), f"find `{QUARANTINE}`", self._log)
-        self._add_workers(output, partitions, limit, quarantine)
+    def _lanes(self) -> Lanes:
         turn_bytes = self.config["penstock.dedupe.batch.bytes"]
         fetcher = Fetcher(
             self.admin,
@@ -64,8 +58,65 @@ class Dedupe:
         refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
         watch_ms = self.config["penstock.watch.ms"]
         session_ms, stalled_ms = self.config["session.timeout.ms"], self.config["penstock.stalled.after.ms"]
-        self.lanes = Lanes(fetcher, self.workers, self._log, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms)
-        await self.lanes.take()
+        logger = log.get(__name__, stage=self.name)
+        return Lanes(fetcher, {}, logger, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms)
+
+    async def start(self) -> None:
+        """Reach the cluster and set out; back when every partition has been tried once.
+
+        Raises ConfigError, FolderError, Replaced.
+        """
+        await patiently(self.admin.start, "reach the cluster", self._log)
+        self._work = asyncio.ensure_future(self._set_out())
+        tried = asyncio.ensure_future(self._all_tried())
+        await asyncio.wait([self._work, tried], return_when=asyncio.FIRST_COMPLETED)
+        tried.cancel()
+        if self._work.done():
+            await self._work
+
+    async def _all_tried(self) -> None:
+        for begun in self._begun.values():
+            await begun.wait()
+        for lane in list(self.lanes.lanes.values()):
+            await lane.tried.wait()
+
+    async def _set_out(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            topics = [group.create_task(self._begin(topic, output)) for topic, output in self.topics.items()]
+            running = group.create_task(self.lanes.run())
+            await asyncio.wait(topics)
+            if not self.lanes.lanes:  # none could begin, whatever the reason: `stopped` says it
+                running.cancel()
+                return
+            await running
+            raise Replaced(
+                f"another dedupe worker of stage `{self.name}` took over every partition of this one; only one may run for a "
+                "partition, and that one goes on: leave it, or stop it before this one is started again"
+            )
+
+    async def _begin(self, topic: str, output: str) -> None:
+        """Find a topic, make its output if it is not there, and give each partition a lane. Raises ConfigError, FolderError."""
+        begun = self._begun[topic]
+
+        async def find() -> tuple[list[int], int, Quarantine]:
+            try:
+                partitions = await self._partitions(topic)
+                limit = await self._output(output, len(partitions))
+                quarantine = Quarantine(self.admin, limit)
+                if self.config["penstock.dedupe.without.id"] == "quarantine":
+                    await quarantine.place(0)
+            except TRANSIENT:
+                begun.set()  # tried once: the others aren't held up
+                raise
+            return partitions, limit, quarantine
+
+        try:
+            partitions, limit, quarantine = await patiently(find, f"find topic `{topic}` and its output", self._log)
+            self._add_workers(topic, output, self._chosen(topic, partitions), limit, quarantine)
+        except KafkaError as error:
+            self._refused[topic] = str(error)
+            self._log.error("%s is STOPPED, the others go on: %s", topic, error)
+        begun.set()
 
     async def _output(self, topic: str, partitions: int) -> int:
         """Make the output topic if it is not there; the bytes that it allows a batch.
@@ -87,7 +138,7 @@ class Dedupe:
         return int(configs["max.message.bytes"] or 0)
 
     def _add_workers(
-        self, output: str, partitions: list[int], max_batch_bytes: int, quarantine: Quarantine
+        self, topic: str, output: str, partitions: list[int], max_batch_bytes: int, quarantine: Quarantine
     ) -> None:
         """Folders are locked before anything is fenced: a second start by mistake must not end the first."""
         settings = Settings(
@@ -104,42 +155,41 @@ class Dedupe:
             quarantine=quarantine,
             misplaced=self.config["penstock.dedupe.misplaced"],
         )
-        for tp in self._chosen(partitions):
-            self.workers[tp] = Worker(tp, settings, self.admin, self._source)
-            self.workers[tp].folder.lock()
+        added = [Worker((topic, number), settings, self.admin, self._source) for number in partitions]
+        for worker in added:
+            self.workers[worker.tp] = worker
+            worker.folder.lock()
+        for worker in added:
+            self.lanes.begin(self.lanes.add(worker.tp, worker))
 
-    async def _partitions(self) -> list[int]:
-        topic = job.input_topic(self.config)
+    async def _partitions(self, topic: str) -> list[int]:
         cluster = await self.admin.metadata([topic], refresh=True)
         if topic not in cluster.topics:
             raise missing_topic(topic)
         return sorted(cluster.topics[topic].partitions)
 
-    def _chosen(self, partitions: list[int]) -> list[tuple[str, int]]:
-        """This process's partitions. Raises ConfigError for one that the input doesn't have."""
-        topic, wanted = job.input_topic(self.config), self.config["penstock.dedupe.partitions"]
-        if not wanted:
-            return [(topic, number) for number in partitions]
+    def _chosen(self, topic: str, partitions: list[int]) -> list[int]:
+        """This process's partitions of a topic. Raises ConfigError for one that the topic doesn't have."""
+        wanted = self.config["penstock.dedupe.partitions"]
         unknown = [text for text in wanted if not text.isdigit() or int(text) not in partitions]
         if unknown:
             raise ConfigError(f"`penstock.dedupe.partitions`: `{topic}` has no partition {unknown[0]}")
-        return [(topic, int(text)) for text in wanted]
+        return [int(text) for text in wanted] or partitions
 
     async def run(self) -> None:
-        """Dedupe until cancelled. Raises Replaced."""
-        assert self.lanes is not None, "start first"
-        await self.lanes.run()
-        raise Replaced(
-            f"another dedupe worker of stage `{self.name}` took over every partition of this one; only one may run for a "
-            "partition, and that one goes on: leave it, or stop it before this one is started again"
-        )
+        """Dedupe until cancelled. Raises ConfigError, FolderError, Replaced."""
+        assert self._work is not None, "start first"
+        await self._work
 
     async def close(self) -> None:
-        """Close the stores and all connections."""
+        """End what is under way, close the stores and all connections."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
         for worker in self.workers.values():
             await worker.close()
         await self.admin.close()
 
     def stopped(self) -> dict[str, str]:
-        """The partitions that stopped, each with its reason."""
-        return {} if self.lanes is None else self.lanes.stopped()
+        """The topics and partitions that stopped, each with its reason."""
+        return {**self._refused, **self.lanes.stopped()}

@@ -50,9 +50,9 @@ SCHEMA = Schema(
         Property("penstock.watch.ms", parse_int(100), 30_000,
                  "How often inputs are looked at for growth or a new topic of the same name, and positions for commands."),
         Property("penstock.dedupe.name", parse_str, "dedupe", "The stage's identity: a newer worker fences an older."),
-        Property("penstock.dedupe.input.topic", parse_str, None, "What dedupe reads; default the one of `topics`."),
-        Property("penstock.dedupe.output.topic", parse_str, None, "What dedupe writes; default INPUT.deduped."),
-        Property("penstock.dedupe.partitions", parse_list, [], "Partitions of this process; default all."),
+        Property("penstock.dedupe.input.topic", parse_str, None, "The one topic that dedupe reads; default all of `topics`."),
+        Property("penstock.dedupe.output.topic", parse_str, None, "What dedupe writes of one topic; default TOPIC.deduped."),
+        Property("penstock.dedupe.partitions", parse_list, [], "Partitions of this process, of each topic; default all."),
         Property("penstock.dedupe.data", parse_str, None, "Folder of the RocksDB databases, one a partition."),
         Property("penstock.dedupe.size.max.bytes", parse_int(1 << 20), 8 << 30,
                  "Bound of one partition's database; the oldest ids go first."),
@@ -147,28 +147,42 @@ def sources(config: Config) -> dict[str, str]:
     }
 
 
-def input_topic(config: Config) -> str:
-    """The topic that dedupe reads. Raises ConfigError when `topics` doesn't say which of several it is."""
-    given = config["penstock.dedupe.input.topic"]
-    if not given and len(config["topics"]) > 1:
+def deduped(config: Config) -> dict[str, str]:
+    """The topics that dedupe reads, each with the one that its messages go to. Raises ConfigError."""
+    given, output = config["penstock.dedupe.input.topic"], config["penstock.dedupe.output.topic"]
+    topics = [given] if given else list(dict.fromkeys(config["topics"]))
+    if output and len(topics) > 1:
         raise ConfigError(
-            f"`topics` names {len(config['topics'])} topics and dedupe reads one: say which with"
-            " `penstock.dedupe.input.topic`"
+            f"`penstock.dedupe.output.topic` names one topic and dedupe reads {len(topics)}: leave it out, so that each goes "
+            "to TOPIC.deduped, or say which one is read with `penstock.dedupe.input.topic`"
         )
-    return str(given or config["topics"][0])
+    pairs = {topic: str(output or f"{topic}.deduped") for topic in topics}
+    circular = sorted(set(pairs) & set(pairs.values()))
+    if circular:
+        raise ConfigError(f"dedupe would read `{circular[0]}` and write it: take it out of `topics`")
+    return pairs
+
+
+def input_topic(config: Config) -> str:
+    """The topic that dedupe reads and the nights' rows come from. Raises ConfigError when nothing says which of several."""
+    pairs = deduped(config)
+    loaded = [topic for topic, output in pairs.items() if output == config["penstock.etl.topic"]]
+    if len(pairs) > 1 and not loaded:
+        raise ConfigError(
+            f"dedupe reads {len(pairs)} topics and one is loaded and audited: say which with `penstock.etl.topic`, such as "
+            f"`penstock.etl.topic={next(iter(pairs.values()))}`"
+        )
+    return (loaded or list(pairs))[0]
 
 
 def output_topic(config: Config) -> str:
-    """The topic that dedupe writes."""
-    return str(config["penstock.dedupe.output.topic"] or f"{input_topic(config)}.deduped")
+    """The topic that dedupe writes, and the nights are loaded from unless `penstock.etl.topic` names another."""
+    return deduped(config)[input_topic(config)]
 
 
 def etl_topic(config: Config) -> str:
     """The topic that the nights are loaded from."""
     return str(config["penstock.etl.topic"] or output_topic(config))
-
-
-MIRROR_GROUPS = "penstock-mirror."  # what the groups of all mirrors' positions begin with
 
 
 def mirror_group(config: Config, source: str) -> str:

@@ -417,19 +417,6 @@ class Lanes:
         """Whether other processes have taken every lane."""
         return all(lane.is_lost for lane in self.lanes.values())
 
-    async def take(self) -> None:
-        """Ask for each identity once, before anything runs. What fails is tried again by `run`."""
-
-        async def once(lane: Lane) -> None:
-            try:
-                await self._take(lane)
-            except (*TRANSIENT, OperatorNeeded, BatchError) as error:
-                self._note(lane, error)
-
-        async with asyncio.TaskGroup() as group:
-            for lane in self.lanes.values():
-                group.create_task(once(lane))
-
     async def run(self) -> None:
         """Move all lanes until cancelled; turns under way are then finished. Ends by itself when other processes have
         taken all of them.

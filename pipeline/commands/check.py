@@ -43,7 +43,9 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
     config, found = job.SCHEMA.validate(texts)
     found += [f"the pipeline's file lacks {words}" for words in job.lacking(config, parts)]
     asked: list[Callable[[], Any]] = []
-    if config.get("topics") and {"dedupe", "etl", "audit"} & set(parts):
+    if config.get("topics") and "dedupe" in parts:
+        asked.append(lambda: job.deduped(config))
+    if config.get("topics") and {"etl", "audit"} & set(parts):
         asked.append(lambda: job.input_topic(config))
     if "etl" in parts:
         asked += [lambda: time_zone(config["penstock.etl.time.zone"]), lambda: _declared(config)]
@@ -52,7 +54,7 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
             question()
         except ConfigError as error:
             found.append(str(error))
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _declared(config: Config) -> None:

@@ -387,7 +387,7 @@ def test_an_input_that_is_not_there_is_waited_for_or_refused(tmp_path: Path, sha
     with World(tmp_path, shared_broker) as w:
         nowhere = w.other("nowhere", topics=f"{w.topic}-not-there")
         nowhere.start(await_started=False)
-        nowhere.wait_for("waits to find the input topic")
+        nowhere.wait_for(f"waits to find topic `{w.topic}-not-there`")
         assert nowhere.stop() == 0
 
 

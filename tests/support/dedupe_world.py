@@ -42,7 +42,7 @@ class Cluster(Protocol):
 
 
 class World:
-    """One topic, deduplicated by a stage named like it."""
+    """One topic, deduplicated by a stage named like it, unless `penstock.dedupe.name` is given."""
 
     def __init__(self, folder: Path, cluster: Cluster, *, partitions: int = 1, **properties: object) -> None:
         self.cluster = cluster
@@ -80,9 +80,9 @@ class World:
         changed = {**self.properties, **{name.replace("_", "."): value for name, value in properties.items()}}
         return StageProcess("dedupe", write_properties(self.folder / f"{name}.properties", changed), name)
 
-    def ask(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def ask(self, command: str, *arguments: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
         """`penstock dedupe COMMAND ... --config FILE`, to its end."""
-        words = [sys.executable, "-m", "penstock", "dedupe", command, *arguments, "--config", str(self.config)]
+        words = [sys.executable, "-m", "penstock", "dedupe", command, *arguments, "--config", str(config or self.config)]
         return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     def answer(self, command: str, *arguments: str) -> Any:
@@ -159,7 +159,7 @@ class World:
     def position(self, partition: int = 0) -> tuple[int, dict[str, Any]]:
         """The committed input offset and what is beside it; -1 while there is none."""
         tp = self.topic, partition
-        group = f"penstock-dedupe.{self.topic}"
+        group = f"penstock-dedupe.{self.properties['penstock.dedupe.name']}"
         found = self.admin(lambda admin: admin.committed(group, [tp], require_stable=False))[tp]
         return (-1, {}) if found is None else (found[0], json.loads(found[1]))
 

@@ -159,13 +159,13 @@ def test_a_byte_order_mark_is_no_part_of_a_key(config: Path) -> None:
     assert "unknown" not in complained and "cannot connect to `127.0.0.1:1`: Connection refused" in complained
 
 
-@pytest.mark.parametrize("command", ["dedupe", "etl", "audit"])
+@pytest.mark.parametrize("command", ["etl", "audit"])
 def test_a_stage_of_one_topic_does_not_choose_among_several(command: str, config: Path) -> None:
     code, _, complained = penstock(
         command, "--config", str(config), "--set", "topics=a,b",
         "--set", "penstock.etl.schema=id STRING, day DATE", "--set", "penstock.etl.event.day=day", *NIGHT.get(command, []),
     )  # fmt: skip
-    assert code == 2 and "say which with `penstock.dedupe.input.topic`" in complained, complained
+    assert code == 2 and "say which with `penstock.etl.topic`" in complained, complained
 
 
 def test_the_number_of_an_error_is_not_shown(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_check_says_all_that_is_wrong_at_once(tmp_path: Path) -> None:
     for words in (
         "did you mean `penstock.watch.ms`", "`penstock.watch.ms=soon` is not a whole number",
         "lacks `source.*.bootstrap.servers`",
-        "lacks `penstock.dedupe.data`", "say which with `penstock.dedupe.input.topic`", "`Mars` is no time zone",
+        "lacks `penstock.dedupe.data`", "say which with `penstock.etl.topic`", "`Mars` is no time zone",
         "`INTT` in the schema is no type",
     ):  # fmt: skip
         assert words in out, words

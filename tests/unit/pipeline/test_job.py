@@ -61,3 +61,33 @@ def test_names_in_identities_can_not_run_into_each_other() -> None:
     assert job.mirror_identity("mirror", "EWR") == "mirror.EWR"
     assert job.mirror_identity("a%b", "EWR") == "a%b.EWR"
     assert job.mirror_identity("a.b", "EWR") == "a%2Eb.EWR"
+
+
+@pytest.mark.parametrize(
+    ("properties", "pairs"),
+    [
+        ({"topics": "a"}, {"a": "a.deduped"}),
+        ({"topics": "a,b,a"}, {"a": "a.deduped", "b": "b.deduped"}),
+        ({"topics": "a,b", "penstock.dedupe.input.topic": "b"}, {"b": "b.deduped"}),
+        ({"topics": "a", "penstock.dedupe.output.topic": "once"}, {"a": "once"}),
+        ({"topics": "a,b", "penstock.dedupe.output.topic": "once"}, "names one topic and dedupe reads 2"),
+        ({"topics": "a,a.deduped"}, "would read `a.deduped` and write it"),
+        ({"topics": "a", "penstock.dedupe.output.topic": "a"}, "would read `a` and write it"),
+    ],
+)
+def test_what_dedupe_reads_and_writes(properties: dict[str, str], pairs: dict[str, str] | str) -> None:
+    config = job.SCHEMA.parse(properties)
+    if isinstance(pairs, dict):
+        assert job.deduped(config) == pairs
+    else:
+        with pytest.raises(ConfigError, match=pairs):
+            job.deduped(config)
+
+
+def test_of_several_topics_the_one_that_is_loaded_must_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"say which with `penstock\.etl\.topic`, such as `penstock\.etl\.topic=a\.deduped`"):
+        job.input_topic(job.SCHEMA.parse({"topics": "a,b"}))
+    config = job.SCHEMA.parse({"topics": "a,b", "penstock.etl.topic": "b.deduped"})
+    assert (job.input_topic(config), job.output_topic(config), job.etl_topic(config)) == ("b", "b.deduped", "b.deduped")
+    other = job.SCHEMA.parse({"topics": "a", "penstock.etl.topic": "raw"})
+    assert (job.input_topic(other), job.etl_topic(other)) == ("a", "raw")

@@ -123,7 +123,6 @@ class Stage:
         self.lanes = Lanes(fetcher, self.workers, log.get(__name__), refresh_ms, 10, session_ms=50, stalled_ms=stalled_ms)
 
     async def run(self, until: Callable[[], bool]) -> None:
-        await self.lanes.take()
         task = asyncio.ensure_future(self.lanes.run())
         async with asyncio.timeout(LIMIT_S):
             while not until() and not task.done():  # noqa: ASYNC110  (there is no event to wait for)

@@ -1,0 +1,46 @@
+"""Several topics in one dedupe process: each on its own, exact, and none waits for another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.dedupe_world import World
+from support.harness import BrokerProcess, topic_name
+from support.patience import until
+
+
+def test_several_topics_are_deduplicated_by_one_process(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    name, later = topic_name("stage"), topic_name("later")
+    with (
+        World(tmp_path / "a", shared_broker, partitions=2, penstock_dedupe_name=name) as a,
+        World(tmp_path / "b", shared_broker, penstock_dedupe_name=name) as b,
+    ):
+        a.stage = stage = a.other("all", topics=f"{a.topic},{later},{b.topic}")
+        for _ in range(2):
+            for w in (a, b):
+                w.fill()
+            stage.start()
+            for w in (a, b):
+                w.await_done(stage=stage)
+            stage.wait_for(f"waits to find topic `{later}`")
+            stage.kill()
+        for w in (a, b):
+            w.fill()
+        stage.start()
+        a.admin(lambda admin: admin.create_topics({later: 1}))
+        for w in (a, b):
+            w.await_done(stage=stage)
+            w.check()
+        config = tmp_path / "a" / "all.properties"
+
+        def rows() -> list[tuple[str, int, str]]:
+            done = a.ask("status", "--json", config=config)
+            return [(row["topic"], row["partition"], row["state"]) for row in json.loads(done.stdout or "[]")]
+
+        wanted = [(a.topic, 0, "reading"), (a.topic, 1, "reading"), (later, 0, "reading"), (b.topic, 0, "reading")]
+        until(lambda: rows() == wanted, "a topic that came later", stage.text)
+        refused = a.ask("accept", "0", config=config)
+        assert refused.returncode == 2 and "say with --topic which one is meant" in refused.stderr
+        assert f"{b.topic}-0 has not stopped" in a.ask("accept", "0", "--topic", b.topic, config=config).stderr
+        assert stage.stop() == 0
