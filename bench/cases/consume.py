@@ -68,6 +68,7 @@ class BareSender:
             "send",
             answer=self._answer,
             file=file,
+            bytes=filled.batches * filled.batch_bytes,
             offset_at=filled.offset_at,
             batch=filled.batch_bytes,
             records=filled.records_each,

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,17 @@ class Summary:
     counts: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)  # lines of the broker's log, without what varies
     seconds: float = 0.0
+    longest_s: dict[str, float] = field(default_factory=lambda: {"start": 0.0, "stop": 0.0})
     stories: dict[bytes, list[str]] = field(default_factory=dict)  # what was done to topics with an anomaly
+
+    @contextlib.contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Notes how long the longest start or stop took."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.longest_s[what] = max(self.longest_s[what], time.monotonic() - began)
 
     def report(self) -> str:
         """The anomalies, and what was done last to each topic that has one."""
@@ -86,6 +96,7 @@ class Summary:
             ("seed", self.seed),
             ("SIGKILL, SIGTERM", f"{self.kills}, {self.stops}"),
             ("seconds", round(self.seconds)),
+            *((f"longest {what}, s", f"{longest_s:.2f}") for what, longest_s in self.longest_s.items()),
             *sorted(self.counts.items()),
             *((f"broker's log: {text}", count) for text, count in sorted(self.errors.items())),
             *((kind, found[kind]) for kind in ("missing", "hidden", "offline", "extra")),
@@ -149,7 +160,8 @@ class AdminRun:
             self.broker.kill()
             self.world.counts["kills in a start"] += 1
         try:
-            self.broker.start()
+            with self.summary.timed("start"):
+                self.broker.start()
         except AssertionError as error:
             self._add([Anomaly("no_start", str(error)[-2000:])])
             return False
@@ -220,7 +232,8 @@ class AdminRun:
             worker.ending = True
         if how == "stop":
             self.summary.stops += 1
-            code = await asyncio.to_thread(self.broker.stop)
+            with self.summary.timed("stop"):
+                code = await asyncio.to_thread(self.broker.stop)
             if code:
                 self._add([Anomaly("unclean_stop", f"exit code {code}")])
         else:
