@@ -23,7 +23,7 @@ from penstock.mirror.worker import CountsDiffer, Worker
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import TRANSIENT, Lane, Lanes, OperatorNeeded, patiently
+from penstock.pipeline.lanes import TRANSIENT, Lane, Lanes, OperatorNeeded, Pace, patiently
 from penstock.pipeline.service import Replaced
 
 # A step that fails is begun again by its lane, which then asks the target where it stands; so no single call has to
@@ -65,6 +65,7 @@ class Mirror:
         for source in self.sources:
             source.others = self.sources
         self._lanes: dict[str, Lanes] = {}  # by source
+        self._pace = Pace(config["penstock.mirror.transactions.max"])
         self._copies: dict[str, Copy] = {}  # by the topic's name on the target
         self._refused: dict[str, str] = {}
         self._looked = {source.name: asyncio.Event() for source in self.sources}  # for the first time
@@ -98,8 +99,10 @@ class Mirror:
         )
         refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
         watch_ms, session_ms = self.config["penstock.watch.ms"], self.config["session.timeout.ms"]
-        stalled_ms = self.config["penstock.stalled.after.ms"]
-        return Lanes(fetcher, {}, source.log, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms)
+        stalled_ms, linger_ms = self.config["penstock.stalled.after.ms"], self.config["penstock.mirror.linger.ms"]
+        return Lanes(
+            fetcher, {}, source.log, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms, linger_ms, self._pace
+        )
 
     async def _all_tried(self) -> None:
         if self.topics.are_searched:

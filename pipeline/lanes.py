@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
@@ -36,6 +37,7 @@ EPOCH_LAST = 32_766  # a coordinator gives out a new producer id instead of the 
 TAKING_S = 1.0  # longer than it takes to take an identity
 QUIET_S = 10.0  # a stalled lane that does nothing for so long without a failure is well again
 TAKEN_OVER_S = 60.0  # a lane that others take twice in so long is left to them
+MARKERS_LINGER_S = 0.25  # how long an answer without a record waits for the next one
 LAST_TURN_S = 10.0  # how long a stop waits for the turns under way
 TRANSIENT = (KafkaError, OSError, TimeoutError)
 
@@ -296,19 +298,28 @@ class Lane:
         self.resolved = asyncio.Event()  # it was taken once, or the lane stopped
         self._waiting: list[Fetched] = []
         self._bytes = 0
+        self._due = math.inf  # when what waits is worth a transaction of its own, however little it is (loop time)
         self._reason: Exception | None = None
         self._wake = asyncio.Event()
+        self._more = asyncio.Event()
 
-    def put(self, fetched: Fetched) -> None:
-        """Hand over what was fetched."""
+    def put(self, fetched: Fetched, linger_s: float = 0.0) -> None:
+        """Hand over what was fetched. It may wait for more: markers alone, which only move the position, for a while longer."""
+        if fetched.error is not None:
+            linger_s = 0.0
+        elif not fetched.batches:
+            linger_s = max(linger_s, MARKERS_LINGER_S)
+        self._due = min(self._due, asyncio.get_running_loop().time() + linger_s)
         self._waiting.append(fetched)
         self._bytes += _bytes(fetched)
         self._wake.set()
+        self._more.set()
 
     def stop(self, reason: Exception) -> None:
         """Hand over a reason to stop (or, when an operator has decided, to start again), before anything that waits."""
         self._reason = reason
         self._wake.set()
+        self._more.set()
 
     def is_full(self, most_bytes: int) -> bool:
         """Whether no more should be fetched for it now."""
@@ -316,15 +327,22 @@ class Lane:
 
     def clear(self) -> None:
         """Forget what waits: the position is asked for again."""
-        self._waiting, self._bytes, self._reason = [], 0, None
+        self._waiting, self._bytes, self._due, self._reason = [], 0, math.inf, None
         self._wake.clear()
 
-    async def next(self, most_bytes: int) -> list[Fetched]:
-        """What waits, at least one piece and no more of them once they have so many bytes.
+    async def ready(self, turn_bytes: int) -> None:
+        """Wait until what waits is worth a transaction: a turn's bytes, as much as a lane holds, or it has waited its time."""
+        await self._wake.wait()
+        loop = asyncio.get_running_loop()
+        while self._reason is None and not self.is_full(turn_bytes) and (left_s := self._due - loop.time()) > 0:
+            self._more.clear()
+            await _wait(self._more, left_s)
+
+    def next(self, most_bytes: int) -> list[Fetched]:
+        """What waits once it is `ready`, at least one piece and no more of them once they have so many bytes.
 
         Raises what was handed over; good batches before an error come first.
         """
-        await self._wake.wait()
         if self._reason is not None:
             raise self._reason
         error, rotten = self._waiting[0].error, self._waiting[0].rotten
@@ -340,8 +358,28 @@ class Lane:
             taken += _bytes(pieces[-1])
         self._bytes -= taken
         if not self._waiting:
+            self._due = math.inf
             self._wake.clear()
         return pieces
+
+
+class Pace:
+    """At most so many turns a second of all lanes that share it; None: as many as they like.
+
+    A turn that has to wait takes what comes meanwhile along: beyond the bound lanes linger longer.
+    """
+
+    def __init__(self, turns_per_s: float | None = None) -> None:
+        self._apart_s = 1 / turns_per_s if turns_per_s else 0.0
+        self._next = 0.0  # loop time
+
+    async def wait(self) -> None:
+        """Wait for the next free place."""
+        now = asyncio.get_running_loop().time()
+        at = max(now, self._next)
+        self._next = at + self._apart_s
+        if at > now:
+            await asyncio.sleep(at - now)
 
 
 def _bytes(fetched: Fetched) -> int:
@@ -367,6 +405,8 @@ class Lanes:
         turn_bytes: int = 4 << 20,
         session_ms: int = 10_000,
         stalled_ms: int = 300_000,
+        linger_ms: int = 0,
+        pace: Pace | None = None,
     ) -> None:
         self.lanes: dict[TopicPartition, Lane] = {}
         self._fetcher = fetcher
@@ -376,6 +416,8 @@ class Lanes:
         self._turn_bytes = turn_bytes
         self._session_s = session_ms / 1000
         self._stalled_s = stalled_ms / 1000
+        self._linger_s = linger_ms / 1000
+        self._pace = pace or Pace()
         self._lost = asyncio.Event()  # another lane is lost
         self._lane_bytes = LANE_BYTES_MIN
         self._full: set[TopicPartition] = set()
@@ -613,11 +655,13 @@ class Lanes:
         while True:
             try:
                 async with asyncio.timeout(min(QUIET_S, self._refresh_s) if lane.stalled else self._refresh_s):
-                    pieces = await lane.next(self._turn_bytes)
+                    await lane.ready(min(self._turn_bytes, self._lane_bytes))
             except TimeoutError:
                 lane.stalled = ""
                 await lane.worker.refresh()
                 continue
+            await self._pace.wait()
+            pieces = lane.next(self._turn_bytes)
             # An error behind good batches comes again with the next fetch, which has nothing before it.
             emptied = lane.tp in self._full and not lane.is_full(self._lane_bytes)
             if emptied or pieces[-1].error is not None:
@@ -632,7 +676,7 @@ class Lanes:
         while True:
             for fetched in await self._fetcher.fetch(ahead=False):
                 lane = self.lanes[fetched.tp]
-                lane.put(fetched)
+                lane.put(fetched, self._linger_s)
                 if lane.is_full(self._lane_bytes):
                     self._full.add(lane.tp)
                     self._fetcher.pause(lane.tp)

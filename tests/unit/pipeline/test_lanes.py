@@ -12,7 +12,7 @@ import pytest
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.fetcher import Fetched
-from penstock.pipeline.lanes import LANE_PIECES, Lanes, OperatorNeeded
+from penstock.pipeline.lanes import LANE_PIECES, Lane, Lanes, OperatorNeeded, Pace
 from penstock.pipeline.metadata import Cluster
 from penstock.pipeline.transaction import Fenced
 from penstock.pyx.record.rawbatch import RawBatch
@@ -330,3 +330,78 @@ def test_a_coordinator_that_fences_often_is_no_rival() -> None:
     stage = Stage(worker)
     asyncio.run(stage.run(lambda: worker.ended > 3))
     assert worker.force == 3 and not stage.lanes.stopped()
+
+
+LONG_S = 3600.0
+SOME_BYTES = 1 << 20
+
+
+def data(count: int = 1) -> Fetched:
+    return Fetched("t", 0, [RawBatch(batch())] * count, 8)
+
+
+MARKERS = Fetched("t", 0, [], 9)
+FAILED = Fetched("t", 0, [], 8, error=KafkaError(ErrorCode.NETWORK_EXCEPTION))
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (data(), FAILED),
+        (data(), OperatorNeeded("stop")),
+        (data(), data(SOME_BYTES // len(bytes(RawBatch(batch()))) + 1)),  # enough for a turn
+        (MARKERS, FAILED),
+    ],
+)
+def test_what_was_fetched_lingers_until_it_is_worth_a_transaction(first: Fetched, then: Fetched | Exception) -> None:
+    async def ask() -> None:
+        lane = Lane(("t", 0), Worker())
+        lane.put(first, LONG_S)
+        ready = asyncio.ensure_future(lane.ready(SOME_BYTES))
+        for _ in range(5):
+            lane.put(data(), LONG_S)
+            await asyncio.sleep(0)
+            assert not ready.done()
+        if isinstance(then, Exception):
+            lane.stop(then)
+        else:
+            lane.put(then, LONG_S)
+        await asyncio.wait_for(ready, LIMIT_S)
+
+    asyncio.run(ask())
+
+
+def test_markers_alone_wait_for_the_next_batch_and_go_with_it() -> None:
+    async def ask() -> None:
+        lane = Lane(("t", 0), Worker())
+        for _ in range(3):
+            lane.put(MARKERS)
+        ready = asyncio.ensure_future(lane.ready(SOME_BYTES))
+        await asyncio.sleep(0)
+        assert not ready.done()
+        lane.put(data())
+        await asyncio.wait_for(ready, LIMIT_S)
+        assert len(lane.next(SOME_BYTES)) == 4
+        lane.put(MARKERS)
+        await asyncio.wait_for(lane.ready(SOME_BYTES), LIMIT_S)  # and by themselves, a little later
+        assert lane.next(SOME_BYTES) == [MARKERS]
+
+    asyncio.run(ask())
+
+
+def test_turns_are_no_closer_than_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_s: list[float] = []
+
+    async def note(pause_s: float) -> None:
+        waited_s.append(pause_s)
+
+    async def ask(pace: Pace) -> None:
+        for _ in range(4):
+            await pace.wait()
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    asyncio.run(ask(Pace()))
+    assert waited_s == []
+    # One turn in 1,000 seconds: each waits for all before it, whatever the time that the test itself takes.
+    asyncio.run(ask(Pace(0.001)))
+    assert [round(pause_s, -3) for pause_s in waited_s] == [1000.0, 2000.0, 3000.0]
