@@ -208,7 +208,7 @@ class Server:
             try:
                 await coordinators.after_power_cut()
             except Exception:  # noqa: BLE001 - no transactional producer could be served: whoever started the broker hears of it
-                _log.exception("what a power cut has left of transactions can't be settled: the broker stops")
+                _log.exception("what a power cut has left of transactions can't be dealt with: the broker stops")
                 self.failed.set()
                 return
             await topics.logs.note_opened()

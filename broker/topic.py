@@ -33,7 +33,7 @@ class PartitionState:
     directory: str = ""
 
     @property
-    def told_leader(self) -> int:
+    def leader_for_clients(self) -> int:
         """The leader as Metadata has it: a broker that still opens a log is to be asked again, not to be given up.
 
         librdkafka takes a partition without a leader for lost until it refreshes its metadata, minutes later.

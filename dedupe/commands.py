@@ -97,7 +97,7 @@ def stage_command(command: Callable[..., T]) -> Callable[..., T]:
         click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
         click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property."),
         click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."),
-        click.option("--topic", help="The input topic that is meant. [the only one]"),
+        click.option("--topic", help="The input topic that is meant; of several, status shows all."),
     ):
         with_stage = option(with_stage)
     return with_stage
@@ -196,12 +196,19 @@ def status(stage: Stage) -> None:
     """
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        return [row for one in stage.each() for row in await _rows(admin, one)]
+        each = stage.each()
+        cluster = await admin.metadata([one.topic for one in each], refresh=True)
+        if len(each) == 1:
+            return await _rows(admin, each[0])
+        rows = []
+        for one in each:
+            rows += await _rows(admin, one) if one.topic in cluster.topics else [_no_topic(one.topic)]
+        return rows
 
     rows = stage.ask(work)
     for row in rows:
         row["why"] = row["why"] or row["store_error"]
-    stage.show(rows if stage.as_json else [{name: row[name] for name in SHOWN} for row in rows], "partitions")
+    stage.show(rows if stage.as_json else [{name: row.get(name) for name in SHOWN} for row in rows], "partitions")
     if any(row["state"] in STANDING or row["store_error"] for row in rows):
         sys.exit(1)
 
@@ -235,6 +242,10 @@ async def _rows(admin: Admin, stage: Stage) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _no_topic(topic: str) -> dict[str, Any]:
+    return {"topic": topic, "partition": None, "state": "no topic", "why": "it is not there yet", "store_error": ""}
 
 
 STANDING = ("stopped", "stalled")

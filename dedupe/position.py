@@ -97,7 +97,7 @@ class Position:
         except (ValueError, TypeError):
             raise OperatorNeeded(
                 f"the committed position {offset} has metadata {metadata!r}, which no dedupe worker wrote; "
-                "delete the group's offset if the stage is to start over"
+                "`penstock groups delete GROUP --topic TOPIC:P` takes it away if the partition is to start over"
             ) from None
 
 

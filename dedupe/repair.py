@@ -32,10 +32,10 @@ Note = Callable[[Column, int], Awaitable[None]]
 class UnknownIds(OperatorNeeded):
     """The output no longer has offsets whose ids the store lacks, `FIRST..LAST`."""
 
-    def __init__(self, offsets: str, partition: int) -> None:
+    def __init__(self, offsets: str, tp: TopicPartition) -> None:
         super().__init__(
-            f"ids of output offsets {offsets} are unknown: restore a snapshot, or `penstock dedupe accept {partition}` if "
-            "repeats of them may pass"
+            f"ids of output offsets {offsets} are unknown: restore a snapshot, or `penstock dedupe accept --topic {tp[0]} "
+            f"{tp[1]}` if repeats of them may pass"
         )
         self.offsets = offsets
 
@@ -63,6 +63,7 @@ async def stable_end(admin: Admin, output: TopicPartition) -> int:
 
 async def repair(
     admin: Admin,
+    tp: TopicPartition,
     output: TopicPartition,
     store: IdStore,
     source: IdSource,
@@ -72,7 +73,8 @@ async def repair(
 ) -> int:
     """Read committed output from where the store is complete to the end; how many records were read.
 
-    `note` puts ids into the store, with the output offset that it is then complete to. `max_bytes` are read at once.
+    `tp` is the input partition. `note` puts ids into the store, with the output offset that it is then complete to.
+    `max_bytes` are read at once.
     Raises UnknownIds when the output no longer has what the store lacks, OperatorNeeded when it never had what the store
     has, KafkaError, RocksError.
     """
@@ -86,7 +88,7 @@ async def repair(
         )
     unknown = committed.unknown_ids(store.complete_to, start)
     if unknown:
-        raise UnknownIds(unknown, output[1])
+        raise UnknownIds(unknown, tp)
     if committed.accepted and store.complete_to < start:
         logger.warning("ids of output offsets %s are unknown, as an operator has accepted", committed.accepted)
     position, read = max(store.complete_to, start), 0

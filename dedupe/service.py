@@ -59,12 +59,12 @@ class Dedupe:
         watch_ms = self.config["penstock.watch.ms"]
         session_ms, stalled_ms = self.config["session.timeout.ms"], self.config["penstock.stalled.after.ms"]
         logger = log.get(__name__, stage=self.name)
-        return Lanes(fetcher, {}, logger, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms)
+        return Lanes(fetcher, logger, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms)
 
     async def start(self) -> None:
         """Reach the cluster and set out; back when every partition has been tried once.
 
-        Raises ConfigError, FolderError, Replaced.
+        Raises FolderError, Replaced.
         """
         await patiently(self.admin.start, "reach the cluster", self._log)
         self._work = asyncio.ensure_future(self._set_out())
@@ -84,18 +84,19 @@ class Dedupe:
         async with asyncio.TaskGroup() as group:
             topics = [group.create_task(self._begin(topic, output)) for topic, output in self.topics.items()]
             running = group.create_task(self.lanes.run())
-            await asyncio.wait(topics)
-            if not self.lanes.lanes:  # none could begin, whatever the reason: `stopped` says it
-                running.cancel()
-                return
-            await running
+            pending: set[asyncio.Task[None]] = {running, *topics}
+            while running in pending:
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                if pending == {running} and not self.lanes.lanes:  # no topic could begin: `stopped` says why
+                    running.cancel()
+                    return
             raise Replaced(
                 f"another dedupe worker of stage `{self.name}` took over every partition of this one; only one may run for a "
                 "partition, and that one goes on: leave it, or stop it before this one is started again"
             )
 
     async def _begin(self, topic: str, output: str) -> None:
-        """Find a topic, make its output if it is not there, and give each partition a lane. Raises ConfigError, FolderError."""
+        """Find a topic, make its output if it is not there, and give each partition a lane. Raises FolderError."""
         begun = self._begun[topic]
 
         async def find() -> tuple[list[int], int, Quarantine]:
@@ -113,7 +114,7 @@ class Dedupe:
         try:
             partitions, limit, quarantine = await patiently(find, f"find topic `{topic}` and its output", self._log)
             self._add_workers(topic, output, self._chosen(topic, partitions), limit, quarantine)
-        except KafkaError as error:
+        except (KafkaError, ConfigError) as error:
             self._refused[topic] = str(error)
             self._log.error("%s is STOPPED, the others go on: %s", topic, error)
         begun.set()
@@ -177,7 +178,7 @@ class Dedupe:
         return [int(text) for text in wanted] or partitions
 
     async def run(self) -> None:
-        """Dedupe until cancelled. Raises ConfigError, FolderError, Replaced."""
+        """Dedupe until cancelled. Raises FolderError, Replaced."""
         assert self._work is not None, "start first"
         await self._work
 

@@ -100,7 +100,7 @@ class Worker:
         self._memory_since = time.monotonic()  # memory holds ids that no file has for so long at most
         self._reported = time.monotonic()
         self._misplaced_again = 0.0
-        go_on = f"`penstock dedupe position -p {tp[1]} --at OFFSET --because TEXT` says where to go on"
+        go_on = f"`penstock dedupe position --topic {tp[0]} -p {tp[1]} --at OFFSET --because TEXT` says where to go on"
         self._input = SourceLog(
             admin,
             tp,
@@ -156,7 +156,7 @@ class Worker:
             raise OperatorNeeded(
                 f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group "
                 f"`{self._settings.group}` has no input position; nothing is guessed: begin with an empty output topic, or "
-                f"set it by `penstock dedupe position -p {self.tp[1]} --at OFFSET --because TEXT`"
+                f"set it by `penstock dedupe position --topic {self.tp[0]} -p {self.tp[1]} --at OFFSET --because TEXT`"
             )
         for (topic, _), found in (await self._admin.all_committed(self._settings.group)).items():
             if topic == self.tp[0]:
@@ -176,7 +176,7 @@ class Worker:
                 self._memory_since = time.monotonic()
                 begins_at = store.complete_to
                 turn_bytes, committed = self._settings.turn_bytes, self.position
-                await repair(self._admin, self.output, store, self._source, self._note, turn_bytes, committed)
+                await repair(self._admin, self.tp, self.output, store, self._source, self._note, turn_bytes, committed)
                 if committed.accepted and store.complete_to > begins_at:
                     await self._spill()  # so that what was accepted once is not asked for again
             except RocksError as error:
@@ -232,8 +232,8 @@ class Worker:
         if topics.output_id != self.position.output_id:
             raise OperatorNeeded(
                 f"the output topic was recreated (its id is {topics.output_id}, {self.position.output_id} was "
-                f"written so far), so what was written is gone; delete group `{self._settings.group}` to dedupe the "
-                "input again"
+                f"written so far), so what was written is gone; `penstock groups delete {self._settings.group} --topic "
+                f"{self.tp[0]}:{self.tp[1]}` lets the partition's input be deduped again"
             )
         self._check_count(self.position.partitions, topics.partitions)
 
@@ -242,14 +242,14 @@ class Worker:
             raise OperatorNeeded(
                 f"`{self.tp[0]}` and `{self.output[0]}` had {began_with} partitions when the stage began and have "
                 f"{partitions} now, so that ids meet other workers than before; begin with an empty output topic and a "
-                "new `penstock.dedupe.name`"
+                "new `penstock.dedupe.name` (all its topics begin again)"
             )
 
     def _check_input(self, topic_id: str) -> None:
         if topic_id != self.position.topic_id:
             raise OperatorNeeded(
                 f"the input topic was recreated (its id is {topic_id}, {self.position.topic_id} was read so far); "
-                "begin with an empty output topic and a new `penstock.dedupe.name`"
+                "begin with an empty output topic and a new `penstock.dedupe.name` (all its topics begin again)"
             )
 
     async def _topics(self) -> Topics:

@@ -101,7 +101,7 @@ class Mirror:
         watch_ms, session_ms = self.config["penstock.watch.ms"], self.config["session.timeout.ms"]
         stalled_ms, linger_ms = self.config["penstock.stalled.after.ms"], self.config["penstock.mirror.linger.ms"]
         return Lanes(
-            fetcher, {}, source.log, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms, linger_ms, self._pace
+            fetcher, source.log, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms, linger_ms, self._pace
         )
 
     async def _all_tried(self) -> None:

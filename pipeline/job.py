@@ -33,7 +33,8 @@ SCHEMA = Schema(
     [
         Property("bootstrap.servers", parse_str, None, "The aggregate cluster, host:port[,host:port]."),
         Property("source.*.bootstrap.servers", parse_str, None, "A source cluster, by its name."),
-        Property("topics", parse_list, [], "Topics that the mirror copies, by name; all sources are expected to have them."),
+        Property("topics", parse_list, [],
+                 "Topics that the mirror copies and dedupe reads, by name; all sources are expected to have them."),
         Property("topics.include", parse_str, "",
                  "Topics that the mirror copies where a source has them: a regular expression (RE2) of the whole name."),
         Property("topics.exclude", parse_str, "", "Topics that `topics.include` leaves out: an expression like it."),
@@ -44,7 +45,7 @@ SCHEMA = Schema(
         Property("penstock.mirror.linger.ms", parse_int(0), 50,
                  "How long what was fetched may wait for more of its partition, to share a transaction with it."),
         Property("penstock.mirror.transactions.max", parse_int(1), 500,
-                 "Transactions that a mirror begins in a second at most; beyond, partitions linger longer."),
+                 "Transactions with data that a mirror begins in a second at most; beyond, partitions linger longer."),
         Property("penstock.mirror.position.refresh.ms", parse_int(1000), 3_600_000,
                  "Idle positions are committed again this often, so that they don't expire on the target."),
         Property("session.timeout.ms", parse_int(1), 10_000,
@@ -163,7 +164,7 @@ def deduped(config: Config) -> dict[str, str]:
     pairs = {topic: str(output or f"{topic}.deduped") for topic in topics}
     circular = sorted(set(pairs) & set(pairs.values()))
     if circular:
-        raise ConfigError(f"dedupe would read `{circular[0]}` and write it: take it out of `topics`")
+        raise ConfigError(f"dedupe would read `{circular[0]}` and write it: give them different names")
     return pairs
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -398,7 +398,6 @@ class Lanes:
     def __init__(
         self,
         fetcher: Fetcher,
-        workers: Mapping[TopicPartition, Worker],
         logger: log.Fields,
         refresh_ms: int,
         watch_ms: int = 30_000,
@@ -425,8 +424,6 @@ class Lanes:
         self._places = asyncio.Semaphore(TAKEN_AT_ONCE)
         self._group: asyncio.TaskGroup | None = None  # while it runs
         self._tasks: list[asyncio.Task[None]] = []
-        for tp, worker in workers.items():
-            self.add(tp, worker)
 
     def add(
         self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None

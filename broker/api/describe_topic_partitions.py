@@ -71,8 +71,8 @@ def _describe(topic: Topic, start: int, most: int) -> Entry:
         partitions=[
             Partition(
                 partition_index=state.index,
-                error_code=0 if state.told_leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
-                leader_id=state.told_leader,
+                error_code=0 if state.leader_for_clients >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                leader_id=state.leader_for_clients,
                 leader_epoch=state.leader_epoch,
                 replica_nodes=state.replicas,
                 isr_nodes=state.isr,

@@ -35,7 +35,7 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     response = MetadataResponse(brokers=[broker], cluster_id=context.cluster_id, controller_id=context.node_id)
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = operations_bits(CLUSTER_OPERATIONS)
-    tell = partial(_told, version=call.api_version, operations=request.include_topic_authorized_operations)
+    tell = partial(_encoded, version=call.api_version, operations=request.include_topic_authorized_operations)
     if request.topics is None or (call.api_version == 0 and not request.topics):
         response.topics = [tell(topic) for topic in context.topics.all()]
         return response
@@ -49,7 +49,7 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     return response
 
 
-def _told(topic: Topic, version: int, operations: bool) -> Entry:
+def _encoded(topic: Topic, version: int, operations: bool) -> Entry:
     """A topic as this version has it; its bytes are kept, since there may be thousands of partitions."""
     state = [(one.leader, one.leader_epoch, one.offline, *one.replicas, *one.isr) for one in topic.partitions]
     known = topic.encoded.get((version, operations))
@@ -118,8 +118,8 @@ def describe(topic: Topic) -> Entry:
         partitions=[
             MetadataResponse.MetadataResponsePartition(
                 partition_index=state.index,
-                error_code=0 if state.told_leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
-                leader_id=state.told_leader,
+                error_code=0 if state.leader_for_clients >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                leader_id=state.leader_for_clients,
                 leader_epoch=state.leader_epoch,
                 replica_nodes=state.replicas,
                 isr_nodes=state.isr,

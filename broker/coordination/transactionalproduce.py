@@ -48,7 +48,7 @@ def refused(
             errors = _add(transactions, transactional_id, producer_id, epoch, partitions)
         else:
             errors = _verify(transactions, transactional_id, producer_id, epoch, partitions)
-        found |= {one.place: _told(error, version) for one, error in zip(ones, errors, strict=True) if error}
+        found |= {one.place: _code_for(error, version) for one, error in zip(ones, errors, strict=True) if error}
     return found
 
 
@@ -73,7 +73,7 @@ def _verify(
     return [transactions.verify(transactional_id, producer_id, epoch, partition) for partition in partitions]
 
 
-def _told(error: int, version: int) -> int:
+def _code_for(error: int, version: int) -> int:
     """The coordinator's error as clients of a version of Produce understand it."""
     if error == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH

@@ -52,7 +52,8 @@ class FolderUnusableError(FolderError):
 
 
 class Last(NamedTuple):
-    """What a folder's last run has left in its `.lock`: the boot id under which the logs were opened ("" if it isn't known),
+    """What a folder's last run has left in its `.lock`: the boot id under which its logs were opened, or under which it
+    was locked after a clean stop ("" if it isn't known),
     and whether whatever a power cut can take of transactions was flushed as `penstock.transaction.flush` promises.
     """
 
@@ -78,7 +79,7 @@ class DataFolder:
         self.cluster_id = identity.cluster_id
         self.directory_id = identity.directory_id  # "" until `take_id`, of a folder that had none
         self.was_clean = was_clean
-        self.power_cut = not last.boot_id or last.boot_id != _boot_id()  # since its logs were opened last
+        self.power_cut = not last.boot_id or last.boot_id != _boot_id()  # after a clean stop it took nothing
         self.was_flushed = last.flushed  # as the transactions of its last run were
         self.has_store = identity.has_store  # whether its broker had a metadata store when it was here last
         self.store_id = identity.store_id  # of that one; "" if it isn't known

@@ -78,7 +78,7 @@ class LogDir:
 
     @property
     def power_cut(self) -> bool:
-        """Whether what wasn't flushed may be lost: the machine was started since the logs were opened last."""
+        """The machine was started since the logs were opened last: what wasn't flushed may be lost, unless `was_clean`."""
         return self.folder is None or self.folder.power_cut
 
     @property
@@ -446,7 +446,7 @@ def _later(key: Key) -> Callable[[LogDir, LogDir], LogDir]:
         except OSError as error:
             raise FolderError(
                 f"`{key[0]}-{key[1]}` lies in `{first.path}` and `{second.path}`, and which of them is newer can't be "
-                f"settled: {error}; mend that disk, or move one of the two away"
+                f"seen: {error}; mend that disk, or move one of the two away"
             ) from None
 
     return later

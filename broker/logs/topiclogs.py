@@ -95,7 +95,7 @@ class TopicLogs:
         await self._open(self._unopened)
 
     async def note_opened(self) -> None:
-        """Say in the log folders that all logs are open, and what a power cut has left is settled: from here on a crash of
+        """Say in the log folders that all logs are open, and what a power cut has left is dealt with: from here on a crash of
         this process is no power cut."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._note_opened)
 

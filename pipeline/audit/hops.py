@@ -204,8 +204,8 @@ async def audit(config: Config, progress: Callable[[int], None] = lambda records
 
     The answer has `hops` (dictionaries of Hop's fields), `parts_at` (the first hop whose count parts from the one
     before it, or None), `findings` (the batches that can't be read, by hop), `untold` (the hops of which nothing can be
-    told), `not_audited` (topics that are mirrored and not deduplicated) and `complete` (no hop parts, all could be told of,
-    and nothing waits). Raises KafkaError, EtlError, MovingError.
+    told), `not_audited` (topics that are mirrored, and aren't the one that the nights load) and `complete` (no hop parts, all
+    could be told of, and nothing waits). Raises KafkaError, EtlError, MovingError.
     """
     # The table first, then stage by stage towards the sources: nothing may seem to be ahead of what it came from.
     loaded = await asyncio.to_thread(_loaded, config["penstock.etl.table"])

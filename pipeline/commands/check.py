@@ -43,7 +43,7 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
     config, found = job.SCHEMA.validate(texts)
     found += [f"the pipeline's file lacks {words}" for words in job.lacking(config, parts)]
     asked: list[Callable[[], Any]] = []
-    if config.get("topics") and "dedupe" in parts:
+    if "dedupe" in parts:
         asked.append(lambda: job.deduped(config))
     if config.get("topics") and {"etl", "audit"} & set(parts):
         asked.append(lambda: job.input_topic(config))

@@ -110,7 +110,7 @@ def _prepare_folder(str folder, topic_id, bint new):
             raise ValueError(
                 f"`{folder}` belongs to a topic with the id {known}, not {text}: its partition.metadata says so. If "
                 "the records in it are this topic's, that file is damaged: remove it and start again, it is written "
-                "anew. If they are another topic's, stop the broker and move the folder out of the log folder"
+                "again. If they are another topic's, stop the broker and move the folder out of the log folder"
             )
         _log.warning("`%s/partition.metadata` was damaged and is written again with the topic id %s", folder, text)
         known = None

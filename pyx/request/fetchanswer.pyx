@@ -160,7 +160,7 @@ cdef void _write_down(FetchSet* set, const FetchRange* r, bint rotate) noexcept 
     cdef FetchPartition* partition = &set.partitions[r.at]
     cdef bint good = r.error == 0
     partition.cached_high_watermark = r.read.high_watermark if good and not r.diverged else -1
-    partition.told_log_start = r.read.log_start_offset if good else -1
+    partition.cached_log_start = r.read.log_start_offset if good else -1
     if rotate and r.read.length > 0:
         set_move_last(set, r.at)
 

@@ -106,7 +106,7 @@ cdef bint _has_news(const FetchPartition* partition, const FetchRange* r) noexce
         or r.diverged
         or r.read.length > 0
         or r.read.high_watermark != partition.cached_high_watermark
-        or r.read.log_start_offset != partition.told_log_start
+        or r.read.log_start_offset != partition.cached_log_start
     )
 
 

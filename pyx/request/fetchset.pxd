@@ -31,7 +31,7 @@ cdef struct FetchPartition:
     int64_t offset
     int64_t known_end                 # by the request's isolation, when it was last read
     int64_t cached_high_watermark     # what the client of a session knows; -1: it has to be sent again
-    int64_t told_log_start
+    int64_t cached_log_start
     int32_t next                      # in the order of reading
     int32_t previous
     int32_t chain

@@ -226,7 +226,7 @@ cdef int32_t set_add(FetchSet* s, int32_t topic, int32_t index) noexcept nogil:
     p.leader_epoch = -1
     p.last_fetched_epoch = -1
     p.cached_high_watermark = -1
-    p.told_log_start = -1
+    p.cached_log_start = -1
     _order_last(s, at)
     s.count += 1
     s.topics[topic].partitions += 1

@@ -167,7 +167,7 @@ def test_a_position_that_has_expired_is_set(tmp_path: Path, shared_broker: Broke
         w.admin(lambda admin: admin.delete_groups([f"penstock-dedupe.{w.topic}"]))
         w.fill(repeats=0.9)
         w.stage.start()
-        w.stage.wait_for("`penstock dedupe position -p 0 --at OFFSET --because TEXT`")
+        w.stage.wait_for(f"`penstock dedupe position --topic {w.topic} -p 0 --at OFFSET --because TEXT`")
         assert w.stage.stop() == 1
         for partition in ("0", "1"):
             done = w.answer("position", "-p", partition, "--at", "500", "--because", "expired")

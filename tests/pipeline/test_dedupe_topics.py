@@ -25,6 +25,13 @@ def test_several_topics_are_deduplicated_by_one_process(tmp_path: Path, shared_b
                 w.await_done(stage=stage)
             stage.wait_for(f"waits to find topic `{later}`")
             stage.kill()
+        config = tmp_path / "a" / "all.properties"
+
+        def rows() -> list[tuple[str, int, str]]:
+            done = a.ask("status", "--json", config=config)
+            return [(row["topic"], row["partition"], row["state"]) for row in json.loads(done.stdout or "[]")]
+
+        assert (later, None, "no topic") in rows()
         for w in (a, b):
             w.fill()
         stage.start()
@@ -32,12 +39,6 @@ def test_several_topics_are_deduplicated_by_one_process(tmp_path: Path, shared_b
         for w in (a, b):
             w.await_done(stage=stage)
             w.check()
-        config = tmp_path / "a" / "all.properties"
-
-        def rows() -> list[tuple[str, int, str]]:
-            done = a.ask("status", "--json", config=config)
-            return [(row["topic"], row["partition"], row["state"]) for row in json.loads(done.stdout or "[]")]
-
         wanted = [(a.topic, 0, "reading"), (a.topic, 1, "reading"), (later, 0, "reading"), (b.topic, 0, "reading")]
         until(lambda: rows() == wanted, "a topic that came later", stage.text)
         refused = a.ask("accept", "0", config=config)

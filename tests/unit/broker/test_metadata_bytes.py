@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.broker.api.metadata import _told, describe
+from penstock.broker.api.metadata import _encoded, describe
 from penstock.broker.topic import PartitionState, Topic
 from penstock.pyx.wire.messages import MetadataResponse
 
@@ -14,7 +14,7 @@ def test_kept_bytes_follow_the_topic(version: int) -> None:
     topic = Topic("t", b"\x01" * 16, [PartitionState(index, 1, 0, [1], [1]) for index in range(3)])
 
     def same() -> bytes:
-        told = MetadataResponse(topics=[_told(topic, version, operations=False)] * 2).encode(version)
+        told = MetadataResponse(topics=[_encoded(topic, version, operations=False)] * 2).encode(version)
         assert told == MetadataResponse(topics=[describe(topic)] * 2).encode(version)
         return told
 
@@ -34,5 +34,5 @@ def test_kept_bytes_follow_the_topic(version: int) -> None:
     if version >= 8:
         entry = describe(topic)
         entry.topic_authorized_operations = 0xDF8
-        with_operations = MetadataResponse(topics=[_told(topic, version, operations=True)]).encode(version)
+        with_operations = MetadataResponse(topics=[_encoded(topic, version, operations=True)]).encode(version)
         assert with_operations == MetadataResponse(topics=[entry]).encode(version)

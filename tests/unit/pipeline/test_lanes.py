@@ -120,7 +120,9 @@ class Stage:
         self.input = Input()
         self.workers = {("t", i): worker for i, worker in enumerate(workers)}
         fetcher: Any = self.input
-        self.lanes = Lanes(fetcher, self.workers, log.get(__name__), refresh_ms, 10, session_ms=50, stalled_ms=stalled_ms)
+        self.lanes = Lanes(fetcher, log.get(__name__), refresh_ms, 10, session_ms=50, stalled_ms=stalled_ms)
+        for tp, worker in self.workers.items():
+            self.lanes.add(tp, worker)
 
     async def run(self, until: Callable[[], bool]) -> None:
         task = asyncio.ensure_future(self.lanes.run())
