@@ -27,7 +27,7 @@ def test_several_topics_are_deduplicated_by_one_process(tmp_path: Path, shared_b
             stage.kill()
         config = tmp_path / "a" / "all.properties"
 
-        def rows() -> list[tuple[str, int, str]]:
+        def rows() -> list[tuple[str, int | None, str]]:
             done = a.ask("status", "--json", config=config)
             return [(row["topic"], row["partition"], row["state"]) for row in json.loads(done.stdout or "[]")]
 
@@ -39,7 +39,7 @@ def test_several_topics_are_deduplicated_by_one_process(tmp_path: Path, shared_b
         for w in (a, b):
             w.await_done(stage=stage)
             w.check()
-        wanted = [(a.topic, 0, "reading"), (a.topic, 1, "reading"), (later, 0, "reading"), (b.topic, 0, "reading")]
+        wanted = [(topic, number, "reading") for topic, number in ((a.topic, 0), (a.topic, 1), (later, 0), (b.topic, 0))]
         until(lambda: rows() == wanted, "a topic that came later", stage.text)
         refused = a.ask("accept", "0", config=config)
         assert refused.returncode == 2 and "say with --topic which one is meant" in refused.stderr
