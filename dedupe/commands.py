@@ -197,12 +197,14 @@ def status(stage: Stage) -> None:
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         each = stage.each()
-        cluster = await admin.metadata([one.topic for one in each], refresh=True)
         if len(each) == 1:
             return await _rows(admin, each[0])
         rows = []
         for one in each:
-            rows += await _rows(admin, one) if one.topic in cluster.topics else [_no_topic(one.topic)]
+            try:
+                rows += await _rows(admin, one)
+            except click.ClickException as error:
+                rows.append(_no_row(one.topic, error.message))
         return rows
 
     rows = stage.ask(work)
@@ -244,8 +246,8 @@ async def _rows(admin: Admin, stage: Stage) -> list[dict[str, Any]]:
     return rows
 
 
-def _no_topic(topic: str) -> dict[str, Any]:
-    return {"topic": topic, "partition": None, "state": "no topic", "why": "it is not there yet", "store_error": ""}
+def _no_row(topic: str, why: str) -> dict[str, Any]:
+    return {"topic": topic, "partition": None, "state": "not begun", "why": why, "store_error": ""}
 
 
 STANDING = ("stopped", "stalled")

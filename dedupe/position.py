@@ -101,5 +101,13 @@ class Position:
             ) from None
 
 
+def decisions_of(metadata: str) -> int | None:
+    """How often operators have decided about a committed position; None for one that no dedupe worker wrote."""
+    try:
+        return Position.parse(0, metadata).decisions
+    except OperatorNeeded:
+        return None
+
+
 def _ranges(text: str) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in (one.split("..") for one in text.split(",") if one)]

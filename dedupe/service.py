@@ -11,6 +11,7 @@ from pathlib import Path
 from penstock import log
 from penstock.config import Config, ConfigError
 from penstock.dedupe.ids import IdSource
+from penstock.dedupe.position import decisions_of
 from penstock.dedupe.repair import missing_topic
 from penstock.dedupe.worker import Settings, Worker
 from penstock.errors import KafkaError
@@ -84,16 +85,32 @@ class Dedupe:
         async with asyncio.TaskGroup() as group:
             topics = [group.create_task(self._begin(topic, output)) for topic, output in self.topics.items()]
             running = group.create_task(self.lanes.run())
+            hearing = group.create_task(self._hear())
             pending: set[asyncio.Task[None]] = {running, *topics}
             while running in pending:
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 if pending == {running} and not self.lanes.lanes:  # no topic could begin: `stopped` says why
                     running.cancel()
+                    hearing.cancel()
                     return
             raise Replaced(
                 f"another dedupe worker of stage `{self.name}` took over every partition of this one; only one may run for a "
                 "partition, and that one goes on: leave it, or stop it before this one is started again"
             )
+
+    async def _hear(self) -> None:
+        """Operators' commands move positions. A lane that runs is fenced by them; a stopped one asks nobody by itself."""
+        group = job.dedupe_group(self.config)
+        while True:
+            await asyncio.sleep(self.config["penstock.watch.ms"] / 1000)
+            stopped = [tp for tp, lane in self.lanes.lanes.items() if lane.stopped and not lane.is_lost]
+            if not stopped:
+                continue
+            try:
+                found = await self.admin.committed(group, stopped, require_stable=False)
+            except TRANSIENT:
+                continue  # its lanes say so
+            self.lanes.hear({tp: decisions_of(at[1]) for tp, at in found.items() if at is not None})
 
     async def _begin(self, topic: str, output: str) -> None:
         """Find a topic, make its output if it is not there, and give each partition a lane. Raises FolderError."""

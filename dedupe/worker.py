@@ -22,6 +22,7 @@ from penstock.dedupe.position import Position, identity
 from penstock.dedupe.quarantine import records_in, rotten_batch
 from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, missing_topic, repair
 from penstock.dedupe.sift import Misplaced, Rules, Sifted, WithoutId, sift
+from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import prepare, send
@@ -141,9 +142,13 @@ class Worker:
             await self._repair()
         except OperatorNeeded as error:
             unknown = error.offsets if isinstance(error, UnknownIds) else self.position.unknown
-            noted = replace(self.position, unknown=unknown, stopped=str(error)[:REASON_MAX])
-            if noted != self.position:  # so that any host sees why, and what there is to accept
-                await self._commit(noted)
+            # So that any host sees why, and what there is to accept; each time, so that the position doesn't expire.
+            await self._commit(replace(self.position, unknown=unknown, stopped=str(error)[:REASON_MAX]))
+            raise
+        except KafkaError as error:
+            why = str(error)[:REASON_MAX]
+            if error.code == ErrorCode.UNSTABLE_OFFSET_COMMIT and why != self.position.stalled:
+                await self._commit(replace(self.position, stalled=why))
             raise
         if self.position.unknown:
             await self._commit(replace(self.position, unknown=""))
@@ -311,7 +316,11 @@ class Worker:
         if aside:
             for batch in sifted.rotten:
                 self._log.error("the input batch at offset %d can't be opened: it goes to `%s`", batch.base_offset, place[0])
-            await send(sender, place, prepare(aside, 0, self._settings.quarantine.limit).batches)
+            try:
+                await send(sender, place, prepare(aside, 0, self._settings.quarantine.limit).batches)
+            except (KafkaError, OperatorNeeded):
+                self._settings.quarantine.forget()
+                raise
             failpoint(SET_ASIDE)
         complete_to = await send(sender, self.output, sifted.batches)
         failpoint(PUBLISHED)

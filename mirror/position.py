@@ -124,10 +124,10 @@ def cluster_of(metadata: str) -> str:
     return str(_field(metadata, "cluster", ""))
 
 
-def decisions_of(metadata: str) -> int:
-    """How often operators have decided about a committed position; 0 for one that no mirror wrote."""
-    found = _field(metadata, "decisions", 0)
-    return found if isinstance(found, int) else 0
+def decisions_of(metadata: str) -> int | None:
+    """How often operators have decided about a committed position; None for one that no mirror wrote."""
+    found = _field(metadata, "decisions", None)
+    return found if isinstance(found, int) else None
 
 
 def _field(metadata: str, name: str, default: object) -> object:

@@ -178,10 +178,7 @@ class Mirror:
         lanes = self._lanes[source.name]
         known = {(self.topics.into(source.name, tp[0]), tp[1]): lane for tp, lane in lanes.lanes.items()}
         found = await self.target.committed(source.group, known, require_stable=False) if known else {}
-        for into, position in found.items():
-            lane = known[into]
-            if position is not None and decisions_of(position[1]) != lane.worker.decisions:
-                lanes.retry(lane.tp)
+        lanes.hear({known[into].tp: decisions_of(at[1]) for into, at in found.items() if at is not None})
 
     async def _until_replaced(self, running: Sequence[asyncio.Task[None]]) -> None:
         """Lanes run until others have taken them all."""

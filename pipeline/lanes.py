@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -290,6 +290,7 @@ class Lane:
         self.said = ""  # the failure that was told last
         self.failing_since = 0.0  # when that was (loop time)
         self.force = False  # an operator has decided: its identity is taken whoever has it
+        self.heard = -1  # how many decisions there were when it was last started over for one
         self.retried = asyncio.Event()  # that is why it should not wait any longer
         self.lost_at: list[float] = []  # when others took the identity, of late (loop time)
         self.is_lost = False  # it stopped because others have it: its position is theirs to keep
@@ -423,6 +424,7 @@ class Lanes:
         self._reaching: dict[str, asyncio.Lock] = {}  # by topic
         self._places = asyncio.Semaphore(TAKEN_AT_ONCE)
         self._group: asyncio.TaskGroup | None = None  # while it runs
+        self._ended = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def add(
@@ -434,8 +436,12 @@ class Lanes:
         return lane
 
     def begin(self, lane: Lane) -> None:
-        """Let a lane that was added set out, if the others run already."""
-        if self._group is not None:
+        """Let a lane that was added set out, if the others run already; it is lost where these have ended."""
+        if self._ended:
+            lane.stopped, lane.is_lost = "the other partitions of this process were taken over", True
+            lane.tried.set()
+            lane.resolved.set()
+        elif self._group is not None:
             self._fetcher.add(lane.tp, 0)
             self._fetcher.pause(lane.tp)
             self._tasks.append(self._group.create_task(self._live(lane)))
@@ -451,6 +457,15 @@ class Lanes:
         lane.lost_at.clear()
         lane.retried.set()
         lane.stop(Decided())
+
+    def hear(self, decisions: Mapping[TopicPartition, int | None]) -> None:
+        """Committed positions say how often operators have decided about each lane (None: nobody of ours wrote it)."""
+        for tp, count in decisions.items():
+            lane = self.lanes[tp]
+            # Once for each: a worker that stops before it reads its position never learns of it.
+            if count is not None and count not in (lane.worker.decisions, lane.heard):
+                lane.heard = count
+                self.retry(tp)
 
     def is_replaced(self) -> bool:
         """Whether other processes have taken every lane."""
@@ -474,7 +489,7 @@ class Lanes:
                 for task in self._tasks:
                     task.cancel()
         finally:
-            self._group = None
+            self._group, self._ended = None, True
             await self._fetcher.close()
 
     def _stop(self, lane: Lane, error: Exception) -> None:

@@ -32,6 +32,10 @@ class Quarantine:
         self.limit = 0
         """The bytes that the topic allows a batch; known after `place`."""
 
+    def forget(self) -> None:
+        """Look at the topic again before it is used next: it may be gone, or take more."""
+        self._partitions = []
+
     async def place(self, partition: int) -> TopicPartition:
         """Where what comes from a partition goes. Raises KafkaError."""
         if not self._partitions:

@@ -408,8 +408,10 @@ def test_a_transaction_that_hangs_in_one_output_partition_holds_up_that_one(
         w.stage.start()
         await_gone_on(w, w.stage, 1)
         w.stage.wait_for(f"a transaction is open in `{w.output}` partition 0")
+        until(lambda: "a transaction is open in" in w.position()[1]["stalled"], "the position to say so", w.stage.text)
         assert w.stage.running and w.position(0)[0] != w.end(w.topic, 0)
         producer.abort_transaction(LIMIT_S)
         w.await_done()
+        assert w.position()[1]["stalled"] == ""
         assert w.stage.stop() == 0
         w.check()

@@ -80,11 +80,11 @@ def test_unknown_ids_are_accepted(tmp_path: Path, shared_broker: BrokerProcess) 
 
 def test_a_running_worker_is_fenced_by_a_decision(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     """The stopped partition's process must not write its old position over the new one."""
-    with World(tmp_path, shared_broker, penstock_mirror_position_refresh_ms=1000) as w:
+    with World(tmp_path, shared_broker) as w:
         lose_ids(w)
         w.stage.start()
         w.stage.wait_for("is STOPPED")
-        w.answer("accept", "0")
+        w.answer("accept", "0")  # heard at the next look, `penstock.watch.ms`, not at the hourly refresh
         assert w.position()[1]["accepted"] == "0..99"
         w.stage.wait_for("reads from offset")  # without a restart
         assert w.position()[1]["accepted"] == "0..99"

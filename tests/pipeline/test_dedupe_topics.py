@@ -31,7 +31,7 @@ def test_several_topics_are_deduplicated_by_one_process(tmp_path: Path, shared_b
             done = a.ask("status", "--json", config=config)
             return [(row["topic"], row["partition"], row["state"]) for row in json.loads(done.stdout or "[]")]
 
-        assert (later, None, "no topic") in rows()
+        assert (later, None, "not begun") in rows()
         for w in (a, b):
             w.fill()
         stage.start()
