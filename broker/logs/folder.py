@@ -98,7 +98,8 @@ class DataFolder:
             raise FolderUnusableError(f"the data folder `{path}` can't be used: {error.strerror}") from None
         try:
             last = _lock(path, lock_fd)
-            is_new = not (path / META).exists()
+            # Also not one that somebody took `meta.properties` out of.
+            is_new = not (path / META).exists() and not any(path.glob("*-*/"))
             identity = _meta(path, node_id, cluster_id)
             clean = path / CLEAN_SHUTDOWN
             was_clean = clean.exists()

@@ -107,6 +107,16 @@ def test_transactions_count_as_flushed_only_from_a_clean_beginning_on(tmp_path: 
         after.close(clean=clean)
 
 
+def test_a_folder_that_lost_its_identity_is_not_new(tmp_path: Path) -> None:
+    DataFolder.open(tmp_path, 1).close(clean=False)
+    (tmp_path / "flights-0").mkdir()
+    (tmp_path / "meta.properties").unlink()
+    DataFolder.open(tmp_path, 1, flushes=True).close(clean=False)
+    after = DataFolder.open(tmp_path, 1, flushes=True)
+    assert not after.was_flushed
+    after.close(clean=False)
+
+
 def test_a_kill_before_the_logs_are_open_is_no_power_cut_after_a_clean_stop(tmp_path: Path) -> None:
     folder = DataFolder.open(tmp_path, 1)
     folder.opened()
