@@ -385,7 +385,7 @@ def test_a_partition_that_the_input_does_not_have(tmp_path: Path, shared_broker:
 
 def test_an_input_that_is_not_there_is_waited_for_or_refused(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
-        nowhere = w.other("nowhere", topics=f"{w.topic}-not-there")
+        w.stage = nowhere = w.other("nowhere", topics=f"{w.topic}-not-there")  # ended with the world, whatever fails
         nowhere.start(await_started=False)
         nowhere.wait_for(f"waits to find topic `{w.topic}-not-there`")
         assert nowhere.stop() == 0
