@@ -160,7 +160,6 @@ def _lock(path: Path, lock_fd: int) -> Last:
             f"the data folder `{path}` is in use by another broker (process {holder or 'unknown'}); "
             "stop it or choose another `--data`"
         ) from None
-    _write_lock(lock_fd, last)
     return last
 
 
