@@ -18,7 +18,7 @@ from penstock.errors import KafkaError
 from penstock.pipeline import job
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import TRANSIENT, Lanes, patiently
+from penstock.pipeline.lanes import TRANSIENT, Lanes, lanes_of, patiently, until_tried
 from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.service import Replaced
 
@@ -56,11 +56,7 @@ class Dedupe:
             max_bytes=max(FETCH_BYTES, turn_bytes),
             max_wait_ms=FETCH_WAIT_MS,
         )
-        refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
-        watch_ms = self.config["penstock.watch.ms"]
-        session_ms, stalled_ms = self.config["session.timeout.ms"], self.config["penstock.stalled.after.ms"]
-        logger = log.get(__name__, stage=self.name)
-        return Lanes(fetcher, logger, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms)
+        return lanes_of(self.config, fetcher, log.get(__name__, stage=self.name), turn_bytes)
 
     async def start(self) -> None:
         """Reach the cluster and set out; back when every partition has been tried once.
@@ -69,11 +65,7 @@ class Dedupe:
         """
         await patiently(self.admin.start, "reach the cluster", self._log)
         self._work = asyncio.ensure_future(self._set_out())
-        tried = asyncio.ensure_future(self._all_tried())
-        await asyncio.wait([self._work, tried], return_when=asyncio.FIRST_COMPLETED)
-        tried.cancel()
-        if self._work.done():
-            await self._work
+        await until_tried(self._work, self._all_tried())
 
     async def _all_tried(self) -> None:
         for begun in self._begun.values():

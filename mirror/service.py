@@ -23,7 +23,7 @@ from penstock.mirror.worker import CountsDiffer, Worker
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import TRANSIENT, Lane, Lanes, OperatorNeeded, Pace, patiently
+from penstock.pipeline.lanes import TRANSIENT, Lane, Lanes, OperatorNeeded, Pace, lanes_of, patiently, until_tried
 from penstock.pipeline.service import Replaced
 
 # A step that fails is begun again by its lane, which then asks the target where it stands; so no single call has to
@@ -82,11 +82,7 @@ class Mirror:
             for source in self.sources:
                 self._copy(topic, source).present.add(source.name)
         self._work = asyncio.ensure_future(self._set_out())
-        tried = asyncio.ensure_future(self._all_tried())
-        await asyncio.wait([self._work, tried], return_when=asyncio.FIRST_COMPLETED)
-        tried.cancel()
-        if self._work.done():
-            await self._work
+        await until_tried(self._work, self._all_tried())
 
     def _lanes_of(self, source: Source) -> Lanes:
         turn_bytes = self.config["penstock.mirror.batch.bytes"]
@@ -97,11 +93,8 @@ class Mirror:
             partition_max_bytes=turn_bytes,
             max_wait_ms=FETCH_WAIT_MS,
         )
-        refresh_ms = self.config["penstock.mirror.position.refresh.ms"]
-        watch_ms, session_ms = self.config["penstock.watch.ms"], self.config["session.timeout.ms"]
-        stalled_ms, linger_ms = self.config["penstock.stalled.after.ms"], self.config["penstock.mirror.linger.ms"]
-        return Lanes(
-            fetcher, source.log, refresh_ms, watch_ms, turn_bytes, session_ms, stalled_ms, linger_ms, self._pace
+        return lanes_of(
+            self.config, fetcher, source.log, turn_bytes, self.config["penstock.mirror.linger.ms"], self._pace
         )
 
     async def _all_tried(self) -> None:
