@@ -12,7 +12,6 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.errorcodes cimport NOT_LEADER_OR_FOLLOWER
 from penstock.pyx.log.append cimport Append, partition_append
 from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
-from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable, move_log_start, raise_os
 from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin
 from penstock.pyx.log.partition cimport (
@@ -74,20 +73,20 @@ cdef class LogManager(LogTable):
             epoch = partition_leader_epoch(led.partition)
         return epoch
 
-    # Prove what is doubted, if something is: whether that was so.
+    # Prove what is doubted, if something is: whether looking again is of use. Another thread may have proved it since
+    # the caller looked.
     cdef bint _prove(self, LeaderEntry led) except -1:
         cdef PartitionLog* p = led.p
         cdef int result = 0
-        if not atomic_load32(&p.doubted):
-            return False
-        with nogil:
-            pthread_mutex_lock(&p.upkeep)
-            if not p.stopped and not is_offline(p):
-                result = prove_doubted(p, wall_ms())
-            pthread_mutex_unlock(&p.upkeep)
-        self.say(led)
-        if result != 0:
-            raise_os(result, p.log.folder)
+        if atomic_load32(&p.doubted):
+            with nogil:
+                pthread_mutex_lock(&p.upkeep)
+                if not p.stopped and not is_offline(p):
+                    result = prove_doubted(p, wall_ms())
+                pthread_mutex_unlock(&p.upkeep)
+            self.say(led)
+            if result != 0:
+                raise_os(result, p.log.folder)
         return not p.stopped and not is_offline(p)
 
     cdef object _append(self, str topic, int partition, bytes records, Origin origin, int leader_epoch):
@@ -184,11 +183,12 @@ cdef class LogManager(LogTable):
         cdef PartitionLog* p = led.p
         cdef int64_t offset = -1, timestamp = -1
         cdef int result
-        cdef int16_t error = NOT_LEADER_OR_FOLLOWER
+        cdef int16_t error
         while True:
+            error = 0
             with nogil:
                 result = partition_find_time(led.partition, timestamp_ms, &offset, &timestamp, &error)
-            if result != -INDEX_WRONG or not self._prove(led):
+            if error != NOT_LEADER_OR_FOLLOWER or not self._prove(led):
                 break
         if result == WALK_END:
             return None

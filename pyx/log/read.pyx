@@ -79,13 +79,17 @@ cdef int _locate(Reach* reach, int64_t offset, bint cached, BatchHeader* header,
     return segment_find(reach.segment, offset, reach.limit, cached, header, position)
 
 
-cdef void _doubt(PartitionLog* p, Segment* s) noexcept nogil:
-    """Without the lock: a segment whose index files turned out to be wrong."""
+cdef int16_t _doubt(PartitionLog* p, Segment* s) noexcept nogil:
+    """Without the lock: what a reader is told of a segment whose index files turned out to be wrong. A proof mends
+    them; where none is possible, since a batch can't be read, trying again would never end."""
+    cdef int16_t error = CORRUPT_MESSAGE
     pthread_mutex_lock(&p.lock)
     if not s.unprovable:
         doubt_segment(p, s)
         tell_doubt(p)
+        error = NOT_LEADER_OR_FOLLOWER
     pthread_mutex_unlock(&p.lock)
+    return error
 
 
 cdef inline bint _is_trusted(const Segment* s) noexcept nogil:
@@ -172,9 +176,9 @@ cdef int16_t _read(
             out.length = min(reach.size - position, <int64_t>COLD_READ_BYTES)
             return READ_COLD
         if result == -INDEX_WRONG:
-            _doubt(p, reach.segment)
+            error = _doubt(p, reach.segment)
             segment_release(reach.segment)
-            return NOT_LEADER_OR_FOLLOWER
+            return error
         if result != WALK_END:
             error = _failed(p, reach.segment, position, result)
             segment_release(reach.segment)
@@ -252,9 +256,9 @@ cdef int16_t partition_aborted(
         pthread_mutex_unlock(&p.lock)
         result = segment_aborts(s, entries)
         if result == INDEX_WRONG:
-            _doubt(p, s)
+            error = _doubt(p, s)
             segment_release(s)
-            return NOT_LEADER_OR_FOLLOWER
+            return error
         if result != 0:
             error = _failed(p, s, 0, -result)
             segment_release(s)
@@ -293,6 +297,7 @@ cdef int partition_find_time(
             if not _is_trusted(p.log.segments[i]):
                 doubt_segment(p, p.log.segments[i])
                 pthread_mutex_unlock(&p.lock)
+                error[0] = NOT_LEADER_OR_FOLLOWER
                 return -INDEX_WRONG
             if p.log.segments[i].max_timestamp >= timestamp_ms:
                 s = p.log.segments[i]
@@ -305,7 +310,7 @@ cdef int partition_find_time(
             return WALK_END
         result = segment_find_time(s, timestamp_ms, log_start, size, &may_inflate, offset, timestamp)
         if result == -INDEX_WRONG:
-            _doubt(p, s)
+            error[0] = _doubt(p, s)
         elif result != WALK_END and result != WALK_BATCH:
             error[0] = _failed(p, s, offset[0], result)
         segment_release(s)

@@ -14,7 +14,9 @@ import shutil
 import struct
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import NamedTuple
 
 import pytest
@@ -313,6 +315,31 @@ def test_what_was_wrong_is_said_once_a_segment(
     lines = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
     assert len(lines) == damaged == logs.rebuilt_indexes
     assert len(set(lines)) == damaged and all("rebuilt" in line and f"{TOPIC}-0" in line for line in lines)
+
+
+def test_what_one_thread_has_mended_another_finds_right(original: Original, tmp_path: Path) -> None:
+    """All threads come upon the damage at once: whoever is second looks again instead of answering an error."""
+    threads, done = 3, Event()
+
+    def keep_the_gil() -> None:
+        while not done.is_set():  # So that a thread that has seen the damage goes on after another has mended it.
+            pass
+
+    with ThreadPoolExecutor(2 * threads) as pool:
+        for _ in range(threads):
+            pool.submit(keep_the_gil)
+        try:
+            for _ in range(6):
+                logs, copy = opened(original, tmp_path, clean=True)
+                for suffix in (".timeindex", ".checks"):
+                    for path in beside(copy / f"{TOPIC}-0", suffix):
+                        path.write_bytes(DAMAGES["garbage"](path.read_bytes()))
+                logs.lead(TOPIC, TOPIC_ID, 0, 9, str(copy), CONFIG, True)
+                looks = [pool.submit(logs.offset_for_timestamp, TOPIC, 0, original.times[0]) for _ in range(threads)]
+                assert all(look.result() == original.seen.by_time[original.times[0]] for look in looks)
+                logs.delete(TOPIC, 0)
+        finally:
+            done.set()
 
 
 def old_log(root: Path, timestamp_ms: int) -> tuple[LogManager, Path]:
