@@ -27,7 +27,7 @@ from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.batches import send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.commands.common import Asked
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.quarantine import Quarantine, came, note
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.rocks import RocksError

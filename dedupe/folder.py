@@ -10,7 +10,7 @@ from typing import IO
 from penstock.dedupe.ids import IdSource
 from penstock.durable import replace_file
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 
 LOCK = "lock"
 OWNER = "belongs-to"

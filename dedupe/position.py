@@ -10,7 +10,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 
 RANGES = re.compile(r"(\d+\.\.\d+(,\d+\.\.\d+)*)?")
 RANGES_MAX = 8  # more than so many accepted ranges become fewer: Kafka takes 4,096 bytes beside an offset

@@ -14,8 +14,8 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import OperatorNeeded
 from penstock.pyx.record.columns import Column
 from penstock.pyx.record.rawbatch import RawBatch
 from penstock.pyx.rocks import IdStore

@@ -17,8 +17,9 @@ from penstock.dedupe.worker import Settings, Worker
 from penstock.errors import KafkaError
 from penstock.pipeline import job
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.failures import TRANSIENT, patiently
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import TRANSIENT, Lanes, lanes_of, patiently, until_tried
+from penstock.pipeline.lanes import Lanes, lanes_of, until_tried
 from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.service import Replaced
 

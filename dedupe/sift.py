@@ -17,7 +17,7 @@ from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.quarantine import records_aside
 from penstock.pipeline.batches import prepare
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pyx.idplace import misplaced
 from penstock.pyx.record.columns import Column, keep
 from penstock.pyx.record.rawbatch import BatchError, RawBatch

@@ -27,9 +27,11 @@ from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import prepare, send
 from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.fetcher import Fetched
-from penstock.pipeline.lanes import OperatorNeeded, SourceLog, take_identity
+from penstock.pipeline.identity import take_identity
 from penstock.pipeline.quarantine import Quarantine
+from penstock.pipeline.sourcelog import SourceLog
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.record.columns import Column
 from penstock.pyx.rocks import IdStore, RocksError

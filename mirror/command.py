@@ -19,7 +19,7 @@ from penstock.mirror.status import STANDING, status
 from penstock.mirror.topics import Topics
 from penstock.pipeline import job
 from penstock.pipeline.commands.common import Asked
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.service import run_until_stopped
 
 FILE = click.option(

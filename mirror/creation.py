@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from penstock.errors import ErrorCode, KafkaError
 from penstock.mirror.source import Source
 from penstock.pipeline.admin import EARLIEST, TOPIC_RESOURCE, Admin
-from penstock.pipeline.lanes import TRANSIENT
+from penstock.pipeline.failures import TRANSIENT
 
 TRAVEL = ("cleanup.policy", "retention.ms", "retention.bytes")  # where a source's topic has its own
 ANY_TIME = str((1 << 63) - 1)

@@ -24,7 +24,7 @@ from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import send
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.metadata import NO_TOPIC_ID
 from penstock.pipeline.quarantine import Quarantine, chunks, note
 from penstock.pipeline.transaction import TransactionalSender

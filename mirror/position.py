@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 
 UNSEEN = b""  # the topic id of a source that was never reached: the target knows its name, its log is to be seen yet
 REASON_MAX = 1000  # characters of why a lane stands still; Kafka takes 4096 bytes of metadata

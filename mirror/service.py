@@ -22,8 +22,9 @@ from penstock.mirror.topics import Topics
 from penstock.mirror.worker import CountsDiffer, Worker
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
+from penstock.pipeline.failures import TRANSIENT, OperatorNeeded, patiently
 from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import TRANSIENT, Lane, Lanes, OperatorNeeded, Pace, lanes_of, patiently, until_tried
+from penstock.pipeline.lanes import Lane, Lanes, Pace, lanes_of, until_tried
 from penstock.pipeline.service import Replaced
 
 # A step that fails is begun again by its lane, which then asks the target where it stands; so no single call has to

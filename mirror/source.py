@@ -9,8 +9,8 @@ from penstock import log
 from penstock.mirror.position import cluster_of
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.job import MIRROR_GROUPS
-from penstock.pipeline.lanes import OperatorNeeded
 
 
 class Source:

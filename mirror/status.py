@@ -15,7 +15,7 @@ from penstock.mirror.topics import Topics
 from penstock.pipeline import job
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.lanes import TRANSIENT, OperatorNeeded
+from penstock.pipeline.failures import TRANSIENT, OperatorNeeded
 
 PATIENCE = {"client.id": "penstock-mirror-status", "default.api.timeout.ms": 5_000}
 STANDING = ("stopped", "stalled", "no position")

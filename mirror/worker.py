@@ -19,8 +19,10 @@ from penstock.mirror.source import Source
 from penstock.mirror.target import Into, topic_of
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import Prepared, Refused, prepare, send
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.fetcher import Fetched
-from penstock.pipeline.lanes import OperatorNeeded, SourceLog, take_identity
+from penstock.pipeline.identity import take_identity
+from penstock.pipeline.sourcelog import SourceLog
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 

@@ -21,6 +21,9 @@ background   an asyncio loop in a thread, under the synchronous clients
 service      the life of a service process
 job          the one file that describes a pipeline
 lanes        partitions on their way through a stage: mirror and dedupe share it
+sourcelog    the log that a lane reads, held against what its position notes of it
+identity     taking a transactional id: for good, or again only if nobody else has it since
+failures     what a failure calls for: another try, a start over, an operator
 quarantine   the topic of what doesn't go on, and of what operators decided
 batches      a source batch with a new header, or rebuilt, as the target takes it
 etl/         the nightly load

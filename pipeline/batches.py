@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.columns import keep

@@ -11,40 +11,25 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from penstock import log, notify
+from penstock import log
 from penstock.config import Config
-from penstock.errors import ErrorCode, KafkaError, raise_for
-from penstock.pipeline.admin import Admin
-from penstock.pipeline.client import Client, TopicPartition
+from penstock.errors import raise_for
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.failures import TRANSIENT, Backoff, OperatorNeeded, needs_operator, patiently
 from penstock.pipeline.fetcher import Fetched, Fetcher
-from penstock.pipeline.transaction import TRANSACTION_VERSION, Fenced, TransactionalSender
+from penstock.pipeline.transaction import Fenced
 from penstock.pyx.record.rawbatch import BatchError
-from penstock.pyx.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
-T = TypeVar("T")
-
-BACKOFF_MIN_S = 0.1
-BACKOFF_MAX_S = 5.0
 TAKEN_AT_ONCE = 8  # identities taken at the same time
 HELD_BYTES = 64 << 20  # what waits in all lanes together, about
 LANE_BYTES_MIN = 1 << 20  # a lane may hold this much however many there are
 LANE_PIECES = 8  # answers that one lane keeps alive
-ABORTING = ("PrepareEpochFence", "PrepareAbort", "CompleteAbort")  # states of the transaction coordinator
-COMMITTING = ("PrepareCommit", "CompleteCommit")
-EPOCH_LAST = 32_766  # a coordinator gives out a new producer id instead of the epoch behind it
-TAKING_S = 1.0  # longer than it takes to take an identity
 QUIET_S = 10.0  # a stalled lane that does nothing for so long without a failure is well again
 TAKEN_OVER_S = 60.0  # a lane that others take twice in so long is left to them
 MARKERS_LINGER_S = 0.25  # how long an answer without a record waits for the next one
 LAST_TURN_S = 10.0  # how long a stop waits for the turns under way
-TRANSIENT = (KafkaError, OSError, TimeoutError)
-
-
-class OperatorNeeded(Exception):
-    """Something that a stage must not decide by itself: the lane stops, the text says what to do."""
 
 
 class Worker(Protocol):
@@ -82,187 +67,6 @@ class Worker(Protocol):
     async def check(self) -> None:
         """Look whether the input is still the one that the position belongs to. Raises OperatorNeeded."""
         ...
-
-
-# Final for one transaction, producer or fetch position, not for the partition: the lane takes its identity again and
-# starts over, and `Worker.start` finds words for what can't be mended.
-STARTS_OVER = frozenset(
-    {
-        ErrorCode.TRANSACTION_ABORTABLE,
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-    }
-)
-
-
-def needs_operator(error: Exception) -> bool:
-    """Whether trying again can't mend it."""
-    if isinstance(error, KafkaError):
-        return not error.retriable and error.code not in STARTS_OVER and not isinstance(error, Fenced)
-    return isinstance(error, (OperatorNeeded, BatchError))
-
-
-class Backoff:
-    """Pauses that double, and start small again after a success."""
-
-    def __init__(self) -> None:
-        self._pause_s = BACKOFF_MIN_S
-
-    def next_s(self) -> float:
-        """The next pause."""
-        pause_s = self._pause_s
-        self._pause_s = min(2 * pause_s, BACKOFF_MAX_S)
-        return pause_s
-
-    async def wait(self) -> None:
-        """Pause."""
-        await asyncio.sleep(self.next_s())
-
-    def reset(self) -> None:
-        """A success."""
-        self._pause_s = BACKOFF_MIN_S
-
-
-async def patiently(work: Callable[[], Awaitable[T]], what: str, logger: log.Fields) -> T:
-    """Do work until it succeeds; says once what it waits for. Raises what trying again can't mend."""
-    backoff, said = Backoff(), False
-    while True:
-        try:
-            return await work()
-        except TRANSIENT as error:
-            if isinstance(error, Fenced) or needs_operator(error):
-                raise
-            if not said:
-                logger.warning("waits to %s: %s", what, error)
-                notify.status(f"waits to {what}: {error}")
-                said = True
-            await backoff.wait()
-
-
-async def take_identity(
-    client: Client, transactional_id: str, before: TransactionalSender | None
-) -> TransactionalSender:
-    """A new sender for an identity. One that this worker had `before` is given up, and taken again only if nobody
-    else has taken it since (KIP-360). Raises Fenced, KafkaError.
-    """
-    sender = TransactionalSender(client, transactional_id)
-    if before is None or before.producer_id < 0:
-        await sender.init()
-        return sender
-    await before.close()
-    known = before.producer_id, before.producer_epoch
-    try:
-        await sender.init(*known)
-    except Fenced:
-        left = await _ended_itself(client, transactional_id, *known)
-        if left is None:
-            raise
-        # Still nobody else's, or this is refused: the epoch says so.
-        sender = TransactionalSender(client, transactional_id)
-        await sender.init(*left)
-    return sender
-
-
-async def _ended_itself(
-    client: Client, transactional_id: str, producer_id: int, producer_epoch: int
-) -> tuple[int, int] | None:
-    """The producer id and epoch that the coordinator has now, if it raised the epoch only because our transaction took
-    too long, or, with transactions v2, was ended by us and the answer got lost; None if it did so for somebody else.
-
-    It leaves an ended transaction with the next epoch. So does somebody who is just taking the identity, but only
-    until the markers of our transaction are written; and a commit of theirs raises the epoch once more. With
-    transactions v2 the last epoch of a producer id is followed by epoch 0 of another one.
-    """
-    version2 = client.feature(TRANSACTION_VERSION) >= 2
-    ended = ABORTING + COMMITTING if version2 else ABORTING
-    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-
-    def codes(answer: DescribeTransactionsResponse) -> list[int]:
-        return [state.error_code for state in answer.transaction_states]
-
-    seen = 0
-    while seen < 2:
-        answer = await client.retry(
-            partial(client.ask_coordinator, transactional_id, "transaction", request, codes=codes)
-        )
-        (state,) = answer.transaction_states
-        is_next = (state.producer_id, state.producer_epoch) == (producer_id, producer_epoch + 1)
-        goes_round = version2 and producer_epoch >= EPOCH_LAST and state.producer_epoch == 0
-        if not (is_next or (goes_round and state.producer_id != producer_id)):
-            return None
-        if state.transaction_state not in ended:
-            return None
-        seen += state.transaction_state in ("CompleteAbort", "CompleteCommit")
-        await asyncio.sleep(TAKING_S)
-    return state.producer_id, state.producer_epoch
-
-
-class SourceLog:
-    """The log that a lane reads, held against what its position notes: offsets, leader epochs, topic id.
-
-    `where` names the log's cluster for people; `lost` and `cut` say how an operator goes on when offsets are gone before
-    they were read, and when the log was cut back.
-    """
-
-    def __init__(self, admin: Admin, tp: TopicPartition, where: str, lost: str, cut: str) -> None:
-        self._admin = admin
-        self._tp = tp
-        self._name = f"{where}: `{tp[0]}` partition {tp[1]}"
-        self._lost = lost
-        self._cut = cut
-
-    async def start(self) -> int:
-        """The offset that the log begins at. Raises KafkaError."""
-        return await self._admin.start_offset(self._tp)
-
-    async def check(self, offset: int, leader_epoch: int) -> None:
-        """The log must still have what comes next at an offset, and what came before it under that leader epoch.
-
-        Raises OperatorNeeded, KafkaError.
-        """
-        start = await self.start()
-        end = await self._admin.end_offset(self._tp)
-        if offset < start:
-            raise self.gone(offset, start)
-        if offset > end:
-            raise OperatorNeeded(
-                f"{self._name} was cut back: it ends at offset {end}, but everything below {offset} was read; {self._cut}"
-            )
-        await self._check_epoch(leader_epoch, offset)
-
-    def gone(self, offset: int, start: int) -> OperatorNeeded:
-        """What to say when the log begins above an offset that has to be read."""
-        return OperatorNeeded(
-            f"{self._name} begins at offset {start}: the offsets from {offset} to {start} are gone before they were read; "
-            f"nothing is skipped silently: {self._lost}"
-        )
-
-    async def _check_epoch(self, leader_epoch: int, offset: int) -> None:
-        """The log must not have been cut back and grown again since it was read under a leader epoch (KIP-320)."""
-        if leader_epoch < 0:
-            return
-        found = await self._admin.offsets_for_leader_epoch({self._tp: leader_epoch})
-        _, end = found[self._tp]
-        if end < offset:
-            ends = f"its epoch {leader_epoch} ends at {end}" if end >= 0 else f"it knows no epoch {leader_epoch}"
-            raise OperatorNeeded(
-                f"{self._name} was cut back: {ends}, but everything below {offset} was read; {self._cut}"
-            )
-
-    async def check_fetched(self, fetched: Sequence[Fetched], offset: int, leader_epoch: int) -> int:
-        """What was fetched must come from the log that was read up to an offset; gives its last leader epoch.
-
-        Raises OperatorNeeded, KafkaError.
-        """
-        for part in fetched:
-            if part.leader_epoch not in (leader_epoch, -1):
-                await self._check_epoch(leader_epoch, offset)
-                leader_epoch = part.leader_epoch
-            offset = part.next_offset
-        return leader_epoch
 
 
 class Decided(Exception):

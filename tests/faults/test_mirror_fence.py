@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.pipeline.admin import Admin
-from penstock.pipeline.lanes import take_identity
+from penstock.pipeline.identity import take_identity
 from penstock.pipeline.transaction import Fenced, TransactionalSender
 from support.harness import BrokerProcess, topic_name
 from support.mirror_world import LIMIT_S, World, brokers, run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.pipeline.admin import Admin
-from penstock.pipeline.lanes import take_identity
+from penstock.pipeline.identity import take_identity
 from penstock.pipeline.transaction import Fenced, TransactionalSender
 from support.harness import BrokerProcess, topic_name
 from support.kafka_jars import ApacheKafka

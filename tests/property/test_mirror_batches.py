@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.pipeline.batches import is_forwardable, prepare
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.codec import compress
 from penstock.pyx.record.crc import crc32c

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.dedupe.folder import FolderError, StoreFolder
 from penstock.dedupe.position import Position
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 
 
 def test_a_position_survives_its_metadata() -> None:

@@ -14,7 +14,7 @@ from penstock.dedupe import opening
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.sift import Rules, Sifted, WithoutId, sift
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.crc import crc32c

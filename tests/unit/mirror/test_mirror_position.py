@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.mirror.position import Position
-from penstock.pipeline.lanes import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded
 
 POSITION = Position(7, bytes(range(16)), bytes(range(16, 32)), 3, 100, 2)
 

@@ -11,8 +11,9 @@ import pytest
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.fetcher import Fetched
-from penstock.pipeline.lanes import LANE_PIECES, Lane, Lanes, OperatorNeeded, Pace
+from penstock.pipeline.lanes import LANE_PIECES, Lane, Lanes, Pace
 from penstock.pipeline.metadata import Cluster
 from penstock.pipeline.transaction import Fenced
 from penstock.pyx.record.rawbatch import RawBatch

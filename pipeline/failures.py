@@ -1,0 +1,81 @@
+"""What a failure of a stage calls for: another try after a pause, a start from the output cluster's position, or an
+operator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from penstock import log, notify
+from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.transaction import Fenced
+from penstock.pyx.record.rawbatch import BatchError
+
+T = TypeVar("T")
+
+BACKOFF_MIN_S = 0.1
+BACKOFF_MAX_S = 5.0
+TRANSIENT = (KafkaError, OSError, TimeoutError)
+
+
+class OperatorNeeded(Exception):
+    """Something that a stage must not decide by itself: the lane stops, the text says what to do."""
+
+
+# Final for one transaction, producer or fetch position, not for the partition: the lane takes its identity again and
+# starts over, and `Worker.start` finds words for what can't be mended.
+STARTS_OVER = frozenset(
+    {
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    }
+)
+
+
+def needs_operator(error: Exception) -> bool:
+    """Whether trying again can't mend it."""
+    if isinstance(error, KafkaError):
+        return not error.retriable and error.code not in STARTS_OVER and not isinstance(error, Fenced)
+    return isinstance(error, (OperatorNeeded, BatchError))
+
+
+class Backoff:
+    """Pauses that double, and start small again after a success."""
+
+    def __init__(self) -> None:
+        self._pause_s = BACKOFF_MIN_S
+
+    def next_s(self) -> float:
+        """The next pause."""
+        pause_s = self._pause_s
+        self._pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+        return pause_s
+
+    async def wait(self) -> None:
+        """Pause."""
+        await asyncio.sleep(self.next_s())
+
+    def reset(self) -> None:
+        """A success."""
+        self._pause_s = BACKOFF_MIN_S
+
+
+async def patiently(work: Callable[[], Awaitable[T]], what: str, logger: log.Fields) -> T:
+    """Do work until it succeeds; says once what it waits for. Raises what trying again can't mend."""
+    backoff, said = Backoff(), False
+    while True:
+        try:
+            return await work()
+        except TRANSIENT as error:
+            if isinstance(error, Fenced) or needs_operator(error):
+                raise
+            if not said:
+                logger.warning("waits to %s: %s", what, error)
+                notify.status(f"waits to {what}: {error}")
+                said = True
+            await backoff.wait()
