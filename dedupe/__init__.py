@@ -10,6 +10,7 @@ worker      one input partition, deduplicated exactly once
 opening     batches opened a few at a time; those that can't be opened are set aside
 ids         where a record's id is: its key, a header, or a field of its value
 sift        which records go on: ids looked up, repeats left out, batches rebuilt
+moved       records that belong into another partition, on their way there
 position    where a worker stands in its input, committed with its output
 repair      after a crash: ids that the output topic has and the store lacks
 folder      a worker's folder: one process at a time, one output topic

@@ -176,6 +176,7 @@ SHOWN = (
     "dropped",
     "without_id",
     "misplaced",
+    "moved",
     "quarantined",
     "ids",
     "window_s",
@@ -251,7 +252,7 @@ def _no_row(topic: str, why: str) -> dict[str, Any]:
 
 
 STANDING = ("stopped", "stalled")
-NOT_SHOWN = ("topic_id", "output_id", "partitions")
+NOT_SHOWN = ("topic_id", "output_id", "moved_id", "partitions")
 
 
 def _state(position: Position | None) -> dict[str, str]:
@@ -340,7 +341,8 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
     """Set the input offset that a partition is read from: its position has expired, or the input's log has overtaken it.
 
     Messages before the offset that were never read are lost; those behind it that were read already are dropped as repeats,
-    as long as their ids are known. Where there was no position its counters come from the logs, if they are whole.
+    as long as their ids are known. Where there was no position its counters come from the logs, if they are whole. Moved
+    records are read from where their topic begins.
 
     Example: penstock dedupe position -p 3 --at 4711 --config pipeline.properties --because "group was deleted by mistake"
     """
@@ -371,7 +373,9 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
             for what, topic_id, now in (("input", before.topic_id, input_id), ("output", before.output_id, output_id)):
                 if topic_id != now:
                     raise click.ClickException(f"the {what} topic was recreated since the position was written")
-            return f"position {'none' if found is None else found.offset} -> {at}", replace(before, offset=at, leader_epoch=-1)
+            return f"position {'none' if found is None else found.offset} -> {at}", replace(
+                before, offset=at, leader_epoch=-1, moved_id=""
+            )
 
         await decide(admin, stage, partition, change, because)
         return {"partition": partition, "before": offset_before, "offset": at}

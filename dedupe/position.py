@@ -24,14 +24,16 @@ def identity(stage: str, tp: TopicPartition) -> str:
 @dataclass(frozen=True)
 class Position:
     """The next input offset, the ids of input and output topic (hexadecimal), and records read, written, dropped as
-    duplicates, quarantined (in rotten batches, or for want of an id) and without an id (passed on or quarantined) since
-    the stage began; `partitions` is how many both topics had then (0: not noted); `leader_epoch` is that of
-    the last input batch passed (-1: none yet); `stopped` or `stalled` says why the partition stands still.
+    duplicates, quarantined (in rotten batches, or for want of an id), moved into their right partition of `INPUT.moved`, and
+    without an id (passed on or quarantined) since the stage began; `partitions` is how many both topics had then (0: not
+    noted); `leader_epoch` is that of the last input batch passed (-1: none yet); `stopped` or `stalled` says why the
+    partition stands still.
 
-    read = written + dropped + quarantined. `output_end` is the output offset behind the last batch written (0: not noted).
-    `unknown` are output offsets, `FIRST..LAST`, whose ids the store lacks and the output no longer has: the worker stands
-    still for them. `accepted` are ranges of such offsets that an operator has accepted. `misplaced` ids of the records read
-    belong into another partition. `decisions` counts what operators decided about the partition.
+    read = written + dropped + quarantined + moved. `output_end` is the output offset behind the last batch written (0: not
+    noted). `unknown` are output offsets, `FIRST..LAST`, whose ids the store lacks and the output no longer has: the worker
+    stands still for them. `accepted` are ranges of such offsets that an operator has accepted. `misplaced` ids of the
+    records read belong into another partition. `decisions` counts what operators decided about the partition. `moved_id` is
+    the id of the topic of moved records, once the worker reads it too (empty: not yet); its position there is one like this.
     """
 
     offset: int
@@ -51,6 +53,8 @@ class Position:
     leader_epoch: int = -1
     stopped: str = ""
     stalled: str = ""
+    moved: int = 0
+    moved_id: str = ""
 
     def unknown_ids(self, complete_to: int, output_start: int) -> str:
         """The output offsets whose ids are unknown to a store that is complete to an offset, where the output's log starts

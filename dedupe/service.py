@@ -165,6 +165,7 @@ class Dedupe:
             without_id=self.config["penstock.dedupe.without.id"],
             quarantine=quarantine,
             misplaced=self.config["penstock.dedupe.misplaced"],
+            retention_bytes=self.config["penstock.dedupe.output.retention.bytes"],
         )
         added = [Worker((topic, number), settings, self.admin, self._source) for number in partitions]
         for worker in added:

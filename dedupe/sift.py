@@ -1,4 +1,5 @@
 """Which records of some batches go on: batches are opened, ids looked up, repeats left out, batches rebuilt if need be.
+A record whose id belongs into another partition goes there.
 
 Everything here is work for a thread of its own: nothing waits, and the GIL is released around what costs.
 """
@@ -13,18 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.dedupe.ids import IdSource
+from penstock.dedupe.moved import by_home
 from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.quarantine import records_aside
 from penstock.pipeline.batches import prepare
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
-from penstock.pyx.idplace import misplaced
+from penstock.pyx.idplace import homes
 from penstock.pyx.record.columns import Column, keep
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
 from penstock.pyx.rocks import IdStore
 
 WithoutId = Literal["pass", "stop", "quarantine"]
-Misplaced = Literal["pass", "stop"]
+Misplaced = Literal["move", "pass", "stop"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,18 @@ class Rules:
 class Sifted:
     """What some input batches came to.
 
-    `batches` go on, untouched where nothing was dropped. `ids` are those of all records read (their union with
+    `batches` go on, untouched where nothing was dropped. `ids` are those of all records read that stay here (their union with
     what the store has is what it must have afterwards). `rotten` batches could not be opened. `aside` are batches for the
     quarantine topic, of the `set_aside` records. `misplaced` ids belong into another partition, `misplaced_at` is the
-    offset of the first.
+    offset of the first; `moved` are batches of those that go there, by partition, `moved_records` how many records they have.
+
+    read = written + dropped + set_aside + moved_records.
     """
 
     batches: list[RawBatch]
     ids: Column
+    moved: dict[int, list[RawBatch]] = field(default_factory=dict)
+    moved_records: int = 0
     rotten: list[RawBatch] = field(default_factory=list)
     aside: list[RawBatch] = field(default_factory=list)
     set_aside: int = 0
@@ -76,20 +82,22 @@ def sift(batches: Sequence[RawBatch], position: int, store: IdStore, rules: Rule
     sound: list[RawBatch] = []
     counts: list[int] = []
     columns: list[Column] = []
+    places = [np.empty(0, np.int32)]
     misplaced_count, misplaced_at = 0, -1
     for group, records in open_batches(_modern(batches, position, rules.max_batch_bytes, rotten), rotten):
         sound += group
         counts += np.bincount(records.batch_index, minlength=len(group)).tolist()
         columns.append(join([rules.source.column(records)]))
-        elsewhere = _misplaced(columns[-1], rules)
+        places.append(_homes(columns[-1], rules))
+        elsewhere = np.flatnonzero(_away(places[-1], rules))
         if len(elsewhere):
             misplaced_at = misplaced_at if misplaced_count else int(records.offsets[elsewhere[0]])
             misplaced_count += len(elsewhere)
             if rules.misplaced == "stop":
                 raise OperatorNeeded(
-                    f"the id of the record at offset {misplaced_at} belongs into another partition by Kafka's murmur2, "
-                    "where its repeats are looked for: mend its producer, then set `penstock.dedupe.misplaced=pass` until "
-                    "such records are read"
+                    f"the id of the record at offset {misplaced_at} of `{rules.tp[0]}` belongs into another partition by "
+                    "Kafka's murmur2, where its repeats are looked for: mend its producer, then set "
+                    "`penstock.dedupe.misplaced=pass` until such records are read"
                 )
         without = np.flatnonzero(columns[-1].null)
         if rules.without_id == "stop" and len(without):
@@ -99,12 +107,18 @@ def sift(batches: Sequence[RawBatch], position: int, store: IdStore, rules: Rule
             )
         if rules.without_id == "quarantine":
             set_aside += records_aside(records, without, rules.tp, f"no id ({rules.source})")
-    ids = join(columns)
+    ids, home = join(columns), np.concatenate(places)
     fresh = store.unseen(ids.data, ids.starts, ids.null)
     without_id = int(np.count_nonzero(ids.null))
     if rules.without_id == "quarantine":
         fresh &= ~ids.null
-    read, written = len(fresh), int(np.count_nonzero(fresh))
+    moving = np.zeros_like(fresh)
+    if rules.misplaced == "move":
+        away = _away(home, rules)
+        moving = fresh & away
+        fresh &= ~away
+        ids = ids._replace(null=ids.null | away)  # the partition that they go to notes them
+    read, written, moved = len(fresh), int(np.count_nonzero(fresh)), int(np.count_nonzero(moving))
     aside_count = without_id if rules.without_id == "quarantine" else 0
     kept: list[RawBatch] = []
     start = 0
@@ -116,25 +130,33 @@ def sift(batches: Sequence[RawBatch], position: int, store: IdStore, rules: Rule
         elif mask.any():
             kept.append(RawBatch(keep(batch, mask, append_time=True)))
     return Sifted(
-        prepare(kept, 0, rules.max_batch_bytes).batches,
-        ids,
-        rotten,
-        set_aside,
-        aside_count,
-        read,
-        written,
-        read - written - aside_count,
-        without_id,
-        misplaced_count,
-        misplaced_at,
+        batches=prepare(kept, 0, rules.max_batch_bytes).batches,
+        ids=ids,
+        moved=by_home(sound, counts, moving, home, rules.max_batch_bytes) if moved else {},
+        moved_records=moved,
+        rotten=rotten,
+        aside=set_aside,
+        set_aside=aside_count,
+        read=read,
+        written=written,
+        dropped=read - written - moved - aside_count,
+        without_id=without_id,
+        misplaced=misplaced_count,
+        misplaced_at=misplaced_at,
     )
 
 
-def _misplaced(ids: Column, rules: Rules) -> npt.NDArray[np.int64]:
-    """The numbers of the records whose id belongs into another partition."""
+def _homes(ids: Column, rules: Rules) -> npt.NDArray[np.int32]:
+    """The partition that each record's id belongs into; -1 for those that may be anywhere."""
     if not rules.partitions:
-        return np.empty(0, np.int64)
-    return np.flatnonzero(misplaced(*ids, rules.partitions, rules.tp[1]))
+        return np.full(len(ids.null), -1, np.int32)
+    return homes(*ids, rules.partitions)
+
+
+def _away(home: npt.NDArray[np.int32], rules: Rules) -> npt.NDArray[np.bool_]:
+    """Which records' ids belong into another partition."""
+    elsewhere: npt.NDArray[np.bool_] = (home >= 0) & (home != rules.tp[1])
+    return elsewhere
 
 
 def _modern(batches: Sequence[RawBatch], position: int, max_batch_bytes: int, rotten: list[RawBatch]) -> list[RawBatch]:

@@ -18,18 +18,20 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from penstock import log
 from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
+from penstock.dedupe.moved import make_topic
 from penstock.dedupe.position import Position, identity
 from penstock.dedupe.quarantine import records_in, rotten_batch
 from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, missing_topic, repair
 from penstock.dedupe.sift import Misplaced, Rules, Sifted, WithoutId, sift
-from penstock.errors import ErrorCode, KafkaError
+from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import prepare, send
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.identity import take_identity
+from penstock.pipeline.job import moved_topic
 from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.sourcelog import SourceLog
 from penstock.pipeline.transaction import TransactionalSender
@@ -45,6 +47,7 @@ MISPLACED_S = 60.0  # how often it says that ids are in the wrong partition
 
 FENCED = declare("dedupe.fenced", "the identity is taken, the store is not repaired yet")
 SIFTED = declare("dedupe.sifted", "repeats are left out, nothing was published")
+MOVED = declare("dedupe.moved", "records that belong elsewhere are sent there, the output and the position are not")
 SET_ASIDE = declare("dedupe.set_aside", "what doesn't go on is sent to quarantine, nothing else is")
 PUBLISHED = declare("dedupe.published", "the output is sent, the position is not")
 OFFSETS_SENT = declare("dedupe.offsets_sent", "output and position are sent, not committed")
@@ -58,7 +61,7 @@ ADDED = declare("dedupe.added", "all ids of the transaction are in the store")
 class Settings:
     """What all workers of a stage share. Sizes are bytes; `max_batch_bytes` is what the output topic takes.
 
-    `quarantine`: where what doesn't go on is set aside.
+    `quarantine`: where what doesn't go on is set aside. `retention_bytes`: of the topic of moved records.
     """
 
     stage: str
@@ -70,17 +73,32 @@ class Settings:
     turn_bytes: int
     max_batch_bytes: int
     spill_ms: int
+    retention_bytes: int
     quarantine: Quarantine
     without_id: WithoutId = "pass"
-    misplaced: Misplaced = "pass"
+    misplaced: Misplaced = "move"
 
 
 class Topics(NamedTuple):
-    """Input and output topic as the cluster has them: their ids (hexadecimal) and how many partitions both have."""
+    """Input and output topic as the cluster has them: their ids (hexadecimal) and how many partitions both have; the id of
+    the topic of moved records, empty as long as nobody has made it.
+    """
 
     input_id: str
     output_id: str
+    moved_id: str
     partitions: int
+
+
+@dataclass
+class Input:
+    """One log that a worker reads: its partition of the input topic, or that of the topic of moved records."""
+
+    tp: TopicPartition
+    name: str
+    log: SourceLog
+    rules: Rules
+    position: Position
 
 
 class Worker:
@@ -89,13 +107,11 @@ class Worker:
     def __init__(self, tp: TopicPartition, settings: Settings, admin: Admin, source: IdSource) -> None:
         self.tp = tp
         self.output = settings.output_topic, tp[1]
-        self.position = Position(0, "", "")
         self.folder = StoreFolder.of(settings.data, tp)
         self.store: IdStore | None = None
         self._settings = settings
         self._admin = admin
         self._source = source
-        self._rules = Rules(tp, source, settings.max_batch_bytes, settings.without_id, settings.misplaced)
         self._sender: TransactionalSender | None = None
         self._attempted = -1
         self._work: asyncio.Future[Any] | None = None
@@ -103,15 +119,34 @@ class Worker:
         self._memory_since = time.monotonic()  # memory holds ids that no file has for so long at most
         self._reported = time.monotonic()
         self._misplaced_again = 0.0
-        go_on = f"`penstock dedupe position --topic {tp[0]} -p {tp[1]} --at OFFSET --because TEXT` says where to go on"
-        self._input = SourceLog(
-            admin,
+        self._go_on = f"`penstock dedupe position --topic {tp[0]} -p {tp[1]} --at OFFSET --because TEXT` says where to go on"
+        self._input = self._read(tp, "input topic", settings.misplaced)
+        # What isn't in its place there is in none.
+        misplaced: Misplaced = "stop" if settings.misplaced == "move" else settings.misplaced
+        self._moved = self._read((moved_topic(tp[0]), tp[1]), "topic of moved records", misplaced)
+        self._log = log.get(__name__, topic=tp[0], partition=tp[1])
+
+    def _read(self, tp: TopicPartition, name: str, misplaced: Misplaced) -> Input:
+        settings = self._settings
+        source_log = SourceLog(
+            self._admin,
             tp,
             "input",
-            lost=f"{go_on}, once you know what is missing",
-            cut=f"{go_on}, once you know what is missing or there twice",
+            lost=f"{self._go_on}, once you know what is missing",
+            cut=f"{self._go_on}, once you know what is missing or there twice",
         )
-        self._log = log.get(__name__, topic=tp[0], partition=tp[1])
+        rules = Rules(tp, self._source, settings.max_batch_bytes, settings.without_id, misplaced)
+        return Input(tp, name, source_log, rules, Position(0, "", ""))
+
+    @property
+    def position(self) -> Position:
+        """Where it stands in its partition of the input, and why it stands still, if it does."""
+        return self._input.position
+
+    @property
+    def _inputs(self) -> list[Input]:
+        """What it reads: moved records from when it has noted their topic on."""
+        return [self._input, self._moved] if self.position.moved_id else [self._input]
 
     @property
     def decisions(self) -> int:
@@ -120,8 +155,8 @@ class Worker:
 
     @property
     def own_offsets(self) -> tuple[int, ...]:
-        """The committed offset, and that of the last turn."""
-        return self.position.offset, self._attempted
+        """The committed offset, and that of the last turn: sums over what it reads."""
+        return sum(each.position.offset for each in self._inputs), self._attempted
 
     async def take(self, *, force: bool = False) -> None:
         """Fence the forerunner, learn the position, and make the store complete, before any input is looked at.
@@ -129,17 +164,25 @@ class Worker:
         The folder must be locked. Raises Fenced, OperatorNeeded, KafkaError, OSError.
         """
         topics = await self._topics()
-        self._rules = replace(self._rules, partitions=topics.partitions)
+        for each in (self._input, self._moved):
+            each.rules = replace(each.rules, partitions=topics.partitions)
         name = identity(self._settings.stage, self.tp)
         self._sender = await take_identity(self._admin, name, None if force else self._sender)
         failpoint(FENCED)
-        found = (await self._admin.committed(self._settings.group, [self.tp]))[self.tp]
+        committed = await self._admin.committed(self._settings.group, [self.tp, self._moved.tp])
+        found, moved = committed[self.tp], committed[self._moved.tp]
         if found is not None:
-            self.position = Position.parse(*found)
+            self._input.position = Position.parse(*found)
             self._check_topics(topics)
         else:
             await self._begin(topics)
+        if self.position.moved_id:
+            self._go_on_with_moved(moved)
+        elif topics.moved_id:
+            await self._begin_moved(topics)
         self._sender.pin(self.output[0], bytes.fromhex(self.position.output_id))
+        if self.position.moved_id:
+            self._sender.pin(self._moved.tp[0], bytes.fromhex(self.position.moved_id))
         try:
             await self._repair()
         except OperatorNeeded as error:
@@ -168,10 +211,27 @@ class Worker:
         for (topic, _), found in (await self._admin.all_committed(self._settings.group)).items():
             if topic == self.tp[0]:
                 self._check_count(Position.parse(*found).partitions, topics.partitions)
-        start = await self._input.start()
+        start = await self._input.log.start()
         if start > 0:
-            raise self._input.gone(0, start)
+            raise self._input.log.gone(0, start)
         await self._commit(Position(0, topics.input_id, topics.output_id, partitions=topics.partitions))
+
+    async def _begin_moved(self, topics: Topics) -> None:
+        """The first position in the topic of moved records: at its beginning, unless an operator has decided that what is
+        gone there is gone."""
+        start = await self._moved.log.start()
+        if start > 0 and not self.decisions:
+            raise self._moved.log.gone(0, start)
+        self._moved.position = Position(start, topics.moved_id, topics.output_id, partitions=topics.partitions)
+        await self._commit(replace(self.position, moved_id=topics.moved_id))
+
+    def _go_on_with_moved(self, found: tuple[int, str] | None) -> None:
+        if found is None:
+            raise OperatorNeeded(
+                f"group `{self._settings.group}` has no position of {self._moved.tp[0]}-{self.tp[1]}, which was read before; "
+                f"{self._go_on}, and reads moved records from their beginning: those whose ids are known are dropped"
+            )
+        self._moved.position = Position.parse(*found)
 
     async def _repair(self) -> None:
         """A store that this process has already open may have ids beyond what was committed, so it is opened again."""
@@ -200,21 +260,25 @@ class Worker:
             f"remove `{self.folder.path}`, and it is rebuilt from the output topic"
         )
 
-    async def start(self) -> int:
-        """The input offset to read from. Raises OperatorNeeded when the input is not the one of the position."""
+    async def start(self) -> dict[TopicPartition, int]:
+        """The offsets to read from. Raises OperatorNeeded when the input is not the one of the position."""
         await self.check()
-        await self._input.check(self.position.offset, self.position.leader_epoch)
+        for each in self._inputs:
+            await each.log.check(each.position.offset, each.position.leader_epoch)
         if self.position.stopped or self.position.stalled:
             await self.refresh()  # what it stood still for is over
         self._log.info("reads from offset %d", self.position.offset)
-        return self.position.offset
+        return {each.tp: each.position.offset for each in self._inputs}
 
     async def check(self) -> None:
         """Look whether input and output are still the topics that they were, and whether ids should become a file.
 
         Raises OperatorNeeded, KafkaError.
         """
-        self._check_topics(await self._topics())
+        topics = await self._topics()
+        self._check_topics(topics)
+        if topics.moved_id and not self.position.moved_id:
+            raise StartsOver(f"`{self._moved.tp[0]}` is there now: it is read, too")
         await self._spill_in_time()
 
     async def _spill_in_time(self) -> None:
@@ -235,12 +299,17 @@ class Worker:
         return time.monotonic() - self._memory_since >= self._settings.spill_ms / 1000
 
     def _check_topics(self, topics: Topics) -> None:
-        self._check_input(topics.input_id)
+        self._check_id(self._input, topics.input_id)
         if topics.output_id != self.position.output_id:
             raise OperatorNeeded(
                 f"the output topic was recreated (its id is {topics.output_id}, {self.position.output_id} was "
                 f"written so far), so what was written is gone; `penstock groups delete {self._settings.group} --topic "
                 f"{self.tp[0]}:{self.tp[1]}` lets the partition's input be deduped again"
+            )
+        if self.position.moved_id not in ("", topics.moved_id):
+            raise OperatorNeeded(
+                f"`{self._moved.tp[0]}` was {'recreated' if topics.moved_id else 'deleted'}, so what was moved and not read "
+                f"yet is gone; {self._go_on}, once you know what is missing"
             )
         self._check_count(self.position.partitions, topics.partitions)
 
@@ -252,16 +321,17 @@ class Worker:
                 "new `penstock.dedupe.name` (all its topics begin again)"
             )
 
-    def _check_input(self, topic_id: str) -> None:
-        if topic_id != self.position.topic_id:
+    def _check_id(self, read: Input, topic_id: str) -> None:
+        if topic_id != read.position.topic_id:
             raise OperatorNeeded(
-                f"the input topic was recreated (its id is {topic_id}, {self.position.topic_id} was read so far); "
+                f"the {read.name} was recreated (its id is {topic_id}, {read.position.topic_id} was read so far); "
                 "begin with an empty output topic and a new `penstock.dedupe.name` (all its topics begin again)"
             )
 
     async def _topics(self) -> Topics:
         """Input and output topic as they are. Raises OperatorNeeded when they differ in their partitions, KafkaError."""
-        cluster = await self._admin.metadata([self.tp[0], self.output[0]], refresh=True)
+        moved_name = self._moved.tp[0]
+        cluster = await self._admin.metadata([self.tp[0], self.output[0], moved_name], refresh=True)
         for topic in (self.tp[0], self.output[0]):
             if topic not in cluster.topics:
                 raise missing_topic(topic)
@@ -272,7 +342,17 @@ class Worker:
                 f"{len(written.partitions)}; they must have the same number, since an id must always meet the same "
                 "worker"
             )
-        return Topics(read.topic_id.hex(), written.topic_id.hex(), len(read.partitions))
+        moved = cluster.topics.get(moved_name)
+        if moved is not None and len(moved.partitions) != len(read.partitions):
+            raise OperatorNeeded(
+                f"`{moved_name}` has {len(moved.partitions)} partitions and `{self.tp[0]}` {len(read.partitions)}; they "
+                "must have the same number, since an id must always meet the same worker"
+            )
+        if moved is None and cluster.errors.get(moved_name, 0) not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            raise_for(cluster.errors[moved_name], f"topic `{moved_name}`")
+        return Topics(
+            read.topic_id.hex(), written.topic_id.hex(), "" if moved is None else moved.topic_id.hex(), len(read.partitions)
+        )
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit the position again, so that an idle one doesn't expire, with why the partition stands still."""
@@ -281,22 +361,41 @@ class Worker:
     async def _commit(self, position: Position) -> None:
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
-        await self._sender.send_offsets(self._settings.group, {self.tp: (position.offset, position.metadata())})
+        await self._send_positions(self._sender, {self.tp: position})
         await self._sender.commit()
-        self.position = position
+        self._input.position = position
+
+    async def _send_positions(self, sender: TransactionalSender, changed: dict[TopicPartition, Position]) -> None:
+        """All positions, so that none expires alone."""
+        positions = {each.tp: each.position for each in self._inputs} | changed
+        if positions[self.tp].moved_id:
+            positions.setdefault(self._moved.tp, self._moved.position)
+        await sender.send_offsets(
+            self._settings.group, {tp: (position.offset, position.metadata()) for tp, position in positions.items()}
+        )
 
     async def turn(self, fetched: Sequence[Fetched]) -> None:
-        """Dedupe what was fetched in one transaction, then note its ids. Raises Fenced, KafkaError, OperatorNeeded."""
+        """Dedupe what was fetched, of each input in one transaction, then note its ids.
+
+        Raises Fenced, KafkaError, OperatorNeeded, StartsOver.
+        """
+        for each in self._inputs:
+            if parts := [part for part in fetched if part.tp == each.tp]:
+                await self._take_turn(each, parts)
+
+    async def _take_turn(self, read: Input, fetched: Sequence[Fetched]) -> None:
         assert self.store is not None, "take the identity first"
         for part in fetched:
             if part.topic_id is not None:
-                self._check_input(part.topic_id.hex())
-        leader_epoch = await self._input.check_fetched(fetched, self.position.offset, self.position.leader_epoch)
+                self._check_id(read, part.topic_id.hex())
+        leader_epoch = await read.log.check_fetched(fetched, read.position.offset, read.position.leader_epoch)
         batches = [batch for part in fetched for batch in part.batches]
         try:
-            sifted = await self._in_thread(sift, batches, self.position.offset, self.store, self._rules)
+            sifted = await self._in_thread(sift, batches, read.position.offset, self.store, read.rules)
             failpoint(SIFTED)
-            complete_to = await self._publish(sifted, fetched[-1].next_offset, leader_epoch)
+            if sifted.moved and not self.position.moved_id:
+                await self._make_moved_topic()
+            complete_to = await self._publish(read, sifted, fetched[-1].next_offset, leader_epoch)
             failpoint(COMMITTED)
             async with self._storing:
                 await self._note(sifted.ids, complete_to)
@@ -307,26 +406,39 @@ class Worker:
             self._say_misplaced(sifted)
         self._report(fetched[-1].last_stable_offset)
 
-    async def _publish(self, sifted: Sifted, next_offset: int, leader_epoch: int) -> int:
+    async def _make_moved_topic(self) -> None:
+        settings, topic = self._settings, self._moved.tp[0]
+        partitions = self._input.rules.partitions
+        await make_topic(self._admin, topic, partitions, settings.max_batch_bytes, settings.retention_bytes)
+        raise StartsOver(f"the first ids that belong into other partitions: they go there by way of `{topic}`")
+
+    async def _publish(self, read: Input, sifted: Sifted, next_offset: int, leader_epoch: int) -> int:
         """Output and input position in one transaction; the output offset up to which its ids are complete then."""
-        sender, before, self._attempted = self._sender, self.position, next_offset
+        sender, before = self._sender, read.position
+        self._attempted = self.own_offsets[0] - before.offset + next_offset
         assert sender is not None, "take the identity first"
         rotten = sum(records_in(batch) for batch in sifted.rotten)
-        aside = [*sifted.aside, *(piece for batch in sifted.rotten for piece in rotten_batch(batch, self.tp))]
+        aside = [*sifted.aside, *(piece for batch in sifted.rotten for piece in rotten_batch(batch, read.tp))]
         place = await self._settings.quarantine.place(self.tp[1]) if aside else self.output
         await sender.begin()
         if aside:
             for batch in sifted.rotten:
-                self._log.error("the input batch at offset %d can't be opened: it goes to `%s`", batch.base_offset, place[0])
+                self._log.error(
+                    "the batch at offset %d of `%s` can't be opened: it goes to `%s`", batch.base_offset, read.tp[0], place[0]
+                )
             try:
                 await send(sender, place, prepare(aside, 0, self._settings.quarantine.limit).batches)
             except (KafkaError, OperatorNeeded):
                 self._settings.quarantine.forget()
                 raise
             failpoint(SET_ASIDE)
+        for home, batches in sifted.moved.items():
+            await send(sender, (self._moved.tp[0], home), batches)
+        if sifted.moved:
+            failpoint(MOVED)
         complete_to = await send(sender, self.output, sifted.batches)
         failpoint(PUBLISHED)
-        after = replace(
+        counted = replace(
             before,
             offset=next_offset,
             leader_epoch=leader_epoch,
@@ -336,14 +448,16 @@ class Worker:
             quarantined=before.quarantined + rotten + sifted.set_aside,
             without_id=before.without_id + sifted.without_id,
             misplaced=before.misplaced + sifted.misplaced,
-            output_end=max(before.output_end, complete_to),
-            stopped="",
-            stalled="",
+            moved=before.moved + sifted.moved_records,
         )
-        await sender.send_offsets(self._settings.group, {self.tp: (after.offset, after.metadata())})
+        after = {self.tp: self.position, read.tp: counted}
+        end = max(self.position.output_end, complete_to)
+        after[self.tp] = replace(after[self.tp], output_end=end, stopped="", stalled="")
+        await self._send_positions(sender, after)
         failpoint(OFFSETS_SENT)
         await sender.commit()
-        self.position = after
+        for each in self._inputs:
+            each.position = after.get(each.tp, each.position)
         return complete_to
 
     async def _note(self, ids: Column, complete_to: int) -> None:

@@ -19,6 +19,7 @@ from penstock.mirror.source import Source
 from penstock.mirror.target import Into, topic_of
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import Prepared, Refused, prepare, send
+from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.identity import take_identity
@@ -115,8 +116,8 @@ class Worker:
         if self._sender is not None:
             await self._sender.close()
 
-    async def start(self) -> int:
-        """Check the position against the source; a source that is only registered begins at offset 0.
+    async def start(self) -> dict[TopicPartition, int]:
+        """Check the position against the source, and where to read on; a source that is only registered begins at offset 0.
 
         Raises Fenced, OperatorNeeded.
         """
@@ -136,7 +137,7 @@ class Worker:
             await self._commit_position(position)
         failpoint(POSITIONED)
         self._log.info("copies from offset %d", position.offset)
-        return position.offset
+        return {self.identity.partition: position.offset}
 
     async def check(self) -> None:
         """Check whether source and target still have the same topics with the same partitions.

@@ -19,6 +19,10 @@ BACKOFF_MAX_S = 5.0
 TRANSIENT = (KafkaError, OSError, TimeoutError)
 
 
+class StartsOver(Exception):
+    """What a worker knew of its partition isn't so any more: its lane takes the identity and starts again at once."""
+
+
 class OperatorNeeded(Exception):
     """Something that a stage must not decide by itself: the lane stops, the text says what to do."""
 

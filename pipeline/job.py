@@ -74,9 +74,9 @@ SCHEMA = Schema(
         Property("penstock.dedupe.without.id", parse_choice("pass", "stop", "quarantine"), "pass",
                  "A record without an id (missing, null, empty; JSON's true, false, NaN, object, array) passes, stops its "
                  "partition, or goes to the topic penstock.quarantine."),
-        Property("penstock.dedupe.misplaced", parse_choice("pass", "stop"), "pass",
-                 "An id in another partition than murmur2 gives, where its repeats are looked for, passes (counted and said) "
-                 "or stops its partition."),
+        Property("penstock.dedupe.misplaced", parse_choice("move", "pass", "stop"), "move",
+                 "An id in another partition than murmur2 gives, where its repeats are looked for, moves there by way of the "
+                 "topic INPUT.moved, passes (counted and said), or stops its partition."),
         Property("penstock.etl.topic", parse_str, None, "What is loaded; default dedupe's output topic."),
         Property("penstock.etl.table", parse_str, None, "Folder of the Delta table."),
         Property("penstock.etl.rejects", parse_str, None, "Folder of the rejects' table; default TABLE-rejects."),
@@ -162,10 +162,15 @@ def deduped(config: Config) -> dict[str, str]:
             "to TOPIC.deduped, or say which one is read with `penstock.dedupe.input.topic`"
         )
     pairs = {topic: str(output or f"{topic}.deduped") for topic in topics}
-    circular = sorted(set(pairs) & set(pairs.values()))
+    circular = sorted(set(pairs) & {*pairs.values(), *map(moved_topic, pairs)})
     if circular:
         raise ConfigError(f"dedupe would read `{circular[0]}` and write it: give them different names")
     return pairs
+
+
+def moved_topic(topic: str) -> str:
+    """Where dedupe puts the records of a topic whose id belongs into another partition."""
+    return f"{topic}.moved"
 
 
 def input_topic(config: Config) -> str:

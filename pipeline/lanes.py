@@ -17,7 +17,14 @@ from penstock import log
 from penstock.config import Config
 from penstock.errors import raise_for
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import TRANSIENT, Backoff, OperatorNeeded, needs_operator, patiently
+from penstock.pipeline.failures import (
+    TRANSIENT,
+    Backoff,
+    OperatorNeeded,
+    StartsOver,
+    needs_operator,
+    patiently,
+)
 from penstock.pipeline.fetcher import Fetched, Fetcher
 from penstock.pipeline.transaction import Fenced
 from penstock.pyx.record.rawbatch import BatchError
@@ -33,7 +40,7 @@ LAST_TURN_S = 10.0  # how long a stop waits for the turns under way
 
 
 class Worker(Protocol):
-    """What drives one partition. Every call may raise Fenced, OperatorNeeded, KafkaError, BatchError, OSError."""
+    """What drives one partition. Every call may raise Fenced, OperatorNeeded, StartsOver, KafkaError, BatchError, OSError."""
 
     @property
     def decisions(self) -> int:
@@ -52,12 +59,13 @@ class Worker(Protocol):
         """
         ...
 
-    async def start(self) -> int:
-        """Check the position against the input; the offset to read from."""
+    async def start(self) -> Mapping[TopicPartition, int]:
+        """Check the position against the input; the offsets to read from, of the lane's partition and of any others that
+        its turns take."""
         ...
 
     async def turn(self, fetched: Sequence[Fetched]) -> None:
-        """Everything that was fetched, in order, in one transaction."""
+        """Everything that was fetched, in order, in one transaction for each input."""
         ...
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
@@ -69,14 +77,11 @@ class Worker(Protocol):
         ...
 
 
-class Decided(Exception):
-    """An operator has decided about the partition: its lane starts again."""
-
-
 class Lane:
     """One partition: its worker, what waits for it, and why it stopped (empty: it goes on).
 
-    `peers` are lanes that must have been registered before this one sends anything. `way_past` says how an operator
+    `inputs` are what it reads: its own partition, and whatever else its worker starts with. `peers` are lanes that must have
+    been registered before this one sends anything. `way_past` says how an operator
     gets past a batch that can't be read, given the offset behind it if that is known.
     """
 
@@ -84,6 +89,7 @@ class Lane:
         self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None
     ) -> None:
         self.tp = tp
+        self.inputs = [tp]
         self._way_past = way_past
         self.name = f"{tp[0]}-{tp[1]}"
         self.worker = worker
@@ -122,7 +128,7 @@ class Lane:
         self._more.set()
 
     def stop(self, reason: Exception) -> None:
-        """Hand over a reason to stop (or, when an operator has decided, to start again), before anything that waits."""
+        """Hand over a reason to stop or to start again, before anything that waits."""
         self._reason = reason
         self._wake.set()
         self._more.set()
@@ -214,6 +220,7 @@ class Lanes:
         pace: Pace | None = None,
     ) -> None:
         self.lanes: dict[TopicPartition, Lane] = {}
+        self._readers: dict[TopicPartition, Lane] = {}  # by input
         self._fetcher = fetcher
         self._log = logger
         self._refresh_s = refresh_ms / 1000
@@ -225,7 +232,7 @@ class Lanes:
         self._pace = pace or Pace()
         self._lost = asyncio.Event()  # another lane is lost
         self._lane_bytes = LANE_BYTES_MIN
-        self._full: set[TopicPartition] = set()
+        self._full: set[Lane] = set()
         self._reaching: dict[str, asyncio.Lock] = {}  # by topic
         self._places = asyncio.Semaphore(TAKEN_AT_ONCE)
         self._group: asyncio.TaskGroup | None = None  # while it runs
@@ -236,7 +243,7 @@ class Lanes:
         self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None
     ) -> Lane:
         """A lane for one more partition; it sets out with `begin`, or with `run` if that comes later."""
-        lane = self.lanes[tp] = Lane(tp, worker, way_past)
+        lane = self.lanes[tp] = self._readers[tp] = Lane(tp, worker, way_past)
         self._lane_bytes = max(LANE_BYTES_MIN, HELD_BYTES // len(self.lanes))
         return lane
 
@@ -248,7 +255,7 @@ class Lanes:
             lane.resolved.set()
         elif self._group is not None:
             self._fetcher.add(lane.tp, 0)
-            self._fetcher.pause(lane.tp)
+            self._pause(lane)
             self._tasks.append(self._group.create_task(self._live(lane)))
 
     def stopped(self) -> dict[str, str]:
@@ -261,7 +268,7 @@ class Lanes:
         lane.stopped, lane.is_lost, lane.force = "", False, True
         lane.lost_at.clear()
         lane.retried.set()
-        lane.stop(Decided())
+        lane.stop(StartsOver("an operator has decided"))
 
     def hear(self, decisions: Mapping[TopicPartition, int | None]) -> None:
         """Committed positions say how often operators have decided about each lane (None: nobody of ours wrote it)."""
@@ -297,6 +304,15 @@ class Lanes:
             self._group, self._ended = None, True
             await self._fetcher.close()
 
+    def _pause(self, lane: Lane) -> None:
+        for tp in lane.inputs:
+            self._fetcher.pause(tp)
+
+    def _resume(self, lane: Lane) -> None:
+        self._full.discard(lane)
+        for tp in lane.inputs:
+            self._fetcher.resume(tp)
+
     def _stop(self, lane: Lane, error: Exception) -> None:
         lane.stopped, lane.reason = str(error), error
         lane.resolved.set()
@@ -326,16 +342,16 @@ class Lanes:
                     await self._failed(lane, error)  # whether somebody else has the identity, `take` will say
                 else:
                     await self._taken_over(lane)
-            except Decided:
-                self._log.info("%s starts again, as an operator has decided", lane.name)
-                self._fetcher.pause(lane.tp)
+            except StartsOver as why:
+                self._log.info("%s starts again: %s", lane.name, why)
+                self._pause(lane)
                 lane.taken = False
             except (*TRANSIENT, OperatorNeeded, BatchError) as error:
                 await self._failed(lane, error)
 
     async def _taken_over(self, lane: Lane) -> None:
         """Somebody else has the identity: leave it to them for a session, then take it back, but only once a minute."""
-        self._fetcher.pause(lane.tp)
+        self._pause(lane)
         now = asyncio.get_running_loop().time()
         lane.lost_at = [at for at in lane.lost_at if now - at < TAKEN_OVER_S] + [now]
         if len(lane.lost_at) > 1:
@@ -408,7 +424,7 @@ class Lanes:
             await lane.worker.refresh(lane.stopped, lane.stalled)
 
     async def _failed(self, lane: Lane, error: Exception) -> None:
-        self._fetcher.pause(lane.tp)
+        self._pause(lane)
         if lane.stopped:
             return
         was_stalled = lane.stalled
@@ -464,11 +480,16 @@ class Lanes:
                 lane.taken = False  # used up
 
     async def _move(self, lane: Lane) -> None:
-        offset = await lane.worker.start()
+        offsets = await lane.worker.start()
         lane.clear()
-        self._full.discard(lane.tp)
-        self._fetcher.seek(lane.tp, offset)
-        self._fetcher.resume(lane.tp)
+        for tp, offset in offsets.items():
+            if tp not in self._readers:
+                self._readers[tp] = lane
+                lane.inputs.append(tp)
+                self._fetcher.add(tp, offset)
+            else:
+                self._fetcher.seek(tp, offset)
+        self._resume(lane)
         while True:
             try:
                 async with asyncio.timeout(min(QUIET_S, self._refresh_s) if lane.stalled else self._refresh_s):
@@ -480,10 +501,9 @@ class Lanes:
             await self._pace.wait()
             pieces = lane.next(self._turn_bytes)
             # An error behind good batches comes again with the next fetch, which has nothing before it.
-            emptied = lane.tp in self._full and not lane.is_full(self._lane_bytes)
+            emptied = lane in self._full and not lane.is_full(self._lane_bytes)
             if emptied or pieces[-1].error is not None:
-                self._full.discard(lane.tp)
-                self._fetcher.resume(lane.tp)
+                self._resume(lane)
             await _to_its_end(lane.worker.turn(pieces))
             lane.backoff.reset()
             lane.said = lane.stalled = ""
@@ -492,11 +512,11 @@ class Lanes:
         """Fetch for all lanes. A full lane is left out until it was emptied, which bounds what is held."""
         while True:
             for fetched in await self._fetcher.fetch(ahead=False):
-                lane = self.lanes[fetched.tp]
+                lane = self._readers[fetched.tp]
                 lane.put(fetched, self._linger_s)
                 if lane.is_full(self._lane_bytes):
-                    self._full.add(lane.tp)
-                    self._fetcher.pause(lane.tp)
+                    self._full.add(lane)
+                    self._pause(lane)
 
     async def _watch(self) -> None:
         """Notice an input that grew or was recreated, also while nothing comes from it."""
@@ -507,7 +527,7 @@ class Lanes:
                     continue
                 try:
                     await lane.worker.check()
-                except OperatorNeeded as error:
+                except (OperatorNeeded, StartsOver) as error:
                     lane.stop(error)
                 except TRANSIENT:
                     continue

@@ -3,14 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-def misplaced(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    null: npt.NDArray[np.bool_],
-    partitions: int,
-    partition: int,
-) -> npt.NDArray[np.bool_]:
-    """Which ids belong into another partition than `partition` of so many; a record without an id belongs anywhere.
+def homes(
+    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], null: npt.NDArray[np.bool_], partitions: int
+) -> npt.NDArray[np.int32]:
+    """The partition of so many that each id belongs into; -1 for a record without an id, which belongs anywhere.
 
     Id i is `data[starts[i]:starts[i + 1]]`. Raises ValueError when the arrays don't fit together.
     """

@@ -39,9 +39,9 @@ cdef inline uint32_t _murmur2(const uint8_t* p, size_t n) noexcept nogil:
     return h ^ (h >> 15)
 
 
-cdef bint _mark(
+cdef bint _place(
     const uint8_t* data, int64_t size, const int64_t* starts, const uint8_t* null, Py_ssize_t count,
-    uint32_t partitions, uint32_t partition, uint8_t* mask
+    uint32_t partitions, int32_t* homes
 ) noexcept nogil:
     """False: the arrays don't fit together."""
     cdef Py_ssize_t i
@@ -49,42 +49,40 @@ cdef bint _mark(
         if starts[i] < 0 or starts[i + 1] < starts[i] or starts[i + 1] > size:
             return False
         if not null[i]:
-            mask[i] = (
+            homes[i] = <int32_t>(
                 (_murmur2(data + starts[i], <size_t>(starts[i + 1] - starts[i])) & <uint32_t>POSITIVE) % partitions
-                != partition
             )
     return True
 
 
-def misplaced(data, starts, null, int32_t partitions, int32_t partition):
-    """Which ids belong into another partition; see idplace.pyi."""
-    cdef Py_buffer data_view, starts_view, null_view, mask_view
+def homes(data, starts, null, int32_t partitions):
+    """The partition that each id belongs into; see idplace.pyi."""
+    cdef Py_buffer data_view, starts_view, null_view, home_view
     cdef Py_ssize_t count = len(null)
     cdef bint fits
-    if not 0 <= partition < partitions:
-        raise ValueError(f"no partition {partition} among {partitions}")
+    if partitions < 1:
+        raise ValueError(f"{partitions} partitions")
     data = np.ascontiguousarray(data, dtype=np.uint8)
     starts = np.ascontiguousarray(starts, dtype=np.int64)
     null = np.ascontiguousarray(null, dtype=np.bool_)
-    mask = np.zeros(count, dtype=np.bool_)
+    found = np.full(count, -1, dtype=np.int32)
     PyObject_GetBuffer(data, &data_view, PyBUF_SIMPLE)
     PyObject_GetBuffer(starts, &starts_view, PyBUF_SIMPLE)
     PyObject_GetBuffer(null, &null_view, PyBUF_SIMPLE)
-    PyObject_GetBuffer(mask, &mask_view, PyBUF_SIMPLE)
+    PyObject_GetBuffer(found, &home_view, PyBUF_SIMPLE)
     try:
         fits = starts_view.len == 8 * (count + 1) and null_view.len == count
         if fits:
             with nogil:
-                fits = _mark(
+                fits = _place(
                     <const uint8_t*>data_view.buf, data_view.len, <const int64_t*>starts_view.buf,
-                    <const uint8_t*>null_view.buf, count, <uint32_t>partitions, <uint32_t>partition,
-                    <uint8_t*>mask_view.buf,
+                    <const uint8_t*>null_view.buf, count, <uint32_t>partitions, <int32_t*>home_view.buf,
                 )
     finally:
-        PyBuffer_Release(&mask_view)
+        PyBuffer_Release(&home_view)
         PyBuffer_Release(&null_view)
         PyBuffer_Release(&starts_view)
         PyBuffer_Release(&data_view)
     if not fits:
         raise ValueError("ids don't fit together: starts must rise and end within data, null be as many as ids")
-    return mask
+    return found

@@ -134,27 +134,36 @@ def _mirror_hop(topic: str, arrived: TopicCounts, together: TopicCounts, sources
 async def _dedupe_hop(
     config: Config, snapshot: Snapshot, arrived: TopicCounts, progress: Callable[[int], None]
 ) -> tuple[Hop, Hop]:
-    """What dedupe has read of its input, and what it wrote; the rest is dropped by its own committed counters."""
+    """What dedupe has read of its input, and what it wrote; the rest is dropped by its own committed counters, or moved
+    into another partition of a topic that it reads, too."""
     target, topic, output = config["bootstrap.servers"], job.input_topic(config), job.output_topic(config)
     (marks,) = snapshot.dedupe.marks.values()
     read = await count_topic(target, topic, {partition: mark.offset for partition, mark in marks.items()}, progress)
     written = await count_topic(target, output, snapshot.dedupe.ends, progress)
-    before = Hop(f"read by {config['penstock.dedupe.name']}", read.total, waiting=arrived.total - read.total,
-                 partitions=_by_partition(read))  # fmt: skip
-    dropped = Counter({p: read.records[p] - written.records[p] for p in read.ends})
-    noted = Counter(
-        {p: mark.counters.get("dropped", 0) + mark.counters.get("quarantined", 0) for p, mark in marks.items()}
-    )
+    moved, still_moving = TopicCounts(), 0
+    if snapshot.dedupe.moved:
+        reached = {partition: mark.offset for partition, mark in snapshot.dedupe.moved.items()}
+        moved = await count_topic(target, job.moved_topic(topic), reached, progress)
+        still_moving = sum(mark.counters.get("moved", 0) for mark in marks.values()) - moved.total
+    before = Hop(f"read by {config['penstock.dedupe.name']}", read.total,
+                 waiting=arrived.total - read.total + max(0, still_moving), partitions=_by_partition(read))  # fmt: skip
+    dropped = Counter({p: read.records[p] + moved.records[p] - written.records[p] for p in read.ends})
+    noted, gone = Counter[int](), Counter[int]()
+    for by_partition in (marks, snapshot.dedupe.moved):
+        for partition, mark in by_partition.items():
+            left_out = mark.counters.get("dropped", 0) + mark.counters.get("quarantined", 0)
+            gone[partition] += left_out
+            noted[partition] += left_out + mark.counters.get("moved", 0)
     hop = Hop(
         f"aggregate {output}",
         written.total,
-        read.total - noted.total(),
-        noted.total(),
+        read.total + moved.total - noted.total(),
+        gone.total(),
         partitions=_by_partition(written),
     )
     hop.unreadable = written.unreadable
-    hop.conclude(_damage(written), _limits(read, written), lambda: _trouble(dropped, noted, "dropped in partition"))
-    before.conclude("; ".join(_short(read)), "", str)
+    hop.conclude(_damage(written), _limits(read, moved, written), lambda: _trouble(dropped, noted, "dropped in partition"))
+    before.conclude("; ".join([*_short(read), *_short(moved)]), "", str)
     return before, hop
 
 

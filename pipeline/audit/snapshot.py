@@ -16,6 +16,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import job
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.audit.counts import CLIENT
+from penstock.pipeline.client import TopicPartition
 
 TRIES = 50
 PAUSE_S = 0.2
@@ -35,10 +36,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Stage:
-    """Positions by group and input partition, and the stable ends of the output that they belong to."""
+    """Positions by group and input partition, and the stable ends of the output that they belong to.
+
+    `moved`: the positions in the topic of moved records, if the stage has one.
+    """
 
     marks: dict[str, dict[int, Mark]]
     ends: dict[int, int]
+    moved: dict[int, Mark]
 
 
 @dataclass(frozen=True)
@@ -58,37 +63,41 @@ def _counters(metadata: str) -> dict[str, int]:
 
 
 async def _marks(
-    admin: Admin, groups: dict[str, str], topic: str, partitions: Sequence[int]
-) -> dict[str, dict[int, Mark]]:
-    found: dict[str, dict[int, Mark]] = {}
+    admin: Admin, groups: dict[str, str], topics: Sequence[str], partitions: Sequence[int]
+) -> dict[str, dict[TopicPartition, Mark]]:
+    found: dict[str, dict[TopicPartition, Mark]] = {}
     for name, group in groups.items():
-        committed = await admin.committed(group, [(topic, number) for number in partitions], require_stable=True)
+        tps = [(topic, number) for topic in topics for number in partitions]
+        committed = await admin.committed(group, tps, require_stable=True)
         found[name] = {
-            partition: Mark(entry[0], _counters(entry[1] or ""))
-            for (_, partition), entry in committed.items()
-            if entry is not None
+            tp: Mark(entry[0], _counters(entry[1] or "")) for tp, entry in committed.items() if entry is not None
         }
     return found
 
 
-async def _stage(admin: Admin, groups: dict[str, str], topic: str, output: str) -> Stage:
-    """Each partition's marks and end, taken when nothing moved meanwhile; partitions that moved are read again."""
+async def _stage(admin: Admin, groups: dict[str, str], topic: str, output: str, moved: str = "") -> Stage:
+    """Each partition's marks and end, taken when nothing moved meanwhile; partitions that moved are read again. `moved` is
+    the topic of moved records, which need not be there."""
     left = sorted((await admin.metadata([topic])).topics[topic].partitions)
-    marks: dict[str, dict[int, Mark]] = {name: {} for name in groups}
-    ends: dict[int, int] = {}
+    topics = [topic, moved] if moved else [topic]
+    stage = Stage({name: {} for name in groups}, {}, {})
     for _ in range(TRIES):
-        before = await _marks(admin, groups, topic, left)
+        before = await _marks(admin, groups, topics, left)
         found = await admin.list_offsets({(output, number): LATEST for number in left}, isolation="read_committed")
-        after = await _marks(admin, groups, topic, left)
+        after = await _marks(admin, groups, topics, left)
         for partition in list(left):
-            if all(before[name].get(partition) == after[name].get(partition) for name in groups):
-                left.remove(partition)
-                ends[partition] = found[(output, partition)].offset
-                for name in groups:
-                    if partition in after[name]:
-                        marks[name][partition] = after[name][partition]
+            tps = [(each, partition) for each in topics]
+            if any(before[name].get(tp) != after[name].get(tp) for name in groups for tp in tps):
+                continue
+            left.remove(partition)
+            stage.ends[partition] = found[(output, partition)].offset
+            for name in groups:
+                if (topic, partition) in after[name]:
+                    stage.marks[name][partition] = after[name][(topic, partition)]
+                if (moved, partition) in after[name]:
+                    stage.moved[partition] = after[name][(moved, partition)]
         if not left:
-            return Stage(marks, ends)
+            return stage
         await asyncio.sleep(PAUSE_S)
     raise MovingError(f"the stage that writes `{output}` moved at each of {TRIES} reads; audit again when it is calmer")
 
@@ -109,7 +118,7 @@ async def take(config: Config) -> Snapshot:
             )
         # The later stage first: what it has read was there before, so no stage ever seems to be ahead of its input.
         stage = config["penstock.dedupe.name"]
-        dedupe = await _stage(admin, {stage: job.dedupe_group(config)}, topic, output)
+        dedupe = await _stage(admin, {stage: job.dedupe_group(config)}, topic, output, job.moved_topic(topic))
         mirror_groups = {name: job.mirror_group(config, name) for name in job.sources(config)}
         mirror = await _stage(admin, mirror_groups, topic, topic)
     return Snapshot(mirror, dedupe)

@@ -97,6 +97,13 @@ class ClusterView:
         """The topic's partitions. Raises Unreachable."""
         return [(topic, number) for number in sorted((await self.topic(topic)).partitions)]
 
+    async def has(self, topic: str) -> bool:
+        """Whether it has the topic. Raises Unreachable."""
+        try:
+            return topic in (await (await self._connected()).metadata([topic], refresh=True)).topics
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked: {error}") from None
+
     async def offsets(self, tps: Iterable[TopicPartition], at: int, *, stable: bool = True) -> Offsets:
         """Per partition the first offset at or after a timestamp (-1 if there is none), EARLIEST, or with LATEST
         the last stable offset, unless `stable` the end. Raises Unreachable."""
@@ -291,7 +298,7 @@ class Cut:
             if end == -1
         ]
         positions = await self._target.committed(job.mirror_group(self._config, name), tps)
-        missing += await self._elsewhere(cluster, positions)
+        missing += await self._elsewhere(cluster, self._input, positions)
         behind = await self._behind(cluster, known, positions)
         return missing + [f"{cluster.name}: {tp[0]}-{tp[1]} is mirrored up to {at} of {end}" for tp, at, end in behind]
 
@@ -301,11 +308,14 @@ class Cut:
         # Ends, not last stable offsets: a position may be seen before the markers of its own transaction's data are.
         if not goals.input:
             goals.input = await self._target.offsets(tps, LATEST, stable=False)
-        positions = await self._target.committed(job.dedupe_group(self._config), tps)
-        elsewhere = await self._elsewhere(self._target, positions)
-        behind = await self._behind(self._target, goals.input, positions)
-        if behind or elsewhere:
-            return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}" for tp, at, end in behind]
+        missing = await self._not_read(self._input, goals.input)
+        if not missing and await self._target.has(moved := job.moved_topic(self._input)):
+            # What is read was moved before: the two are one transaction.
+            if not goals.moved:
+                goals.moved = await self._target.offsets(await self._target.partitions(moved), LATEST, stable=False)
+            missing = await self._not_read(moved, goals.moved)
+        if missing:
+            return missing
         outputs = await self._target.partitions(self._topic)
         if not goals.output:
             goals.output = await self._target.offsets(outputs, LATEST, stable=False)
@@ -313,9 +323,18 @@ class Cut:
         short = [(tp, stable[tp], end) for tp, end in goals.output.items() if stable[tp] < end]
         return [f"{self._target.name}: {tp[0]}-{tp[1]} is not stable up to {end} but {at}" for tp, at, end in short]
 
-    async def _elsewhere(self, cluster: ClusterView, positions: Mapping[TopicPartition, Position]) -> list[str]:
+    async def _not_read(self, topic: str, goals: Offsets) -> list[str]:
+        """What dedupe hasn't read of a topic up to its goals, one sentence each."""
+        positions = await self._target.committed(job.dedupe_group(self._config), goals)
+        elsewhere = await self._elsewhere(self._target, topic, positions)
+        behind = await self._behind(self._target, goals, positions)
+        return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}" for tp, at, end in behind]
+
+    async def _elsewhere(
+        self, cluster: ClusterView, topic: str, positions: Mapping[TopicPartition, Position]
+    ) -> list[str]:
         """The positions that are not in the log as it is now, one sentence each: they say nothing of what it holds."""
-        topic_id = (await cluster.topic(self._input)).topic_id.hex()
+        topic_id = (await cluster.topic(topic)).topic_id.hex()
         ends = await cluster.offsets(positions, LATEST, stable=False) if positions else {}
         recreated = [tp for tp, position in positions.items() if position.topic_id not in ("", topic_id)]
         cut = [tp for tp, position in positions.items() if tp not in recreated and position.offset > ends[tp]]
@@ -426,6 +445,7 @@ class Goals:
         self.night_end_ms = night_end_ms
         self.sources: dict[str, Offsets] = {}
         self.input: Offsets = {}
+        self.moved: Offsets = {}
         self.output: Offsets = {}
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from penstock.pipeline.admin import EARLIEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.etl.table import NightCommit, Range
+from penstock.pipeline.partitioner import partition_for
 from support.harness import BrokerProcess
 from support.stages import StageProcess, write_properties
 
@@ -40,6 +41,7 @@ class Pipeline:
                 "penstock.mirror.name": topic,
                 "penstock.dedupe.name": topic,
                 "penstock.dedupe.data": folder / "ids",
+                "penstock.watch.ms": 200,
                 "penstock.etl.table": self.table,
             },
         )
@@ -200,6 +202,25 @@ def test_counts_agree_while_stages_move_and_name_the_hop_of_each_planted_fault(p
     pipeline.send(pipeline.target, pipeline.topic, [1000])  # nobody's record
     answer = pipeline.audit()
     assert answer["parts_at"] == topic and answer["hops"][topic]["trouble"].startswith("partition ")
+
+
+def test_records_that_moved_into_their_partition_are_accounted_for(pipeline: Pipeline) -> None:
+    pipeline.settle(deduped=100)
+    strangers = list(range(200, 260))
+    pipeline.send(pipeline.source, pipeline.topic, strangers, partitioner="consistent", **{"transactional.id": "stranger"})
+    pipeline.send(pipeline.source, pipeline.topic, strangers)
+    answer = pipeline.settle(deduped=160)
+    hop = answer["hops"][f"aggregate {pipeline.topic}.deduped"]
+    assert hop["records"] == hop["expected"] == 160 and hop["dropped"] == 70
+    partitions = {int(partition): count for partition, count in hop["partitions"].items()}
+    homes = [partition_for(b"%d" % number, 2) for number in (*range(100), *strangers)]
+    assert partitions == {partition: homes.count(partition) for partition in (0, 1)}
+
+    async def end() -> int:
+        async with Admin(pipeline.target.bootstrap) as admin:
+            return sum([await admin.end_offset((f"{pipeline.topic}.moved", partition)) for partition in (0, 1)])
+
+    assert asyncio.run(end()) > 10, "none of them was in the wrong partition"
 
 
 def test_what_waits_and_what_expired_is_no_difference(pipeline: Pipeline) -> None:

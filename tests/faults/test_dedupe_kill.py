@@ -11,12 +11,14 @@ import pytest
 
 import penstock.dedupe.worker  # noqa: F401  (declares its failpoints)
 from penstock import failpoints
+from penstock.pipeline.partitioner import partition_for
 from support.dedupe_rot import rotten
 from support.dedupe_world import World
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
 
 DECLARED = list(failpoints.declared("dedupe."))
+MOVED = "dedupe.moved"  # in one partition nothing moves
 SMALL: dict[str, Any] = {
     "penstock_dedupe_memory_max_ids": 1000,
     "penstock_dedupe_batch_bytes": 4000,
@@ -46,11 +48,28 @@ def kill_at(w: World, failpoint: str, passages: tuple[int, ...]) -> None:
     w.check()
 
 
-@pytest.mark.parametrize("failpoint", DECLARED)
+@pytest.mark.parametrize("failpoint", [name for name in DECLARED if name != MOVED])
 def test_killed_at_a_failpoint(tmp_path: Path, shared_broker: BrokerProcess, failpoint: str) -> None:
     once = failpoint in ("dedupe.fenced", "dedupe.repaired")
     with World(tmp_path, shared_broker, **SMALL) as w:
         kill_at(w, failpoint, (1,) if once else (1, 2))
+
+
+@pytest.mark.parametrize("failpoint", [MOVED, "dedupe.published", "dedupe.offsets_sent", "dedupe.committed"])
+def test_killed_while_records_move(tmp_path: Path, shared_broker: BrokerProcess, failpoint: str) -> None:
+    words = [f"id-{number}" for number in range(400)]
+    home = {word: partition_for(word.encode(), 3) for word in words}
+    with World(tmp_path, shared_broker, partitions=3, **SMALL | {"penstock_dedupe_misplaced": "move"}) as w:
+        for passage in (1, 2, 5):
+            for codec in (0, 3, 4):
+                for partition in range(3):
+                    w.send(partition, [w.batch(partition, w.random.sample(words, 150), codec)])
+            w.stage.start(f"{failpoint}=kill@{passage}", await_started=False)
+            assert w.stage.wait() == -signal.SIGKILL, w.stage.text()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0, w.stage.text()
+        w.check_moved(home)
 
 
 def test_killed_again_and_again_with_two_partitions(tmp_path: Path, shared_broker: BrokerProcess) -> None:

@@ -173,12 +173,76 @@ def test_ids_in_the_wrong_partition_are_counted_and_said(tmp_path: Path, shared_
         w.check()
 
 
+def test_ids_in_the_wrong_partition_move(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """Each id once, in its partition, whatever partitions its copies came in; also those that came before the topic of moved
+    records was there, and over a restart."""
+    words = [f"id-{number}" for number in range(200)]
+    home = {word: partition_for(word.encode(), 3) for word in words}
+    with World(tmp_path, shared_broker, partitions=3, penstock_dedupe_misplaced="move") as w:
+        w.send(0, [w.batch(0, [word for word in words if home[word] == 0], 0)])
+        w.stage.start()
+        w.await_done()
+        assert not w.exists(w.moved)
+        for codec in CODECS:
+            for partition in range(3):
+                chosen = w.random.sample(words, 80)
+                w.send(partition, [w.batch(partition, [None, *chosen, "", *chosen[:3]], codec)])
+            if codec == 2:
+                w.await_done()
+                assert w.stage.stop() == 0
+                w.stage.start()
+        w.await_done()
+        w.check_moved(home)
+        assert w.stage.stop() == 0
+        w.stage.start()
+        for partition in range(3):
+            w.send(partition, [w.batch(partition, words, 3)])
+        w.await_done()
+        w.check_moved(home)
+        assert {row["state"] for row in w.answer("status")} == {"reading"}
+        assert w.stage.stop() == 0
+
+
+def test_ids_of_a_header_beside_another_key_move(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """Producers part records by key; the ids are elsewhere, and so are their repeats."""
+    words = [f"id-{number}" for number in range(100)]
+    home = {word: partition_for(word.encode(), 2) for word in words}
+    properties = {"penstock_dedupe_misplaced": "move", "penstock_dedupe_id": "header:id"}
+    with World(tmp_path, shared_broker, partitions=2, **properties) as w:
+        w.stage.start()
+        for partition in (0, 1, 1, 0):
+            w.send(partition, [w.batch(partition, words, 4, header="id")])
+        w.await_done()
+        w.check_moved(home)
+        assert w.stage.stop() == 0
+
+
+def test_a_topic_of_moved_records_that_was_recreated_stops_its_partitions(
+    tmp_path: Path, shared_broker: BrokerProcess
+) -> None:
+    with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_misplaced="move") as w:
+        wrong = partition_for(b"a", 2) ^ 1
+        w.send(wrong, [w.batch(wrong, ["a"], 0)])
+        w.stage.start()
+        w.await_done()
+        w.admin(lambda admin: admin.delete_topics([w.moved]))
+        for partition in (0, 1):
+            w.stage.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: `{w.moved}` was deleted")
+        for partition in (0, 1):
+            at = str(w.position(partition)[0])
+            w.answer("position", "-p", str(partition), "--at", at, "--because", "nothing was left in it")
+        w.send(wrong, [w.batch(wrong, ["b", "c", "d", "a"], 0)])
+        w.await_done()
+        w.check_homes({word: partition_for(word.encode(), 2) for word in "abcd"})
+        assert w.stage.stop() == 0
+
+
 def test_an_id_in_the_wrong_partition_stops_it_if_none_may_be(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker, partitions=2, penstock_dedupe_misplaced="stop") as w:
         w.stage.start()
         wrong = partition_for(b"a", 2) ^ 1
         w.send(wrong, [w.batch(wrong, [None, "a"], 0)])
-        w.stage.wait_for(f"{w.topic}-{wrong} is STOPPED, the others go on: the id of the record at offset 1 belongs")
+        w.stage.wait_for(f"{w.topic}-{wrong} is STOPPED, the others go on: the id of the record at offset 1 of")
         assert w.stage.stop() == 1
         assert w.position(wrong)[0] == 0
 

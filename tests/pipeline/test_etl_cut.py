@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
 
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
@@ -117,6 +118,21 @@ def test_output_whose_marker_is_on_its_way_is_waited_for(
     assert found and all("not stable" in words for words in found)
     producer.commit_transaction(30)
     world.ends(f"{world.topic}.deduped")
+    assert missing(world) == []
+
+
+def test_records_that_move_are_waited_for(world: World) -> None:
+    """What dedupe has read is out of the input, but not in the output before its right partition's worker has read it."""
+    send(world, world.topic, day_ms(NIGHT), 10)
+    world.arrive()
+    moved = f"{world.topic}.moved"
+    world.admin.create_topics([NewTopic(moved, 2, 1)])[moved].result(30)
+    assert missing(world) == []
+    send(world, moved, day_ms(NIGHT), 3)
+    assert missing(world) == [f"dedupe: {moved}-{partition} is done up to 0 of 3" for partition in (0, 1)]
+    world.commit("penstock-dedupe.dedupe", [3, 2], moved)
+    assert missing(world) == [f"dedupe: {moved}-1 is done up to 2 of 3"]
+    world.commit("penstock-dedupe.dedupe", [3, 3], moved)
     assert missing(world) == []
 
 

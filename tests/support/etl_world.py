@@ -113,10 +113,10 @@ class World:
             if self._ends(topic, IsolationLevel.READ_COMMITTED) == ends:
                 return ends
 
-    def commit(self, group: str, offsets: list[int]) -> None:
-        """Commit positions in the input topic under a group."""
+    def commit(self, group: str, offsets: list[int], topic: str = "") -> None:
+        """Commit positions in the input topic (or another one) under a group."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
-        positions = [TopicPartition(self.topic, partition, offset) for partition, offset in enumerate(offsets)]
+        positions = [TopicPartition(topic or self.topic, partition, offset) for partition, offset in enumerate(offsets)]
         consumer.commit(offsets=positions, asynchronous=False)
         consumer.close()
 

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.lanes import LANE_PIECES, Lane, Lanes, Pace
@@ -29,6 +30,7 @@ class Worker:
     """
 
     def __init__(self, plan: dict[tuple[str, int], Any] | None = None) -> None:
+        self.tp: TopicPartition = ("t", 0)
         self.plan = plan or {}
         self.calls: list[str] = []
         self.turns: list[int] = []
@@ -56,9 +58,9 @@ class Worker:
     def own_offsets(self) -> tuple[int, ...]:
         return 7 + self.others, -1
 
-    async def start(self) -> int:
+    async def start(self) -> dict[TopicPartition, int]:
         await self._call("start")
-        return 7
+        return {self.tp: 7}
 
     async def turn(self, fetched: Sequence[Fetched]) -> None:
         self.turns.append(len(fetched))
@@ -123,6 +125,7 @@ class Stage:
         fetcher: Any = self.input
         self.lanes = Lanes(fetcher, log.get(__name__), refresh_ms, 10, session_ms=50, stalled_ms=stalled_ms)
         for tp, worker in self.workers.items():
+            worker.tp = tp
             self.lanes.add(tp, worker)
 
     async def run(self, until: Callable[[], bool]) -> None:
