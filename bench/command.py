@@ -16,9 +16,9 @@ from penstock.bench.cases import BROKER_CASES
 from penstock.bench.programs import Programs
 from penstock.bench.run import Run, carry_out, chosen
 from penstock.bench.sides import BEFORE, FLOOR, KAFKA, PENSTOCK, penstock_of
+from penstock.bench.targets import LONG_RUN_MINUTES
 from penstock.bench.world import World
 
-LONG_RUN_MINUTES = 30.0
 FREE_BYTES_MIN = 8 << 30
 
 

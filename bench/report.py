@@ -14,10 +14,9 @@ from penstock.bench.case import Measured, label, show
 from penstock.bench.cases.linkedin import END_TO_END, END_TO_END_PUBLISHED_MS, PUBLISHED
 from penstock.bench.run import Run
 from penstock.bench.sides import BEFORE, FLOOR, KAFKA, PENSTOCK
-from penstock.bench.targets import BROKER_TARGETS, Target, Verdict
+from penstock.bench.targets import BROKER_TARGETS, FULL_SCALE, Target, Verdict
 from penstock.bench.world import RECYCLED_TOPIC, RECYCLING
 
-FULL_SCALE = 1.0
 COLOURS = {Verdict.MET: "green", Verdict.MISSED: "red", Verdict.NOT_MEASURED: "yellow"}
 
 

@@ -45,6 +45,26 @@ def test_each_row_is_of_the_run_that_measured_it(tmp_path: Path) -> None:
     assert document.read_text().startswith("# Words\n\n<!--") and document.read_text().endswith("-->\n\nMore words.\n")
 
 
+def test_a_verdict_says_what_was_easier_than_its_target(tmp_path: Path) -> None:
+    document = tmp_path / "ROADMAP.md"
+    document.write_text(f"{figures.BEGIN}\n{figures.END}\n")
+    long, start = (
+        next(target for target in BROKER_TARGETS if target.bounds[0].case == case) for case in ("sustained", "start")
+    )
+    run = a_run("c0ffee1", produce_100b=0.11)
+    run.scale, run.minutes = 0.4, 2.0
+    for target in (long, start):
+        for bound in target.bounds:
+            value = 2 * bound.limit if bound.at_least else bound.limit / 2
+            samples = run.measured.setdefault(bound.case, Measured(bound.case, "", {PENSTOCK: [{}]})).samples
+            samples[PENSTOCK][0][bound.metric] = value
+    assert figures.update(document, run) == 3
+    found = rows(document)
+    assert "| met at scale 0.4 over 2 minutes |" in found[long.figure]
+    assert "| met at scale 0.4 |" in found[start.figure]
+    assert "| met |" in found[KEYED.figure], "a multiple of Apache Kafka's, measured alike"
+
+
 @pytest.mark.parametrize("text", ["no table", f"{figures.END}\n{figures.BEGIN}", figures.BEGIN])
 def test_a_document_without_a_place_is_left_alone(tmp_path: Path, text: str) -> None:
     document = tmp_path / "ROADMAP.md"
