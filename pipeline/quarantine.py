@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
+from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.client import TopicPartition
@@ -20,6 +21,7 @@ TOPIC = "penstock.quarantine"
 CHUNK_BYTES = 512 << 10
 HEADERS_BYTES = 64 << 10  # what the topic takes beyond a record as it came, for headers of ours
 MAX_BATCH_BYTES = 1 << 20  # at least
+_log = log.get(__name__)
 
 
 class Quarantine:
@@ -44,9 +46,19 @@ class Quarantine:
             cluster = await self._admin.metadata([TOPIC], refresh=True)
             if TOPIC not in cluster.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"`{TOPIC}`")
-            limit = (await self._admin.describe_configs(TOPIC_RESOURCE, TOPIC))["max.message.bytes"]
-            self.limit, self._partitions = int(limit or 0), sorted(cluster.topics[TOPIC].partitions)
+            self.limit = await self._made_room()
+            self._partitions = sorted(cluster.topics[TOPIC].partitions)
         return TOPIC, self._partitions[partition % len(self._partitions)]
+
+
+    async def _made_room(self) -> int:
+        """The bytes that the topic allows a batch: raised where it was made for smaller ones."""
+        limit = int((await self._admin.describe_configs(TOPIC_RESOURCE, TOPIC))["max.message.bytes"] or 0)
+        if limit >= self._room:
+            return limit
+        await self._admin.alter_configs(TOPIC_RESOURCE, TOPIC, {"max.message.bytes": str(self._room)})
+        _log.info("`%s` takes batches of %d bytes now, %d before: a topic has larger ones", TOPIC, self._room, limit)
+        return self._room
 
 
 def came(tp: TopicPartition, offset: int, reason: str) -> dict[str, str]:
