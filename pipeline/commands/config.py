@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -14,8 +15,9 @@ from penstock.pipeline import job
 @click.command("config")
 @click.option("--list", "every", is_flag=True, help="All of them.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@click.option("--markdown", "as_page", is_flag=True, help="As the page pipeline/PROPERTIES.md.")
 @click.argument("words", nargs=-1, metavar="[TEXT]...")
-def command(every: bool, as_json: bool, words: tuple[str, ...]) -> None:
+def command(every: bool, as_json: bool, as_page: bool, words: tuple[str, ...]) -> None:
     """The properties of a pipeline's file with their defaults: all, or those whose name contains a text.
 
     Example: penstock config etl.schema
@@ -30,6 +32,9 @@ def command(every: bool, as_json: bool, words: tuple[str, ...]) -> None:
         return
     if not rows:
         raise click.ClickException(f"no property's name contains {' or '.join(f'`{word}`' for word in words)}")
+    if as_page:
+        click.echo(_page(rows), nl=False)
+        return
     for row in rows:
         needed = f"needed by {', '.join(row['needed_by'])}" if row["needed_by"] else f"default {_text(row['default'])}"
         click.echo(f"{row['name']} ({needed})\n    {row['doc']}")
@@ -38,6 +43,22 @@ def command(every: bool, as_json: bool, words: tuple[str, ...]) -> None:
 def _row(prop: Property) -> dict[str, Any]:
     needed = [part for part, names in job.NEEDED.items() if any(prop.name in one.split("|") for one in names)]
     return {"name": prop.name, "default": prop.default, "needed_by": needed, "doc": prop.doc}
+
+
+def _page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table that Markdown shows."""
+    lines = [
+        "# The properties of a pipeline's file",
+        "",
+        "Made by `penstock config --list --markdown` from the table in `job.py`; a test holds it equal.",
+        "",
+        "| property | default | needed by | what it is |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        cells = f"`{row['name']}`", _text(row["default"]), ", ".join(row["needed_by"]), row["doc"]
+        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _text(value: object) -> str:

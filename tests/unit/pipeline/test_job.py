@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli import root
 from penstock.config import ConfigError
 from penstock.pipeline import job
 from support.stages import write_properties
@@ -91,3 +93,11 @@ def test_of_several_topics_the_one_that_is_loaded_must_be_named() -> None:
     assert (job.input_topic(config), job.output_topic(config), job.etl_topic(config)) == ("b", "b.deduped", "b.deduped")
     other = job.SCHEMA.parse({"topics": "a", "penstock.etl.topic": "raw"})
     assert (job.input_topic(other), job.etl_topic(other)) == ("a", "raw")
+
+
+def test_the_page_of_properties_is_the_table() -> None:
+    page = Path(__file__).parents[3] / "pipeline" / "PROPERTIES.md"
+    done = CliRunner().invoke(root, ["config", "--list", "--markdown"])
+    assert done.exit_code == 0
+    assert done.output == page.read_text(), "`penstock config --list --markdown > pipeline/PROPERTIES.md` writes it"
+    assert sum(line.startswith("| `") for line in done.output.splitlines()) == len(job.SCHEMA.properties)
