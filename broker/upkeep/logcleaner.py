@@ -6,8 +6,9 @@ with its part of `log.cleaner.dedupe.buffer.size`; `log.cleaner.io.max.bytes.per
 All three may be altered at run time.
 When nothing is due a thread waits for `log.cleaner.backoff.ms`.
 
-How far each log was compacted is in the checkpoints of its log folder (`penstock.pyx.log.checkpoint`), by topic id. Should it
-be lost, the log counts as dirty and is compacted again.
+How far each log was compacted is in the checkpoints of its log folder (`penstock.pyx.log.checkpoint`), by topic id; that
+a log was compacted at all is there before its first file is. Should it be lost, the log counts as dirty and is compacted
+again.
 
 A log with a batch that can't be read (rotten bytes, or more than `penstock.log.cleaner.inflated.max.bytes` once it is
 inflated) or whose disk refuses is left alone until the broker restarts, with one line in the log; the others go on.

@@ -8,7 +8,7 @@ lock: they are sealed. If retention has taken one of them meanwhile, what was ma
 
 import os
 from collections import namedtuple
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libcpp.algorithm cimport sort
@@ -48,6 +48,7 @@ from penstock.pyx.posix cimport (
 )
 from penstock.pyx.record.batch cimport BATCH_BAD_OFFSET, BatchHeader, batch_error_text
 from penstock.pyx.record.endian cimport get_i64
+from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 Cleanable = namedtuple("Cleanable", "first_dirty upper_bound clean_bytes cleanable_bytes oldest_dirty_ms")
 Compacted = namedtuple(
@@ -323,11 +324,13 @@ cdef class _Found:
 
     cdef Partition* partition
     cdef PartitionLog* p
+    cdef object logs
     cdef str topic
     cdef int index
 
     def __cinit__(self, LogSetOwner logs, str topic, int index):
         cdef bytes name = topic.encode()
+        self.logs = logs
         self.topic = topic
         self.index = index
         self.partition = partition_find(logs.set, PyBytes_AS_STRING(name), <size_t>PyBytes_GET_SIZE(name), index)
@@ -341,6 +344,11 @@ cdef class _Found:
 
     cdef object path(self):
         return os.fsdecode(self.p.log.folder)
+
+    cdef object note_holes(self):
+        """A kill between the first swap and the end of the pass must not leave a log that is taken for damaged."""
+        cdef bytes topic_id = PyBytes_FromStringAndSize(<char*>self.p.topic_id, TOPIC_ID_BYTES)
+        self.logs.note_holes(self.topic, topic_id, self.index)
 
     cdef object gone(self):
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} can't be compacted now")
@@ -486,6 +494,7 @@ cdef class Cleaner:
                 found.fail(c, result)
             if changed:
                 failpoint(CLEANED)
+                found.note_holes()
                 self._swap(found, c, group, cleaned)
         finally:
             with nogil:

@@ -10,7 +10,8 @@ The truth is `penstock-checkpoints`, one file a log folder, text:
     crc32c 1f2e3d4c
 
 A `partition` line has the topic's id, topic, partition, log start (0: its first segment's name says it), recovery point
-and first dirty offset (-1: never compacted). An offset is given to a log of that topic id alone, so that a line of a
+and first dirty offset (-1: never compacted; 0 already before a first pass puts files in the place of others, as the log
+may have holes from then on). An offset is given to a log of that topic id alone, so that a line of a
 deleted topic can't be that of a later one of its name. The last line is the CRC32C of all before it: a file with any other
 byte in it says nothing at all.
 
@@ -211,6 +212,20 @@ class Checkpoints:
             before = self._offsets.get(key, NOTHING)
             if before.topic_id == topic_id:
                 self._put(key, before._replace(first_dirty=first_dirty))
+
+    def note_holes(self, key: Key, topic_id: bytes) -> bool:
+        """Say on the disk that a partition may have been compacted, if nothing says so yet. False: what is known here is
+        another topic's. Raises OSError; nothing is said then, so that the next call writes again."""
+        with self._lock:
+            before = self._offsets.get(key, NOTHING)
+            if before.topic_id == topic_id and before.first_dirty < 0:
+                self._put(key, before._replace(first_dirty=0))
+                try:
+                    self._write()
+                except BaseException:
+                    self._put(key, before)
+                    raise
+            return before.topic_id == topic_id
 
     def carry(self, key: Key, other: Checkpoints) -> None:
         """Take what another folder knows of a partition that moves here, and nothing that was known of it before."""

@@ -130,6 +130,10 @@ class LogTable(LogSetOwner):
     def first_dirty(self, topic: str, topic_id: bytes, partition: int) -> int:
         """The offset up to which a log of that topic was compacted; -1 if it never was, or is another topic's."""
 
+    def note_holes(self, topic: str, topic_id: bytes, partition: int) -> None:
+        """Before a compaction pass puts files in the place of others: say on the disk that the log may have holes between
+        its batches, which are no damage. Slow, once a log. Raises OSError, or KafkaError until it is open."""
+
     def compacted(self, topic: str, topic_id: bytes, partition: int, first_dirty: int) -> None:
         """Take down up to which offset a log was compacted, unless it is another topic's by now. Slow. Raises OSError."""
 

@@ -538,6 +538,17 @@ cdef class LogTable(LogSetOwner):
         """How far a log was compacted; see logtable.pyi."""
         return self.find(topic, partition).folder.checkpoints.of((topic, partition), topic_id).first_dirty
 
+    def note_holes(self, str topic, bytes topic_id, int partition):
+        """Say that a log may have holes from now on; see logtable.pyi."""
+        cdef LeaderEntry led = self.find(topic, partition)
+        cdef PartitionLog* p = led.p
+        if not led.folder.checkpoints.note_holes(led.key, topic_id):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} opens just now")
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            p.log.dense = False
+            pthread_mutex_unlock(&p.lock)
+
     def compacted(self, str topic, bytes topic_id, int partition, int64_t first_dirty):
         """Take how far a log was compacted; see logtable.pyi."""
         cdef LeaderEntry led = self.find(topic, partition)

@@ -17,6 +17,7 @@ from penstock.failpoints import declared
 from penstock.pyx.compaction import cleaner
 from penstock.pyx.compaction.cleaner import Cleaner
 from penstock.pyx.compaction.pace import Pace
+from penstock.pyx.log.checkpoint import OURS
 from penstock.pyx.record.rawbatch import marker
 from support.compacted import CompactedLog, Kept
 from support.logs import LOGS, NOW_MS, RESTED_MS
@@ -42,11 +43,22 @@ def life(root: Path, aborts: bool) -> None:
     log.compact()
 
 
-def _log(root: Path) -> CompactedLog:
+def holed_life(root: Path) -> None:
+    """Batches of nobody's, so that a pass leaves nothing in the place of some; then a pass. Nothing is flushed: the next
+    start walks it all."""
+    log = _log(root)
+    for key, value in ((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", b"2")):
+        log.put((key, value))
+    log.roll()
+    log.put((b"z", b"active"))
+    log.compact()
+
+
+def _log(root: Path, compact: int = 1) -> CompactedLog:
     root.mkdir(parents=True, exist_ok=True)
     log = CompactedLog.__new__(CompactedLog)
     log.root, log.topic = root, TOPIC
-    log.config = {"cleanup_delete": 0, "cleanup_compact": 1, "index_interval_bytes": 0}
+    log.config = {"cleanup_delete": 0, "cleanup_compact": compact, "index_interval_bytes": 0}
     log.checkpoint, log.rolls = -1, 0
     log.lead(clean=False)
     return log
@@ -107,6 +119,43 @@ def test_every_step_can_be_the_last(tmp_path: Path, kind: str) -> None:
     ended = [spec for spec, outcome in zip(specs, outcomes, strict=True) if outcome == 0]
     # With aborts the .txnindex isn't empty: one step less.
     assert ended == ([f"{cleaner.SWAPPING}=kill@{STEPS_MAX}"] if aborts else [])
+
+
+@pytest.mark.parametrize("step", [2, 7])
+def test_a_log_that_is_not_compacted_any_more_has_no_damage_from_a_first_pass_that_was_killed(
+    tmp_path: Path, step: int
+) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            failpoints.arm(f"{cleaner.SWAPPING}=kill@{step}")
+            holed_life(tmp_path)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    log = _log(tmp_path, compact=0)
+    kept = log.kept()
+    assert {record.key: record.value for record in kept} == {b"a": b"2", b"b": b"2", b"z": b"active"}
+    assert len(kept) == (3 if step > 5 else 5), "the .log has its .swap name after the fifth step"
+    log.restart()
+    assert log.kept() == kept
+    LOGS.delete(TOPIC, 0)
+
+
+def test_no_file_is_swapped_before_the_disk_says_that_there_may_be_holes(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path)
+    log.put((b"a", b"1"))
+    log.put((b"a", b"2"))
+    log.roll()
+    before, refused = log.state(), tmp_path / f"{OURS}.tmp"
+    refused.mkdir()  # which is no file that could be written anew
+    for _ in range(2):
+        with pytest.raises(OSError, match="directory"):
+            log.compact()
+        assert log.state() == before and not LOGS.is_offline(log.topic, 0)
+    refused.rmdir()
+    log.compact()
+    assert len(log.kept()) == 1
 
 
 def test_a_failed_step_leaves_the_old_segments_or_takes_the_partition_offline(tmp_path: Path) -> None:
