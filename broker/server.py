@@ -182,7 +182,7 @@ class Server:
         periodic.start()
         self._undo.append(periodic.stop)
         self._undo.append(context.coordinators.stop)
-        cut = [one for one in dirs.online if one.partitions and one.power_cut and not one.was_clean]
+        cut = [one for one in dirs.online if one.partitions and one.may_be_cut and not one.was_clean]
         await context.coordinators.start(bool(cut), all(one.was_flushed for one in cut))
         await topics.finish_deletions(context.coordinators.topic_deleted)
         cleaner = LogCleaner(context)

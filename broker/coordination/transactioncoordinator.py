@@ -323,8 +323,9 @@ class TransactionCoordinator(Coordinator[Transaction]):
                 await asyncio.sleep(0)
         self.is_cut = False
         _log.warning(
-            "a power cut came before this start: fenced %d transactional producers, aborted %d ongoing transactions; %d others "
-            "were open in logs", fenced, ongoing, sum(its_fate is not powercut.Fate.LISTED for its_fate in fates.values()),
+            "a power cut came before this start, or may have: fenced %d transactional producers, aborted %d ongoing "
+            "transactions; %d others were open in logs",
+            fenced, ongoing, sum(its_fate is not powercut.Fate.LISTED for its_fate in fates.values()),
         )  # fmt: skip
 
     def _end_left_open(self, one: powercut.Open, its_fate: powercut.Fate) -> None:

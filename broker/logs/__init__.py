@@ -1,6 +1,7 @@
 """The log folders and the partitions' logs in them, as the control plane sees them. In reading order:
 
-folder      one log folder: its lock, its id, whether its last stop was clean
+lock        who has a log folder, and what its last run left
+folder      one log folder: its id, whether its last stop was clean
 logdirs     all log folders: which of them work, and which one holds which partition
 topiclogs   the logs behind the topics: opened, made, deleted, moved
 opening     opens the logs at start, those with the least to recover first

@@ -1,7 +1,7 @@
 """The data folder: which process has it, which broker it belongs to, whether its last stop was clean.
 
-DIR/.lock                   held by flock for the life of the process, a second broker is refused; process, boot id, and
-                            whether each transaction since the last clean stop was flushed
+DIR, DIR/.lock              locked for the life of the process, a second broker is refused; `.lock` says what the last run left
+                            (lock.py)
 DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as ours, or version 1 (node.id, cluster.id);
                             another broker's or cluster's is refused. `directory.id` (KIP-858) is added where it lacks.
                             Once there is a metadata store, `penstock.metadata.store=metadata.db` and its id are added,
@@ -16,22 +16,17 @@ DIR/<topic>-<partition>/    a partition's log;  DIR/*-delete: a deleted one whos
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from penstock.broker.logs.lock import UNKNOWN, InUseError, Last, Lock, boot_id
 from penstock.broker.uuids import new_uuid, uuid_text
 from penstock.config import ConfigError, parse_properties
 from penstock.durable import replace_file, sync_folder
 
-LOCK = ".lock"
-FLUSHED = "flushed"
-"""What `.lock` says when all transactions since the last clean stop were flushed."""
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 STORE = "metadata.db"
@@ -51,16 +46,6 @@ class FolderUnusableError(FolderError):
     """The disk refuses it: another folder may still serve."""
 
 
-class Last(NamedTuple):
-    """What a folder's last run has left in its `.lock`: the boot id under which its logs were opened, or under which it
-    was locked after a clean stop ("" if it isn't known),
-    and whether whatever a power cut can take of transactions was flushed as `penstock.transaction.flush` promises.
-    """
-
-    boot_id: str
-    flushed: bool
-
-
 @dataclass(frozen=True)
 class Identity:
     """What meta.properties says; `directory_id` and `store_id` are "" where it says none."""
@@ -74,16 +59,20 @@ class Identity:
 class DataFolder:
     """A data folder that this process owns from `open` to `close`."""
 
-    def __init__(self, path: Path, lock_fd: int, identity: Identity, was_clean: bool, last: Last) -> None:
+    def __init__(self, path: Path, lock: Lock, identity: Identity, was_clean: bool, last: Last) -> None:
         self.path = path
         self.cluster_id = identity.cluster_id
         self.directory_id = identity.directory_id  # "" until `take_id`, of a folder that had none
         self.was_clean = was_clean
-        self.power_cut = not last.boot_id or last.boot_id != _boot_id()  # after a clean stop it took nothing
+        self.is_unknown = last.boot_id == UNKNOWN
+        """Nobody can tell whether the machine was started since its logs were opened last: `.lock` is lost."""
+        self.power_cut = not self.is_unknown and (not last.boot_id or last.boot_id != boot_id())
+        """The machine was started since, or `.lock` never said under which start they were opened. Not of one that is lost:
+        then the cut would take what rot has changed."""
         self.was_flushed = last.flushed  # as the transactions of its last run were
         self.has_store = identity.has_store  # whether its broker had a metadata store when it was here last
         self.store_id = identity.store_id  # of that one; "" if it isn't known
-        self._lock_fd = lock_fd
+        self._lock = lock
 
     @classmethod
     def open(cls, path: Path, node_id: int, cluster_id: str | None = None, *, flushes: bool = False) -> DataFolder:
@@ -93,34 +82,41 @@ class DataFolder:
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = Lock.take(path)
         except OSError as error:
             raise FolderUnusableError(f"the data folder `{path}` can't be used: {error.strerror}") from None
+        except InUseError as error:
+            raise FolderError(
+                f"the data folder `{path}` is in use by another broker (process {error.holder}); stop it or choose another "
+                "`--data`"
+            ) from None
         try:
-            last = _lock(path, lock_fd)
-            # Also not one that somebody took `meta.properties` out of.
-            is_new = not (path / META).exists() and not any(path.glob("*-*/"))
+            has_logs = any(path.glob("*-*/"))
+            is_new = not (path / META).exists() and not has_logs  # Not one that somebody took `meta.properties` out of.
             identity = _meta(path, node_id, cluster_id)
+            last = lock.last
+            if lock.was_empty and identity.has_store:
+                last = Last(UNKNOWN, flushed=False)  # Kafka leaves it so; here somebody emptied it.
             clean = path / CLEAN_SHUTDOWN
             was_clean = clean.exists()
-            # After a clean stop all is on the disk: a cut from now on is the only one that can take something. After any
-            # other end what was written without a flush may still be lost, though this run flushes.
-            boot_id = _boot_id() if was_clean else last.boot_id
-            _write_lock(lock_fd, Last(boot_id, flushes and (was_clean or is_new or last.flushed)))
+            # After a clean stop all is on the disk: a cut from now on is the only one that can take something. So it is where
+            # nothing lies. After any other end what was written without a flush may still be lost, though this run flushes.
+            began = boot_id() if was_clean or not has_logs else last.boot_id
+            lock.write(Last(began, flushes and (was_clean or is_new or last.flushed)))
             # From here on a crash must not look like a clean stop.
             clean.unlink(missing_ok=True)
             sync_folder(path)
         except OSError as error:
-            os.close(lock_fd)
+            lock.release()
             raise FolderUnusableError(f"the data folder `{path}` can't be used: {error.strerror}") from None
         except FolderError:
-            os.close(lock_fd)
+            lock.release()
             raise
-        return cls(path, lock_fd, identity, was_clean, last)
+        return cls(path, lock, identity, was_clean, last)
 
     def opened(self) -> None:
         """Its logs are open: what a power cut has left of them is known. Raises OSError."""
-        _write_lock(self._lock_fd, Last(_boot_id(), _read_lock(self._lock_fd)[1].flushed))
+        self._lock.write(Last(boot_id(), self._lock.read().flushed))
 
     def take_id(self) -> str:
         """The folder's id, written to meta.properties if it had none. Raises OSError."""
@@ -147,42 +143,7 @@ class DataFolder:
         """Let the folder go; `clean` = everything is flushed and checkpointed."""
         if clean:
             replace_file(self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0}).encode())
-        os.close(self._lock_fd)
-
-
-def _lock(path: Path, lock_fd: int) -> Last:
-    """Lock the folder; returns what its last run has left in the lock's file."""
-    holder, last = _read_lock(lock_fd)
-    try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FolderError(
-            f"the data folder `{path}` is in use by another broker (process {holder or 'unknown'}); "
-            "stop it or choose another `--data`"
-        ) from None
-    return last
-
-
-def _read_lock(lock_fd: int) -> tuple[str, Last]:
-    """The process that holds or held the lock, and what it left."""
-    lines = os.pread(lock_fd, 256, 0).decode(errors="replace").splitlines()
-    holder, boot_id, flushed = (*lines[:3], "", "", "")[:3]
-    return holder, Last(boot_id, flushed == FLUSHED)
-
-
-def _write_lock(lock_fd: int, last: Last) -> None:
-    text = f"{os.getpid()}\n{last.boot_id}\n{FLUSHED if last.flushed else ''}\n".encode()
-    os.pwrite(lock_fd, text, 0)
-    os.ftruncate(lock_fd, len(text))
-    os.fsync(lock_fd)
-
-
-def _boot_id() -> str:
-    """Another after each start of the machine; "" where the kernel doesn't say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+        self._lock.release()
 
 
 def _meta(path: Path, node_id: int, expected: str | None) -> Identity:

@@ -82,6 +82,11 @@ class LogDir:
         return self.folder is None or self.folder.power_cut
 
     @property
+    def may_be_cut(self) -> bool:
+        """There was a power cut, or nobody can tell: what wasn't flushed may be lost, unless `was_clean`."""
+        return self.power_cut or (self.folder is not None and self.folder.is_unknown)
+
+    @property
     def was_flushed(self) -> bool:
         """Whether all that transactions wrote since its last clean stop was flushed, as `penstock.transaction.flush` does."""
         return self.folder is not None and self.folder.was_flushed
@@ -494,4 +499,9 @@ def _open(path: Path, node_id: int, cluster_id: str | None, ballast: Ballast, fl
         folder.close(clean=False)
         _log.error("log_dir=%s is offline: %s", path, error)
         return LogDir(path, None, ballast, str(error))
+    if folder.is_unknown and held and not folder.was_clean:
+        _log.warning(
+            "log_dir=%s: its `.lock` is lost, so that whether the power was cut since its last run isn't known: damage to its "
+            "logs isn't taken for what a power cut leaves", path,
+        )  # fmt: skip
     return LogDir(path, folder, ballast, partitions=held, id=folder.directory_id)

@@ -8,14 +8,13 @@ for damage again. Index files of a changed segment are removed; the next start b
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.broker.logs.folder import LOCK
+from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
 from penstock.durable import sync_folder
 from penstock.pyx.log.checkpoint import Checkpoints
@@ -66,14 +65,14 @@ def repair(folder: Path) -> list[Repaired]:
 @contextlib.contextmanager
 def _alone(data: Path) -> Iterator[None]:
     """No other process uses the data folder meanwhile."""
-    lock_fd = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
+        lock = Lock.take(data)
+    except InUseError:
         raise RepairError(f"a broker runs on `{data}`: stop it first") from None
+    try:
+        yield
     finally:
-        os.close(lock_fd)
+        lock.release()
 
 
 def _damages(path: Path, after: Path | None, dense: bool) -> list[Damaged]:

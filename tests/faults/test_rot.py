@@ -114,6 +114,26 @@ def test_a_hole_that_a_power_cut_leaves_is_cut_and_kept(broker: BrokerProcess, n
     assert consume(broker, topic) == (list(range(first + 1)), None)
 
 
+def test_damage_is_no_power_cut_because_the_lock_file_is_gone(
+    broker: BrokerProcess, new_topic: Callable[[str], str]
+) -> None:
+    topic = new_topic("lockless")
+    segments = filled(broker, topic, segment_bytes=1 << 20)
+    broker.kill()
+    (broker.data / ".lock").unlink()
+    first, last = flip(segments[-1], 20, 65)
+    whole = segments[-1].read_bytes()
+    for _ in range(2):
+        broker.start()
+        assert f"{segments[-1]} is damaged at byte" in broker.log_text()
+        assert "`.lock` is lost" in broker.log_text()
+        broker.kill()
+    assert segments[-1].read_bytes() == whole and not list(segments[-1].parent.glob("*.cut-*"))
+    mended(segments[0].parent)
+    broker.start()
+    assert consume(broker, topic) == ([number for number in range(RECORDS) if not first <= number <= last], None)
+
+
 @pytest.mark.parametrize("how", ["gone", "empty", "short"])
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
 def test_a_segment_that_is_missing_is_no_silent_gap(

@@ -1,5 +1,9 @@
 """The data folder: one owner, one broker, an honest clean mark."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,45 @@ def test_a_folder_has_one_owner(tmp_path: Path) -> None:
         DataFolder.open(tmp_path / "new" / "data", 1)
     folder.close(clean=True)
     DataFolder.open(tmp_path / "new" / "data", 1).close(clean=True)
+
+
+def test_a_folder_whose_lock_file_is_removed_still_has_one_owner(tmp_path: Path) -> None:
+    folder = DataFolder.open(tmp_path, 1)
+    (tmp_path / ".lock").unlink()
+    for _ in range(2):
+        with pytest.raises(FolderError, match="in use by another broker"):
+            DataFolder.open(tmp_path, 1)
+    assert not (tmp_path / ".lock").exists()
+    folder.close(clean=True)
+    DataFolder.open(tmp_path, 1).close(clean=True)
+
+
+TRIES = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.{}(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+
+@pytest.mark.parametrize("call", ["lockf", "flock"], ids=["kafka", "before"])
+def test_kafka_and_penstocks_of_before_are_refused(tmp_path: Path, call: str) -> None:
+    """Java's FileChannel.lock is lockf; before the folder itself was locked, flock of the file was all there was."""
+    command = [sys.executable, "-c", TRIES.format(call), str(tmp_path / ".lock")]
+    folder = DataFolder.open(tmp_path, 1)
+    with pytest.raises(FolderError, match=f"in use by another broker .process {os.getpid()}."):
+        DataFolder.open(tmp_path, 1)
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in refused.stderr
+    folder.close(clean=True)
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize("call", ["lockf", "flock"], ids=["kafka", "before"])
+def test_kafka_and_penstocks_of_before_refuse_a_start(tmp_path: Path, call: str) -> None:
+    DataFolder.open(tmp_path, 1).close(clean=True)
+    command = [sys.executable, "-c", TRIES.format(call) + "; print('has it', flush=True); input()", str(tmp_path / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdin is not None and other.stdout.readline() == b"has it\n"
+        with pytest.raises(FolderError, match="in use by another broker"):
+            DataFolder.open(tmp_path, 1)
+        other.stdin.close()
+    DataFolder.open(tmp_path, 1).close(clean=True)
 
 
 def test_the_cluster_id_stays_and_another_broker_is_refused(tmp_path: Path) -> None:
@@ -132,3 +175,51 @@ def test_a_kill_before_the_logs_are_open_is_no_power_cut_after_a_clean_stop(tmp_
     after = DataFolder.open(tmp_path, 1)
     assert after.power_cut
     after.close(clean=False)
+
+
+def lost(lock: Path) -> None:
+    lock.unlink()
+
+
+def emptied(lock: Path) -> None:
+    lock.write_bytes(b"")
+
+
+def zeroed(lock: Path) -> None:
+    lock.write_bytes(bytes(lock.stat().st_size))
+
+
+@pytest.mark.parametrize("harm", [lost, emptied, zeroed])
+def test_a_lock_file_that_is_lost_is_no_power_cut(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    folder = DataFolder.open(tmp_path, 1, flushes=True)
+    folder.mark_store("A" * 22)
+    (tmp_path / "flights-0").mkdir()
+    folder.opened()
+    folder.close(clean=False)
+    lock = tmp_path / ".lock"
+    harm(lock)
+    for _ in range(2):  # What the first start leaves is no better known.
+        folder = DataFolder.open(tmp_path, 1, flushes=True)
+        assert (folder.is_unknown, folder.power_cut, folder.was_flushed) == (True, False, False)
+        folder.close(clean=False)
+    folder = DataFolder.open(tmp_path, 1)
+    folder.opened()
+    folder.close(clean=False)
+    folder = DataFolder.open(tmp_path, 1)
+    assert (folder.is_unknown, folder.power_cut) == (False, False)
+    folder.close(clean=True)
+    harm(lock)
+    DataFolder.open(tmp_path, 1).close(clean=False)  # killed as it starts, after a clean stop
+    folder = DataFolder.open(tmp_path, 1)
+    assert (folder.is_unknown, folder.power_cut) == (False, False)
+    folder.close(clean=True)
+
+
+@pytest.mark.parametrize("text", ["", "4711\n"], ids=["kafka", "before"])
+def test_a_lock_file_that_never_had_a_boot_id_may_mean_a_power_cut(tmp_path: Path, text: str) -> None:
+    """Of such a run it was never written down: its log is recovered as Kafka would, and Penstocks of before did."""
+    (tmp_path / "flights-0").mkdir()
+    (tmp_path / ".lock").write_text(text)
+    folder = DataFolder.open(tmp_path, 1)
+    assert (folder.is_unknown, folder.power_cut) == (False, True)
+    folder.close(clean=False)

@@ -1,0 +1,134 @@
+"""Who has a data folder, and what its last run has left there.
+
+DIR         held by flock: whoever removes or replaces a file in the folder frees nothing
+DIR/.lock   held by flock, as Penstocks of before hold it and nothing else, and by a lock of its bytes, as Apache Kafka takes
+            it. Process, boot id, and whether each transaction since the last clean stop was flushed
+
+The boot id says later whether a power cut may have taken what wasn't flushed: then recovery cuts damage off a log that it would
+otherwise refuse. So it isn't guessed. Where the file is gone or holds something else it is "unknown", and stays so until all
+logs of the folder were opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+LOCK = ".lock"
+FLUSHED = "flushed"
+"""What `.lock` says when all transactions since the last clean stop were flushed."""
+UNKNOWN = "unknown"
+"""The boot id of a run that left no `.lock`."""
+_BOOT_ID = re.compile(r"[0-9a-f-]{36}")
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_NO_FOLDER_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+class InUseError(Exception):
+    """Another process has the folder; `holder` is its id as `.lock` says it, or "unknown"."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+class Last(NamedTuple):
+    """What a folder's last run has left in its `.lock`: the boot id under which its logs were opened, or under which it
+    was locked after a clean stop ("" if it says none: Kafka's, or the kernel didn't say it; UNKNOWN),
+    and whether whatever a power cut can take of transactions was flushed as `penstock.transaction.flush` promises.
+    """
+
+    boot_id: str
+    flushed: bool
+
+
+class Lock:
+    """Held from `take` to `release`, or to the end of the process."""
+
+    def __init__(self, fds: tuple[int, int], was_empty: bool) -> None:
+        self._folder_fd, self._fd = fds
+        self.was_empty = was_empty  # as Kafka leaves it: no Penstock does
+        self.last = self.read()
+
+    @classmethod
+    def take(cls, path: Path) -> Lock:
+        """Raises InUseError, OSError."""
+        folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _flock(folder_fd, path, passing=_NO_FOLDER_LOCKS)
+            was_there = (path / LOCK).exists()
+            fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except BaseException:
+            os.close(folder_fd)
+            raise
+        try:
+            _flock(fd, path)
+            try:
+                # Of the open file: another one that this process closes, as a second `take` does, leaves it.
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+            except BlockingIOError:
+                raise InUseError(_holder(path)) from None
+            if not was_there:
+                _write(fd, Last(UNKNOWN, flushed=False))  # From here on it would look like Kafka's.
+            return cls((folder_fd, fd), os.fstat(fd).st_size == 0)
+        except BaseException:
+            os.close(fd)
+            os.close(folder_fd)
+            raise
+
+    def read(self) -> Last:
+        """What `.lock` says now. Raises OSError."""
+        lines = os.pread(self._fd, 256, 0).decode(errors="replace").splitlines()
+        holder, boot_id, flushed = (*lines[:3], "", "", "")[:3]
+        if lines and not (holder.isdecimal() and (not boot_id or _BOOT_ID.fullmatch(boot_id))):
+            return Last(UNKNOWN, flushed=False)
+        return Last(boot_id, flushed == FLUSHED)
+
+    def write(self, last: Last) -> None:
+        """Say it in `.lock`, durably. Raises OSError."""
+        _write(self._fd, last)
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        os.close(self._fd)
+        os.close(self._folder_fd)
+
+
+def boot_id() -> str:
+    """Another after each start of the machine; "" where the kernel doesn't say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _flock(fd: int, path: Path, passing: tuple[int, ...] = ()) -> None:
+    """passing: errors of file systems that don't lock this; what is locked beside it has to do there."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InUseError(_holder(path)) from None
+    except OSError as error:
+        if error.errno not in passing:
+            raise
+
+
+def _holder(path: Path) -> str:
+    """The process that `.lock` names."""
+    try:
+        line = (path / LOCK).read_bytes()[:256].decode(errors="replace").partition("\n")[0]
+    except OSError:
+        return UNKNOWN
+    return line if line.isdecimal() else UNKNOWN
+
+
+def _write(fd: int, last: Last) -> None:
+    text = f"{os.getpid()}\n{last.boot_id}\n{FLUSHED if last.flushed else ''}\n".encode()
+    os.pwrite(fd, text, 0)
+    os.ftruncate(fd, len(text))
+    os.fsync(fd)
