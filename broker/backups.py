@@ -25,7 +25,7 @@ from penstock.broker import tasks
 from penstock.broker.logs.folder import STORE
 from penstock.broker.store.base import StoreError
 from penstock.broker.store.embedded import REPLACED, EmbeddedStore
-from penstock.broker.store.sound import check
+from penstock.broker.store.sound import check, glance
 from penstock.durable import sync_folder
 from penstock.failpoints import declare, failpoint
 
@@ -71,6 +71,18 @@ def found(folders: Iterable[Path]) -> list[Backup]:
             if path.exists():
                 _log.error("this backup can't be used: %s", error)
     return sorted(sound, key=lambda backup: (-backup.changes, -backup.written_s))
+
+
+def ahead(folders: Iterable[Path], store_id: str, changes: int) -> Backup | None:
+    """The sound backup of this store that has the most changes, if that is more than this number. Reads the disk: all of a
+    file only where it says so."""
+    saying = []
+    for path in files(folders):
+        with contextlib.suppress(StoreError):
+            its_id, its_changes = glance(path)
+            if its_id == store_id and its_changes > changes:
+                saying.append(path.parent)
+    return next((one for one in found(saying) if one.store_id == store_id and one.changes > changes), None)
 
 
 def files(folders: Iterable[Path]) -> list[Path]:

@@ -6,6 +6,8 @@ folders instead would give every topic other configs, and forget quotas and SCRA
 aside what was there and delete nothing. Adopted topics, and all topics after an older backup was taken, have
 `penstock.configs.confirmed=false`: retention and compaction delete nothing of them until an operator confirms their configs.
 
+A sound backup of the same store that has seen more changes counts as `metadata.db.changes` does: the store is refused.
+
 `meta.properties` names the store that the broker had by its id. A file or a backup of another one (of before the folders were
 adopted, or of another broker) knows other topics under the same names: it is never opened or taken by itself.
 
@@ -143,6 +145,13 @@ def _look(path: Path, past: _Past, named: str, way: Way) -> str:
         return (
             f"the metadata store `{path}` ({found.store_id or 'without an id'}) isn't the one that this broker had ({named}); "
             f"if it is the right one, take the line `{STORE_ID}={named}` out of `{path.with_name(META)}`"
+        )
+    ahead = backups.ahead(past.folders, found.store_id, found.changes) if found.store_id else None
+    if ahead is not None:
+        return (
+            f"the metadata store `{path}` has lost its last {ahead.changes - found.changes} changes or more: it ends with "
+            f"{found.changes}, and its backup `{ahead.path}` has {ahead.changes} (if the store is the right one, move that "
+            "backup away)"
         )
     if found.has_topics and way is not Way.REFUSE:
         raise FolderError(f"the metadata store `{path}` is there and sound: start without `{way.value}`")

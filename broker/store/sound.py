@@ -7,7 +7,8 @@
 - `PRAGMA integrity_check` checks the pages between them and the index.
 - `metadata.db.changes`, beside the file, has the number of the last change that was made. It is written after each change
   and never flushed: after `kill -9` it is exact, after a power cut it may be behind, never ahead. A store that is behind it
-  has lost what was answered (a write-ahead log that was cut or removed, an old copy that was put back by hand).
+  has lost what was answered (a write-ahead log that was cut or removed, an old copy that was put back by hand). So has one
+  that is behind a backup of its own.
 
 Checks read only: a damaged file stays as it was found, with its write-ahead log, and no file is left beside it.
 """
@@ -75,6 +76,15 @@ def check(path: Path, *, changes: int = 0) -> Contents:
         raise DamagedStoreError(str(path), "it is damaged: its counter of changes is gone")
     _enough(path, int(seen[0]), changes)
     return Contents(int(seen[0]), facts.get("id", ""), has_topics)
+
+
+def glance(path: Path) -> tuple[str, int]:
+    """The id of a store, and how many changes it says it has seen: enough to know whether `check` is worth its time. ("", 0) of
+    one that says none. Raises DamagedStoreError, NewerStoreError, StoreDiskError."""
+    with failures(path), _read_only(path) as database:
+        facts = _facts(path, database)
+        seen = database.execute("SELECT value FROM counter WHERE name = 'changes'").fetchone() if facts else None
+    return (facts["id"], seen[0]) if seen is not None and isinstance(seen[0], int) else ("", 0)
 
 
 def _facts(path: Path, database: sqlite3.Connection) -> dict[str, str]:

@@ -138,6 +138,52 @@ def test_the_backup_of_the_last_state_brings_all_of_it_back(broker: BrokerProces
     assert own_configs(broker, "kept") == {"retention.ms": "12345678"}
 
 
+def test_a_store_that_its_own_backup_is_ahead_of_is_refused(broker: BrokerProcess) -> None:
+    create(broker, "early")
+    assert broker.stop() == 0
+    older = contents(broker.data)
+    broker.start()
+    create(broker, "later")
+    assert produce(broker, "later", 10) == 0
+    until_backed_up(broker)
+    broker.kill()
+    for suffix in ("-wal", ".changes"):
+        (broker.data / f"{FILE}{suffix}").unlink()
+    (broker.data / FILE).write_bytes(older[broker.data / FILE])
+    before = contents(broker.data)
+    said = refusal(broker)
+    assert "has lost its last" in said and "`--restore-metadata`" in said and "`--adopt-topics`" in said
+    assert contents(broker.data) == before
+    restore(broker)
+    assert end_offset(broker, "later") == 10
+    assert names(broker) == {"early", "later"}
+
+
+def test_a_backup_that_is_behind_or_of_another_store_or_damaged_is_no_reason_to_refuse(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    other = BrokerProcess(tmp_path / "other", PROPERTIES).start()
+    try:
+        for number in range(9):
+            create(other, f"topic-{number}")
+        assert other.stop() == 0
+    finally:
+        other.close()
+    create(broker, "kept")
+    until_backed_up(broker)
+    broker.kill()
+    assert check(other.data / NEWEST).changes > check(broker.data / FILE).changes
+    shutil.copy(other.data / NEWEST, broker.data / OLDER)
+    broker.start()
+    assert names(broker) == {"kept"}
+    assert broker.stop() == 0
+    ahead = bytearray((other.data / NEWEST).read_bytes())
+    ahead[4096:8192] = bytes(4096)
+    (broker.data / NEWEST).write_bytes(ahead)
+    broker.start()
+    assert names(broker) == {"kept"}
+
+
 def test_two_generations_lie_in_two_folders(tmp_path: Path) -> None:
     other = tmp_path / "other"
     broker = BrokerProcess(tmp_path / "data", {**PROPERTIES, "log.dirs": str(other)}).start()

@@ -42,9 +42,10 @@ class Yesterday:
         broker.start()
 
     def come_back(self) -> None:
-        """The broker starts again with the old store, and with the number of changes that it had."""
+        """The broker starts again with the old store and the number of changes that it had. Backups, which know more, would
+        keep it from that: they are away, as when the whole of the disk is yesterday's."""
         assert self.broker.stop() == 0
-        for file in self.broker.data.glob(f"{STORE}-*"):
+        for file in self.broker.data.glob(f"{STORE}[-.]*"):
             file.unlink()
         for file in self._copy.iterdir():
             shutil.copy(file, self.broker.data)
