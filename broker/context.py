@@ -69,8 +69,9 @@ class Context:
     """The broker's parts. One per process; handlers run on the one asyncio loop, so no locks are needed.
 
     `partitions` are this broker's logs (`penstock.pyx.log.logmanager`). Methods that touch a disk
-    for long (`lead`, `upkeep`, `delete`, `stop`) are called in an executor; `append`, `read` and `offsets`
-    may be called on the loop when little is read or written.
+    for long (`lead`, `upkeep`, `delete`, `stop`) are called in an executor, as are those that wait for a partition's lock,
+    which a write that hangs keeps (`producers`, `read`). `append` may be called on the loop when little is written;
+    `offsets`, `offset_for_epoch`, `segments`, `size_bytes` and `reconfigure` wait for nothing.
     """
 
     node_id: int

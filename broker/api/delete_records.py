@@ -30,8 +30,17 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
             results.append(result)
         response.topics.append(TopicResult(name=topic.name, partitions=results))
     before = [(name, result.partition_index, offset) for result, name, offset in wanted]
-    outcomes = await asyncio.get_running_loop().run_in_executor(None, context.partitions.delete_records, before)
-    for (result, _, _), outcome in zip(wanted, outcomes, strict=True):
+    logs = context.topics.logs
+    by_folder: dict[str, list[int]] = {}
+    for place, (name, index, _) in enumerate(before):
+        by_folder.setdefault(logs.folder_of((name, index)), []).append(place)
+    groups = list(by_folder.values())
+    answers = await asyncio.gather(
+        *(logs.ask(before[group[0]][:2], context.partitions.delete_records, [before[i] for i in group]) for group in groups)
+    )
+    outcomes = {i: outcome for group, got in zip(groups, answers, strict=True) for i, outcome in zip(group, got, strict=True)}
+    for place, (result, _, _) in enumerate(wanted):
+        outcome = outcomes[place]
         if isinstance(outcome, KafkaError):
             result.error_code = outcome.code
         elif isinstance(outcome, OSError):

@@ -1,7 +1,6 @@
 """DescribeProducers (KIP-664): the producer state of partitions, to find hanging transactions. Version 0."""
 
 from penstock.broker.context import Call, Context
-from penstock.broker.turns import Turns
 from penstock.errors import KafkaError
 from penstock.pyx.wire.messages import DescribeProducersRequest, DescribeProducersResponse
 
@@ -13,21 +12,19 @@ async def handle(
 ) -> DescribeProducersResponse:
     """Answer per partition."""
     response = DescribeProducersResponse()
-    turns = Turns()
     for topic in {one.name: one for one in request.topics}.values():
         answers = []
         for index in dict.fromkeys(topic.partition_indexes):
-            await turns.take()
-            answers.append(_one(context, topic.name, index))
+            answers.append(await _one(context, topic.name, index))
         response.topics.append(DescribeProducersResponse.TopicResponse(name=topic.name, partitions=answers))
     return response
 
 
-def _one(context: Context, name: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+async def _one(context: Context, name: str, index: int) -> DescribeProducersResponse.PartitionResponse:
     answer = DescribeProducersResponse.PartitionResponse(partition_index=index)
     try:
         context.topics.partition(name, index)
-        producers = context.partitions.producers(name, index)
+        producers = await context.topics.logs.ask((name, index), context.partitions.producers, name, index)
     except KafkaError as error:
         answer.error_code, answer.error_message = error.code, error.what
         return answer

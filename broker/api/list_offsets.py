@@ -10,7 +10,6 @@ Version 0 lists segments' first offsets, newest first, of those that were last w
 the log's end: what Kafka 0.8 to 3.9 answered.
 """
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,11 +73,11 @@ async def _one(context: Context, topic: str, asked: Asked, isolation: int, versi
         if offsets.log_start < offsets.log_end:
             answer.leader_epoch = _epoch_at(context, topic, index, offsets.log_start, offsets.leader_epoch)
     elif wanted not in (LATEST_TIERED, EARLIEST_PENDING):
-        loop = asyncio.get_running_loop()
+        ask = context.topics.logs.ask
         if wanted == MAX_TIMESTAMP:
-            found = await loop.run_in_executor(None, logs.max_timestamp, topic, index)
+            found = await ask((topic, index), logs.max_timestamp, topic, index)
         else:
-            found = await loop.run_in_executor(None, logs.offset_for_timestamp, topic, index, wanted)
+            found = await ask((topic, index), logs.offset_for_timestamp, topic, index, wanted)
         if found is not None and found[0] < end:
             answer.offset, answer.timestamp = found
             answer.leader_epoch = _epoch_at(context, topic, index, found[0], offsets.leader_epoch)
@@ -108,8 +107,7 @@ async def _old_style(context: Context, topic: str, asked: Asked) -> Answer:
     context.topics.partition(topic, index)
     offsets = context.partitions.offsets(topic, index)
     segments = context.partitions.segments(topic, index)
-    loop = asyncio.get_running_loop()
-    modified_ms = await loop.run_in_executor(None, _modified_ms, [segment.path for segment in segments])
+    modified_ms = await context.topics.logs.ask((topic, index), _modified_ms, [segment.path for segment in segments])
     starts = [max(segment.base_offset, offsets.log_start) for segment in segments]
     if segments[-1].size_bytes > 0:
         starts.append(offsets.high_watermark)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.pyx.log.logmanager import LogManager
 
 THREADS = 8
@@ -25,7 +25,7 @@ class LogFlusher:
         """`folder_of` names the folder that a log lies in: a disk that hangs holds up flushes of its own logs alone."""
         self._logs = logs
         self._folder_of = folder_of
-        self._threads: dict[str, ThreadPoolExecutor] = {}  # by folder
+        self._threads = FolderThreads("transaction-flush", THREADS)
         self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}
         self._next: dict[TopicPartition, asyncio.Task[None]] = {}
 
@@ -53,12 +53,8 @@ class LogFlusher:
         await self._flush(partition)
 
     async def _flush(self, partition: TopicPartition) -> None:
-        folder = self._folder_of(partition)
-        threads = self._threads.get(folder)
-        if threads is None:
-            threads = self._threads[folder] = ThreadPoolExecutor(THREADS, "transaction-flush")
         try:
-            await asyncio.get_running_loop().run_in_executor(threads, self._logs.flush, *partition)
+            await self._threads.run(self._folder_of(partition), self._logs.flush, *partition)
         finally:
             if partition not in self._next:
                 del self._under_way[partition]
@@ -67,5 +63,4 @@ class LogFlusher:
         """Wait for what is under way; nobody may call `flush` any more."""
         running = [*self._under_way.values(), *self._next.values()]
         await asyncio.gather(*running, return_exceptions=True)
-        loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(None, threads.shutdown) for threads in self._threads.values()))
+        await self._threads.stop()

@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from errno import EIO
 from pathlib import Path
+from typing import TypeVar
 
 from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.topicconfig import log_config
 from penstock.broker.logs.adoption import EPOCH_BELIEVED, last_epochs
+from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.logs.logdirs import DELETED, Key, LogDir, LogDirs, Placed, beside, set_aside, topic_id_in
 from penstock.broker.logs.moving import CARRIED, CLOSED, OPENED, REMOVED, Copying, Move, Moving
 from penstock.broker.logs.opening import PASSING, Job, Opening, each, lead
@@ -23,7 +25,11 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import failpoint
 from penstock.pyx.log.logmanager import LogManager
 
+ASKING_THREADS = 4
+"""Requests that wait for the logs of one folder at the same time."""
+
 _log = log.get(__name__)
+T = TypeVar("T")
 
 
 class TopicLogs:
@@ -52,6 +58,7 @@ class TopicLogs:
         self._moved = moved  # called when a partition lies in another folder, `PartitionState.directory`
         self._opening = Opening(node_id, dirs, logs, opening)
         self.moving = Moving(self)
+        self._asking = FolderThreads("asking", ASKING_THREADS)
         self._unopened: list[Job] = []
         self._missed: list[Topic] = []  # their settings changed while their logs weren't open
 
@@ -108,8 +115,18 @@ class TopicLogs:
                     _log.warning("log_dir=%s: it can't be noted that its logs are open: %s", log_dir.path, error)
 
     async def stop(self) -> None:
-        """Begin no further log: the broker stops."""
+        """Begin no further log: the broker stops. Nobody may call `ask` any more."""
         self._opening.stop()
+        await self._asking.stop()
+
+    async def ask(self, key: Key, work: Callable[..., T], *given: object) -> T:
+        """What `work(*given)` gives or raises, which asks a partition's log and waits for its disk or its lock."""
+        return await self._asking.run(self.folder_of(key), work, *given)
+
+    def folder_of(self, key: Key) -> str:
+        """The path of the log folder that a partition lies in; "" if it lies in none."""
+        log_dir = self._dirs.of(key)
+        return "" if log_dir is None else str(log_dir.path)
 
     @property
     def all_open(self) -> bool:

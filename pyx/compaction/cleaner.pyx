@@ -29,7 +29,7 @@ from penstock.pyx.log.files cimport dropped, made, ms_of, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
 from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.log.partition cimport LogSetOwner, Partition, partition_find, partition_release, wake_reactors
-from penstock.pyx.log.partitionlog cimport PartitionLog, fail_log, is_offline, log_of
+from penstock.pyx.log.partitionlog cimport PartitionLog, fail_log, is_offline, log_of, take_config
 from penstock.pyx.log.producerstate cimport OpenTxn, ProducerEntry, producers_remove
 from penstock.pyx.log.proof cimport prove_all
 from penstock.pyx.log.recovery cimport snapshot_stem
@@ -92,6 +92,7 @@ cdef bint _picture(PartitionLog* p, Picture* out) noexcept nogil:
     out.log_start = p.log.log_start
     out.log_end = p.log.log_end
     out.last_stable = p.last_stable
+    take_config(p)
     out.config = p.config
     pthread_mutex_unlock(&p.lock)
     return serves
@@ -292,10 +293,12 @@ cdef void _replace(PartitionLog* p, const vector[Segment*]& group, Segment* clea
         pthread_mutex_unlock(&p.lock)
         return
     segment_retain(cleaned)
+    pthread_mutex_lock(&p.seldom)
     p.log.segments[<size_t>place] = cleaned
     p.log.segments.erase(
         p.log.segments.begin() + (<size_t>place + 1), p.log.segments.begin() + (<size_t>place + group.size())
     )
+    pthread_mutex_unlock(&p.seldom)
     first = p.log.producers.open_txns.begin()
     while first != p.log.producers.open_txns.end():
         transaction = &at(first).second

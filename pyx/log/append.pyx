@@ -17,7 +17,7 @@ from penstock.pyx.log.origin cimport CLIENT, REPLICA, Origin, from_client
 from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     FOLDER_RESERVED, PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full, folder_tell,
-    is_offline, log_of, tell_doubt, write_epochs,
+    is_offline, log_of, take_config, tell_doubt, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
@@ -179,8 +179,10 @@ cdef void _take_in(PartitionLog* p, Segment* s, const Validated* taken, size_t f
             segment_index_batch(s, header, position, p.config.index_interval_bytes)
             replay_batch(&p.log, s, header, records, position, True, now_ms)
             if p.log.epochs.entries.empty() or header.leader_epoch > p.log.epochs.entries.back().epoch:
+                pthread_mutex_lock(&p.seldom)
                 if epochs_assign(&p.log.epochs, header.leader_epoch, header.base_offset):
                     epochs_changed = True
+                pthread_mutex_unlock(&p.seldom)
             position += header.size
         records += header.size
     p.changed = True
@@ -342,9 +344,9 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
     cdef size_t i, j, rewritten = 0
     cdef bint due = False
     cdef Appended* done
-    pthread_mutex_lock(&p.settings)
-    config = p.config
-    pthread_mutex_unlock(&p.settings)
+    pthread_mutex_lock(&p.seldom)
+    config = p.wanted
+    pthread_mutex_unlock(&p.seldom)
     end = atomic_load64(&p.log.log_end)
     # One that isn't open has no settings either, so nothing is validated. All of this may have changed when the
     # lock is taken, and is looked at again.
@@ -372,6 +374,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
     gathered.batches = 0
     gathered.alone = count == 1
     pthread_mutex_lock(&p.lock)
+    take_config(p)
     gathered.end = p.log.log_end
     for i in range(count):
         if parts[i].done.error == 0:

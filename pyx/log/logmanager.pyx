@@ -30,8 +30,8 @@ from penstock.pyx.log.upkeep cimport (
     Upkeep, flush_log, flush_until, give_back_if_idle, is_flush_deferred, prepare_log_sync, upkeep_log,
 )
 from penstock.pyx.posix cimport (
-    EIO, ENOENT, atomic_load32, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock, pthread_mutex_unlock,
-    syncfs,
+    EIO, ENOENT, atomic_load32, atomic_load64, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock,
+    pthread_mutex_unlock, syncfs,
 )
 from penstock.pyx.record.batch cimport BatchHeader, batch_parse
 
@@ -354,10 +354,10 @@ cdef class LogManager(LogTable):
         cdef int64_t size = 0
         cdef size_t i
         with nogil:
-            pthread_mutex_lock(&p.lock)
+            pthread_mutex_lock(&p.seldom)
             for i in range(p.log.segments.size()):
-                size += p.log.segments[i].size
-            pthread_mutex_unlock(&p.lock)
+                size += atomic_load64(&p.log.segments[i].size)
+            pthread_mutex_unlock(&p.seldom)
         return size
 
     def segments(self, str topic, int partition):
@@ -368,12 +368,12 @@ cdef class LogManager(LogTable):
         cdef vector[int64_t] bases, sizes
         cdef size_t i
         with nogil:
-            pthread_mutex_lock(&p.lock)
+            pthread_mutex_lock(&p.seldom)
             for i in range(p.log.segments.size()):
                 stems.push_back(p.log.segments[i].stem)
                 bases.push_back(p.log.segments[i].base_offset)
-                sizes.push_back(p.log.segments[i].size)
-            pthread_mutex_unlock(&p.lock)
+                sizes.push_back(atomic_load64(&p.log.segments[i].size))
+            pthread_mutex_unlock(&p.seldom)
         found = []
         for i in range(stems.size()):
             stem = PyBytes_FromStringAndSize(stems[i].data(), <Py_ssize_t>stems[i].size())

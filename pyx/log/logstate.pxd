@@ -28,7 +28,7 @@ cdef struct LogState:
     vector[Segment*] segments          # by base offset; the last one is written; never empty once recovered
     ProducerStates producers
     EpochCache epochs
-    int64_t log_start
+    int64_t log_start                  # atomic, as are the next two; set under the partition's lock
     int64_t log_end
     int64_t recovery_point             # all below it was flushed
     int64_t index_interval_bytes

@@ -16,7 +16,6 @@ from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.checkpoint import Checkpoints
 from penstock.pyx.log.damage cimport Damage
-from penstock.pyx.log.epochs cimport epochs_cut_start
 from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
 from penstock.pyx.log.logstate cimport (
@@ -26,13 +25,14 @@ from penstock.pyx.log.partition cimport (
     LogSetOwner, Partition, logset_add, logset_count_flushing, logset_remove, partition_new, partition_release,
 )
 from penstock.pyx.log.partitionlog cimport (
-    LogFolder, PartitionLog, end_cleaning, folder_fail, folder_release, is_offline, log_of, update_last_stable_offset,
-    write_epochs,
+    LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, is_offline, log_of,
+    update_last_stable_offset, write_epochs,
 )
 from penstock.pyx.log.recovery cimport LOG_DAMAGED, RecoveryReport
 from penstock.pyx.log.upkeep cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.posix cimport (
-    atomic_add32, atomic_load32, atomic_store32, close, pthread_mutex_lock, pthread_mutex_unlock,
+    atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, close, pthread_mutex_lock,
+    pthread_mutex_unlock,
 )
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
@@ -76,6 +76,7 @@ cdef LeaderEntry _new_led(tuple key, bytes topic_id):
     )
     led.p = log_of(led.partition)
     read_config(&led.p.config, {})
+    led.p.wanted = led.p.config
     return led
 
 
@@ -84,9 +85,9 @@ cdef object raise_os(int number, object what):
 
 
 cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil:
-    p.log.log_start = offset
+    atomic_store64(&p.log.log_start, offset)
     update_last_stable_offset(p)
-    if epochs_cut_start(&p.log.epochs, offset):
+    if cut_epochs(p):
         write_epochs(p, False)
 
 
@@ -310,13 +311,16 @@ cdef class LogTable(LogSetOwner):
         merged = read_config(&parsed, config)
         key = (topic, partition)
         with self.lock:
-            if key in self.led:
-                if os.fsdecode((<LeaderEntry>self.led[key]).p.log.folder) != str(Path(folder, f"{topic}-{partition}")):
+            led = self.led.get(key)
+            if led is not None:
+                if os.fsdecode(led.p.log.folder) != str(Path(folder, f"{topic}-{partition}")):
                     raise ValueError(f"`{topic}-{partition}` is led already, from another folder than `{folder}`")
-                return self._raise_led_epoch(self.led[key], leader_epoch)
-            if key in self.opening:
+            elif key in self.opening:
                 raise ValueError(f"`{topic}-{partition}` is being opened already")
-            self.opening.add(key)
+            else:
+                self.opening.add(key)
+        if led is not None:
+            return self._raise_led_epoch(led, leader_epoch)
         try:
             path = os.path.join(folder, f"{topic}-{partition}")
             led = _new_led(key, topic_id)
@@ -336,7 +340,7 @@ cdef class LogTable(LogSetOwner):
             p = led.p
             p.folder = led.folder.shared
             atomic_add32(&p.folder.refs, 1)
-            p.config = parsed
+            p.config = p.wanted = parsed
             p.log.folder = os.fsencode(path)
             # One that Kafka's file says is applied only once the log's end is known.
             p.log.log_start = 0 if known.topic_id is None else known.log_start
@@ -418,12 +422,14 @@ cdef class LogTable(LogSetOwner):
     cdef object _put(self, LeaderEntry led):
         cdef int64_t recovery_point, log_start, first_segment
         cdef PartitionLog* p = led.p
+        # Not under the partition's lock: the tables' is held here. The log start first, since retention moves it last:
+        # else an old segment's name could seem to say a new log start.
+        log_start = atomic_load64(&p.log.log_start)
+        recovery_point = atomic_load64(&p.log.recovery_point)
         with nogil:
-            pthread_mutex_lock(&p.lock)
-            recovery_point = p.log.recovery_point
-            log_start = p.log.log_start
+            pthread_mutex_lock(&p.seldom)
             first_segment = p.log.segments.front().base_offset
-            pthread_mutex_unlock(&p.lock)
+            pthread_mutex_unlock(&p.seldom)
         led.folder.checkpoints.put(led.key, _topic_id(p), recovery_point, log_start, first_segment)
 
     def reconfigure(self, str topic, int partition, dict config):
@@ -434,13 +440,11 @@ cdef class LogTable(LogSetOwner):
         merged = read_config(&parsed, {**led.config, **config})
         led.config = merged
         with nogil:
-            pthread_mutex_lock(&p.lock)
-            logset_count_flushing(self.set, config_flushes(&parsed) - config_flushes(&p.config))
-            pthread_mutex_lock(&p.settings)
-            p.config = parsed
-            pthread_mutex_unlock(&p.settings)
-            p.log.index_interval_bytes = parsed.index_interval_bytes
-            pthread_mutex_unlock(&p.lock)
+            pthread_mutex_lock(&p.seldom)
+            logset_count_flushing(self.set, config_flushes(&parsed) - config_flushes(&p.wanted))
+            p.wanted = parsed
+            atomic_store32(&p.reconfigured, 1)
+            pthread_mutex_unlock(&p.seldom)
 
     cdef LeaderEntry _take_out(self, str topic, int partition, LeaderEntry place=None):
         """Remove a partition from the tables; what its finders hold stays valid until they release it."""
@@ -454,7 +458,7 @@ cdef class LogTable(LogSetOwner):
             logset_add(self.set, place.partition, (<LeaderEntry>led).partition)
         else:
             logset_remove(self.set, (<LeaderEntry>led).partition)
-        logset_count_flushing(self.set, -config_flushes(&(<LeaderEntry>led).p.config))
+        logset_count_flushing(self.set, -config_flushes(&(<LeaderEntry>led).p.wanted))
         return <LeaderEntry>led
 
     def stop(self, str topic, int partition, bint announced=False):

@@ -59,6 +59,7 @@ cdef void logset_remove(LogSet* logs, Partition* p) noexcept nogil
 # With one reference and an empty log.
 cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil
 
+# None of these waits for a disk.
 # --- ends ---------------------------------------------------------------------------------------------------
 cdef void partition_offsets(
     Partition* p, int64_t* log_start, int64_t* last_stable, int64_t* high_watermark, int64_t* log_end

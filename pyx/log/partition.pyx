@@ -13,9 +13,10 @@ from penstock.pyx.log.partitionlog cimport PartitionLog, end_of, folder_release,
 from penstock.pyx.log.producerstate cimport producers_clear
 from penstock.pyx.log.segment cimport Segment, segment_close_file, segment_release
 from penstock.pyx.posix cimport (
-    atomic_add32, atomic_load32, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, pthread_rwlock_destroy, pthread_rwlock_init,
-    pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock, pthread_rwlock_unlock, pthread_rwlock_wrlock,
+    atomic_add32, atomic_load32, atomic_load64, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init,
+    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, pthread_rwlock_destroy,
+    pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock, pthread_rwlock_unlock,
+    pthread_rwlock_wrlock,
 )
 from penstock.pyx.record.crc cimport crc32c
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
@@ -247,9 +248,9 @@ cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil:
 cdef bint partition_flushes(Partition* partition) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
     cdef bint flushes
-    pthread_mutex_lock(&p.lock)
-    flushes = config_flushes(&p.config)
-    pthread_mutex_unlock(&p.lock)
+    pthread_mutex_lock(&p.seldom)
+    flushes = config_flushes(&p.wanted)
+    pthread_mutex_unlock(&p.seldom)
     return flushes
 
 
@@ -258,7 +259,7 @@ cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_
     cdef PartitionLog* p = made[PartitionLog]()
     p.refs = 1
     pthread_mutex_init(&p.lock, NULL)
-    pthread_mutex_init(&p.settings, NULL)
+    pthread_mutex_init(&p.seldom, NULL)
     pthread_mutex_init(&p.upkeep, NULL)
     pthread_mutex_init(&p.cleaning, NULL)
     p.topic.assign(topic, n)
@@ -280,7 +281,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
         segment_release(p.log.segments[i])
     producers_clear(&p.log.producers)
     pthread_mutex_destroy(&p.lock)
-    pthread_mutex_destroy(&p.settings)
+    pthread_mutex_destroy(&p.seldom)
     pthread_mutex_destroy(&p.upkeep)
     pthread_mutex_destroy(&p.cleaning)
     folder_release(p.folder)
@@ -302,12 +303,7 @@ cdef int32_t partition_index(Partition* partition) noexcept nogil:
 
 
 cdef int32_t partition_leader_epoch(Partition* partition) noexcept nogil:
-    cdef PartitionLog* p = log_of(partition)
-    cdef int32_t epoch
-    pthread_mutex_lock(&p.lock)
-    epoch = p.leader_epoch
-    pthread_mutex_unlock(&p.lock)
-    return epoch
+    return atomic_load32(&log_of(partition).leader_epoch)
 
 
 # --- waiting ------------------------------------------------------------------------------------------------
@@ -339,16 +335,15 @@ cdef void partition_offsets(
     Partition* partition, int64_t* log_start, int64_t* last_stable, int64_t* high_watermark, int64_t* log_end
 ) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
-    pthread_mutex_lock(&p.lock)
-    log_start[0] = p.log.log_start
-    last_stable[0] = p.last_stable
-    high_watermark[0] = p.high_watermark
-    log_end[0] = p.log.log_end
-    pthread_mutex_unlock(&p.lock)
+    # They only grow, and are set in the opposite order: so none is seen above the next, but for a log start that moves.
+    log_start[0] = atomic_load64(&p.log.log_start)
+    last_stable[0] = max(atomic_load64(&p.last_stable), log_start[0])
+    high_watermark[0] = atomic_load64(&p.high_watermark)
+    log_end[0] = atomic_load64(&p.log.log_end)
 
 
 cdef void partition_epoch_end(Partition* partition, int32_t epoch, int32_t* found, int64_t* end_offset) noexcept nogil:
     cdef PartitionLog* p = log_of(partition)
-    pthread_mutex_lock(&p.lock)
-    epochs_end(&p.log.epochs, epoch, p.log.log_end, found, end_offset)
-    pthread_mutex_unlock(&p.lock)
+    pthread_mutex_lock(&p.seldom)
+    epochs_end(&p.log.epochs, epoch, atomic_load64(&p.log.log_end), found, end_offset)
+    pthread_mutex_unlock(&p.seldom)

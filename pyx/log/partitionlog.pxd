@@ -2,14 +2,17 @@
 
 Locks, in the order in which they may be taken: `cleaning` (one compaction pass at a time), `upkeep` (one flush,
 retention, stop or delete of a partition at a time; held while the disk works), the LogSet's, the partition's `lock`
-(held for checks, one write and the indexes), a segment's.
+(held for checks, one write and the indexes), its `seldom`, a segment's.
+
+Whoever must not wait for a disk (the control plane's loop, and who holds the lock of logtable.pxd's tables) takes
+`seldom` alone and reads the offsets, which are atomic: a write that hangs keeps `lock` for as long.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from penstock.pyx.log.epochs cimport epochs_write
+from penstock.pyx.log.epochs cimport epochs_cut_start, epochs_write
 from penstock.pyx.log.files cimport dropped
 from penstock.pyx.log.logconfig cimport LogConfig
 from penstock.pyx.log.logstate cimport LogState
@@ -17,7 +20,7 @@ from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITT
 from penstock.pyx.log.producerstate cimport producers_first_open
 from penstock.pyx.log.segment cimport DeletedFile, Segment
 from penstock.pyx.posix cimport (
-    atomic_add32, atomic_load32, atomic_store32, eventfd_write, pthread_mutex_lock, pthread_mutex_t,
+    atomic_add32, atomic_load32, atomic_store32, atomic_store64, eventfd_write, pthread_mutex_lock, pthread_mutex_t,
     pthread_mutex_unlock,
 )
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
@@ -60,8 +63,9 @@ cdef inline void folder_release(LogFolder* folder) noexcept nogil:
 cdef struct PartitionLog:
     int32_t refs
     pthread_mutex_t lock
-    # Of `config` alone, so that appenders can begin while another one writes; to change it takes `lock`, too.
-    pthread_mutex_t settings
+    # Of what changes seldom: `wanted`, the epochs, which segments there are. To change the latter two takes `lock`,
+    # too. No file is touched under it.
+    pthread_mutex_t seldom
     pthread_mutex_t upkeep
     pthread_mutex_t cleaning           # held by a compaction pass from its first to its last step
     int32_t cancelled                  # atomic: a pass has to end, and no other begins
@@ -69,10 +73,12 @@ cdef struct PartitionLog:
     int32_t index
     uint8_t topic_id[TOPIC_ID_BYTES]
     LogFolder* folder
-    LogConfig config
+    LogConfig config                   # in force
+    LogConfig wanted                   # will be for whoever takes `lock` next
+    int32_t reconfigured               # atomic: `wanted` is another than `config`
     LogState log
-    int32_t leader_epoch
-    int64_t high_watermark
+    int32_t leader_epoch               # atomic; set under the lock
+    int64_t high_watermark             # atomic, as is last_stable; set under the lock
     int64_t last_stable
     uint64_t waiting_end               # reactors that wait for the high watermark or log end
     uint64_t waiting_stable            # reactors that wait for the last stable offset
@@ -111,6 +117,16 @@ cdef inline int64_t end_of(const PartitionLog* p, int8_t isolation) noexcept nog
         return p.last_stable
     return p.high_watermark if isolation == ISOLATION_UNCOMMITTED else p.log.log_end
 
+# Under the lock, before the configuration is looked at.
+cdef inline void take_config(PartitionLog* p) noexcept nogil:
+    if not atomic_load32(&p.reconfigured):
+        return
+    pthread_mutex_lock(&p.seldom)
+    atomic_store32(&p.reconfigured, 0)
+    p.config = p.wanted
+    p.log.index_interval_bytes = p.config.index_interval_bytes
+    pthread_mutex_unlock(&p.seldom)
+
 # Under the lock, when the epochs changed. Should the write fail, recovery learns the epochs from the batches again.
 cdef inline int write_epochs(PartitionLog* p, bint sync) noexcept nogil:
     cdef string path = p.log.folder
@@ -119,15 +135,22 @@ cdef inline int write_epochs(PartitionLog* p, bint sync) noexcept nogil:
     p.epochs_unwritten = False
     return epochs_write(&p.log.epochs, path.c_str(), sync)
 
+# Under the lock: what the epochs say of records before the log start is forgotten. Whether anything was.
+cdef inline bint cut_epochs(PartitionLog* p) noexcept nogil:
+    cdef bint changed
+    pthread_mutex_lock(&p.seldom)
+    changed = epochs_cut_start(&p.log.epochs, p.log.log_start)
+    pthread_mutex_unlock(&p.seldom)
+    return changed
+
 # Under the lock: the last stable offset follows from the high watermark, the open transactions and the log start.
 cdef inline void update_last_stable_offset(PartitionLog* p) noexcept nogil:
-    p.last_stable = producers_first_open(&p.log.producers, p.high_watermark)
-    if p.last_stable < p.log.log_start:
-        p.last_stable = p.log.log_start
+    cdef int64_t stable = producers_first_open(&p.log.producers, p.high_watermark)
+    atomic_store64(&p.last_stable, max(stable, p.log.log_start))
 
 # Under the lock; nothing else moves it. A partition has one replica: all that is in its log is committed.
 cdef inline void advance_high_watermark(PartitionLog* p) noexcept nogil:
-    p.high_watermark = p.log.log_end
+    atomic_store64(&p.high_watermark, p.log.log_end)
     update_last_stable_offset(p)
 
 # Under the lock: a segment whose batches have to be asked before it can serve. Whoever can't do that answers

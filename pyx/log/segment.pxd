@@ -44,7 +44,7 @@ cdef struct Segment:
     bint unflushed                     # bytes or index entries that no flush has covered
     int64_t base_offset
     int64_t next_offset                # one past the last record
-    int64_t size                       # bytes of whole batches in the .log file
+    int64_t size                       # atomic; bytes of whole batches in the .log file
     Room room                          # what the .log file has behind its batches
     int64_t first_timestamp            # of the first batch; -1 unknown: created_ms counts
     int64_t max_timestamp              # -1: none

@@ -15,9 +15,10 @@ from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_add, timeinde
 from penstock.pyx.log.txnindex cimport txnindex_add
 from penstock.pyx.posix cimport (
     EAGAIN, EINVAL, ENOENT, ENOSYS, EOPNOTSUPP, O_CLOEXEC, O_CREAT, O_RDWR, SYNC_FILE_RANGE_WAIT_AFTER,
-    SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32, atomic_add64, atomic_load32, close, errno,
-    fdatasync, ftruncate, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_trylock,
-    pthread_mutex_unlock, rename, snprintf, stat, stat_path, strlen, strncmp, sync_file_range, unlink,
+    SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, atomic_add32, atomic_add64, atomic_load32, atomic_store64,
+    close, errno, fdatasync, ftruncate, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
+    pthread_mutex_trylock, pthread_mutex_unlock, rename, snprintf, stat, stat_path, strlen, strncmp, sync_file_range,
+    unlink,
 )
 from penstock.pyx.record.batch cimport (
     BATCH_OK, BATCH_OVER_LIMIT, BATCH_PARTIAL, CODEC_MASK, LOG_APPEND_TIME_BIT, RECORDS_AT, BatchHeader, RecordView,
@@ -175,7 +176,7 @@ cdef void segment_index_batch(
         s.bytes_since_index = 0
     s.bytes_since_index += header.size
     s.next_offset = last_offset + 1
-    s.size = position + header.size
+    atomic_store64(&s.size, position + header.size)
     s.unflushed = True
     s.touched = True
     s.checked = False

@@ -10,8 +10,8 @@ from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport NOTE_EPOCHS, note
 from penstock.pyx.log.partition cimport Partition, wake_reactors
 from penstock.pyx.log.partitionlog cimport (
-    PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline,
-    take_all_waiting, update_last_stable_offset, write_epochs,
+    PartitionLog, advance_high_watermark, cut_epochs, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline,
+    take_all_waiting, take_config, update_last_stable_offset, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.log.proof cimport prove_doubted, prove_expired
@@ -22,8 +22,8 @@ from penstock.pyx.log.segment cimport (
     segment_reset_indexes, segment_retain, segment_retire, segment_seal, segment_write_checks, segment_write_out,
 )
 from penstock.pyx.posix cimport (
-    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, errno, fallocate, fstat, ftruncate, pthread_mutex_lock,
-    pthread_mutex_unlock, stat,
+    EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, atomic_store64, errno, fallocate, fstat, ftruncate,
+    pthread_mutex_lock, pthread_mutex_unlock, stat,
 )
 from penstock.pyx.record.crc cimport crc32c
 
@@ -79,7 +79,9 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     _choose_jitter(p, now_ms)
     segment_seal(active)
     active.unflushed = True
+    pthread_mutex_lock(&p.seldom)
     p.log.segments.push_back(s)
+    pthread_mutex_unlock(&p.seldom)
     if p.flush_at_ms == 0:
         p.flush_at_ms = now_ms + SEALED_FLUSH_DELAY_MS
     if atomic_load32(&p.folder.rolled) == 0:
@@ -99,6 +101,7 @@ cdef int _prove_too_old(PartitionLog* p, int64_t now_ms) noexcept nogil:
     cdef bint proved = True
     while proved and result == 0:
         pthread_mutex_lock(&p.lock)
+        take_config(p)
         count = 0
         while (
             p.config.cleanup_delete
@@ -159,9 +162,11 @@ cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, 
     if n == 0:
         return result
     gone.assign(p.log.segments.begin(), p.log.segments.begin() + n)
+    pthread_mutex_lock(&p.seldom)
     p.log.segments.erase(p.log.segments.begin(), p.log.segments.begin() + n)
+    pthread_mutex_unlock(&p.seldom)
     if p.log.log_start < p.log.segments.front().base_offset:
-        p.log.log_start = p.log.segments.front().base_offset
+        atomic_store64(&p.log.log_start, p.log.segments.front().base_offset)
         update_last_stable_offset(p)
     return result
 
@@ -182,6 +187,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     cdef uint64_t wake = 0
     cdef bint fatal = False, deferred
     pthread_mutex_lock(&p.lock)
+    take_config(p)
     last = p.log.segments.size() - 1
     expired = 0 if all else _expired_front(p, now_ms)
     believed = p.log.segments[last].base_offset
@@ -221,7 +227,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     pthread_mutex_lock(&p.lock)
     if result == 0:
         if believed > p.log.recovery_point:
-            p.log.recovery_point = believed
+            atomic_store64(&p.log.recovery_point, believed)
         if all:
             p.flushed_ms = now_ms
             p.log_end_flushed = end
@@ -288,6 +294,7 @@ cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) n
     if p.stopped or is_offline(p):
         pthread_mutex_unlock(&p.lock)
         return 0
+    take_config(p)
     producers_expire(&p.log.producers, now_ms, p.config.producer_id_expiration_ms)
     s = p.log.segments.back()
     result = 0
@@ -296,7 +303,7 @@ cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) n
         out.rolled = result == 0
     if result == 0 and retain:
         result = _take_expired(p, now_ms, gone, &out.rolled)
-    if gone.size() > 0 and epochs_cut_start(&p.log.epochs, p.log.log_start):
+    if gone.size() > 0 and cut_epochs(p):
         write_epochs(p, False)
     all = p.log.log_end > p.log_end_flushed and (
         p.log.log_end - p.log_end_flushed >= p.config.flush_messages
@@ -402,11 +409,13 @@ cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil:
     """Under the lock: the epoch only grows, and begins at the log end."""
     if leader_epoch < p.leader_epoch:
         return
-    p.leader_epoch = leader_epoch
+    atomic_store32(&p.leader_epoch, leader_epoch)
     if not p.log.epochs.entries.empty() and p.log.epochs.entries.back().epoch >= leader_epoch:
         return
+    pthread_mutex_lock(&p.seldom)
     if epochs_assign(&p.log.epochs, leader_epoch, p.log.log_end):
         p.epochs_unwritten = True
+    pthread_mutex_unlock(&p.seldom)
 
 
 cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryReport* report) noexcept nogil:

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t
 
 from penstock.pyx.log.partition cimport partition_release, partition_topic
-from penstock.pyx.log.partitionlog cimport PartitionLog, log_of
+from penstock.pyx.log.partitionlog cimport PartitionLog, log_of, take_config
 from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get, would_begin
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_parse
@@ -19,6 +19,7 @@ cdef bint _entry(PartitionLog* p, int16_t version, int64_t producer_id, Producer
     """Under no lock. The entry of the producer, empty if there is none; False: this partition isn't asked about."""
     cdef bint asked
     pthread_mutex_lock(&p.lock)
+    take_config(p)
     asked = version >= PRODUCE_ADDS_PARTITIONS_FROM or p.config.verify_transactions
     e[0] = producers_get(&p.log.producers, producer_id)
     pthread_mutex_unlock(&p.lock)

@@ -1,15 +1,37 @@
-"""A write that doesn't come back holds up its own partition, not the control plane's other threads."""
+"""A write or fsync that doesn't come back holds up what needs that disk, not the control plane."""
 
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.pyx.wire.header import encode_request
+from penstock.pyx.wire.message import Message
+from penstock.pyx.wire.messages import (
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    DescribeProducersRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    IncrementalAlterConfigsRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
+)
 from support import faultio
+from support.harness import BrokerProcess, WireConnection
+from support.patience import until
+from support.transaction_wire import batch, produce, produce_request
 
 # Each question is asked by a thread while a write to its log hangs; the main thread goes on meanwhile, and ends the hang.
 SCRIPT = """
@@ -81,3 +103,158 @@ def test_nobody_waits_for_a_log_with_the_interpreters_lock(
         },
     )
     assert answer.stdout.split() == [str(log_end)]
+
+
+class Hanging:
+    """A broker with two log folders; calls on files hang as a test says."""
+
+    def __init__(self, root: Path, library: Path) -> None:
+        self.control = root / "control"
+        self.folders = [root / "first", root / "second"]
+        self.broker = BrokerProcess(
+            self.folders[0],
+            {
+                "log.dirs": self.folders[1],
+                "num.network.threads": 4,
+                "offsets.topic.num.partitions": 1,
+                "log.retention.ms": -1,
+            },
+            environment={"LD_PRELOAD": str(library), "FAULT_CTL": str(self.control)},
+        ).start()
+        self.admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        with WireConnection(self.broker.bootstrap) as wire:
+            commit(wire, "hung")  # makes the coordinator's topic, before any fault
+        for name in ("hung", "other"):
+            self.admin.create_topics([NewTopic(name, 1)])[name].result()
+        self.wires = [WireConnection(self.broker.bootstrap) for _ in range(16)]
+        for wire in self.wires:
+            wire.ask(MetadataRequest(topics=[]), 9)
+
+    def hang(self, rule: str) -> None:
+        """Let calls hang, `CALL SUBSTRING`; none = all go on."""
+        Path(f"{self.control}.hangs").unlink(missing_ok=True)
+        beside = self.control.with_suffix(".new")
+        call, _, where = rule.partition(" ")
+        beside.write_text(f"{call} hang {where}\n" if rule else "")
+        beside.replace(self.control)
+
+    def wait(self) -> None:
+        """Until a call hangs."""
+        until(Path(f"{self.control}.hangs").exists, "a call that hangs", self.broker.log_text)
+
+    def answering(self, count: int) -> list[WireConnection]:
+        """Connections whose network threads aren't those that hang."""
+        found: list[WireConnection] = []
+        waiting = self.wires[1:]
+        for wire in waiting:
+            wire.send(encode_request(MetadataRequest(topics=[]), 9, 1, "first"))
+        while len(found) < count:
+            ready = select.select([wire._socket for wire in waiting], [], [], 60)[0]
+            assert ready, self.broker.log_text()
+            for wire in [one for one in waiting if one._socket in ready]:
+                wire.receive()
+                waiting.remove(wire)
+                found.append(wire)
+        return found[:count]
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, library: Path) -> Iterator[Hanging]:
+    made = Hanging(tmp_path, library)
+    yield made
+    made.hang("")
+    made.broker.close()
+
+
+def commit(wire: WireConnection, topic: str) -> int:
+    kind = OffsetCommitRequest
+    part = kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+    asked = kind(group_id="g", topics=[kind.OffsetCommitRequestTopic(name=topic, partitions=[part])])
+    return int(wire.ask(asked, 8).topics[0].partitions[0].error_code)
+
+
+def list_offsets(topic: str, timestamp: int) -> ListOffsetsRequest:
+    kind = ListOffsetsRequest
+    part = kind.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    return kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name=topic, partitions=[part])])
+
+
+def offset_of(wire: WireConnection, topic: str, timestamp: int) -> tuple[int, int]:
+    part = wire.ask(list_offsets(topic, timestamp), 7).topics[0].partitions[0]
+    return part.error_code, part.offset
+
+
+def epoch_end(topic: str) -> OffsetForLeaderEpochRequest:
+    kind = OffsetForLeaderEpochRequest
+    part = kind.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+    return kind(replica_id=-2, topics=[kind.OffsetForLeaderTopic(topic=topic, partitions=[part])])
+
+
+def alter(topic: str) -> IncrementalAlterConfigsRequest:
+    kind = IncrementalAlterConfigsRequest
+    config = kind.AlterableConfig(name="segment.bytes", config_operation=0, value="2000000")
+    return kind(resources=[kind.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[config])])
+
+
+def describe_configs(topic: str) -> DescribeConfigsRequest:
+    kind = DescribeConfigsRequest
+    return kind(resources=[kind.DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=None)])
+
+
+def describe_producers(topic: str) -> DescribeProducersRequest:
+    kind = DescribeProducersRequest
+    return kind(topics=[kind.TopicRequest(name=topic, partition_indexes=[0])])
+
+
+def ask_all(wire: WireConnection) -> None:
+    """Requests of every kind that the control plane answers, of a partition that works."""
+    every: list[tuple[Message, int]] = [
+        (MetadataRequest(topics=None), 9),
+        (FindCoordinatorRequest(key="g"), 2),
+        (HeartbeatRequest(group_id="g", generation_id=1, member_id="nobody"), 3),
+        (OffsetFetchRequest(group_id="g", topics=None), 5),
+        (describe_configs("hung"), 2),
+        (DescribeLogDirsRequest(topics=None), 2),
+        (epoch_end("other"), 3),
+        (alter("other"), 1),
+        (describe_producers("other"), 0),
+    ]
+    for request, version in every:
+        wire.ask(request, version)
+    assert commit(wire, "other") == 0
+    assert [offset_of(wire, "other", timestamp) for timestamp in (-1, -2, -3)] == [(0, 1), (0, 0), (0, 0)]
+    assert produce(wire, None, 9, ("other", 0, batch((-1, -1), -1, transactional=False))) == [0]
+
+
+# What a client may ask of the partition that hangs, and doesn't need its disk.
+ASKED_OF_HUNG: dict[str, Callable[[WireConnection], Any]] = {
+    "latest": lambda wire: offset_of(wire, "hung", -1),
+    "earliest": lambda wire: offset_of(wire, "hung", -2),
+    "old": lambda wire: wire.ask(list_offsets("hung", -1), 0),
+    "epoch": lambda wire: wire.ask(epoch_end("hung"), 3),
+    "sizes": lambda wire: wire.ask(DescribeLogDirsRequest(topics=None), 2),
+    "config": lambda wire: wire.ask(alter("hung"), 1),
+    "commit": lambda wire: commit(wire, "hung"),
+}
+
+
+def test_the_control_plane_answers_while_a_write_hangs(hanging: Hanging) -> None:
+    with WireConnection(hanging.broker.bootstrap) as first:
+        for topic in ("hung", "other"):
+            assert produce(first, None, 9, (topic, 0, batch((-1, -1), -1, transactional=False))) == [0]
+    writer = hanging.wires[0]
+    hanging.hang("write hung-0/0000")
+    asked = produce_request(writer, None, 9, ("hung", 0, batch((-1, -1), -1, transactional=False)))
+    writer.send(encode_request(asked, 9, 1, "writer"))
+    hanging.wait()
+    waits, asks, new = hanging.answering(3)
+    # What needs that partition's lock waits, each in a thread of its folder, and holds up nobody else.
+    waits.send(encode_request(describe_producers("hung"), 0, 1, "waits"))
+    for ask in ASKED_OF_HUNG.values():
+        ask(asks)
+    assert offset_of(asks, "hung", -1) == (0, 1)
+    ask_all(new)
+    hanging.hang("")
+    writer.receive()
+    waits.receive()
+    assert offset_of(asks, "hung", -1) == (0, 2)
