@@ -105,7 +105,7 @@ MAY_LEAN_ON = {
     "broker.doctor": {"broker.configs"},
     "broker.logs": {"broker.configs", "pyx.log"},
     "broker.upkeep": {"broker.configs", "broker.logs", "pyx.compaction", "pyx.log", "pyx.net"},
-    "broker.coordination": {"broker.configs", "broker.store", "pyx.log", "pyx.net", "pyx.record", "pyx.wire"},
+    "broker.coordination": {"broker.configs", "broker.logs", "broker.store", "pyx.log", "pyx.net", "pyx.record", "pyx.wire"},
     "broker.api": {"broker.configs", "broker.coordination", "broker.logs", "pyx.wire"},
     "broker.tools": {"broker.coordination", "broker.logs", "pyx.log", "pyx.record", "pyx.wire"},
 }
