@@ -7,7 +7,8 @@ topic that was deleted and created again, or cut back, is not mistaken for the o
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from penstock.pipeline.failures import OperatorNeeded
 
@@ -25,6 +26,7 @@ class Position:
     `records` and `rebuilt` count all records copied and batches rebuilt so far, `gaps` the offsets and `gap_records`
     the records (where somebody could count them) that an operator let it pass without a copy. `decisions` counts what
     operators decided, `copied_ms` is when the last batches were copied, `stopped` or `stalled` says why it stands still.
+    `committed_ms` is when this position was committed, with batches or without; -1 where an earlier version did.
     """
 
     offset: int
@@ -40,9 +42,10 @@ class Position:
     copied_ms: int = -1
     stopped: str = ""
     stalled: str = ""
+    committed_ms: int = field(default=-1, compare=False)
 
     def metadata(self) -> str:
-        """The text committed beside the offset; under Kafka's 4096 bytes."""
+        """The text to commit now beside the offset; under Kafka's 4096 bytes."""
         return json.dumps(
             {
                 "topic_id": self.topic_id.hex(),
@@ -57,6 +60,7 @@ class Position:
                 "copied_ms": self.copied_ms,
                 "stopped": _short(self.stopped),
                 "stalled": _short(self.stalled),
+                "committed_ms": time.time_ns() // 1_000_000,
             },
             ensure_ascii=False,
         )
@@ -80,6 +84,7 @@ class Position:
                 int(fields.get("copied_ms", -1)),
                 str(fields.get("stopped", "")),
                 str(fields.get("stalled", "")),
+                int(fields.get("committed_ms", -1)),
             )
         except (ValueError, KeyError, TypeError):
             raise OperatorNeeded(

@@ -6,8 +6,9 @@ No process of the mirror is asked: it works from any host, also while none runs.
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.config import Config
 from penstock.mirror.position import UNSEEN, Position
@@ -18,8 +19,20 @@ from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import TRANSIENT, OperatorNeeded
 
 PATIENCE = {"client.id": "penstock-mirror-status", "default.api.timeout.ms": 5_000}
-STANDING = ("stopped", "stalled", "no position")
+STANDING = ("stopped", "stalled", "silent", "no position")
+LONGEST_STEP_MS = 60_000  # the target's limit for a transaction: a mirror's steps are over before
+SOON_MS = 10_000  # a lane that is behind for longer says so beside its state
+LOOK_AGAIN_MS = 2_000  # beyond the linger: within that a lane that runs has copied something of what waits
 Row = dict[str, Any]
+
+
+class Ahead(NamedTuple):
+    """What a source's partition has: its last stable offset, and the first offset whose record is younger than the time
+    in which a mirror that runs has copied or told a record (None: there is no such record).
+    """
+
+    end: int
+    young: int | None
 
 
 async def status(config: Config) -> list[Row]:
@@ -43,11 +56,19 @@ async def _of_source(config: Config, target: Admin, name: str, address: str) -> 
     ids = {into: cluster.topics[into].topic_id for into in topics if into in cluster.topics}
     there = [(copied, number) for copied in ids for number in sorted(cluster.topics[copied].partitions)]
     lanes = list(dict.fromkeys([*there, *(tp for tp in sorted(positions) if tp[0] in topics)]))
-    ends = await _ends(address, [(topics[copied], number) for copied, number in lanes])
-    rows = []
-    for into in lanes:
+    silent_ms = silent_after_ms(config)
+    ahead = await _ahead(address, [(topics[copied], number) for copied, number in lanes], silent_ms)
+
+    def row(into: TopicPartition) -> Row:
         tp = topics[into[0]], into[1]
-        rows.append(_row(name, tp, positions.get(into), ends.get(tp), ids.get(into[0], b"")))
+        return _row(name, tp, positions.get(into), ahead.get(tp), ids.get(into[0], b""), silent_ms)
+
+    rows = [row(into) for into in lanes]
+    if any(one["state"] == "silent" for one in rows):
+        # Records may be older than their arrival, and a mirror may have started just now: a lane that runs has moved by then.
+        await asyncio.sleep((config["penstock.mirror.linger.ms"] + LOOK_AGAIN_MS) / 1000)
+        positions = await target.all_committed(job.mirror_group(config, name))
+        rows = [row(into) for into in lanes]
     rows += [
         {**_empty(name, (topic, None)), "state": "no topic", "why": f"`{copied}` is not on the target yet"}
         for copied, topic in topics.items()
@@ -56,14 +77,24 @@ async def _of_source(config: Config, target: Admin, name: str, address: str) -> 
     return rows
 
 
-async def _ends(address: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """The last stable offsets of a source; what can't be asked now is left out."""
+def silent_after_ms(config: Config) -> int:
+    """How long records wait at most for a mirror that runs: by then their lane has committed, or its position says that it
+    is stalled or stopped. A lane that another process took is left to it for a session before.
+    """
+    limits = ("penstock.stalled.after.ms", "penstock.mirror.linger.ms", "session.timeout.ms")
+    return LONGEST_STEP_MS + sum(int(config[name]) for name in limits)
+
+
+async def _ahead(address: str, tps: list[TopicPartition], silent_ms: int) -> dict[TopicPartition, Ahead]:
+    """What a source has; what can't be asked now is left out."""
     try:
         async with Admin(address, **PATIENCE) as source:
             cluster = await source.metadata(list({topic for topic, _ in tps}), refresh=True)
             there = [tp for tp in tps if tp[0] in cluster.topics and tp[1] in cluster.topics[tp[0]].partitions]
-            found = await source.list_offsets(dict.fromkeys(there, LATEST), "read_committed")
-            return {tp: at.offset for tp, at in found.items()}
+            ends = await source.list_offsets(dict.fromkeys(there, LATEST), "read_committed")
+            since_ms = max(0, time.time_ns() // 1_000_000 - silent_ms)
+            young = await source.list_offsets(dict.fromkeys(there, since_ms))
+            return {tp: Ahead(ends[tp].offset, at.offset if at.offset >= 0 else None) for tp, at in young.items()}
     except TRANSIENT:
         return {}
 
@@ -86,8 +117,15 @@ def _empty(source: str, tp: tuple[str, int | None]) -> Row:
     }
 
 
-def _row(source: str, tp: TopicPartition, found: tuple[int, str] | None, end: int | None, target_id: bytes) -> Row:
-    row = {**_empty(source, tp), "end": end}
+def _row(
+    source: str,
+    tp: TopicPartition,
+    found: tuple[int, str] | None,
+    ahead: Ahead | None,
+    target_id: bytes,
+    silent_ms: int,
+) -> Row:
+    row = {**_empty(source, tp), "end": None if ahead is None else ahead.end}
     if found is None:
         return {**row, "state": "no position", "why": "this source is not known to the target"}
     try:
@@ -96,7 +134,7 @@ def _row(source: str, tp: TopicPartition, found: tuple[int, str] | None, end: in
         return {**row, "position": found[0], "state": "stopped", "why": str(error)}
     row |= {
         "position": position.offset,
-        "lag": None if end is None else max(0, end - position.offset),
+        "lag": None if ahead is None else max(0, ahead.end - position.offset),
         "last_commit": _moment(position.copied_ms),
         "records": position.records,
         "rebuilt": position.rebuilt,
@@ -111,9 +149,17 @@ def _row(source: str, tp: TopicPartition, found: tuple[int, str] | None, end: in
         return {**row, "state": "stopped", "why": position.stopped}
     if position.stalled:
         return {**row, "state": "stalled", "why": position.stalled}
+    why = "" if ahead is not None else "the source can't be asked now"
+    committed_ms = max(position.committed_ms, position.copied_ms)
+    if ahead is not None and ahead.end > position.offset and committed_ms >= 0:
+        quiet_ms = time.time_ns() // 1_000_000 - committed_ms
+        waits = f"no commit for {quiet_ms // 1000} s while {ahead.end - position.offset} records wait"
+        if quiet_ms > silent_ms and (ahead.young is None or ahead.young > position.offset):
+            return {**row, "state": "silent", "why": f"{waits}: does the mirror run?"}
+        why = f"{waits}; the lane is silent after {silent_ms // 1000} s" if quiet_ms > SOON_MS else ""
     if position.topic_id == UNSEEN:
         return {**row, "state": "registered", "why": "the source's topic was not reached yet"}
-    return {**row, "state": "copying", "why": "" if end is not None else "the source can't be asked now"}
+    return {**row, "state": "copying", "why": why}
 
 
 def _moment(at_ms: int) -> str | None:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.mirror.position import Position
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pyx.record.rawbatch import records
 from support.harness import BrokerProcess
 from support.mirror_world import CODECS, LIMIT_S, World, brokers
+
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +86,53 @@ def test_idle_positions_are_committed_again(tmp_path: Path, clusters: dict[str, 
         w.fill(1)
         w.mirror.start()
         w.await_copied()
-        before = w.positions("EWR")
+        before = known(w)
         w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), {(w.topic, 0): (1, "forgotten")}))
         deadline = time.monotonic() + LIMIT_S
-        while w.positions("EWR") != before:
+        while known(w) != before:
             assert w.mirror.running and time.monotonic() < deadline
             time.sleep(0.1)
         w.check()
+
+
+def known(w: World) -> dict[int, Position | str]:
+    """The positions in EWR, whenever they were committed; the text of one that no mirror wrote."""
+    found = {partition: value for partition, value in w.positions("EWR").items() if value is not None}
+    return {p: text if text == "forgotten" else Position.read(offset, text) for p, (offset, text) in found.items()}
+
+
+def test_records_that_wait_for_a_mirror_which_does_not_run(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with world(tmp_path, clusters, "EWR") as w:
+        w.fill(1, age_ms=2 * HOUR_MS)
+        w.mirror.start()
+        w.await_copied()
+        w.mirror.kill()
+        make_older(w)
+        assert {row["state"] for row in w.status().values()} == {"copying"}  # nothing waits
+        w.fill(1, age_ms=HOUR_MS)
+        for row in w.status(code=1).values():
+            assert (row["state"], row["lag"]) == ("silent", 10)
+            assert "no commit for 36" in row["why"] and "while 10 records wait: does the mirror run?" in row["why"]
+        w.mirror.start()
+        w.await_copied()
+        assert {row["state"] for row in w.status().values()} == {"copying"}
+        w.mirror.kill()
+        make_older(w)
+        w.fill(1)
+        for row in w.status().values():  # it was produced just now
+            assert row["state"] == "copying" and "while 10 records wait; the lane is silent after 370 s" in row["why"]
+
+
+def make_older(w: World) -> None:
+    """Let the positions in EWR look as if they had been committed an hour earlier."""
+    older = {}
+    for partition, found in w.positions("EWR").items():
+        assert found is not None
+        fields = json.loads(found[1])
+        moved = {name: fields[name] - HOUR_MS for name in ("copied_ms", "committed_ms")}
+        older[w.topic, partition] = found[0], json.dumps({**fields, **moved})
+    w.admin(w.target, lambda admin: admin.commit(w.group("EWR"), older))
+
 
 
 def test_a_later_source_needs_a_word(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:

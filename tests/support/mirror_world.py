@@ -108,14 +108,14 @@ class World:
         return run(ask())
 
     def batch(
-        self, source: str, partition: int, codec: str, count: int = 10, size: int = 100
+        self, source: str, partition: int, codec: str, count: int = 10, size: int = 100, age_ms: int = 0
     ) -> tuple[BatchBuilder, list[str]]:
-        """A batch of records with new ids."""
+        """A batch of records with new ids, as old as that by their timestamps."""
         builder = BatchBuilder(CODECS[codec])
         ids = [f"{source}-{partition}-{next(self._numbers)}" for _ in range(count)]
         for word in ids:
             value = self._random.randbytes(size // 2) + bytes(size - size // 2)
-            assert builder.append(word.encode(), value, time.time_ns() // 1_000_000)
+            assert builder.append(word.encode(), value, time.time_ns() // 1_000_000 - age_ms)
         return builder, ids
 
     def fill(self, batches: int = 10, codec: str = "lz4", sources: list[str] | None = None, **shape: int) -> None:
