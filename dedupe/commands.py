@@ -170,6 +170,7 @@ SHOWN = (
     "topic",
     "partition",
     "state",
+    "running",
     "offset",
     "lag",
     "read",
@@ -179,6 +180,7 @@ SHOWN = (
     "moved",
     "quarantined",
     "ids",
+    "only_in_memory",
     "window_s",
     "size_bytes",
     "why",
@@ -190,8 +192,9 @@ SHOWN = (
 def status(stage: Stage) -> None:
     """Show each partition: position, lag, counters, and the store, if its folder is on this machine.
 
-    `window s` is the age of the oldest id in the store's files. --json says more: ends and log starts, offsets of the
-    output that only memory has ids of, ranges of unknown and accepted ids. The exit code is 1 if any stands still.
+    `running` says whether a worker has that folder open, `ids` how many its files have; `only in memory` are the output offsets
+    whose ids no file has yet. `window s` is the age of the oldest id in the files. --json says more: ends and log starts,
+    ranges of unknown and accepted ids. The exit code is 1 if any stands still.
 
     Example: penstock dedupe status --config pipeline.properties
     """
@@ -211,9 +214,15 @@ def status(stage: Stage) -> None:
     rows = stage.ask(work)
     for row in rows:
         row["why"] = row["why"] or row["store_error"]
-    stage.show(rows if stage.as_json else [{name: row.get(name) for name in SHOWN} for row in rows], "partitions")
+    stage.show(rows if stage.as_json else [_shown(row) for row in rows], "partitions")
     if any(row["state"] in STANDING or row["store_error"] for row in rows):
         sys.exit(1)
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """What the table has of a row."""
+    running = {True: "yes", False: "no", None: None}[row.get("running")]
+    return {name: row.get(name) for name in SHOWN} | {"running": running}
 
 
 async def _rows(admin: Admin, stage: Stage) -> list[dict[str, Any]]:
@@ -399,11 +408,22 @@ def take_snapshot(stage: Stage, partition: int, to: Path) -> None:
     Example: penstock dedupe snapshot -p 3 --to /backup/dedupe-3-monday --config pipeline.properties
     """
     complete_to = snapshot.take(stage.folder(partition), to)
+
+    async def written_to(admin: Admin) -> int:
+        found = await find_position(admin, stage, partition)
+        return found.output_end if found is not None else 0
+
+    try:
+        only_in_memory: int | None = max(0, stage.ask(written_to) - complete_to)
+    except (click.ClickException, OperatorNeeded):
+        only_in_memory = None  # the snapshot is whole all the same
+    lacks = f"; those of the {only_in_memory} behind are only in memory, and a restore reads them again from the output"
     stage.say(
-        f"`{to}` has the ids of output offsets up to {complete_to}",
+        f"`{to}` has the ids of output offsets up to {complete_to}{lacks if only_in_memory else ''}",
         partition=partition,
         snapshot=str(to),
         complete_to=complete_to,
+        only_in_memory=only_in_memory,
     )
 
 

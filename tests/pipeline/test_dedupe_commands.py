@@ -68,7 +68,9 @@ def test_status(tmp_path: Path, shared_broker: BrokerProcess) -> None:
         assert (running["running"], running["lag"]) == (True, 0)
         assert running["only_in_memory"] >= 3
         text = w.ask("status").stdout
-        assert "without id" in text.splitlines()[0] and len(text.splitlines()) == 3
+        head, *rows = text.splitlines()
+        assert "without id" in head and "running" in head and "only in memory" in head and len(rows) == 2
+        assert all(" yes " in row for row in rows)
         assert w.stage.stop() == 0
         shutil.rmtree(w.database)  # as on another machine
         elsewhere = w.answer("status")[0]
@@ -104,6 +106,21 @@ def test_a_snapshot_of_a_running_stage_is_restored(tmp_path: Path, shared_broker
         w.send(0, [w.batch(0, [word for word, _ in w.sent[0]], 4)])
         run_once(w)
         w.check_counters()
+
+
+def test_a_snapshot_says_what_only_memory_has(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path / "w", shared_broker) as w:
+        w.stage.start()
+        w.fill()
+        w.await_done()
+        said = w.ask("snapshot", "-p", "0", "--to", str(tmp_path / "early")).stdout
+        behind = w.answer("status")[0]["only_in_memory"]
+        assert behind > 0 and f"up to 0; those of the {behind} behind are only in memory" in said
+        assert w.stage.stop() == 0
+        done = w.answer("snapshot", "-p", "0", "--to", str(tmp_path / "late"))
+        assert done["complete_to"] > 0 and done["only_in_memory"] == 0
+        alone = ["--set", "bootstrap.servers=127.0.0.1:1"]
+        assert w.answer("snapshot", "-p", "0", "--to", str(tmp_path / "alone"), *alone)["only_in_memory"] is None
 
 
 def test_a_restored_store_sets_the_present_one_aside(tmp_path: Path, shared_broker: BrokerProcess) -> None:
