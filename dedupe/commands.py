@@ -305,16 +305,20 @@ def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
 
 
 @click.command("accept")
-@click.argument("partition", type=click.IntRange(0), metavar="PARTITION")
+@click.option("-p", "--partition", "named", type=click.IntRange(0), help="The partition.")
+@click.argument("given", type=click.IntRange(0), metavar="[PARTITION]", required=False)
 @click.option("--because", default="no reason was given", metavar="TEXT", help="Noted with the decision.")
 @stage_command
-def accept(stage: Stage, partition: int, because: str) -> None:
+def accept(stage: Stage, named: int | None, given: int | None, because: str) -> None:
     """Accept that the ids of expired output are unknown, so that a partition which stopped for them goes on.
 
     Messages whose ids were among them may come a second time. The position keeps the accepted offsets.
 
-    Example: penstock dedupe accept 3 --config pipeline.properties --because "its disk is lost, no snapshot"
+    Example: penstock dedupe accept -p 3 --config pipeline.properties --because "its disk is lost, no snapshot"
     """
+    if (named is None) == (given is None):
+        raise click.UsageError("name the partition once, with `-p PARTITION`")
+    partition = int(given if named is None else named)  # type: ignore[arg-type]  # one of them was given
 
     async def work(admin: Admin) -> str:
         # Retention may have gone on since the worker stopped.

@@ -35,7 +35,7 @@ class UnknownIds(OperatorNeeded):
     def __init__(self, offsets: str, tp: TopicPartition) -> None:
         super().__init__(
             f"ids of output offsets {offsets} are unknown: restore a snapshot, or `penstock dedupe accept --topic {tp[0]} "
-            f"{tp[1]}` if repeats of them may pass"
+            f"-p {tp[1]}` if repeats of them may pass"
         )
         self.offsets = offsets
 

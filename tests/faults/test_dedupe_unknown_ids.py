@@ -25,7 +25,7 @@ def test_a_lost_folder_is_no_new_stage(tmp_path: Path, shared_broker: BrokerProc
         w.stage.start()
         w.stage.wait_for(
             f"{w.topic}-0 is STOPPED, the others go on: ids of output offsets 0..99 are unknown: restore a snapshot, or "
-            f"`penstock dedupe accept --topic {w.topic} 0`"
+            f"`penstock dedupe accept --topic {w.topic} -p 0`"
         )
         w.send(0, [w.batch(0, w.some_ids(0, 10), 0)])
         w.send(1, [w.batch(1, w.some_ids(1, 10), 0)])
@@ -73,7 +73,7 @@ def test_unknown_ids_are_accepted(tmp_path: Path, shared_broker: BrokerProcess) 
         w.check_counters()
         counters = w.position()[1]
         assert (counters["unknown"], counters["accepted"], counters["decisions"]) == ("", "0..199", 1)
-        again = w.ask("accept", "0")
+        again = w.ask("accept", "-p", "0")
         assert (again.returncode, again.stdout) == (1, "")
         assert again.stderr == f"Error: {w.topic}-0 has not stopped for unknown ids: there is nothing to accept\n"
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from penstock.cli import root
 from support.dedupe_world import World
 from support.harness import BrokerProcess
+from support.stages import write_properties
 
 COMMANDS = ["status", "accept", "position", "snapshot", "restore", "rebuild"]
 
@@ -42,6 +43,16 @@ def test_the_stage_needs_its_file() -> None:
     result = CliRunner().invoke(root, ["dedupe"], prog_name="penstock")
     assert result.exit_code == 2 and "'--config'" in result.output
     assert all(f"  {name} " in CliRunner().invoke(root, ["dedupe", "--help"]).output for name in COMMANDS)
+
+
+@pytest.mark.parametrize("words", [[], ["3", "-p", "3"]])
+def test_accept_needs_one_partition(words: list[str], tmp_path: Path) -> None:
+    config = write_properties(
+        tmp_path / "a.properties",
+        {"bootstrap.servers": "127.0.0.1:1", "topics": "t", "penstock.dedupe.data": tmp_path / "ids"},
+    )
+    result = CliRunner().invoke(root, ["dedupe", "accept", *words, "--config", str(config)])
+    assert result.exit_code == 2 and "name the partition once, with `-p PARTITION`" in result.output
 
 
 def test_status(tmp_path: Path, shared_broker: BrokerProcess) -> None:
