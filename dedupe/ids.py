@@ -14,6 +14,7 @@ import json
 import numpy as np
 
 from penstock.config import ConfigError
+from penstock.pipeline.job import parse_id
 from penstock.pyx.record.columns import Column, Columns
 
 
@@ -22,10 +23,11 @@ class IdSource:
 
     def __init__(self, text: str) -> None:
         """`key`, `header:NAME` or `json:FIELD`. Raises ConfigError."""
+        try:
+            self._text = parse_id(text)
+        except ValueError as error:
+            raise ConfigError(f"`penstock.dedupe.id={text}` {error}") from None
         self._kind, _, self._name = text.partition(":")
-        if (self._kind, bool(self._name)) not in (("key", False), ("header", True), ("json", True)):
-            raise ConfigError(f"`penstock.dedupe.id={text}` is neither `key` nor `header:NAME` nor `json:FIELD`")
-        self._text = text
 
     def __str__(self) -> str:
         return f"id by {self._text}"

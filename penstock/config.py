@@ -92,6 +92,30 @@ def parse_list(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
+SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[0-9A-Za-z%._:-]+):([0-9]{1,10})", re.ASCII)
+
+
+def parse_server(text: str) -> tuple[str, int]:
+    """Host and port of `host:port`; an address of IPv6 stands in brackets. Raises ValueError."""
+    found = SERVER.fullmatch(text)
+    if found is None:
+        raise ValueError("is not host:port")
+    if not 0 < int(found[2]) < 65_536:
+        raise ValueError("is not host:port: a port is from 1 to 65535")
+    return found[1].strip("[]"), int(found[2])
+
+
+def parse_servers(text: str) -> str:
+    """Comma-separated `host:port` words."""
+    words = parse_list(text)
+    for word in words:
+        try:
+            parse_server(word)
+        except ValueError as error:
+            raise ValueError(f"names `{word}`, which {error}" if len(words) > 1 else str(error)) from None
+    return ",".join(words)
+
+
 def parse_choice(*choices: str) -> Parser:
     """A parser that takes one of the given words."""
 
@@ -127,10 +151,14 @@ class Schema:
     a key matches it, and then stands in the config under the key that was given.
 
     `refused`: keys that users may bring along from elsewhere (`*` stands for anything), with what to do instead.
+    `listed_by`: the command that lists all keys, for one that resembles none.
     """
 
-    def __init__(self, part: str, properties: Iterable[Property], refused: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, part: str, properties: Iterable[Property], refused: Mapping[str, str] | None = None, listed_by: str = ""
+    ) -> None:
         self.part = part
+        self._listed_by = listed_by
         self._refused = dict(refused or {})
         self.properties: dict[str, Property] = {}
         for prop in properties:
@@ -143,18 +171,35 @@ class Schema:
             if "*" in prop.name
         ]
 
-    def _find(self, name: str) -> Property:
+    def _known(self, name: str) -> Property | None:
         prop = self.properties.get(name)
         if prop is not None and "*" not in name:
             return prop
-        for pattern, prop in self._patterns:
-            if pattern.match(name):
-                return prop
+        return next((prop for pattern, prop in self._patterns if pattern.match(name)), None)
+
+    def meant(self, name: str) -> str | None:
+        """The key that an unknown one was probably meant to be, with the user's own word in it; None for a known one."""
+        if self._known(name) is not None:
+            return None
+        words = name.split(".")
+        keys = []
+        for key in self.properties:
+            parts = key.split(".")
+            if key.count("*") == 1 and len(parts) == len(words):
+                key = ".".join(word if part == "*" and word else part for part, word in zip(parts, words, strict=True))
+            keys.append(key)
+        return next(iter(difflib.get_close_matches(name, keys, n=1)), None)
+
+    def _find(self, name: str) -> Property:
+        prop = self._known(name)
+        if prop is not None:
+            return prop
         for pattern_text, instead in self._refused.items():
             if fnmatch.fnmatchcase(name, pattern_text):
                 raise ConfigError(f"the {self.part} property `{name}`: {instead}")
-        near = difflib.get_close_matches(name, self.properties, n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
+        near = self.meant(name)
+        listed = f"; `{self._listed_by}` lists all that there are" if self._listed_by else ""
+        hint = f"; did you mean `{near}`?" if near and near != name else listed
         raise ConfigError(f"unknown {self.part} property `{name}`{hint}")
 
     def parse(self, texts: Mapping[str, str]) -> Config:
@@ -192,9 +237,14 @@ class Schema:
         return self.parse(read_texts(path, overrides))
 
 
-def read_texts(path: str | Path | None = None, overrides: Iterable[str] = ()) -> dict[str, str]:
-    """The keys and values of a file, with `key=value` overrides on top. Raises ConfigError."""
-    texts = {} if path is None else read_properties(path)
+def read_texts(
+    path: str | Path | None = None, overrides: Iterable[str] = (), twice: list[str] | None = None
+) -> dict[str, str]:
+    """The keys and values of a file, with `key=value` overrides on top. Raises ConfigError.
+
+    `twice` gets a sentence for each key that stands in the file a second time; the last value is in force, as in Java.
+    """
+    texts = {} if path is None else read_properties(path, twice)
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals:
@@ -203,15 +253,18 @@ def read_texts(path: str | Path | None = None, overrides: Iterable[str] = ()) ->
     return texts
 
 
-def read_properties(path: str | Path) -> dict[str, str]:
-    """The keys and values of a file; a byte order mark at its begin is no part of them. Raises ConfigError."""
+def read_properties(path: str | Path, twice: list[str] | None = None) -> dict[str, str]:
+    """The keys and values of a file; a byte order mark at its begin is no part of them. Raises ConfigError.
+
+    `twice` as in `read_texts`.
+    """
     try:
         content = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot read `{path}`: {error.strerror or error}") from None
     except ValueError as error:
         raise ConfigError(f"cannot read `{path}`: {error}") from None
-    return parse_properties(content, str(path))
+    return parse_properties(content, str(path), twice)
 
 
 _LINE = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]\s*(.*)\Z", re.S)
@@ -219,9 +272,10 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.S)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def parse_properties(content: str, where: str = "properties") -> dict[str, str]:
-    """The keys and values of a properties file. Raises ConfigError with the line's number."""
+def parse_properties(content: str, where: str = "properties", twice: list[str] | None = None) -> dict[str, str]:
+    """The keys and values of a properties file. Raises ConfigError with the line's number. `twice` as in `read_texts`."""
     texts: dict[str, str] = {}
+    lines: dict[str, int] = {}
     line, started_at = "", 0
     # Only these end a line in Java; `splitlines` knows many more.
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", re.sub(r"(\r\n|\r|\n)\Z", "", content)), 1):
@@ -237,7 +291,10 @@ def parse_properties(content: str, where: str = "properties") -> dict[str, str]:
         match = _LINE.match(line)
         if match is None:
             raise ConfigError(f"{where}, line {started_at}: `{line}` is not of the form key=value")
-        texts[_unescape(match[1])] = _unescape(match[2])
+        key = _unescape(match[1])
+        if key in lines and twice is not None:
+            twice.append(f"{where}, line {started_at}: `{key}` stands in line {lines[key]} already: leave one of them")
+        texts[key], lines[key] = _unescape(match[2]), started_at
         line = ""
     if line:
         raise ConfigError(f"{where}, line {started_at}: the file ends inside a continued line")

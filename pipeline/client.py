@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, Self, TypeVar
 
 from penstock import log
-from penstock.config import Config, ConfigError, Schema
+from penstock.config import Config, ConfigError, Schema, parse_server
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import properties
 from penstock.pipeline.connection import Connection, ConnectionLost, Piece
@@ -440,7 +440,7 @@ class Client:
 
 
 def _address(node_id: int, text: str) -> Broker:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"`{text}` in `bootstrap.servers` is not host:port")
-    return Broker(node_id, host.strip("[]"), int(port))
+    try:
+        return Broker(node_id, *parse_server(text))
+    except ValueError as error:
+        raise ConfigError(f"`{text}` in `bootstrap.servers` {error}") from None

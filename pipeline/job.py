@@ -8,8 +8,9 @@ properties of Kafka (`client.id`, ...) have Kafka's names; ours start with `pens
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from penstock.config import (
@@ -21,19 +22,51 @@ from penstock.config import (
     parse_choice,
     parse_int,
     parse_list,
+    parse_servers,
     parse_str,
+    read_texts,
 )
 
 # What the names of the groups begin with under which our stages keep their positions.
 MIRROR_GROUPS = "penstock-mirror."
 DEDUPE_GROUPS = "penstock-dedupe."
 
+TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def parse_topic(text: str) -> str:
+    """A name that Kafka takes for a topic."""
+    if text and (TOPIC.fullmatch(text) is None or text in (".", "..")):
+        raise ValueError("is no topic's name: that has letters, digits, `.`, `_` and `-`, 249 at most, and is not `.` or `..`")
+    return text
+
+
+def parse_topics(text: str) -> list[str]:
+    """Comma-separated names of topics, each once."""
+    names = parse_list(text)
+    for number, name in enumerate(names):
+        try:
+            parse_topic(name)
+        except ValueError as error:
+            raise ValueError(f"names `{name}`, which {error}" if len(names) > 1 else str(error)) from None
+        if name in names[:number]:
+            raise ValueError(f"names `{name}` twice")
+    return names
+
+
+def parse_id(text: str) -> str:
+    """Where dedupe finds a record's id."""
+    if re.fullmatch(r"key|(header|json):.+", text, re.DOTALL) is None:
+        raise ValueError("is neither `key` nor `header:NAME` nor `json:FIELD`")
+    return text
+
+
 SCHEMA = Schema(
     "pipeline",
     [
-        Property("bootstrap.servers", parse_str, None, "The aggregate cluster, host:port[,host:port]."),
-        Property("source.*.bootstrap.servers", parse_str, None, "A source cluster, by its name."),
-        Property("topics", parse_list, [],
+        Property("bootstrap.servers", parse_servers, None, "The aggregate cluster, host:port[,host:port]."),
+        Property("source.*.bootstrap.servers", parse_servers, None, "A source cluster, by its name."),
+        Property("topics", parse_topics, [],
                  "Topics that the mirror copies and dedupe reads, by name; all sources are expected to have them."),
         Property("topics.include", parse_str, "",
                  "Topics that the mirror copies where a source has them: a regular expression (RE2) of the whole name."),
@@ -55,8 +88,8 @@ SCHEMA = Schema(
         Property("penstock.watch.ms", parse_int(100), 30_000,
                  "How often inputs are looked at for growth or a new topic of the same name, and positions for commands."),
         Property("penstock.dedupe.name", parse_str, "dedupe", "The stage's identity: a newer worker fences an older."),
-        Property("penstock.dedupe.input.topic", parse_str, None, "The one topic that dedupe reads; default all of `topics`."),
-        Property("penstock.dedupe.output.topic", parse_str, None, "What dedupe writes of one topic; default TOPIC.deduped."),
+        Property("penstock.dedupe.input.topic", parse_topic, None, "The one topic that dedupe reads; default all of `topics`."),
+        Property("penstock.dedupe.output.topic", parse_topic, None, "What dedupe writes of one topic; default TOPIC.deduped."),
         Property("penstock.dedupe.partitions", parse_list, [], "Partitions of this process, of each topic; default all."),
         Property("penstock.dedupe.data", parse_str, None, "Folder of the RocksDB databases, one a partition."),
         Property("penstock.dedupe.size.max.bytes", parse_int(1 << 20), 8 << 30,
@@ -69,7 +102,7 @@ SCHEMA = Schema(
                  "`retention.bytes` of the output topic (each partition) if dedupe makes it; it has no limit by time."),
         Property("penstock.dedupe.batch.bytes", parse_int(1), 4 << 20,
                  "Bytes of one dedupe transaction, about, as they came in."),
-        Property("penstock.dedupe.id", parse_str, "key",
+        Property("penstock.dedupe.id", parse_id, "key",
                  "Where the id is: `key`, `header:NAME`, or `json:FIELD` of the value (slower)."),
         Property("penstock.dedupe.without.id", parse_choice("pass", "stop", "quarantine"), "pass",
                  "A record without an id (missing, null, empty; JSON's true, false, NaN, object, array) passes, stops its "
@@ -77,7 +110,7 @@ SCHEMA = Schema(
         Property("penstock.dedupe.misplaced", parse_choice("move", "pass", "stop"), "move",
                  "An id in another partition than murmur2 gives, where its repeats are looked for, moves there by way of the "
                  "topic INPUT.moved, passes (counted and said), or stops its partition."),
-        Property("penstock.etl.topic", parse_str, None, "What is loaded; default dedupe's output topic."),
+        Property("penstock.etl.topic", parse_topic, None, "What is loaded; default dedupe's output topic."),
         Property("penstock.etl.table", parse_str, None, "Folder of the Delta table."),
         Property("penstock.etl.rejects", parse_str, None, "Folder of the rejects' table; default TABLE-rejects."),
         Property("penstock.etl.schema", parse_str, None, "Columns, `name TYPE[ NOT NULL], ...` in Spark SQL."),
@@ -97,6 +130,7 @@ SCHEMA = Schema(
         Property("spark.*.*.*.*", parse_str, None, "Any other property of Spark."),
         Property("penstock.check.crcs", parse_bool, True, "Check each batch's CRC32C as it is read (`check.crcs`)."),
     ],
+    listed_by="penstock config --list",
 )  # fmt: skip
 
 
@@ -115,20 +149,24 @@ def load(path: str | Path, overrides: Iterable[str] = (), part: str = "") -> Con
     """Read a pipeline's file for one part of it (for all parts without a name). Raises ConfigError, which names all
     that the part lacks.
     """
-    config = SCHEMA.load(path, overrides)
+    twice: list[str] = []
+    texts = read_texts(path, overrides, twice)
+    if twice:
+        raise ConfigError(twice[0])
+    config = SCHEMA.parse(texts)
     missing = lacking(config, [part] if part else NEEDED)
     if missing:
         raise ConfigError(f"{part or 'the pipeline'} needs more than `{path}` gives: {'; '.join(missing)}")
     return config
 
 
-def lacking(config: Config, parts: Iterable[str]) -> list[str]:
-    """The properties that some parts need and don't have, each with its help."""
+def lacking(config: Config, parts: Iterable[str], meant: Collection[str] = ()) -> list[str]:
+    """The properties that some parts need and don't have, each with its help. Those that were `meant` are there, misspelt."""
     needed = dict.fromkeys(names for part in parts for names in NEEDED[part])
     return [
         " or ".join(f"`{name}` ({_help(name)})" for name in names.split("|"))
         for names in needed
-        if not any(_given(config, name) for name in names.split("|"))
+        if not any(_given(config, name) or fnmatch.filter(meant, name) for name in names.split("|"))
     ]
 
 
@@ -150,6 +188,19 @@ def sources(config: Config) -> dict[str, str]:
         for name in config
         if name.startswith("source.")
     }
+
+
+def one_cluster(config: Config) -> list[str]:
+    """A sentence for each two clusters that share an address, though the mirror would refuse to copy between them."""
+    addresses = {f"source {name}": set(given.lower().split(",")) for name, given in sources(config).items() if given}
+    if config["bootstrap.servers"] and config["penstock.mirror.rename"] == "${topic}":
+        addresses["the target (`bootstrap.servers`)"] = set(config["bootstrap.servers"].lower().split(","))
+    return [
+        f"{one} and {other} have the address `{min(addresses[one] & addresses[other])}` in common, and a cluster is mirrored "
+        "once, not into itself: correct one of them"
+        for one, other in itertools.combinations(addresses, 2)
+        if addresses[one] & addresses[other]
+    ]
 
 
 def deduped(config: Config) -> dict[str, str]:

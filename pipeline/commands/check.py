@@ -29,7 +29,9 @@ def command(path: Path, overrides: tuple[str, ...], parts: Sequence[str], as_jso
 
     Example: penstock check --config pipeline.properties --for etl
     """
-    found = findings(read_texts(path, overrides), parts or list(job.NEEDED))
+    found: list[str] = []
+    texts = read_texts(path, overrides, found)
+    found += findings(texts, parts or list(job.NEEDED))
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -41,7 +43,12 @@ def command(path: Path, overrides: tuple[str, ...], parts: Sequence[str], as_jso
 def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
     """All that is wrong with a pipeline's keys and values for some parts, one sentence each."""
     config, found = job.SCHEMA.validate(texts)
-    found += [f"the pipeline's file lacks {words}" for words in job.lacking(config, parts)]
+    meant = [name for name in map(job.SCHEMA.meant, texts) if name is not None]
+    given = [name for name, text in texts.items() if text.strip()]
+    # A value that can't be read was given all the same: what is wrong with it has been said.
+    found += [f"the pipeline's file lacks {words}" for words in job.lacking(config, parts, [*meant, *given])]
+    if "mirror" in parts:
+        found += job.one_cluster(config)
     asked: list[Callable[[], Any]] = []
     if "dedupe" in parts:
         asked.append(lambda: job.deduped(config))

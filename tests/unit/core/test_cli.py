@@ -82,6 +82,11 @@ def test_what_is_asked_wrongly_is_one_sentence_and_code_2(arguments: list[str], 
         (["penstock.watch.msec=3"], "unknown pipeline property `penstock.watch.msec`; did you mean `penstock.watch"),
         (["penstock.watch.ms=soon"], "`penstock.watch.ms=soon` is not a whole number"),
         (["nonsense"], "`nonsense` is not of the form key=value"),
+        (["topics=or ders"], "`topics=or ders` is no topic's name"),
+        (["topics=orders, orders"], "`topics=orders, orders` names `orders` twice"),
+        (["penstock.dedupe.id=jsn:order_id"], "is neither `key` nor `header:NAME` nor `json:FIELD`"),
+        (["source.a.bootstrap.servers=127.0.0.1"], "`source.a.bootstrap.servers=127.0.0.1` is not host:port"),
+        (["bootstrap.servers=a:1,b:70000"], "names `b:70000`, which is not host:port: a port is from 1 to 65535"),
     ],
 )
 def test_a_wrong_pipeline_file_is_one_sentence_and_code_2(
@@ -105,7 +110,7 @@ def test_a_file_that_is_missing_is_one_sentence_and_code_2(command: str, tmp_pat
 def test_an_address_that_is_none_is_one_sentence_and_code_2(command: str, config: Path) -> None:
     code, _, complained = penstock(command, "--config", str(config), "--set", "bootstrap.servers=nonsense")
     assert code == 2
-    assert complained.strip() == "penstock: `nonsense` in `bootstrap.servers` is not host:port"
+    assert complained.strip() == "penstock: `bootstrap.servers=nonsense` is not host:port"
 
 
 def test_failpoints_that_are_none_are_one_sentence_and_code_2(config: Path) -> None:
@@ -189,10 +194,44 @@ def test_a_check_says_all_that_is_wrong_at_once(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert words in out, words
     assert len(out.splitlines()) == 7
-    config.write_text("bootstrap.servers=127.0.0.1:1\ntopics=a\nsource.x.bootstrap.servers=127.0.0.1:1\n")
+    config.write_text("bootstrap.servers=127.0.0.1:1\ntopics=a\nsource.x.bootstrap.servers=127.0.0.1:2\n")
     assert penstock("check", "--config", str(config), "--for", "mirror")[0] == 0
     code, out, _ = penstock("check", "--config", str(config), "--for", "etl", "--json")
     assert code == 2 and len(json.loads(out)) == 3
+
+
+@pytest.mark.parametrize("command", PIPELINE)
+def test_a_key_that_stands_twice_in_the_file(command: str, config: Path) -> None:
+    with config.open("a") as file:
+        file.write("topics=u\n")
+    code, _, complained = penstock(command, "--config", str(config), *NIGHT.get(command, []))
+    assert (code, complained) == (
+        2, f"penstock: {config}, line 8: `topics` stands in line 3 already: leave one of them\n"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"topics": None, "topcs": "t"}, "unknown pipeline property `topcs`; did you mean `topics`?"),
+        ({"topics": "or ders"}, "`topics=or ders` is no topic's name: "),
+        ({"fetch.max.byte": "1"}, "property `fetch.max.byte`; `penstock config --list` lists all that there are"),
+        ({"source.HAM.bootstap.servers": "h:1"}, "did you mean `source.HAM.bootstrap.servers`?"),
+        ({"source.b.bootstrap.servers": "A:2, a:1"}, "source a and source b have the address `a:1` in common"),
+        ({"bootstrap.servers": "A:1"}, "source a and the target (`bootstrap.servers`) have the address `a:1` in common"),
+        ({"bootstrap.servers": "a:1", "penstock.mirror.rename": "${source}.${topic}"}, ""),
+    ],
+)
+def test_a_check_says_one_thing_once(changed: dict[str, str | None], said: str, tmp_path: Path) -> None:
+    given = {
+        "bootstrap.servers": "target:1", "source.a.bootstrap.servers": "a:1", "topics": "t",
+        "penstock.dedupe.data": tmp_path / "dedupe", "penstock.etl.table": tmp_path / "table",
+        "penstock.etl.schema": "id STRING", "penstock.etl.event.day": "current_date()",
+    }  # fmt: skip
+    texts = {name: text for name, text in {**given, **changed}.items() if text is not None}
+    result = CliRunner().invoke(root, ["check", "--config", str(write_properties(tmp_path / "p.properties", texts))])
+    findings = [] if result.exit_code == 0 else result.output.splitlines()
+    assert len(findings) == (1 if said else 0) and said in "".join(findings), result.output
 
 
 def test_a_part_needs_its_own_keys_only(tmp_path: Path) -> None:

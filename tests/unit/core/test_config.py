@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from penstock.config import (
     parse_int,
     parse_list,
     parse_properties,
+    parse_servers,
     parse_str,
 )
 
@@ -74,7 +76,8 @@ def test_a_pattern_takes_one_word() -> None:
     ("override", "said"),
     [
         ("log.segment.byte=1", "unknown test property `log.segment.byte`; did you mean `log.segment.bytes`?"),
-        ("source.a.bootstrap.server=x:1", "did you mean `source.*.bootstrap.servers`?"),
+        ("source.a.bootstrap.server=x:1", "did you mean `source.a.bootstrap.servers`?"),
+        ("source.HAM.bootstap.servers=x:1", "did you mean `source.HAM.bootstrap.servers`?"),
         ("zzzz=1", "unknown test property `zzzz`"),
         ("=1", "unknown test property ``"),
         ("codec", "`codec` is not of the form key=value"),
@@ -113,6 +116,25 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | str | None)
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"cannot read `.*a.properties`: "):
         SCHEMA.load(path)
+
+
+def test_a_key_that_stands_twice_is_told_to_who_asks() -> None:
+    twice: list[str] = []
+    assert parse_properties("a=1\n# a=7\nb=2\n\\u0061=3\n", "f", twice) == {"a": "3", "b": "2"}
+    assert twice == ["f, line 4: `a` stands in line 1 already: leave one of them"]
+
+
+@pytest.mark.parametrize("text", ["h:1", "h:65535", "[::1]:9092", "10.0.0.1:9092", "a-b_c.d:1"])
+def test_addresses(text: str) -> None:
+    assert parse_servers(text) == text and parse_servers(f" {text} , x:2,") == f"{text},x:2"
+
+
+@pytest.mark.parametrize("text", ["h", "h:", ":1", "h:x", "http://h:1", "h:0", "h:65536", "h:9092/x", "ä:1", "h:\uff11"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="is not host:port"):
+        parse_servers(text)
+    with pytest.raises(ValueError, match=f"names `{re.escape(text)}`, which "):
+        parse_servers(f"x:1,{text}")
 
 
 def test_the_syntax_is_that_of_java_properties() -> None:
