@@ -1,23 +1,26 @@
 """`penstock broker --check`: whether a start could work, without a change to anything.
 
-It may run beside a broker that uses the same folders: nothing is locked, bound to its port or written.
+It may run beside a broker that uses the same folders, which is to be restarted with these properties: nothing is written, and
+that broker may have the ports.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.broker.context import Endpoint
-from penstock.broker.listeners import Listener
-from penstock.broker.logs.folder import HAS_STORE, META, STORE, FolderError, read_meta
+from penstock.broker.listeners import Listener, refused
+from penstock.broker.logs.folder import HAS_STORE, LOCK, META, STORE, FolderError, read_meta
 
 
 def faults(node_id: int, folders: Sequence[Path], listeners: Sequence[Listener]) -> list[str]:
     """What would keep a broker from a start, or a folder from being used: sentences."""
-    found = [fault for listener in listeners for fault in _address(listener.bind)]
+    found = [fault for listener in listeners for fault in _address(listener.bind, folders)]
     clusters: dict[str, Path] = {}
     for number, folder in enumerate(folders):
         found += _access(folder)
@@ -62,17 +65,34 @@ def _access(folder: Path) -> list[str]:
     ]
 
 
-def _address(bind: Endpoint) -> list[str]:
-    """Whether the address is one of this machine's. The port isn't tried: a broker that is to be restarted has it."""
+def _address(bind: Endpoint, folders: Sequence[Path]) -> list[str]:
+    """Whether the address can be bound, as the start does it. A broker that is to be restarted may have it."""
     try:
-        found = socket.getaddrinfo(bind.host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
     except (OSError, UnicodeError) as error:
         return [f"the listen address `{bind}` can't be resolved: {error}"]
-    for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as probe:
-            try:
-                probe.bind(address)
-            except OSError:
-                continue
-            return []
-    return [f"the listen address `{bind}` is no address of this machine"]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and any(_is_held(folder) for folder in folders):
+                return []
+            if error.errno == errno.EADDRNOTAVAIL:
+                return [f"the listen address `{bind}` is no address of this machine"]
+            return [refused(bind, error)]
+    return []
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a broker runs on the folder. Asked only where a port is taken, so that no start meets the lock of this look."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

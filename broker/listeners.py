@@ -198,6 +198,11 @@ class Limits:
             self._task = None
 
 
+def refused(address: Endpoint, error: OSError) -> str:
+    """Why an address can't be bound."""
+    return f"cannot listen on {address}: {error.strerror or error}; choose another `--listen`"
+
+
 def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[str, Any]) -> list[Listener]:
     """Bind all of them, with their limits; gives them back with the ports that they got.
 
@@ -220,8 +225,6 @@ def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[s
                 congestion=config["penstock.tcp.congestion"],
             )
         except OSError as error:
-            raise ListenError(
-                f"cannot listen on {listener.bind}: {error.strerror or error}; choose another `--listen`"
-            ) from None
+            raise ListenError(refused(listener.bind, error)) from None
         bound.append(listener._replace(bind=Endpoint(listener.bind.host, port)))
     return bound

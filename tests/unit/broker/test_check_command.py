@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +55,26 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, arguments: list[str], cod
     done = check("--data", str(tmp_path / "data"), *arguments)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1)
     assert words in done.stderr
+
+
+def test_an_address_that_the_start_would_not_get(tmp_path: Path) -> None:
+    folder = ["--data", str(tmp_path / "data")]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        for words in ([], ["--check"]):
+            command = [sys.executable, "-m", "penstock", "broker", *folder, "--listen", address, *words]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert f"cannot listen on {address}: Address already in use; choose another `--listen`" in done.stderr
+    assert check(*folder, "--listen", address).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed, who may not bind port 80")
+def test_a_port_that_this_user_may_not_have(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "broker", "--check", "--data", "/tmp", "--listen", "127.0.0.1:80"]
+    alone = ["setpriv", "--bounding-set", "-net_bind_service", "--inh-caps", "-net_bind_service", *command]
+    done = subprocess.run(alone, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "cannot listen on 127.0.0.1:80: Permission denied" in done.stderr
 
 
 def test_folders_of_another_broker_and_of_two_clusters_are_said(tmp_path: Path) -> None:
