@@ -177,18 +177,22 @@ def _replace(path: Path, data: bytes, *, sync: bool) -> None:
 
 
 class Checkpoints:
-    """What is known of the partitions of one log folder, written only when something changed. Safe from any thread."""
+    """What is known of the partitions of one log folder, written only when something changed. Safe from any thread.
+
+    Only who writes waits for the disk: what is known is taken and told meanwhile.
+    """
 
     def __init__(self, folder: str) -> None:
-        self._lock = threading.Lock()
+        self._writing = threading.Lock()  # held while files are written, so that none replaces a newer one; taken before:
+        self._lock = threading.Lock()  # what is known
         self._folder = Path(folder)
         self._offsets: dict[Key, Offsets] = {}
         self._lines: dict[Key, bytes] = {}  # of `_offsets`, in our file
         self._texts = dict.fromkeys(KAFKAS, b"")  # of Kafka's files, as they are to be
-        self._there: dict[str, str] = {}  # sums of Kafka's files as they lie on the disk; "" = damaged
+        self._there: dict[str, str] = {}  # sums of Kafka's files as they lie on the disk; "" = damaged; for who writes
         self._changed = set(KAFKAS)  # those whose text isn't what `_offsets` say
         self._written = False  # our file says what `_offsets` say
-        self._starts: set[Key] = set()  # those that Kafka's file of log starts has
+        self._starts: set[Key] = set()  # those that Kafka's file of log starts has, or will have
         self._overdue = True  # a reader of names could take a deleted partition's offsets for another's
         self._load()
 
@@ -244,13 +248,13 @@ class Checkpoints:
 
     def write(self) -> None:
         """Write what changed. Raises OSError; what couldn't be written is tried again the next time."""
-        with self._lock:
+        with self._writing:
             self._write()
 
     def write_overdue(self) -> None:
         """Write if a name is to be free and a file has offsets under it that aren't bound to a topic's id, or if there is
         no file of ours yet. Raises OSError."""
-        with self._lock:
+        with self._writing:  # A write that is under way may be the one that frees the name.
             if self._overdue:
                 self._write()
 
@@ -278,24 +282,6 @@ class Checkpoints:
         self._changed.update(KAFKAS)
         self._overdue = self._overdue or gone.topic_id is None or key in self._starts
 
-    def _write(self) -> None:
-        for name in tuple(self._changed):
-            self._texts[name] = self._text(name)
-            self._changed.discard(name)
-        sums = {name: _sum(text or None) for name, text in self._texts.items()}
-        due = [name for name in KAFKAS if sums[name] != self._there[name]]
-        if not self._written:
-            kafkas = {name: (sums[name], self._there[name] or sums[name]) for name in KAFKAS}
-            _replace(self._folder / OURS, format_offsets(self._lines.values(), kafkas), sync=True)
-            self._written = True
-        failpoint(WRITTEN)
-        for name in due:
-            _replace(self._folder / name, self._texts[name], sync=False)
-            self._there[name] = sums[name]
-            if name == STARTS:
-                self._starts = {key for key, known in self._offsets.items() if known.log_start > 0}
-        self._overdue = False
-
     def _text(self, name: str) -> bytes:
         """What one of Kafka's files is to hold; empty: it needn't be there."""
         every = self._offsets.items()
@@ -306,6 +292,38 @@ class Checkpoints:
         else:
             entries = {key: known.recovery_point for key, known in every}
         return format_checkpoint(entries) if entries or self._there[name] != _NOT_THERE else b""
+
+    # --- under the lock of who writes --------------------------------------------------------------------------
+    def _write(self) -> None:
+        with self._lock:
+            for name in tuple(self._changed):
+                self._texts[name] = self._text(name)
+                self._changed.discard(name)
+            texts = dict(self._texts)
+            sums = {name: _sum(text or None) for name, text in texts.items()}
+            due = [name for name in KAFKAS if sums[name] != self._there[name]]
+            kafkas = {name: (sums[name], self._there[name] or sums[name]) for name in KAFKAS}
+            ours = None if self._written else format_offsets(self._lines.values(), kafkas)
+            starts = {key for key, known in self._offsets.items() if known.log_start > 0}
+            self._starts |= starts
+            overdue = self._overdue
+            self._written, self._overdue = True, False
+        try:
+            if ours is not None:
+                _replace(self._folder / OURS, ours, sync=True)
+                ours = None
+            failpoint(WRITTEN)
+            for name in due:
+                _replace(self._folder / name, texts[name], sync=False)
+                self._there[name] = sums[name]
+        except BaseException:
+            with self._lock:
+                self._written = self._written and ours is None
+                self._overdue = self._overdue or overdue
+            raise
+        if STARTS in due:
+            with self._lock:
+                self._starts = starts
 
     # --- once, before anybody else has it -----------------------------------------------------------------------
     def _load(self) -> None:

@@ -26,7 +26,9 @@ cdef class LeaderEntry:
 
 
 cdef class LogTable(LogSetOwner):
-    cdef object lock                   # the tables below
+    # Of the tables below. The loop takes it, so nobody waits for a disk under it, nor for a partition's lock.
+    cdef object lock
+    cdef object loading                # one folder's checkpoints are read at a time
     cdef dict led                      # (topic, partition) -> LeaderEntry
     cdef object opening                # those that are on their way into `led`
     cdef dict announced                # (topic, partition) -> LeaderEntry of those that aren't open

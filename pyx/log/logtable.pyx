@@ -205,6 +205,7 @@ cdef class LogTable(LogSetOwner):
 
     def __cinit__(self):
         self.lock = threading.Lock()
+        self.loading = threading.Lock()
         self.led = {}
         self.announced = {}
         self.opening = set()
@@ -228,10 +229,15 @@ cdef class LogTable(LogSetOwner):
         return <LeaderEntry>led
 
     cdef Folder folder(self, str path):
-        with self.lock:
-            if path not in self.folders:
-                self.folders[path] = Folder(path, self.news_fd)
-            return self.folders[path]
+        found = self.folders.get(path)
+        if found is None:
+            with self.loading:
+                found = self.folders.get(path)
+                if found is None:
+                    found = Folder(path, self.news_fd)
+                    with self.lock:
+                        self.folders[path] = found
+        return <Folder>found
 
     def announce(self, str topic, bytes topic_id, int partition, bint offline=False):
         """Say that a partition exists though it isn't open; see logtable.pyi."""

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.pyx.wire.header import encode_request
 from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import (
+    DeleteRecordsRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
@@ -124,11 +125,15 @@ class Hanging:
         self.admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         with WireConnection(self.broker.bootstrap) as wire:
             commit(wire, "hung")  # makes the coordinator's topic, before any fault
-        for name in ("hung", "other"):
+        for name in ("hung", "other", "third", "fourth"):
             self.admin.create_topics([NewTopic(name, 1)])[name].result()
         self.wires = [WireConnection(self.broker.bootstrap) for _ in range(16)]
         for wire in self.wires:
             wire.ask(MetadataRequest(topics=[]), 9)
+
+    def topics_of(self, which: int) -> list[str]:
+        """Topics that lie in a folder."""
+        return sorted(path.name[:-2] for path in self.folders[which].glob("[a-z]*-0"))
 
     def hang(self, rule: str) -> None:
         """Let calls hang, `CALL SUBSTRING`; none = all go on."""
@@ -190,9 +195,9 @@ def epoch_end(topic: str) -> OffsetForLeaderEpochRequest:
     return kind(replica_id=-2, topics=[kind.OffsetForLeaderTopic(topic=topic, partitions=[part])])
 
 
-def alter(topic: str) -> IncrementalAlterConfigsRequest:
+def alter(topic: str, segment_bytes: str = "2000000") -> IncrementalAlterConfigsRequest:
     kind = IncrementalAlterConfigsRequest
-    config = kind.AlterableConfig(name="segment.bytes", config_operation=0, value="2000000")
+    config = kind.AlterableConfig(name="segment.bytes", config_operation=0, value=segment_bytes)
     return kind(resources=[kind.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[config])])
 
 
@@ -206,24 +211,32 @@ def describe_producers(topic: str) -> DescribeProducersRequest:
     return kind(topics=[kind.TopicRequest(name=topic, partition_indexes=[0])])
 
 
-def ask_all(wire: WireConnection) -> None:
+def delete_records(topic: str, offset: int = 0) -> DeleteRecordsRequest:
+    kind = DeleteRecordsRequest
+    part = kind.DeleteRecordsPartition(partition_index=0, offset=offset)
+    return kind(topics=[kind.DeleteRecordsTopic(name=topic, partitions=[part])], timeout_ms=10_000)
+
+
+def ask_all(wire: WireConnection, topic: str = "other") -> None:
     """Requests of every kind that the control plane answers, of a partition that works."""
     every: list[tuple[Message, int]] = [
         (MetadataRequest(topics=None), 9),
         (FindCoordinatorRequest(key="g"), 2),
         (HeartbeatRequest(group_id="g", generation_id=1, member_id="nobody"), 3),
         (OffsetFetchRequest(group_id="g", topics=None), 5),
-        (describe_configs("hung"), 2),
+        (describe_configs(topic), 2),
         (DescribeLogDirsRequest(topics=None), 2),
-        (epoch_end("other"), 3),
-        (alter("other"), 1),
-        (describe_producers("other"), 0),
+        (epoch_end(topic), 3),
+        (alter(topic), 1),
+        (delete_records(topic), 1),
+        (describe_producers(topic), 0),
     ]
     for request, version in every:
         wire.ask(request, version)
-    assert commit(wire, "other") == 0
-    assert [offset_of(wire, "other", timestamp) for timestamp in (-1, -2, -3)] == [(0, 1), (0, 0), (0, 0)]
-    assert produce(wire, None, 9, ("other", 0, batch((-1, -1), -1, transactional=False))) == [0]
+    assert commit(wire, topic) == 0
+    for timestamp in (-1, -2, -3):
+        assert offset_of(wire, topic, timestamp)[0] == 0
+    assert produce(wire, None, 9, (topic, 0, batch((-1, -1), -1, transactional=False))) == [0]
 
 
 # What a client may ask of the partition that hangs, and doesn't need its disk.
@@ -258,3 +271,32 @@ def test_the_control_plane_answers_while_a_write_hangs(hanging: Hanging) -> None
     writer.receive()
     waits.receive()
     assert offset_of(asks, "hung", -1) == (0, 2)
+
+
+def test_other_folders_are_served_while_checkpoints_hang(hanging: Hanging) -> None:
+    wires = iter(hanging.wires)
+    first = next(wires)
+    one, healthy = hanging.topics_of(1)[0], hanging.topics_of(0)[0]
+    for topic in (*hanging.topics_of(1), healthy):
+        assert produce(first, None, 9, (topic, 0, batch((-1, -1), -1, transactional=False))) == [0]
+    hanging.hang("sync second/penstock-checkpoints")
+    waiting = [next(wires) for _ in range(12)]
+    # The first is in its fsync; each of the others, too, has a log start to give to that folder's checkpoints.
+    for number, wire in enumerate(waiting):
+        wire.send(encode_request(delete_records(one, 1), 1, 1, "waits"))
+        if not number:
+            hanging.wait()
+    # A roll is told to the loop, which then asks for the state of all folders.
+    assert first.ask(alter(healthy, "100"), 1).responses[0].error_code == 0
+    for _ in range(3):
+        assert produce(first, None, 9, (healthy, 0, batch((-1, -1), -1, transactional=False))) == [0]
+    until(lambda: len(list((hanging.folders[0] / f"{healthy}-0").glob("*.log"))) > 1, "a roll")
+    for topic in (healthy, one):
+        assert offset_of(first, topic, -1)[0] == 0
+    answer = first.ask(delete_records(healthy, 1), 1)
+    assert answer.topics[0].partitions[0].low_watermark == 1
+    ask_all(next(wires), healthy)
+    hanging.hang("")
+    for wire in waiting:
+        wire.receive()
+    assert offset_of(first, one, -2) == (0, 1)
