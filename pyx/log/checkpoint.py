@@ -220,16 +220,21 @@ class Checkpoints:
     def note_holes(self, key: Key, topic_id: bytes) -> bool:
         """Say on the disk that a partition may have been compacted, if nothing says so yet. False: what is known here is
         another topic's. Raises OSError; nothing is said then, so that the next call writes again."""
-        with self._lock:
-            before = self._offsets.get(key, NOTHING)
-            if before.topic_id == topic_id and before.first_dirty < 0:
+        with self._writing:
+            with self._lock:
+                before = self._offsets.get(key, NOTHING)
+                if before.topic_id != topic_id or before.first_dirty >= 0:
+                    return before.topic_id == topic_id
                 self._put(key, before._replace(first_dirty=0))
-                try:
-                    self._write()
-                except BaseException:
-                    self._put(key, before)
-                    raise
-            return before.topic_id == topic_id
+            try:
+                self._write()
+            except BaseException:
+                with self._lock:
+                    known = self._offsets.get(key, NOTHING)
+                    if known.topic_id == topic_id:
+                        self._put(key, known._replace(first_dirty=-1))
+                raise
+            return True
 
     def carry(self, key: Key, other: Checkpoints) -> None:
         """Take what another folder knows of a partition that moves here, and nothing that was known of it before."""
