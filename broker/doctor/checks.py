@@ -44,6 +44,8 @@ def check_all(facts: Facts) -> list[Finding]:
 
 def folders(facts: Facts) -> Iterator[Finding]:
     """Each log folder lies on a mounted disk of its own, with room."""
+    if not facts.disks:
+        yield Finding("folders", "unseen", "none was named", "`--config FILE` with `log.dirs`, or `--data DIR`")
     seen: dict[str, str] = {}
     for disk in facts.disks:
         if not disk.exists:
@@ -149,7 +151,8 @@ def flushes(facts: Facts) -> Iterator[Finding]:
 def features(facts: Facts) -> Iterator[Finding]:
     """What the kernel offers to the data plane."""
     if not facts.missing_features:
-        yield Finding("kernel features", "good", f"all (Linux {facts.kernel})", "all")
+        seen = "all" if facts.disks else "all that need no folder"
+        yield Finding("kernel features", "good", f"{seen} (Linux {facts.kernel})", "all")
     for name, why in facts.missing_features:
         # A kill would be taken for a power cut: that one isn't about speed.
         level: Level = "bad" if name == "boot_id" else "warning"

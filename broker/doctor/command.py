@@ -11,7 +11,6 @@ import click
 
 from penstock.broker.configs.brokerconfig import load
 from penstock.broker.doctor import checks, facts
-from penstock.config import ConfigError
 
 
 @click.command("doctor")
@@ -20,7 +19,9 @@ from penstock.config import ConfigError
 @click.option("--all", "show_all", is_flag=True, help="Show also what is good.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(config_path: Path | None, data: tuple[Path, ...], show_all: bool, as_json: bool) -> None:
-    """Look at disks, kernel and limits, and say what a broker would want otherwise and why. Changes nothing.
+    """Look at kernel, limits and the disks of log folders, and say what a broker would want otherwise and why. Changes nothing.
+
+    Which folders these are, the broker's properties say (`--config`), or `--data`; without both no disk is looked at.
 
     Exit codes: 0 nothing loses data or keeps the broker from serving (there may be warnings), 1 something does.
 
@@ -31,8 +32,6 @@ def command(config_path: Path | None, data: tuple[Path, ...], show_all: bool, as
         config = load(config_path)
         given = config["log.dirs"] or config["log.dir"] or ""
         folders += [Path(word.strip()) for word in given.split(",") if word.strip()]
-    if not folders:
-        raise ConfigError("no log folder to look at: give `--config FILE` with `log.dirs`, or `--data DIR`")
     found = facts.gather(list(dict.fromkeys(folders)))
     findings = checks.check_all(found)
     bad = any(one.level == "bad" for one in findings)
