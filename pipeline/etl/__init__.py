@@ -10,6 +10,9 @@ declared     the declared schema of an event
 columntypes  the types that a schema may declare, read without Spark
 fitting      whether the declared schema fits the table that is there
 session      the Spark session
+jvm          Spark's JVM: started, asked why it ended
+children     the programs that a load starts, of which none outlives it
+interrupt    signals that end the command
 delta        the table's commit: rows, ranges, counts and run number together
 table        what the table says of its loads, read without a JVM
 rejects      the table of records that are no rows

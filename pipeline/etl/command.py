@@ -13,10 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from penstock import log
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
+from penstock.pipeline.etl.children import CHILDREN
 from penstock.pipeline.etl.cut import Clock
 from penstock.pipeline.etl.errors import EtlError, Incomplete
+from penstock.pipeline.etl.interrupt import Interrupted, attend, leave
+from penstock.pipeline.etl.jvm import JVM
 from penstock.pipeline.etl.load import Load, Outcome, WhenIncomplete
-from penstock.pipeline.etl.night import parse_night, parse_nights, time_zone
+from penstock.pipeline.etl.night import Night, parse_night, parse_nights, time_zone
 
 DID = {"loaded": "loaded", "reloaded": "loaded again", "already": "is in the table already"}
 
@@ -87,16 +90,29 @@ def command(
             on_step=show.step,
         )
         with show:
-            try:
-                load.check_begun(asked[-1])
-                for one in asked:
-                    show.done(load.night(one, reload=reload, covering=covering))
-            finally:
-                load.close()
+            attend(lambda: _load(load, asked, show, reload=reload, covering=covering))
+    except Interrupted as interrupted:
+        CHILDREN.end()
+        JVM.end()
+        click.echo(f"penstock: interrupted: {load.left()}", err=True)
+        leave(interrupted)
     except Incomplete as error:
         raise IncompleteFailure(str(error)) from None
     except EtlError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _load(load: Load, asked: list[Night], show: Show, *, reload: bool, covering: bool) -> None:
+    try:
+        load.check_begun(asked[-1])
+        for one in asked:
+            show.done(load.night(one, reload=reload, covering=covering))
+    finally:
+        try:
+            load.close()
+        finally:
+            JVM.end()
+            CHILDREN.end()
 
 
 class Show:
@@ -104,6 +120,7 @@ class Show:
 
     def __init__(self, nights: int, as_json: bool) -> None:
         self._as_json = as_json
+        self._over = False
         self._log = log.get(__name__)
         self._progress: Progress | None = None
         if sys.stderr.isatty():
@@ -123,11 +140,14 @@ class Show:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._over = True
         if self._progress is not None:
             self._progress.stop()
 
     def step(self, words: str) -> None:
         """Say what is going on."""
+        if self._over:
+            return  # an interrupt has the last word
         if self._progress is not None:
             self._progress.update(self._task, description=words)
         else:

@@ -80,6 +80,7 @@ class Load:
         self._spark = spark
         self._owns_spark = spark is None
         self._validated = False
+        self._begun: tuple[Night, bool, int] | None = None
         self._log = log.get(__name__)
 
     def close(self) -> None:
@@ -105,6 +106,7 @@ class Load:
         began = time.monotonic()
         with _lock(self._table):
             status = table.status(self._table)
+            self._begun = night, reload, status.run
             fitting.check_fits(self._declared, status.schema, self._table)
             pending = plan.pending(self._table, status)
             commit = status.night(str(night))
@@ -116,6 +118,19 @@ class Load:
             commit = self._run_around_rot(made)
             self._finish(commit, table.status(self._table))
             return Outcome(commit, "reloaded" if made.reload else "loaded", time.monotonic() - began)
+
+    def left(self) -> str:
+        """What an interrupt left of the night that was loaded then; said once Spark is gone."""
+        if self._begun is None:
+            return "no night was begun; run it again"
+        night, reload, run = self._begun
+        try:
+            status = table.status(self._table)
+        except EtlError:
+            return f"whether night {night} is loaded can't be read; run it again"
+        if status.run > run or (status.night(str(night)) is not None and not reload):
+            return f"night {night} is loaded; run it again to finish"
+        return f"night {night} isn't loaded{' again' if reload else ''}; run it again"
 
     # The plan
 

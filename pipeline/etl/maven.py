@@ -10,12 +10,13 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
+
+from penstock.pipeline.etl.children import CHILDREN
 
 COPY_GOAL = "dependency:copy-dependencies"
 ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
@@ -89,10 +90,9 @@ def _fetch_into(folder: Path, text: str) -> None:
     command = ["mvn", "-q", "-B", "-f", str(aside / "pom.xml"), COPY_GOAL]
     command += [f"-DoutputDirectory={aside}", "-DincludeScope=runtime"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        code, said = CHILDREN.run(command)
     except FileNotFoundError:
         raise MavenError("`mvn` is not installed; Debian has it as the package `maven`") from None
-    if done.returncode != 0 or not any(aside.glob("*.jar")):
-        said = (done.stdout + done.stderr).strip()[-2000:]
-        raise MavenError(f"Maven could not fetch the jars of {folder.name}: {said}")
+    if code != 0 or not any(aside.glob("*.jar")):
+        raise MavenError(f"Maven could not fetch the jars of {folder.name}: {said.strip()[-2000:]}")
     aside.rename(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from penstock.config import Config
 from penstock.pipeline.etl import maven
 from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.etl.jars import spark_classpath
+from penstock.pipeline.etl.jvm import JVM
 
 # A night is small beside a Spark start: one file listing, few partitions, no interface, no extra jobs.
 # Invalid dates and casts give NULL (and so a reject), never an exception that ends the night: hence no ANSI
@@ -74,10 +76,13 @@ def start(config: Config, time_zone: str, folder: Path, offsets: int = 0) -> Any
     settings |= {"spark.driver.extraClassPath": classpath, "spark.driver.extraJavaOptions": java_options}
     for name, value in settings.items():
         builder = builder.config(name, value)
+    # PySpark's client logs a lost JVM by the root logger, with tracebacks; we say it in a sentence.
+    logging.root.addHandler(logging.NullHandler())
+    JVM.start(settings, folder)
     try:
         return builder.getOrCreate()
     except Exception as error:  # noqa: BLE001  (pyspark raises several kinds, all mean the same here)
-        raise EtlError(f"Spark did not start: {error}") from None
+        raise EtlError(f"Spark did not start: {_cause(error)}") from None
 
 
 def stop(spark: Any) -> None:
@@ -98,6 +103,11 @@ def failures_as_words(what: str) -> Iterator[None]:
         yield
     except (Py4JError, PySparkException, ConnectionError) as error:
         log.get(__name__).debug("%s failed", what, exc_info=True)
+        if _lost(error):
+            raise EtlError(
+                f"Spark's JVM ended {JVM.gone() or f'or does not answer ({error})'}: run the night again, nothing is loaded"
+                " twice; a JVM that lacked memory takes `spark.driver.memory`"
+            ) from error
         raise EtlError(f"{what}: Spark failed: {_cause(error)}") from error
 
 
@@ -106,13 +116,20 @@ def came_from_kafka(error: EtlError) -> bool:
     return "org.apache.kafka.common." in str(error.__cause__)
 
 
+def _lost(error: BaseException) -> bool:
+    """Whether it is the connection to the JVM that failed, rather than what it was asked."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return True
+    return isinstance(error, Py4JError) and getattr(error, "java_exception", None) is None and bool(JVM.gone())
+
+
 def _cause(error: BaseException) -> str:
     """The first line of the innermost cause, which names what went wrong; outer ones say which task it stopped."""
-    from pyspark.errors import PySparkException
-
+    if _lost(error):
+        return f"its JVM ended {JVM.gone() or f'or does not answer ({error})'}"
     cause = getattr(error, "java_exception", None)
-    if cause is None and not isinstance(error, PySparkException):
-        return f"its JVM is gone or did not answer ({error})"
     with contextlib.suppress(Exception):  # the JVM may be gone
         while cause is not None and cause.getCause() is not None:
             cause = cause.getCause()
