@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -92,6 +93,18 @@ class Jvm:
 
     def _reason(self) -> str:
         return reason(self._output.read_text(encoding="utf-8", errors="replace")) or f"it said nothing: {self.gone()}"
+
+
+def check_java() -> None:
+    """See that there is a Java for Spark. Raises EtlError."""
+    if PORT in os.environ:
+        return
+    install = "install one of version 17 or 21 (Debian: `apt install default-jre-headless`)"
+    home = os.environ.get("JAVA_HOME")
+    if home and not os.access(Path(home) / "bin" / "java", os.X_OK):
+        raise EtlError(f"Spark needs Java, but JAVA_HOME is `{home}`, which has no bin/java: correct it, or {install}")
+    if not home and shutil.which("java") is None:
+        raise EtlError(f"Spark needs Java, and none was found (no `java` in PATH, no JAVA_HOME): {install}")
 
 
 def reason(said: str) -> str:

@@ -13,7 +13,7 @@ from penstock.config import Config
 from penstock.pipeline.etl import maven
 from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.etl.jars import spark_classpath
-from penstock.pipeline.etl.jvm import JVM
+from penstock.pipeline.etl.jvm import JVM, check_java
 
 # A night is small beside a Spark start: one file listing, few partitions, no interface, no extra jobs.
 # Invalid dates and casts give NULL (and so a reject), never an exception that ends the night: hence no ANSI
@@ -56,6 +56,7 @@ def start(config: Config, time_zone: str, folder: Path, offsets: int = 0) -> Any
 
     Raises EtlError when Java, Maven or a jar is missing.
     """
+    check_java()
     try:
         classpath = spark_classpath()
     except maven.MavenError as error:

@@ -1,10 +1,13 @@
-"""What is said when Spark's JVM can't start: the reason that Java or Spark gave."""
+"""What is said when Spark's JVM can't start: the reason that Java or Spark gave, or that there is no Java."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from penstock.pipeline.etl.jvm import reason
+from penstock.pipeline.etl.errors import EtlError
+from penstock.pipeline.etl.jvm import check_java, reason
 
 MASTER = """\
 WARNING: Using incubator modules: jdk.incubator.vector
@@ -43,3 +46,19 @@ Caused by: java.io.IOException: No space left on device
 )
 def test_the_reason_is_the_line_that_names_the_cause(said: str, expected: str) -> None:
     assert reason(said) == expected
+
+
+def test_without_java_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EtlError, match=r"none was found .*apt install default-jre-headless"):
+        check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EtlError, match=r"JAVA_HOME is .* which has no bin/java"):
+        check_java()
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("")
+    java.chmod(0o755)
+    check_java()
