@@ -17,7 +17,7 @@ from penstock.pyx.log.origin cimport CLIENT, REPLICA, Origin, from_client
 from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     FOLDER_RESERVED, PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full, folder_tell,
-    is_offline, log_of, take_config, tell_doubt, write_epochs,
+    is_flush_due, is_offline, log_of, stable_end, take_config, tell_doubt, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport (
     NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_get, would_begin,
@@ -165,8 +165,11 @@ cdef bint _assign(
     return True
 
 
-cdef void _take_in(PartitionLog* p, Segment* s, const Validated* taken, size_t first, int64_t now_ms) noexcept nogil:
-    """Under the lock: the batches are in the file; the indexes, producers, epochs and offsets follow."""
+cdef uint64_t _take_in(
+    PartitionLog* p, Segment* s, const Validated* taken, size_t first, int64_t now_ms
+) noexcept nogil:
+    """Under the lock: the batches are in the file; the indexes, producers, epochs and offsets follow. Gives the network
+    threads to be woken."""
     cdef const BatchHeader* header
     cdef const uint8_t* records = taken.records
     cdef int64_t position = s.size
@@ -189,7 +192,8 @@ cdef void _take_in(PartitionLog* p, Segment* s, const Validated* taken, size_t f
     if epochs_changed or p.epochs_unwritten:
         write_epochs(p, False)
     atomic_store64(&p.log.log_end, s.next_offset)
-    advance_high_watermark(p)
+    # What has to be flushed is shown by the flush.
+    return 0 if is_flush_due(p) else advance_high_watermark(p, p.log.log_end, stable_end(p))
 
 
 cdef int16_t _refused_by_disk(PartitionLog* p, int result, bint broken, uint64_t* wake) noexcept nogil:
@@ -215,7 +219,6 @@ cdef void _tell_ahead(PartitionLog* p) noexcept nogil:
 cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* wake) noexcept nogil:
     """Under the lock: what was gathered goes into the file and then into all that is known of the log."""
     cdef Segment* s = p.log.segments.back()
-    cdef int64_t stable = p.last_stable
     cdef bint broken = False
     cdef int16_t error = 0
     cdef int result
@@ -230,13 +233,7 @@ cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* 
     for i in range(gathered.parts.size()):
         gathered.parts[i].done.error = error
         if error == 0:
-            _take_in(p, s, gathered.taken[i], gathered.first[i], now_ms)
-    if error == 0:
-        wake[0] |= p.waiting_end
-        p.waiting_end = 0
-        if p.last_stable > stable:
-            wake[0] |= p.waiting_stable
-            p.waiting_stable = 0
+            wake[0] |= _take_in(p, s, gathered.taken[i], gathered.first[i], now_ms)
     gathered.parts.clear()
     gathered.taken.clear()
     gathered.first.clear()
@@ -383,8 +380,9 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
     end = p.log.log_end
     for i in range(count):
         due = due or parts[i].done.error == 0
-    due = due and end - p.log_end_flushed >= config.flush_messages
+    due = due and is_flush_due(p)
     pthread_mutex_unlock(&p.lock)
+    wake_reactors(partition, wake)     # before a flush, which may take long
     if due and flush_until(p, end, now_ms) != 0:
         error = KAFKA_STORAGE_ERROR
     for i in range(count):
@@ -396,7 +394,6 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
             done.base_offset = -1
         elif config.log_append_time and parts[i].origin != REPLICA:
             done.log_append_time_ms = now_ms
-    wake_reactors(partition, wake)
     return count
 
 

@@ -26,7 +26,7 @@ from penstock.pyx.log.partition cimport (
 )
 from penstock.pyx.log.partitionlog cimport (
     LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, is_offline, log_of,
-    update_last_stable_offset, write_epochs,
+    raise_last_stable_offset, write_epochs,
 )
 from penstock.pyx.log.recovery cimport LOG_DAMAGED, RecoveryReport
 from penstock.pyx.log.upkeep cimport close_log, halt_log, open_log, raise_epoch
@@ -86,7 +86,7 @@ cdef object raise_os(int number, object what):
 
 cdef void move_log_start(PartitionLog* p, int64_t offset) noexcept nogil:
     atomic_store64(&p.log.log_start, offset)
-    update_last_stable_offset(p)
+    raise_last_stable_offset(p)
     if cut_epochs(p):
         write_epochs(p, False)
 

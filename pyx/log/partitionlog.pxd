@@ -143,15 +143,33 @@ cdef inline bint cut_epochs(PartitionLog* p) noexcept nogil:
     pthread_mutex_unlock(&p.seldom)
     return changed
 
-# Under the lock: the last stable offset follows from the high watermark, the open transactions and the log start.
-cdef inline void update_last_stable_offset(PartitionLog* p) noexcept nogil:
-    cdef int64_t stable = producers_first_open(&p.log.producers, p.high_watermark)
-    atomic_store64(&p.last_stable, max(stable, p.log.log_start))
+# Under the lock: the last stable offset is never below the log start.
+cdef inline void raise_last_stable_offset(PartitionLog* p) noexcept nogil:
+    atomic_store64(&p.last_stable, max(p.last_stable, p.log.log_start))
 
-# Under the lock; nothing else moves it. A partition has one replica: all that is in its log is committed.
-cdef inline void advance_high_watermark(PartitionLog* p) noexcept nogil:
-    atomic_store64(&p.high_watermark, p.log.log_end)
-    update_last_stable_offset(p)
+# Under the lock, when flush.messages has to be believed: whether an append that ends here waits for the disk.
+cdef inline bint is_flush_due(const PartitionLog* p) noexcept nogil:
+    return p.log.log_end - p.log_end_flushed >= p.config.flush_messages
+
+# Under the lock: the first offset of the transactions that are open where the log ends, or that end.
+cdef inline int64_t stable_end(const PartitionLog* p) noexcept nogil:
+    return producers_first_open(&p.log.producers, p.log.log_end)
+
+# Under the lock; nothing else moves it. A partition has one replica: all that is in its log is committed, but where
+# flush.messages says that an append waits for the disk nobody reads it before. `stable` is the stable_end of when the
+# log ended at `end`: a marker that was appended since ends no transaction yet. Gives the network threads to be woken.
+cdef inline uint64_t advance_high_watermark(PartitionLog* p, int64_t end, int64_t stable) noexcept nogil:
+    cdef uint64_t wake = 0
+    if end > p.high_watermark:
+        atomic_store64(&p.high_watermark, end)
+        wake = p.waiting_end
+        p.waiting_end = 0
+    if stable > p.last_stable:
+        atomic_store64(&p.last_stable, stable)
+        wake |= p.waiting_stable
+        p.waiting_stable = 0
+    raise_last_stable_offset(p)
+    return wake
 
 # Under the lock: a segment whose batches have to be asked before it can serve. Whoever can't do that answers
 # NOT_LEADER_OR_FOLLOWER, which clients try again.

@@ -10,8 +10,8 @@ from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.logstate cimport NOTE_EPOCHS, note
 from penstock.pyx.log.partition cimport Partition, wake_reactors
 from penstock.pyx.log.partitionlog cimport (
-    PartitionLog, advance_high_watermark, cut_epochs, doubt_segment, fail_log, folder_ran_full, folder_tell, is_offline,
-    take_all_waiting, take_config, update_last_stable_offset, write_epochs,
+    PartitionLog, advance_high_watermark, cut_epochs, doubt_segment, fail_log, folder_ran_full, folder_tell,
+    is_flush_due, is_offline, raise_last_stable_offset, stable_end, take_all_waiting, take_config, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.log.proof cimport prove_doubted, prove_expired
@@ -167,7 +167,7 @@ cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, 
     pthread_mutex_unlock(&p.seldom)
     if p.log.log_start < p.log.segments.front().base_offset:
         atomic_store64(&p.log.log_start, p.log.segments.front().base_offset)
-        update_last_stable_offset(p)
+        raise_last_stable_offset(p)
     return result
 
 
@@ -182,7 +182,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     shows only a moment after a segment was sealed, so the flush of each waits as long. 0 or errno."""
     cdef vector[Segment*] wanted
     cdef size_t i, expired, last
-    cdef int64_t end, believed, due_ms
+    cdef int64_t end, stable, believed, due_ms
     cdef int result = 0
     cdef uint64_t wake = 0
     cdef bint fatal = False, deferred
@@ -205,6 +205,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
             segment_retain(p.log.segments[i])
             wanted.push_back(p.log.segments[i])
     end = p.log.log_end if all else believed
+    stable = stable_end(p)
     # Recovery believes the indexes of segments that end at or below the recovery point. The active one's are complete
     # on disk only once it is sealed and flushed again: until then the recovery point stays inside of it.
     if end > believed:
@@ -231,6 +232,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
         if all:
             p.flushed_ms = now_ms
             p.log_end_flushed = end
+            wake = advance_high_watermark(p, end, stable)
     elif fatal or not is_passing(result):
         # The kernel has dropped what it couldn't write, and would report the next fsync as done: never try again.
         wake = fail_log(p, result)
@@ -306,7 +308,7 @@ cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) n
     if gone.size() > 0 and cut_epochs(p):
         write_epochs(p, False)
     all = p.log.log_end > p.log_end_flushed and (
-        p.log.log_end - p.log_end_flushed >= p.config.flush_messages
+        is_flush_due(p)
         or now_ms - p.flushed_ms >= p.config.flush_ms
         # A flush in the future says that the clock was set back since, nobody knows when: the log is due.
         or (now_ms < p.flushed_ms and p.config.flush_ms < INT64_MAX)
@@ -430,7 +432,7 @@ cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryRep
         epochs_cut_start(&p.log.epochs, p.log.log_start)
         note(&p.log, NOTE_EPOCHS, 0, 0)
         write_epochs(p, False)         # should that fail, the next start learns them again
-    advance_high_watermark(p)
+    advance_high_watermark(p, p.log.log_end, stable_end(p))
     p.flushed_ms = now_ms
     p.log_end_flushed = p.log.recovery_point
     p.leader_epoch = -1

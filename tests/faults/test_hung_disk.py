@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.pyx.wire.header import encode_request
+from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import (
     DeleteRecordsRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
+    FetchRequest,
+    FetchResponse,
     FindCoordinatorRequest,
     HeartbeatRequest,
     IncrementalAlterConfigsRequest,
@@ -79,6 +81,24 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return faultio.build(tmp_path_factory.mktemp("faultio"))
 
 
+def run(script: str, folder: Path, library: Path, *arguments: str) -> str:
+    """What a script prints under the library."""
+    answer = subprocess.run(
+        [sys.executable, "-c", script, str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": ":".join(sys.path),
+            "LD_PRELOAD": str(library),
+            "FAULT_CTL": str(folder / "control"),
+        },
+    )
+    return answer.stdout
+
+
 @pytest.mark.parametrize(
     ("question", "log_end"),
     [
@@ -90,20 +110,41 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nobody_waits_for_a_log_with_the_interpreters_lock(
     tmp_path: Path, library: Path, question: str, log_end: int
 ) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), question],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": ":".join(sys.path),
-            "LD_PRELOAD": str(library),
-            "FAULT_CTL": str(tmp_path / "control"),
-        },
-    )
-    assert answer.stdout.split() == [str(log_end)]
+    assert run(SCRIPT, tmp_path, library, question).split() == [str(log_end)]
+
+
+# A flush hangs that began inside of a transaction, and the transaction's marker waits for the next one.
+MARKER_SCRIPT = """
+import os, sys, threading
+from pathlib import Path
+from penstock.pyx.record.rawbatch import marker
+from support.logs import LOGS, Log, batch
+
+control = Path(os.environ["FAULT_CTL"])
+log = Log(Path(sys.argv[1]), flush_messages=2)
+log.append(batch(producer=(7, 0, 0), transactional=True))
+print(*LOGS.offsets(log.topic, 0)[1:4])
+control.write_text("sync hang .log\\n")
+flusher = threading.Thread(target=LOGS.flush, args=(log.topic, 0))
+flusher.start()
+while not Path(f"{control}.hangs").exists():
+    pass
+committer = threading.Thread(target=log.mark, args=(marker(True, 7, 0, 0, 0),))
+committer.start()
+while LOGS.offsets(log.topic, 0).log_end < 2:
+    pass
+print(*LOGS.offsets(log.topic, 0)[1:4])
+control.write_text("")
+flusher.join()
+committer.join()
+print(*LOGS.offsets(log.topic, 0)[1:4])
+"""
+
+
+def test_a_commit_is_seen_once_its_marker_is_flushed(tmp_path: Path, library: Path) -> None:
+    lines = run(MARKER_SCRIPT, tmp_path, library).splitlines()
+    # Last stable offset, high watermark, log end.
+    assert lines == ["0 1 1", "0 1 2", "2 2 2"]
 
 
 class Hanging:
@@ -300,3 +341,38 @@ def test_other_folders_are_served_while_checkpoints_hang(hanging: Hanging) -> No
     for wire in waiting:
         wire.receive()
     assert offset_of(first, one, -2) == (0, 1)
+
+
+def fetch(topic: str, offset: int, isolation: int, wait_ms: int) -> FetchRequest:
+    kind = FetchRequest
+    part = kind.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return kind(
+        replica_id=-1,
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        isolation_level=isolation,
+        topics=[kind.FetchTopic(topic=topic, partitions=[part])],
+    )
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_nobody_reads_what_flush_messages_has_not_flushed(hanging: Hanging, isolation: int) -> None:
+    asks, waits, writer = hanging.wires[:3]
+    hanging.admin.create_topics([NewTopic("flushed", 1, config={"flush.messages": "1"})])["flushed"].result()
+    assert produce(asks, None, 9, ("flushed", 0, batch((-1, -1), -1, b"first", transactional=False))) == [0]
+    hanging.hang("sync flushed-0/0000")
+    asked = produce_request(asks, None, 9, ("flushed", 0, batch((-1, -1), -1, b"second", transactional=False)))
+    writer.send(encode_request(asked, 9, 1, "writer"))
+    hanging.wait()
+    waits.send(encode_request(fetch("flushed", 1, isolation, 60_000), 11, 1, "waits"))
+    part = asks.ask(fetch("flushed", 0, isolation, 0), 11).responses[0].partitions[0]
+    assert b"first" in bytes(part.records or b"") and b"second" not in bytes(part.records or b"")
+    assert (part.high_watermark, part.last_stable_offset) == (1, 1)
+    assert asks.ask(fetch("flushed", 1, isolation, 0), 11).responses[0].partitions[0].records == b""
+    assert offset_of(asks, "flushed", -1) == (0, 1)
+    hanging.hang("")
+    writer.receive()
+    _, answer = decode_response(FetchResponse, waits.receive(), 11)
+    part = answer.responses[0].partitions[0]
+    assert b"second" in bytes(part.records or b"") and part.high_watermark == 2
+    assert offset_of(asks, "flushed", -1) == (0, 2)
