@@ -15,7 +15,8 @@ from pathlib import Path
 
 from penstock.broker.context import Endpoint
 from penstock.broker.listeners import Listener, refused
-from penstock.broker.logs.folder import HAS_STORE, LOCK, META, STORE, FolderError, read_meta
+from penstock.broker.logs.folder import HAS_STORE, META, STORE, FolderError, read_meta
+from penstock.broker.logs.lock import LOCK
 
 
 def faults(node_id: int, folders: Sequence[Path], listeners: Sequence[Listener]) -> list[str]:
