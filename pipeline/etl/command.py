@@ -24,6 +24,11 @@ from penstock.pipeline.etl.night import Night, parse_night, parse_nights, time_z
 DID = {"loaded": "loaded", "reloaded": "loaded again", "already": "is in the table already"}
 
 
+def _default(name: str) -> str:
+    """The end of an option's help: which property it overrides, and what that is when nobody sets it."""
+    return f"Default: `penstock.etl.{name}`, which is {job.SCHEMA.properties[f'penstock.etl.{name}'].default} unless set."
+
+
 class IncompleteFailure(click.ClickException):
     """An incomplete night as the command line shows it."""
 
@@ -44,13 +49,13 @@ class IncompleteFailure(click.ClickException):
 @click.option(
     "--incomplete",
     type=click.Choice(["wait", "fail", "mark"]),
-    help="While a night has not all arrived: wait, fail, or load it and mark in it what is missing.",
+    help=f"While a night has not all arrived: wait, fail, or load it and mark in it what is missing. {_default('incomplete')}",
 )
-@click.option("--wait-seconds", type=click.FloatRange(min=0), help="Limit of waiting.")
+@click.option("--wait-seconds", type=click.FloatRange(min=0), help=f"Limit of waiting. {_default('wait.seconds')}")
 @click.option(
     "--clock",
     type=click.Choice(["wall", "records"]),
-    help="A night is over by the wall clock, or (replaying history) by the sources' record timestamps.",
+    help=f"A night is over by the wall clock, or (replaying history) by the sources' record timestamps. {_default('clock')}",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each night.")
 def command(
@@ -67,9 +72,13 @@ def command(
 ) -> None:
     """Load nights of the deduplicated topic into the table, each in one commit.
 
+    A night is what has arrived since the night before it was loaded, once its day is over in `penstock.etl.time.zone`
+    and all that the sources held by then has come through; a night that is loaded late takes all that has arrived until
+    then. `event_day` is another thing: the column, and partition, of the event's own day, whichever night brings it.
+
     A night that is in the table already is left alone. One that would take others along, since nights between it and the
     table's last one are missing, is refused without --covering. Exit codes: 0 done, 1 refused or failed, 2 wrong
-    configuration, 3 incomplete.
+    configuration, 3 incomplete, 130 interrupted (Ctrl-C).
 
     Example: penstock etl --config pipeline.properties --night 2013-01-01
     """  # fmt: skip

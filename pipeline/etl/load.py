@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import datetime
 import fcntl
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ ROTTEN_BYTES_KEPT = 64 << 20
 WhenIncomplete = Literal["wait", "fail", "mark"]
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+SAID_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class Load:
         goals: Goals = self._cut.goals(night)
         deadline = time.monotonic() + self._wait_seconds
         pause_s = FIRST_PAUSE_S
-        said = ""
+        said, say_again = "", 0.0
         while True:
             now_ms = round(time.time() * 1000)
             missing = await self._cut.missing(goals, now_ms, everywhere=self._incomplete == "mark")
@@ -204,9 +206,12 @@ class Load:
             over_s = (goals.night_end_ms - now_ms) / 1000 if self._cut.too_early(goals, now_ms) else 0.0
             if self._incomplete != "wait" or time.monotonic() + max(pause_s, over_s) > deadline:
                 raise Incomplete(str(night), missing)
-            if missing[0] != said:
-                said = missing[0]
-                self._on_step(f"{night} waits: {said}")
+            # Positions that move on are no news of their own.
+            kind, now = re.sub(r"\d+", "", missing[0]), time.monotonic()
+            if kind != said or now >= say_again:
+                said, say_again = kind, now + SAID_EVERY_S
+                more = f" (and {len(missing) - 1} more like it)" if len(missing) > 1 else ""
+                self._on_step(f"{night} waits, at most {deadline - now:.0f} seconds more: {missing[0]}{more}")
                 # Time that would be spent anyway; how many records there will be isn't known yet.
                 await asyncio.to_thread(self._started, session.SMALL_OFFSETS)
             await asyncio.sleep(pause_s)

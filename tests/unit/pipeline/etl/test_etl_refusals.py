@@ -1,16 +1,18 @@
-"""What a load refuses before it asks a cluster or starts Spark."""
+"""What a load refuses, and waits for with words, before it starts Spark."""
 
 from __future__ import annotations
 
 import datetime
 import json
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from penstock.pipeline import job
-from penstock.pipeline.etl.errors import Incomplete, Refused
+from penstock.pipeline.etl.cut import Cut
+from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.load import Load
 from penstock.pipeline.etl.night import parse_night
 from penstock.pipeline.etl.table import NightCommit, Range
@@ -23,6 +25,7 @@ def load(
     wait_seconds: float = 0,
     clock: Literal["wall", "records"] = "wall",
     schema: str = "id STRING, day DATE",
+    **more: Any,
 ) -> Load:
     config = folder / "pipeline.properties"
     config.write_text(
@@ -30,7 +33,7 @@ def load(
         f"penstock.dedupe.data={folder}/dedupe\npenstock.etl.table={folder}/table\n"
         f"penstock.etl.schema={schema}\npenstock.etl.event.day=day\n"
     )
-    return Load(job.load(config), clock=clock, incomplete="wait", wait_seconds=wait_seconds)
+    return Load(job.load(config), clock=clock, incomplete="wait", wait_seconds=wait_seconds, **more)
 
 
 FIELDS = {"id": ("string", True), "day": ("date", True), "price": ("decimal(9,2)", True), "event_day": ("date", True)}
@@ -115,3 +118,30 @@ def test_fewer_columns_and_other_spellings_of_a_type_fit(tmp_path: Path) -> None
     with pytest.raises(Incomplete, match="can't be asked"):
         one.night(parse_night("2013-01-02"))
     one.close()
+
+
+@pytest.mark.parametrize(("every_s", "lines"), [(3600.0, [0, 2]), (0.0, [0, 1, 2])])
+def test_a_wait_says_what_it_waits_for_how_long_and_now_and_then_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, lines: list[int]
+) -> None:
+    looks = [
+        ["source one: flights-0 is mirrored up to 1 of 9", "source one: flights-1 is mirrored up to 2 of 9"],
+        ["source one: flights-0 is mirrored up to 5 of 9"],
+        ["dedupe: flights-0 is done up to 5 of 9"],
+        [],
+    ]
+    expected = [looks[line][0] for line in lines]
+
+    async def look(*given: object, **options: object) -> list[str]:
+        return looks.pop(0)
+
+    monkeypatch.setattr(Cut, "missing", look)
+    monkeypatch.setattr("penstock.pipeline.etl.load.SAID_EVERY_S", every_s)
+    steps: list[str] = []
+    one = load(tmp_path, wait_seconds=3600, on_step=steps.append, spark=object())
+    with pytest.raises(EtlError, match="can't be asked"):  # the night is complete then, and nobody has its ranges
+        one.night(parse_night("2013-01-01"))
+    one.close()
+    found = [re.fullmatch(r"2013-01-01 waits, at most \d+ seconds more: (.+)", step) for step in steps]
+    assert [words and words[1].removesuffix(" (and 1 more like it)") for words in found] == expected
+    assert steps[0].endswith("(and 1 more like it)")
