@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -57,7 +58,7 @@ class IncompleteFailure(click.ClickException):
     type=click.Choice(["wall", "records"]),
     help=f"A night is over by the wall clock, or (replaying history) by the sources' record timestamps. {_default('clock')}",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each night.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON line for each night; a range ends before its `end`.")
 def command(
     path: Path,
     overrides: tuple[str, ...],
@@ -172,6 +173,10 @@ class Show:
                 "did": outcome.did,
                 "seconds": round(outcome.seconds, 3),
             }
+            document["ranges"] = [
+                {"topic": topic, "partition": partition} | asdict(part)
+                for (topic, partition), part in sorted(commit.partitions.items())
+            ]
             document |= {"records": commit.records, "rows": commit.rows, "rejects": commit.rejects}
             print(json.dumps(document), flush=True)
             return

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from click.testing import CliRunner
 
 from penstock.cli import root
+from penstock.pipeline.etl.command import Show
+from penstock.pipeline.etl.load import Outcome
+from penstock.pipeline.etl.table import NightCommit, Range
 
 
 def test_the_help_says_what_holds_when_nothing_is_set() -> None:
     said = " ".join(CliRunner().invoke(root, ["etl", "--help"]).output.split())
     for name, value in {"incomplete": "wait", "wait.seconds": "3600", "clock": "wall"}.items():
         assert f"Default: `penstock.etl.{name}`, which is {value} unless set." in said
+
+
+def test_the_answer_in_json_names_the_numbers_of_a_range(capsys: pytest.CaptureFixture[str]) -> None:
+    commit = NightCommit("2013-01-01", 1, {("flights", 1): Range(10, 20, 9, 7, 2), ("flights", 0): Range(0, 5, 5, 5, 0)})
+    Show(1, as_json=True).done(Outcome(commit, "loaded", 1.5))
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ranges"] == [
+        {"topic": "flights", "partition": 0, "start": 0, "end": 5, "records": 5, "rows": 5, "rejects": 0},
+        {"topic": "flights", "partition": 1, "start": 10, "end": 20, "records": 9, "rows": 7, "rejects": 2},
+    ]
+    assert (answer["night"], answer["did"], answer["records"], answer["rows"], answer["rejects"]) == (
+        *("2013-01-01", "loaded", 14, 12, 2),
+    )
