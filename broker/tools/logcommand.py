@@ -15,6 +15,7 @@ from rich.progress import Progress
 from penstock.broker.logs.folder import META
 from penstock.broker.tools.logfiles import read_file
 from penstock.broker.tools.logrepair import Repaired, RepairError, repair
+from penstock.errors import os_error_text
 
 FILES = (".log", ".index", ".timeindex", ".txnindex", ".checks", ".snapshot", ".sequences")
 
@@ -95,8 +96,10 @@ def repair_folders(folders: Sequence[Path], as_json: bool) -> None:
     for folder in folders:
         try:
             found = repair(folder)
-        except (RepairError, OSError) as error:
+        except RepairError as error:
             raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(os_error_text(error)) from None
         for one in found:
             click.echo(json.dumps(one._asdict(), default=str) if as_json else _repaired(one))
         if not found and not as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,9 +38,19 @@ class Table:
         self._path = path
         self._partial = path.with_name(f".{path.name}.partial")
         make: Any = pq.ParquetWriter if path.suffix == ".parquet" else pa.ipc.new_file
-        self._file = make(str(self._partial), SCHEMA)
+        with self._naming_itself():
+            self._file = make(str(self._partial), SCHEMA)
         self._pieces: list[Any] = []
         self._rows = 0
+
+    @contextlib.contextmanager
+    def _naming_itself(self) -> Iterator[None]:
+        """An error says which file it is about: Arrow gives only a number and words of its own."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
 
     def append(self, found: PolledColumns, rows: int) -> None:
         """Take so many rows, at least one, from `found.first` on."""
@@ -63,7 +75,8 @@ class Table:
 
     def _write(self) -> None:
         if self._pieces:
-            self._file.write_table(pa.Table.from_batches(self._pieces).unify_dictionaries().combine_chunks())
+            with self._naming_itself():
+                self._file.write_table(pa.Table.from_batches(self._pieces).unify_dictionaries().combine_chunks())
         self._pieces.clear()
         self._rows = 0
 
@@ -75,7 +88,8 @@ class Table:
     ) -> None:
         if kind is None:
             self._write()
-        self._file.close()
+        with self._naming_itself():
+            self._file.close()
         if kind is None:
             self._partial.replace(self._path)
         else:

@@ -344,12 +344,17 @@ def test_a_group_is_committed_when_it_is_interrupted(bootstrap: str, ask: Ask, t
     assert [row["committed"] for row in ask("groups", "describe", topic)] == [100, 100]
 
 
-def test_what_is_not_there_is_one_sentence(run: Run, topic: str) -> None:
+def test_what_is_not_there_is_one_sentence(run: Run, topic: str, bootstrap: str) -> None:
     assert "no-such" in run("topics", "describe", "no-such", code=1)
     assert "no partition 9" in run("consume", f"{topic}:9", code=1)
     assert "none of earliest" in run("topics", "offsets", topic, "--at", "soon", code=2)
     assert "nonsense" in run("topics", "list", "--property", "nonsense=1", code=1)
     assert "parquet" in run("consume", topic, "--columns", "x.csv", code=2)
+    for name in ("o.parquet", "o.arrow"):
+        path = f"/no/dir/{name}"
+        command = [sys.executable, "-m", "penstock", "consume", topic, "-b", bootstrap, "--from", "earliest", "--columns", path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, f"penstock: `{path}`: No such file or directory\n")
 
 
 def runner(broker: BrokerProcess) -> Run:
@@ -409,3 +414,10 @@ def test_what_cannot_be_verified_is_not_called_sound(broker: BrokerProcess, tmp_
     empty.mkdir()
     assert "no file of a log" in run("log", "verify", str(empty), code=1)
     assert "none of a log folder's files" in run("log", "verify", str(broker.data / "metadata.db"), code=1)
+
+
+def test_a_repair_that_the_system_refuses_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / ".lock").mkdir()
+    result = CliRunner().invoke(root, ["log", "repair", str(tmp_path / "t-0")])
+    assert (result.exit_code, result.output) == (1, f"Error: `{tmp_path / '.lock'}`: Is a directory\n")
