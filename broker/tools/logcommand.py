@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from penstock.broker.tools.logfiles import read_file
 from penstock.broker.tools.logrepair import Repaired, RepairError, repair
 from penstock.errors import os_error_text
 
-FILES = (".log", ".index", ".timeindex", ".txnindex", ".checks", ".snapshot", ".sequences")
+# What lies in a partition's folder is named by an offset; a folder may have others' files, such as a program's `spark.log`.
+FILES = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|checks|snapshot|sequences)")
 
 
 @click.group("log")
@@ -126,7 +128,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
             continue
         found = [Path(folder, name) for folder, _, names in os.walk(path, onerror=_refuse) for name in names]
-        files = sorted(file for file in found if file.suffix in FILES)
+        files = sorted(file for file in found if FILES.fullmatch(file.name))
         if not files and not (path / META).exists():
             raise click.ClickException(f"`{path}` has no file of a log: name a partition's folder, or a broker's data folder")
         yield from files

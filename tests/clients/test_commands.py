@@ -384,6 +384,9 @@ def test_logs_are_dumped_and_verified(broker: BrokerProcess, tmp_path: Path) -> 
     assert "OffsetRecord" in text
     for name in ("recovery-point-offset-checkpoint", "meta.properties"):
         assert "text=" in run("log", "dump", str(broker.data / name))
+    (broker.data / "tmp").mkdir()
+    (broker.data / "tmp" / "spark.log").write_text("INFO SparkContext: of another program\n")
+    (broker.data / "dumped-0" / "00001.log").write_text("of somebody")
     found = json.loads(run("log", "verify", str(broker.data), "--json"))
     assert (found["damage"], found["batches"] > 0) == ([], True)
     damaged = bytearray(log.read_bytes())
