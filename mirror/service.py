@@ -208,7 +208,11 @@ class Mirror:
                 except KafkaError as error:
                     if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         raise
-                    await self._create(copy, [one for one in sources if not await self._refuses(one, copy)])
+                    allowed = [one for one in sources if not await self._refuses(one, copy)]
+                    if not allowed:
+                        why = "; ".join(dict.fromkeys(self._refused[_key(one, copy)] for one in sources))
+                        raise KafkaError(error.code, f"nothing may be copied into topic {name}: {why}") from None
+                    await self._create(copy, allowed)
                     await copy.into.learn()
             except (*TRANSIENT, OperatorNeeded):
                 copy.tried.set()
@@ -251,7 +255,7 @@ class Mirror:
     async def _refuses(self, source: Source, copy: Copy) -> bool:
         """Whether no lane may be made for a topic. A source that hasn't been reached yet is asked by its lanes."""
         topic = copy.topics[source.name]
-        key = f"{source.name}/{topic}"
+        key = _key(source, copy)
         try:
             if source.is_met:
                 await source.check(topic, copy.into.name)
@@ -291,3 +295,8 @@ class Mirror:
             f"{source}/{name}": why for source, lanes in self._lanes.items() for name, why in lanes.stopped().items()
         }
         return {**self._refused, **stopped}
+
+
+def _key(source: Source, copy: Copy) -> str:
+    """A topic of a source, as it is named where it is refused."""
+    return f"{source.name}/{copy.topics[source.name]}"

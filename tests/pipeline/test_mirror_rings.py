@@ -48,6 +48,19 @@ def test_two_names_for_one_cluster(tmp_path: Path, clusters: dict[str, BrokerPro
         assert w.positions("EWR") == w.positions("EWR2") == {0: None, 1: None}
 
 
+def test_two_names_for_one_cluster_whose_topics_are_renamed(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    w = World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"], penstock_mirror_rename="${source}.${topic}")
+    with w:
+        w.properties["source.EWR2.bootstrap.servers"] = clusters["EWR"].bootstrap
+        write_properties(w.config, w.properties)
+        w.mirror.start()
+        for one, other in (("EWR", "EWR2"), ("EWR2", "EWR")):
+            why = f"nothing may be copied into topic {one}.{w.topic}: sources {one} and {other} are one cluster"
+            w.mirror.wait_for(f"waits to find topic {one}.{w.topic} on the target: {why}")
+        assert "that can be reached" not in w.mirror.text()
+        assert w.mirror.stop() == 1
+
+
 def test_a_second_name_while_the_first_can_not_be_reached(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     """The first name's positions say which cluster they are of."""
     with World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w:
