@@ -142,7 +142,7 @@ def _decide(
     source: str,
     topics: Sequence[str],
     because: str,
-    decide: Callable[[Desk, Identity, bool], Awaitable[Moved | None]],
+    decide: Callable[[Desk, Identity, bool], Awaitable[Moved | str]],
 ) -> None:
     """Do one thing to each lane that was named (by its partition or its topic alone), and say what came of it."""
     config = job.load(path, overrides, "mirror")
@@ -171,9 +171,9 @@ def _decide(
         raise click.ClickException(str(error)) from None
 
 
-def _say(lane: Identity, moved: Moved | None) -> None:
-    if moved is None:
-        click.echo(f"{lane} is left as it is: it goes on by itself, or has no position to go on from")
+def _say(lane: Identity, moved: Moved | str) -> None:
+    if isinstance(moved, str):
+        click.echo(f"{lane} is left as it is: {moved}")
         return
     before, after = moved.before, moved.after
     was = "had no position" if before is None else f"was at {before.offset}"

@@ -75,17 +75,19 @@ class Desk:
         chosen = found if partition is None else [partition]
         return [Identity(mirror, self._name, (topic, number), (into, number)) for number in chosen]
 
-    async def begin(self, lane: Identity, at: str, *, by_name: bool) -> Moved | None:
+    async def begin(self, lane: Identity, at: str, *, by_name: bool) -> Moved | str:
         """Let a lane go on at `start`, `end` or an offset of the source, whatever its position was.
 
-        None for a lane that goes on by itself and wasn't meant `by_name`: it is left as it is, since what is copied
-        once more is there twice.
+        A lane that goes on by itself and wasn't meant `by_name` is left as it is, since what is copied once more is there
+        twice: the answer says so.
         """
         tp = lane.partition
         theirs = await topic_of(self._source, tp[0], f"source {self._name}")
         ours = await topic_of(self._target, lane.into[0], "target")
-        if not by_name and await self._goes_on(lane, theirs.topic_id, ours.topic_id):
-            return None
+        going = None if by_name else await self._going(lane, theirs.topic_id, ours.topic_id)
+        if going is not None:
+            topic, number = tp
+            return f"it goes on by itself from offset {going.offset}; name it as `{topic}:{number}` to move it all the same"
         start = await self._source.start_offset(tp)
         end = await self._source.end_offset(tp, "read_committed")
         offset = {"start": start, "end": end}[at] if at in ("start", "end") else int(at)
@@ -124,12 +126,12 @@ class Desk:
         after = replace(before, offset=to, leader_epoch=-1, gaps=before.gaps + to - before.offset)
         return await self._commit(lane, sender, "skip", before, after, (topic_id, to))
 
-    async def retry(self, lane: Identity) -> Moved | None:
-        """Let a stopped lane try again; None for one without a position, which can only begin."""
+    async def retry(self, lane: Identity) -> Moved | str:
+        """Let a stopped lane try again. One without a position can only begin: the answer says so."""
         sender = await self._fence(lane)
         before = await self._position(lane)
         if before is None:
-            return None
+            return f"it has no position to go on from: `penstock mirror begin {lane} --at start|end|OFFSET` gives it one"
         return await self._commit(lane, sender, "retry", before, before)
 
     async def _fence(self, lane: Identity) -> TransactionalSender:
@@ -142,13 +144,15 @@ class Desk:
         found = (await self._target.committed(lane.group, [lane.into]))[lane.into]
         return None if found is None else Position.read(*found)
 
-    async def _goes_on(self, lane: Identity, topic_id: bytes, target_id: bytes) -> bool:
-        """Whether a lane has begun in the logs that there are, and nothing stopped it."""
+    async def _going(self, lane: Identity, topic_id: bytes, target_id: bytes) -> Position | None:
+        """The position of a lane that has begun in the logs that there are, if nothing stopped it."""
         try:
             known = await self._position(lane)
         except OperatorNeeded:
-            return False
-        return known is not None and (known.topic_id, known.target_id, known.stopped) == (topic_id, target_id, "")
+            return None
+        if known is None or (known.topic_id, known.target_id, known.stopped) != (topic_id, target_id, ""):
+            return None
+        return known
 
     async def _commit(
         self,

@@ -76,7 +76,9 @@ def test_a_log_that_begins_inside_a_batch(tmp_path: Path, clusters: dict[str, Br
         w.mirror.wait_for(f"{w.topic}-0 is STOPPED")
         w.await_copied(partitions=[1])
         said = w.begin("EWR")
-        assert f"EWR {w.topic}:0 was at 0 and goes on at 4" in said and f"EWR {w.topic}:1 is left as it is" in said
+        assert f"EWR {w.topic}:0 was at 0 and goes on at 4" in said
+        why = f"it goes on by itself from offset 20; name it as `{w.topic}:1` to move it all the same"
+        assert f"EWR {w.topic}:1 is left as it is: {why}" in said
         w.await_copied()
         w.check_ids()
 
@@ -149,6 +151,11 @@ def test_a_later_source_needs_a_word(tmp_path: Path, clusters: dict[str, BrokerP
         w.fill(1, sources=["EWR"])
         w.await_copied(["EWR", "JFK"])
         assert w.positions("LGA") == {0: None, 1: None}
+        said = w.operate("retry", "LGA", w.topic, "--because", "the test says so")
+        for partition in range(2):
+            lane = f"LGA {w.topic}:{partition}"
+            why = f"it has no position to go on from: `penstock mirror begin {lane} --at start|end|OFFSET` gives it one"
+            assert f"{lane} is left as it is: {why}" in said
         assert {row["state"] for (name, _), row in w.status(code=1).items() if name == "LGA"} == {"no position"}
         w.begin("LGA")
         w.await_copied()  # without a restart
