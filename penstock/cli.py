@@ -149,4 +149,8 @@ def _extra_of(error: ModuleNotFoundError) -> str | None:
 
 
 def _lacking(error: ModuleNotFoundError) -> str:
-    return f"`{error.name}` is not installed: pip install 'penstock[{_extra_of(error)}]'"
+    """What to install, and from where: Penstock is on no package index."""
+    extra = _extra_of(error)
+    wheel = f"`pip install 'FILE.whl[{extra}]'` with the wheel that penstock was installed from"
+    package = ", or the bundle's Debian package penstock-etl" if extra == "etl" else ""
+    return f"`{error.name}` is not installed; the extra `{extra}` brings it: {wheel}{package}"

@@ -232,9 +232,7 @@ def _step(path: Path | None, as_json: bool, keys: bool) -> Iterator[Step]:
     if path is None:
         yield _Lines(as_json, keys).step
         return
-    try:
-        from penstock.pipeline.commands.arrow import Table
-    except ImportError:
-        raise click.ClickException("columns need pyarrow: pip install 'penstock[etl]'") from None
+    from penstock.pipeline.commands.arrow import Table  # pyarrow is in an extra
+
     with Table(path) as table:
         yield _Columns(table).step

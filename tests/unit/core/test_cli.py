@@ -143,8 +143,8 @@ main()
 @pytest.mark.parametrize(
     ("command", "lacking", "said"),
     [
-        (["etl", "--night", "2013-01-01"], "deltalake", "penstock[etl]"),
-        (["audit"], "pyarrow", "penstock[etl]"),
+        (["etl", "--night", "2013-01-01"], "deltalake", "`deltalake` is not installed; the extra `etl` brings it: `pip"),
+        (["audit"], "pyarrow", "`pip install 'FILE.whl[etl]'` with the wheel that penstock was installed from, or the bundle"),
     ],
 )
 def test_a_command_without_its_extra_says_which(command: list[str], lacking: str, said: str, config: Path) -> None:
