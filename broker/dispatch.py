@@ -17,7 +17,6 @@ import importlib
 import pkgutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +24,7 @@ from penstock import log
 from penstock.broker import api
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination import transactionalproduce
+from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.refusal import has_error, refusal
 from penstock.broker.store.base import StoreError
 from penstock.errors import ErrorCode, KafkaError
@@ -59,7 +59,7 @@ class Handler:
 
 
 FLUSH_THREADS = 4
-"""Produce requests that wait for a disk (flush.messages) at the same time."""
+"""Produce requests that wait for the disk of one log folder (flush.messages) at the same time."""
 CONNECTION_SHIFT = 16
 """A token without its low bits, which count the requests, names a connection (pyx/net/mailbox.pxd)."""
 
@@ -79,8 +79,8 @@ class Answers(Protocol):
         """The transactional id of a produce, and where it begins a transaction."""
         ...
 
-    def flushes(self, request: Request) -> bool:
-        """Whether a produce waits for a disk."""
+    def flushes(self, request: Request) -> frozenset[int]:
+        """The log folders of a produce that waits for a disk; none if it doesn't."""
         ...
 
     def serve_flushing(self, request: Request) -> bool:
@@ -129,7 +129,7 @@ class Dispatch:
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
         self._produces: dict[int, asyncio.Task[None]] = {}  # the newest of each connection
-        self._flushing = ThreadPoolExecutor(FLUSH_THREADS, "flush")
+        self._flushing = FolderThreads("flush", FLUSH_THREADS)
         self.failed = 0
         self.refused = 0
         self._said_at_s = -SAY_EVERY_S
@@ -176,10 +176,9 @@ class Dispatch:
         try:
             if before is not None:
                 await asyncio.wait([before])
-            if self._answers.flushes(request):
-                loop = asyncio.get_running_loop()
-                if await loop.run_in_executor(self._flushing, self._answers.serve_flushing, request):
-                    return
+            folders = self._answers.flushes(request)
+            if folders and await self._flushing.run(folders, self._answers.serve_flushing, request):
+                return
             refused = transactionalproduce.refused(
                 self._context.transactions, request, *self._answers.unverified(request)
             )
@@ -260,4 +259,4 @@ class Dispatch:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._flushing.shutdown()
+        await self._flushing.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,10 +17,10 @@ class FolderThreads:
         """`count`: how much of one folder's work is done at the same time."""
         self._name = name
         self._count = count
-        self._of: dict[str, ThreadPoolExecutor] = {}
+        self._of: dict[Hashable, ThreadPoolExecutor] = {}
 
-    async def run(self, folder: str, work: Callable[..., T], *given: object) -> T:
-        """What `work(*given)` gives or raises."""
+    async def run(self, folder: Hashable, work: Callable[..., T], *given: object) -> T:
+        """What `work(*given)` gives or raises. `folder` names one; for work that waits for several, all of them."""
         threads = self._of.get(folder)
         if threads is None:
             threads = self._of[folder] = ThreadPoolExecutor(self._count, self._name)

@@ -37,6 +37,8 @@ cdef bint partition_known_id(LogSet* logs, const uint8_t* topic_id16) noexcept n
 # Whether an append is synced to the disk before it is answered (flush.messages), which no network thread waits for; and
 # whether any partition of the set is so, kept by logmanager.pyx.
 cdef bint partition_flushes(Partition* p) noexcept nogil
+# A number that its log folder has in this process; 0 while it isn't open.
+cdef size_t partition_folder(Partition* p) noexcept nogil
 cdef bint logset_flushes(LogSet* logs) noexcept nogil
 cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil
 

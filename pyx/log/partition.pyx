@@ -254,6 +254,10 @@ cdef bint partition_flushes(Partition* partition) noexcept nogil:
     return flushes
 
 
+cdef size_t partition_folder(Partition* partition) noexcept nogil:
+    return <size_t>log_of(partition).folder
+
+
 # --- holding ------------------------------------------------------------------------------------------------
 cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil:
     cdef PartitionLog* p = made[PartitionLog]()

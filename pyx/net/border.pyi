@@ -139,8 +139,10 @@ class DataPlane:
         connection.
         """
 
-    def flushes(self, request: Request) -> bool:
-        """Whether a handed over produce names a partition that is synced before its answer (flush.messages)."""
+    def flushes(self, request: Request) -> frozenset[int]:
+        """If a handed over produce names a partition that is synced before its answer (flush.messages): the log folders of
+        all that it names, as numbers. Empty otherwise.
+        """
 
     def serve_flushing(self, request: Request) -> bool:
         """Append a produce request, sync it and answer it, in the calling thread, without the GIL. Slow. Its frame is

@@ -337,16 +337,17 @@ cdef class DataPlane:
         unverified_free(found)
         return (<char*>transactional_id.p)[:transactional_id.n].decode(errors="replace"), asked
 
-    def flushes(self, request) -> bool:
+    def flushes(self, request) -> frozenset:
         cdef bytes frame = request.frame
         cdef RequestHead head
         cdef Reader body
+        cdef vector[size_t] folders
         cdef bint flushes
         if not _begin(frame, &head, &body):
-            return False
+            return frozenset()
         with nogil:
-            flushes = produce_flushes(self.plane.logs, &head, body)
-        return flushes
+            flushes = produce_flushes(self.plane.logs, &head, body, &folders)
+        return frozenset(folders) if flushes else frozenset()
 
     def serve_flushing(self, request) -> bool:
         cdef bytes frame = request.frame

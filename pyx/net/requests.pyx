@@ -109,7 +109,7 @@ cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noex
         frame = c.input + at + SIZE_BYTES
         if not _is_served_here(r, frame, PRODUCE_KEY) or not _read_start(frame, n, &head, &body):
             return
-        if produce_flushes(r.plane.logs, &head, body):
+        if produce_flushes(r.plane.logs, &head, body, NULL):
             return
         if produce_take(r.produces, r.plane.logs, &head, body, NULL) != PRODUCE_TAKEN:
             return
@@ -143,7 +143,7 @@ cdef Served _serve_produce(
     cdef bint straight = c.head == c.tail             # nothing before it waits
     cdef ProduceResult taken
     cdef Served result
-    if c.handed_over > 0 or produce_flushes(r.plane.logs, head, body):
+    if c.handed_over > 0 or produce_flushes(r.plane.logs, head, body, NULL):
         return _hand_over(r, c, frame, n, True)
     taken = produce_take(r.produces, r.plane.logs, head, body, NULL)
     if taken == PRODUCE_HAND_OVER:

@@ -16,6 +16,7 @@ Not done here: the tags that name a new leader (KIP-951).
 """
 
 from libc.stdint cimport int16_t, int64_t
+from libcpp.vector cimport vector
 
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.record.frame cimport Reader, RequestHead, Writer
@@ -60,7 +61,10 @@ cdef ProduceResult produce_serve(
     LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil
 # Whether a partition that it names is synced before it is answered (flush.messages): the control plane then serves the
-# request in a thread of its own, so that no other connection of this network thread waits for a disk.
-cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
+# request in a thread of its own, so that no other connection of this network thread waits for a disk. `folders` (may be
+# NULL) gets the folder of each partition that it names.
+cdef bint produce_flushes(
+    LogSet* logs, const RequestHead* head, Reader body, vector[size_t]* folders
+) noexcept nogil
 # How many partitions a request names; -1 if it is malformed.
 cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil

@@ -12,7 +12,8 @@ from penstock.pyx.errorcodes cimport (
 from penstock.pyx.log.append cimport Append, Appended, partition_append
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
-    LogSet, Partition, logset_flushes, partition_flushes, partition_known_id, partition_release, partition_topic,
+    LogSet, Partition, logset_flushes, partition_flushes, partition_folder, partition_known_id, partition_release,
+    partition_topic,
 )
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal
 from penstock.pyx.posix cimport calloc, free, realloc
@@ -314,7 +315,9 @@ cdef void _write_partition(
     write_no_tags(w, terms.flexible)
 
 
-cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil:
+cdef bint produce_flushes(
+    LogSet* logs, const RequestHead* head, Reader body, vector[size_t]* folders
+) noexcept nogil:
     cdef Reader* r = &body
     cdef Terms terms
     cdef ProduceTopic topic
@@ -334,6 +337,8 @@ cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body) no
             partition = produce_find(logs, &topic, index)
             if partition != NULL:
                 flushes = flushes or partition_flushes(partition)
+                if folders != NULL:
+                    folders.push_back(partition_folder(partition))
                 partition_release(partition)
         skip_tags(r, terms.flexible)
     return flushes

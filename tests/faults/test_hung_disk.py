@@ -376,3 +376,23 @@ def test_nobody_reads_what_flush_messages_has_not_flushed(hanging: Hanging, isol
     part = answer.responses[0].partitions[0]
     assert b"second" in bytes(part.records or b"") and part.high_watermark == 2
     assert offset_of(asks, "flushed", -1) == (0, 2)
+
+
+def test_a_flush_that_hangs_holds_up_no_other_folders_flushes(hanging: Hanging) -> None:
+    for i in range(4):
+        name = f"flushed{i}"
+        hanging.admin.create_topics([NewTopic(name, 1, config={"flush.messages": "1"})])[name].result()
+    hung, works = (next(name for name in hanging.topics_of(i) if name.startswith("flushed")) for i in (1, 0))
+    wires = iter(hanging.wires)
+    asks = next(wires)
+    hanging.hang("sync second/flushed")
+    waiting = [next(wires) for _ in range(6)]
+    for wire in waiting:
+        asked = produce_request(wire, None, 9, (hung, 0, batch((-1, -1), -1, transactional=False)))
+        wire.send(encode_request(asked, 9, 1, "waits"))
+    hanging.wait()
+    assert produce(asks, None, 9, (works, 0, batch((-1, -1), -1, transactional=False))) == [0]
+    hanging.hang("")
+    for wire in waiting:
+        wire.receive()
+    assert offset_of(asks, hung, -1) == (0, 6)
