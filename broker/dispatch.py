@@ -4,6 +4,10 @@ Requests come from the data plane's queue on the asyncio loop. Each is decoded a
 of its own; tasks start in the order in which the requests came, and the data plane keeps the order of the
 answers, so a slow handler (a join that waits for its group) holds up only its own connection's later answers.
 
+A large request costs up to a second of Python, in which the loop would serve nobody else. So its frame is decoded, and its
+answer encoded, in a thread that takes one at a time and shares the interpreter with the loop, and handlers of long lists let
+others have a turn (`turns.py`). Later requests of its connection begin after it. Huge ones are dealt with one after the other.
+
 What is malformed, unknown or of an unknown version closes its connection, as Kafka does; only ApiVersions has
 an answer for a version that it does not know. A KafkaError that a handler lets pass, or a store that fails, is
 answered for each thing that was asked for. A handler that raises anything else is logged once, with its cause, and
@@ -13,12 +17,14 @@ its connection is closed: the client sees a broken connection, which it knows ho
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import pkgutil
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from penstock import log
 from penstock.broker import api
@@ -36,11 +42,29 @@ from penstock.pyx.wire.messages import ApiVersionsResponse
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
 SAY_EVERY_S = 1.0
-# Array elements that a request may have: a frame of 100 MiB may name 100 million, each of which is an object here.
-ELEMENTS_MAX = 250_000
+# Array elements that a request may have: a frame of 100 MiB may name 100 million, each of which is an object here. A client
+# that has 50,000 partitions, each of a topic of its own, names 100,000.
+ELEMENTS_MAX = 120_000
+# Those of requests that name neither partitions, topics nor groups: the most is a group's members.
+FEW_ELEMENTS_MAX = 10_000
+NAME_FEW = frozenset(
+    {
+        "add_offsets_to_txn", "api_versions", "describe_client_quotas", "describe_cluster", "end_txn", "heartbeat",
+        "init_producer_id", "join_group", "leave_group", "list_config_resources", "list_groups", "list_transactions",
+        "sasl_authenticate", "sasl_handshake", "sync_group", "update_features",
+    }
+)  # fmt: skip
+LARGE_BYTES = 1 << 15
+"""From this length on a frame isn't decoded on the loop: some milliseconds are at stake."""
+HUGE_BYTES = 1 << 18
+"""From this length on requests are dealt with one after the other: all that Python's collector of garbage walks is theirs, and
+each walk stops the loop."""
+ALONE_S = 5.0
+"""How long others of this length wait for one that doesn't come to its end: it may wait for a disk."""
 
 _log = log.get(__name__)
 
+T = TypeVar("T")
 Handle = Callable[[Context, Any, Call], Awaitable[Message]]
 
 
@@ -56,6 +80,11 @@ class Handler:
     versions: tuple[int, int]
     handle: Handle
     name: str
+
+    @property
+    def elements_max(self) -> int:
+        """Array elements that a request of it may have."""
+        return FEW_ELEMENTS_MAX if self.name in NAME_FEW else ELEMENTS_MAX
 
 
 FLUSH_THREADS = 4
@@ -129,7 +158,10 @@ class Dispatch:
         self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
         self._produces: dict[int, asyncio.Task[None]] = {}  # the newest of each connection
+        self._begun: dict[int, asyncio.Future[None]] = {}  # the newest of each connection that has a large one to be decoded
         self._flushing = FolderThreads("flush", FLUSH_THREADS)
+        self._coding = ThreadPoolExecutor(1, "coding")
+        self._huge = asyncio.Semaphore(1)
         self.failed = 0
         self.refused = 0
         self._said_at_s = -SAY_EVERY_S
@@ -139,18 +171,78 @@ class Dispatch:
     def take(self, requests: list[Request]) -> None:
         """Start the handler of each request, in order. Never raises."""
         for request in requests:
+            before = self._begun.get(request.token >> CONNECTION_SHIFT)
             if request.handed_over:
-                self._take_produce(request)
-                continue
-            try:
-                handler, message, call = self._decode(request)
-            except (WireError, CloseConnection) as error:
-                self._refuse(request, error)
-                continue
-            if message is None:
-                self._answer_api_versions_range(request)
-                continue
-            self._start(self._handle(request, handler, message, call))
+                self._take_produce(request, before)
+            elif before is not None or len(request.frame) >= LARGE_BYTES:
+                self._take_in_turn(request, before)
+            else:
+                try:
+                    handler, message, call = self._decode(request)
+                except (WireError, CloseConnection) as error:
+                    self._refuse(request, error)
+                    continue
+                if message is None:
+                    self._answer_api_versions_range(request)
+                    continue
+                self._start(self._handle(request, handler, message, call))
+
+    def _take_in_turn(self, request: Request, before: asyncio.Future[None] | None) -> None:
+        """Handle a large request, or one that comes behind such a one on its connection, once that has begun."""
+        connection = request.token >> CONNECTION_SHIFT
+        begun = self._begun[connection] = asyncio.get_running_loop().create_future()
+
+        def forget(_: asyncio.Future[None]) -> None:
+            if self._begun.get(connection) is begun:
+                del self._begun[connection]
+
+        begun.add_done_callback(forget)
+        self._start(self._in_turn(request, before, begun))
+
+    async def _in_turn(
+        self, request: Request, before: asyncio.Future[None] | None, begun: asyncio.Future[None]
+    ) -> None:
+        try:
+            if before is not None:
+                await asyncio.wait([before])
+            async with self._alone(request):
+                handler, message, call = await self._code(request, self._decode, request)
+                begun.set_result(None)
+                if message is None:
+                    self._answer_api_versions_range(request)
+                else:
+                    await self._handle(request, handler, message, call)
+        except (WireError, CloseConnection) as error:
+            self._refuse(request, error)
+        except asyncio.CancelledError:
+            self._answers.close_connection(request.token)
+            raise
+        finally:
+            if not begun.done():
+                begun.set_result(None)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, request: Request) -> AsyncIterator[None]:
+        """Keep other huge requests waiting. Not for one whose handler waits for other clients, as a join does."""
+        handler = HANDLERS.get(request.api_key)
+        if len(request.frame) < HUGE_BYTES or handler is None or handler.name in NAME_FEW:
+            yield
+            return
+        await self._huge.acquire()
+        release = contextlib.ExitStack()
+        release.callback(self._huge.release)
+        timer = asyncio.get_running_loop().call_later(ALONE_S, release.close)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            release.close()  # Which does nothing the second time.
+
+    async def _code(self, request: Request, work: Callable[..., T], *given: object) -> T:
+        """Decode or encode; what belongs to a large request in the thread for such."""
+        if len(request.frame) < LARGE_BYTES:
+            return work(*given)
+        return await asyncio.get_running_loop().run_in_executor(self._coding, work, *given)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -158,10 +250,12 @@ class Dispatch:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _take_produce(self, request: Request) -> None:
-        """Serve a produce after those of its connection that came before: its batches have their order."""
+    def _take_produce(self, request: Request, begun: asyncio.Future[None] | None) -> None:
+        """Serve a produce after those of its connection that came before: its batches have their order. begun: done when all
+        other requests that came before it have begun."""
         connection = request.token >> CONNECTION_SHIFT
-        task = self._start(self._produce(request, self._produces.get(connection)))
+        before = [one for one in (self._produces.get(connection), begun) if one is not None]
+        task = self._start(self._produce(request, before))
         self._produces[connection] = task
 
         def forget(_: asyncio.Task[None]) -> None:
@@ -170,12 +264,12 @@ class Dispatch:
 
         task.add_done_callback(forget)
 
-    async def _produce(self, request: Request, before: asyncio.Task[None] | None) -> None:
+    async def _produce(self, request: Request, before: Sequence[asyncio.Future[None]]) -> None:
         """A produce that waits for a disk, or whose transaction coordinator has to be asked; the latter is then served
         without a pause, so that no marker comes between."""
         try:
-            if before is not None:
-                await asyncio.wait([before])
+            if before:
+                await asyncio.wait(before)
             folders = self._answers.flushes(request)
             if folders and await self._flushing.run(folders, self._answers.serve_flushing, request):
                 return
@@ -202,7 +296,7 @@ class Dispatch:
         header = decode_request_header(request.frame)
         # Bytes after the message are passed over, as Kafka does: librdkafka's Metadata has some.
         body = memoryview(request.frame)[header.body_start :]
-        message = REQUESTS[request.api_key].decode(body, version, trailing=True, most_elements=ELEMENTS_MAX)
+        message = REQUESTS[request.api_key].decode(body, version, trailing=True, most_elements=handler.elements_max)
         return handler, message, Call(version, header.client_id, request.peer, request.listener)
 
     def _answer_api_versions_range(self, request: Request) -> None:
@@ -214,7 +308,7 @@ class Dispatch:
     async def _handle(self, request: Request, handler: Handler, message: Message, call: Call) -> None:
         try:
             response = await self._respond(handler, message, call)
-            frame = encode_response(response, request.api_version, request.correlation_id)
+            frame = await self._code(request, encode_response, response, request.api_version, request.correlation_id)
         except CloseConnection as error:
             self._refuse(request, error)
         except asyncio.CancelledError:
@@ -260,3 +354,4 @@ class Dispatch:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._flushing.stop()
+        self._coding.shutdown()

@@ -22,6 +22,7 @@ from penstock.broker.configs.topicconfig import ConfigType, check_topic_configs
 from penstock.broker.context import Context
 from penstock.broker.store.base import paths
 from penstock.broker.topic import Topic, check_name
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -283,7 +284,9 @@ async def alter_each(asked: Sequence[A], answer: Callable[..., R], alter: Callab
     fail."""
     times = Counter((one.resource_type, one.resource_name) for one in asked)
     answers = []
+    turns = Turns()
     for one in asked:
+        await turns.take()
         code, why = 0, None
         try:
             if times[one.resource_type, one.resource_name] > 1:

@@ -11,6 +11,7 @@ from collections import Counter
 from penstock.broker.assignments import check_assignment
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import INTERNAL
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
 
@@ -23,7 +24,9 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
     """Grow one topic after the other; one that fails does not touch the others."""
     names = Counter(topic.name for topic in request.topics)
     response = CreatePartitionsResponse()
+    turns = Turns()
     for topic in {topic.name: topic for topic in request.topics}.values():
+        await turns.take()
         result = Result(name=topic.name)
         try:
             if names[topic.name] > 1:

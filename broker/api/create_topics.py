@@ -12,6 +12,7 @@ from penstock.broker.assignments import check_assignment
 from penstock.broker.configs.topicconfig import check_topic_configs
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import check_name
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
@@ -27,7 +28,9 @@ async def handle(context: Context, request: CreateTopicsRequest, call: Call) -> 
     """Create one after the other; one that fails does not touch the others."""
     names = Counter(wanted.name for wanted in request.topics)
     response = CreateTopicsResponse()
+    turns = Turns()
     for name, wanted in {topic.name: topic for topic in request.topics}.items():
+        await turns.take()
         try:
             if names[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

@@ -5,6 +5,7 @@ import asyncio
 from penstock.broker.configs.topicconfig import topic_value
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import INTERNAL
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
 
@@ -18,9 +19,11 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
     """Answer per partition; one that fails does not touch the others."""
     response = DeleteRecordsResponse()
     wanted: list[tuple[Result, str, int]] = []
+    turns = Turns()
     for topic in request.topics:
         results = []
         for asked in topic.partitions:
+            await turns.take()
             result = Result(partition_index=asked.partition_index, low_watermark=-1)
             try:
                 _check(context, topic.name, asked.partition_index, asked.offset)

@@ -8,6 +8,7 @@ Kafka.
 from collections import Counter
 
 from penstock.broker.context import Call, Context
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
@@ -24,7 +25,9 @@ async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> 
     wanted += [(topic.name, bytes(topic.topic_id)) for topic in request.topics]
     response = DeleteTopicsResponse()
     times = Counter(wanted)
+    turns = Turns()
     for name, topic_id in times:
+        await turns.take()
         result = Result(name=name, topic_id=topic_id)
         try:
             if times[name, topic_id] > 1:

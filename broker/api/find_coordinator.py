@@ -6,6 +6,7 @@ INVALID_REQUEST.
 """
 
 from penstock.broker.context import Call, Context
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -18,7 +19,11 @@ Coordinator = FindCoordinatorResponse.Coordinator
 async def handle(context: Context, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
     """Answer the one key, or each of them."""
     keys = request.coordinator_keys if call.api_version >= 4 else [request.key]
-    answers = [await _coordinator(context, request.key_type, key, call) for key in keys]
+    answers = []
+    turns = Turns()
+    for key in keys:
+        await turns.take()
+        answers.append(await _coordinator(context, request.key_type, key, call))
     if call.api_version >= 4:
         return FindCoordinatorResponse(coordinators=answers)
     (one,) = answers

@@ -14,6 +14,7 @@ from typing import cast
 from penstock.broker.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import INTERNAL, Topic, check_name, internal_settings
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.message import Encoded
 from penstock.pyx.wire.messages import MetadataRequest, MetadataResponse
@@ -43,7 +44,9 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     may_create = request.allow_auto_topic_creation or call.api_version < 4
     # Java's client sends an empty name beside an id.
     asked = dict.fromkeys((None if any(one.topic_id) else one.name, bytes(one.topic_id)) for one in request.topics)
+    turns = Turns()
     for name, topic_id in asked:
+        await turns.take()
         found = await _one(context, name, topic_id, may_create, call.api_version)
         response.topics.append(tell(found) if isinstance(found, Topic) else found)
     return response

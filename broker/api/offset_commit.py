@@ -12,6 +12,7 @@ from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import Commit
 from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.offsets import Committed
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 
@@ -25,6 +26,7 @@ Partition = OffsetCommitResponse.OffsetCommitResponsePartition
 
 async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse:
     """Commit what exists; the answer has every partition that was asked, in order."""
+    # Without a turn up to the commit: a topic that is deleted meanwhile must not get an offset again.
     commits: dict[TopicPartition, Committed] = {}
     names = [_name(context, topic, call) for topic in request.topics]
     for name, topic in zip(names, request.topics, strict=True):
@@ -57,9 +59,11 @@ async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> 
             results = ErrorCode.GROUP_ID_NOT_FOUND
         else:
             results = await context.groups.commit(request.group_id, event)
-    return OffsetCommitResponse(
-        topics=[_answer(name, topic, results) for name, topic in zip(names, request.topics, strict=True)]
-    )
+    response = OffsetCommitResponse()
+    turns = Turns()
+    for name, topic in zip(names, request.topics, strict=True):
+        response.topics.append(await _answer(name, topic, results, turns))
+    return response
 
 
 def _name(context: Context, topic: OffsetCommitRequest.OffsetCommitRequestTopic, call: Call) -> str | None:
@@ -69,13 +73,15 @@ def _name(context: Context, topic: OffsetCommitRequest.OffsetCommitRequestTopic,
     return known.name if known is not None else None
 
 
-def _answer(
+async def _answer(
     name: str | None,
     topic: OffsetCommitRequest.OffsetCommitRequestTopic,
     results: int | dict[TopicPartition, int],
+    turns: Turns,
 ) -> Answer:
     answer = Answer(name=topic.name, topic_id=topic.topic_id)
     for partition in topic.partitions:
+        await turns.take()
         index = partition.partition_index
         if name is None:
             error: int = ErrorCode.UNKNOWN_TOPIC_ID

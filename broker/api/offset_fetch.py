@@ -38,6 +38,7 @@ GroupPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 
 async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> OffsetFetchResponse:
     """Answer the one group, or each of them."""
+    turns = Turns()
     if call.api_version < GROUPS_SINCE:
         try:
             group = context.groups.look_up(request.group_id)
@@ -46,18 +47,19 @@ async def handle(context: Context, request: OffsetFetchRequest, call: Call) -> O
         wanted: Iterable[tuple[str, Iterable[int]]] = _all(group)
         if request.topics is not None:
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
-        topics = [
-            Topic(name=name, partitions=[_partition(group, (name, i), request.require_stable) for i in indexes])
-            for name, indexes in wanted
-        ]
+        topics = []
+        for name, indexes in wanted:
+            topics.append(topic := Topic(name=name))
+            for index in indexes:
+                await turns.take()
+                topic.partitions.append(_partition(group, (name, index), request.require_stable))
         if call.api_version == 0:
             _say_unknown(topics)
         return OffsetFetchResponse(topics=topics)
     answers = []
-    turns = Turns()
     for asked in {one.group_id: one for one in request.groups}.values():
         await turns.take()
-        answers.append(_group(context, asked, request.require_stable, call))
+        answers.append(await _group(context, asked, request.require_stable, call, turns))
     return OffsetFetchResponse(groups=answers)
 
 
@@ -112,8 +114,12 @@ def _partition(group: AnyGroup | None, key: TopicPartition, require_stable: bool
     )
 
 
-def _group(
-    context: Context, asked: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool, call: Call
+async def _group(
+    context: Context,
+    asked: OffsetFetchRequest.OffsetFetchRequestGroup,
+    require_stable: bool,
+    call: Call,
+    turns: Turns,
 ) -> GroupAnswer:
     answer = GroupAnswer(group_id=asked.group_id)
     try:
@@ -129,6 +135,7 @@ def _group(
     for name, topic_id, indexes in _wanted(context, group, asked, by_id):
         entry = GroupTopic(name=name or "", topic_id=topic_id)
         for index in indexes:
+            await turns.take()
             found = _UNKNOWN_ID if name is None else _find(group, (name, index), require_stable)
             entry.partitions.append(
                 GroupPartition(

@@ -13,6 +13,7 @@ from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.offsets import Committed
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import GROUP_OFFSETS
+from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -42,9 +43,11 @@ async def handle(context: Context, request: TxnOffsetCommitRequest, call: Call) 
     if commits:
         results = await _commit(context, request, commits, call)
     response = TxnOffsetCommitResponse()
+    turns = Turns()
     for topic in request.topics:
         answer = Topic(name=topic.name)
         for partition in topic.partitions:
+            await turns.take()
             key = (topic.name, partition.partition_index)
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             error = results if isinstance(results, int) else results.get(key, unknown)

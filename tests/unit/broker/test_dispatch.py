@@ -1,21 +1,33 @@
 """The rim around handlers: what is answered, what closes a connection, and that nothing stops the loop."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from penstock.broker import dispatch
+from penstock.broker import dispatch, turns
 from penstock.broker.configs.features import Features
 from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.header import REQUESTS, decode_response, encode_request
+from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    LeaveGroupRequest,
+    ListOffsetsRequest,
     MetadataRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
     ProduceRequest,
+    WriteTxnMarkersRequest,
 )
 
 
@@ -39,13 +51,22 @@ class Answers:
 
     answered: dict[int, bytes] = field(default_factory=dict)
     closed: list[int] = field(default_factory=list)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def answer(self, token: int, frame: bytes) -> None:
         assert token not in self.answered
         self.answered[token] = frame
+        self.done.set()
 
     def close_connection(self, token: int) -> None:
         self.closed.append(token)
+        self.done.set()
+
+    async def until(self, count: int) -> None:
+        """Wait until so many are answered or closed."""
+        while len(self.answered) + len(self.closed) < count:
+            self.done.clear()
+            await self.done.wait()
 
 
 def run(*frames: Frame) -> tuple[Answers, dispatch.Dispatch]:
@@ -133,3 +154,177 @@ def test_handlers_start_in_the_order_of_their_requests(monkeypatch: pytest.Monke
     answers, _ = run(*frames)
     assert started == [f"c{n}" for n in range(50)]
     assert list(answers.answered) == list(range(50))
+
+
+def large(token: int) -> Frame:
+    frame = api_versions(3, token)
+    frame.frame += bytes(dispatch.LARGE_BYTES)  # Bytes behind a message are passed over.
+    return frame
+
+
+def test_a_large_request_holds_up_its_own_connection_alone() -> None:
+    connection = 1 << dispatch.CONNECTION_SHIFT
+
+    async def main() -> list[int]:
+        answers = Answers()
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), cast(Any, answers))
+        unknown = Frame(connection + 3, 3, 99, 7, b"\x00\x03\x00\x63\x00\x00\x00\x07\xff\xff")
+        frames = [large(connection), large(connection + 1), api_versions(3, connection + 2), unknown]
+        rim.take(cast(Any, [*frames, api_versions(3, 2 * connection)]))
+        await answers.until(5)
+        assert answers.closed == [connection + 3]
+        rim.take(cast(Any, [api_versions(3, connection + 4)]))
+        await answers.until(6)
+        await rim.stop()
+        return list(answers.answered)
+
+    first, *rest = asyncio.run(main())
+    assert first == 2 * connection
+    assert sorted(rest) == [connection, connection + 1, connection + 2, connection + 4]
+
+
+@pytest.mark.parametrize("alone_s", [60, 0], ids=["ends", "doesn't come to its end"])
+def test_huge_requests_are_dealt_with_one_after_the_other(monkeypatch: pytest.MonkeyPatch, alone_s: float) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(dispatch, "ALONE_S", alone_s)
+
+    async def main() -> list[int]:
+        may_end = asyncio.Event()
+        answers = Answers()
+
+        async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> Message:
+            begun.extend(request.topic_names)
+            if request.topic_names == ["first"]:
+                await may_end.wait()
+            return DeleteTopicsResponse()
+
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), cast(Any, answers))
+        monkeypatch.setitem(dispatch.HANDLERS, 20, dispatch.Handler(20, (0, 6), handle, "delete_topics"))
+        frames = []
+        for token, name in ((1, "first"), (2, "second")):
+            asked = encode_request(DeleteTopicsRequest(topic_names=[name]), 3, 7, None)
+            frames.append(Frame(token << dispatch.CONNECTION_SHIFT, 20, 3, 7, asked + bytes(dispatch.HUGE_BYTES)))
+        # Large, not huge: the thread would have decoded the second one before it.
+        rim.take(cast(Any, [*frames, large(3 << dispatch.CONNECTION_SHIFT)]))
+        await answers.until(1 if alone_s else 2)
+        assert begun == (["first"] if alone_s else ["first", "second"])
+        may_end.set()
+        await answers.until(3)
+        await rim.stop()
+        return [token >> dispatch.CONNECTION_SHIFT for token in answers.answered]
+
+    order = asyncio.run(main())
+    assert order == [3, 1, 2] if alone_s else order[-1] == 1
+
+
+def test_a_stop_closes_the_connections_of_large_requests_that_wait() -> None:
+    async def main() -> Answers:
+        answers = Answers()
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), cast(Any, answers))
+        rim.take(cast(Any, [large(1), api_versions(3, 2)]))
+        await asyncio.sleep(0)
+        await rim.stop()
+        return answers
+
+    answers = asyncio.run(main())
+    assert sorted([*answers.closed, *answers.answered]) == [1, 2]
+
+
+Offsets = ListOffsetsRequest
+
+
+def asked_for(topics: int) -> ListOffsetsRequest:
+    asked = [
+        Offsets.ListOffsetsTopic(name=f"t{i}", partitions=[Offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)])
+        for i in range(topics)
+    ]
+    return Offsets(replica_id=-1, topics=asked)
+
+
+def members(count: int) -> LeaveGroupRequest:
+    return LeaveGroupRequest(
+        group_id="g", members=[LeaveGroupRequest.MemberIdentity(member_id=str(i)) for i in range(count)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "is_accepted"),
+    [(asked_for(50_000), 5, True), (asked_for(60_001), 5, False), (members(10_000), 3, True), (members(10_001), 3, False)],
+    ids=["50,000 topics", "60,001 topics", "10,000 members", "10,001 members"],
+)
+def test_requests_may_name_what_a_large_client_has_and_not_much_more(
+    request_: Message, version: int, is_accepted: bool
+) -> None:
+    async def main() -> int:
+        answers = Answers()
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace()), cast(Any, answers))
+        frame = encode_request(request_, version, 7, "me")
+        rim.take(cast(Any, [Frame(1, request_.API_KEY, version, 7, frame)]))
+        await answers.until(1)  # An accepted one fails in its handler, which has nothing to look into.
+        await rim.stop()
+        return rim.refused
+
+    assert asyncio.run(main()) == (0 if is_accepted else 1)
+
+
+class NoTopics:
+    """What handlers ask of topics, logs and groups, where there are none."""
+
+    def get(self, name: str) -> None:
+        return None
+
+    look_up = get_by_id = get
+
+    def check_leader_epoch(self, name: str, index: int, epoch: int) -> None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+
+    def partition(self, name: str, index: int) -> None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+
+
+COUNT = 20
+ONES = list(range(COUNT))
+NAMES = [f"/{i}" for i in ONES]  # which no topic can have
+
+
+def long_lists() -> Iterator[tuple[Any, int]]:
+    """Requests that name so many, with a version."""
+    asked = [Offsets.ListOffsetsPartition(partition_index=i) for i in ONES]
+    yield Offsets(topics=[Offsets.ListOffsetsTopic(name="t", partitions=asked)]), 5
+    yield MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in NAMES]), 9
+    commits = [OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=i) for i in ONES]
+    yield OffsetCommitRequest(topics=[OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=commits)]), 8
+    yield OffsetFetchRequest(topics=[OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=ONES)]), 7
+    topics = [OffsetFetchRequest.OffsetFetchRequestTopics(name="t", partition_indexes=ONES)]
+    yield OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=topics)]), 8
+    yield CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name=name) for name in NAMES]), 5
+    yield DeleteTopicsRequest(topic_names=NAMES), 3
+    epochs = [OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=i) for i in ONES]
+    yield OffsetForLeaderEpochRequest(topics=[OffsetForLeaderEpochRequest.OffsetForLeaderTopic(partitions=epochs)]), 3
+    marked = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=ONES)]
+    yield WriteTxnMarkersRequest(markers=[WriteTxnMarkersRequest.WritableTxnMarker(topics=marked)]), 1
+
+
+LONG = list(long_lists())
+
+
+@pytest.mark.parametrize(("request_", "version"), LONG, ids=[type(one).__name__ + str(version) for one, version in LONG])
+def test_a_long_list_lets_others_have_turns(monkeypatch: pytest.MonkeyPatch, request_: Message, version: int) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0)
+    none = NoTopics()
+    context = SimpleNamespace(
+        topics=none, partitions=none, groups=none, node_id=1, cluster_id="c", advertised_for=lambda name: ("h", 1),
+        config={"auto.create.topics.enable": False, "delete.topic.enable": True, "num.partitions": 1},
+    )  # fmt: skip
+
+    async def main() -> int:
+        call = Call(version, None, "peer", "PLAINTEXT")
+        handling = asyncio.ensure_future(dispatch.registry()[request_.API_KEY].handle(cast(Context, context), request_, call))
+        others = 0
+        while not handling.done():
+            await asyncio.sleep(0)
+            others += 1
+        await handling
+        return others
+
+    assert asyncio.run(main()) > COUNT
