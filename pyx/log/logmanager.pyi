@@ -128,7 +128,8 @@ class LogManager(LogTable):
 
     def prove_doubted(self) -> None:
         """Walk the batches of segments whose index files may be wrong, if a fetch or an append waits for it: network
-        threads answer NOT_LEADER_OR_FOLLOWER until then. What was wrong is rebuilt, and logged. Slow. Raises OSError."""
+        threads answer NOT_LEADER_OR_FOLLOWER until then. What was wrong is rebuilt, and logged. A partition whose folder
+        somebody has removed is offline from then on. Slow. Raises OSError."""
 
     def sync_all(self) -> None:
         """Before all logs are stopped: write what is in memory, then sync their file systems once, which costs less than

@@ -4,7 +4,7 @@ import os
 from collections import namedtuple
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.operator cimport dereference as at, postincrement as step
-from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
@@ -15,9 +15,11 @@ from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
 from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable, move_log_start, raise_os
 from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin
 from penstock.pyx.log.partition cimport (
-    ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets,
+    ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets, wake_reactors,
 )
-from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment, folder_fail, folder_ran_full, is_offline
+from penstock.pyx.log.partitionlog cimport (
+    PartitionLog, doubt_segment, fail_log, folder_fail, folder_ran_full, is_offline,
+)
 from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get
 from penstock.pyx.log.proof cimport prove_doubted
 from penstock.pyx.log.read cimport (
@@ -78,14 +80,22 @@ cdef class LogManager(LogTable):
     cdef bint _prove(self, LeaderEntry led) except -1:
         cdef PartitionLog* p = led.p
         cdef int result = 0
+        cdef uint64_t wake = 0
         if atomic_load32(&p.doubted):
             with nogil:
                 pthread_mutex_lock(&p.upkeep)
-                if not p.stopped and not is_offline(p):
+                if is_offline(p):
+                    atomic_store32(&p.doubted, 0)
+                elif not p.stopped:
                     result = prove_doubted(p, wall_ms())
+                    if result == ENOENT:
+                        pthread_mutex_lock(&p.lock)
+                        wake = fail_log(p, result)
+                        pthread_mutex_unlock(&p.lock)
+                        wake_reactors(led.partition, wake)
                 pthread_mutex_unlock(&p.upkeep)
             self.say(led)
-            if result != 0:
+            if result != 0 and result != ENOENT:
                 raise_os(result, p.log.folder)
         return not p.stopped and not is_offline(p)
 

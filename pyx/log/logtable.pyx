@@ -19,7 +19,7 @@ from penstock.pyx.log.damage cimport Damage
 from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
 from penstock.pyx.log.logstate cimport (
-    NOTE_CUT, NOTE_EPOCHS, NOTE_REBUILT, NOTE_ROTTEN, NOTE_SNAPSHOT, NOTE_UNREADABLE, Note,
+    NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_REBUILT, NOTE_ROTTEN, NOTE_SNAPSHOT, NOTE_UNREADABLE, Note,
 )
 from penstock.pyx.log.partition cimport (
     LogSetOwner, Partition, logset_add, logset_count_flushing, logset_remove, partition_new, partition_release,
@@ -173,6 +173,11 @@ cdef dict _SENTENCES = {
         logging.WARNING,
         "{stem}.log had no whole batch from byte {position} on, as a write that was cut short leaves it: those bytes "
         "are now in {stem}.log.cut-{position}",
+    ),
+    NOTE_GONE: (
+        logging.ERROR,
+        "files of {folder} are gone, somebody has removed them: the partition is offline and answers "
+        "KAFKA_STORAGE_ERROR. Stop the broker, put the folder back and start again, or delete the topic",
     ),
 }
 

@@ -15,13 +15,13 @@ from libcpp.vector cimport vector
 from penstock.pyx.log.epochs cimport epochs_cut_start, epochs_write
 from penstock.pyx.log.files cimport dropped
 from penstock.pyx.log.logconfig cimport LogConfig
-from penstock.pyx.log.logstate cimport LogState
+from penstock.pyx.log.logstate cimport NOTE_GONE, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, ISOLATION_UNCOMMITTED, Partition
 from penstock.pyx.log.producerstate cimport producers_first_open
 from penstock.pyx.log.segment cimport DeletedFile, Segment
 from penstock.pyx.posix cimport (
-    atomic_add32, atomic_load32, atomic_store32, atomic_store64, eventfd_write, pthread_mutex_lock, pthread_mutex_t,
-    pthread_mutex_unlock,
+    ENOENT, atomic_add32, atomic_load32, atomic_store32, atomic_store64, eventfd_write, pthread_mutex_lock,
+    pthread_mutex_t, pthread_mutex_unlock,
 )
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
@@ -188,9 +188,14 @@ cdef inline void tell_doubt(PartitionLog* p) noexcept nogil:
 cdef inline bint is_offline(const PartitionLog* p) noexcept nogil:
     return atomic_load32(&p.offline) or (p.folder != NULL and atomic_load32(&p.folder.failed) != 0)
 
-# The disk can't be believed any more. Under the lock; gives the network threads to be woken.
+# The disk can't be believed any more. Under the lock; gives the network threads to be woken. A file that isn't there
+# was removed by somebody: that takes no other partition along.
 cdef inline uint64_t fail_log(PartitionLog* p, int error) noexcept nogil:
+    if error == ENOENT and not p.offline:
+        note(&p.log, NOTE_GONE, 0, 0)
+        atomic_store32(&p.doubted, 1)
+        tell_doubt(p)                  # who hears of that says the note
     atomic_store32(&p.offline, True)
-    if p.folder != NULL:
+    if p.folder != NULL and error != ENOENT:
         folder_fail(p.folder, error)
     return take_all_waiting(p)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.errors import ErrorCode
 from penstock.pyx.record.rawbatch import split
-from support.harness import BrokerProcess, output
+from penstock.pyx.wire.messages import FetchRequest
+from support.harness import BrokerProcess, WireConnection, output
 from support.one_partition import consume
 from support.patience import until
 
@@ -200,3 +202,27 @@ def test_a_log_that_was_never_opened_leaves_no_clean_mark(
     metadata.write_text(good)
     broker.start()
     assert f"{segments[-2]} is damaged at byte" in broker.log_text()
+
+
+def test_a_partition_whose_folder_is_removed_goes_offline_alone(
+    broker: BrokerProcess, new_topic: Callable[[str], str]
+) -> None:
+    topic, other = new_topic("removed"), new_topic("sound")
+    segments = filled(broker, topic, segment_bytes=1 << 20)
+    filled(broker, other)
+    assert broker.stop() == 0
+    broker.start()
+    shutil.rmtree(segments[0].parent)
+    with WireConnection(broker.bootstrap) as wire:
+        asked = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        fetch = FetchRequest(topics=[FetchRequest.FetchTopic(topic=topic, partitions=[asked])], max_bytes=1 << 20)
+
+        def error() -> int:
+            return int(wire.ask(fetch, 11).responses[0].partitions[0].error_code)
+
+        until(lambda: error() == ErrorCode.KAFKA_STORAGE_ERROR, "it to go offline", broker.log_text)
+        for _ in range(5):
+            assert error() == ErrorCode.KAFKA_STORAGE_ERROR
+    said = [line for line in broker.log_text().splitlines() if " ERROR " in line]
+    assert len(said) == 1 and f"files of {segments[0].parent} are gone" in said[0], said
+    assert consume(broker, other) == (list(range(RECORDS)), None)
