@@ -148,7 +148,7 @@ class BrokerResource:
         if unknown:
             _log.warning("kept without effect, no properties of this broker: %s", ", ".join(sorted(unknown)))
         context.config.alter(texts, default=not name)
-        context.topics.broker_configs_changed()
+        await context.topics.broker_configs_changed()
 
 
 class GroupResource:

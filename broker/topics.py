@@ -258,7 +258,8 @@ class Topics:
             await self._store.multi([Set(paths.topic(topic.name), topic_json(topic)), *gone])
 
     async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
-        """Replace a topic's own configs; they hold for the next append. Raises KafkaError."""
+        """Replace a topic's own configs; they hold for the next append, and nothing is removed by the old ones any more.
+        Raises KafkaError."""
         async with self._changes:
             topic = self._by_name.get(name)
             if topic is None:
@@ -267,7 +268,7 @@ class Topics:
             async with _stored(name):
                 await self._store.set(paths.topic_config(name), config_json(configs))
             paused, topic.configs = awaits_confirmation(topic.configs), dict(configs)
-            self.logs.reconfigure(topic)
+            swapping = self.logs.reconfigure(topic)
             self.changed.set()
             if awaits_confirmation(configs):
                 _log.warning(
@@ -275,12 +276,13 @@ class Topics:
                 )
             elif paused:
                 _log.info("the configs of topic=%s are confirmed; retention and compaction go on", name)
+        await self.logs.swapped(swapping)
 
-    def broker_configs_changed(self) -> None:
+    async def broker_configs_changed(self) -> None:
         """Give every log its settings again, because the broker's defaults were altered."""
-        for topic in self._by_name.values():
-            self.logs.reconfigure(topic)
+        swapping = [key for topic in self._by_name.values() for key in self.logs.reconfigure(topic)]
         self.changed.set()
+        await self.logs.swapped(swapping)
 
     async def delete(self, name: str, forget: Callable[[str], None]) -> None:
         """Delete a topic; a crash in between is finished at the next start. Raises KafkaError.

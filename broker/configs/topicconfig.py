@@ -254,7 +254,8 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
     def value(name: str) -> Any:
         return topic_value(config, configs, name)
 
-    deletes = "delete" in value("cleanup.policy") and not awaits_confirmation(configs)
+    paused = awaits_confirmation(configs)
+    deletes = "delete" in value("cleanup.policy") and not paused
     segment_ms = value("segment.ms")
     if "compact" in value("cleanup.policy"):
         # What is written can't be compacted: it must be sealed in time (KIP-354).
@@ -269,6 +270,8 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
         "segment_index_bytes": value("segment.index.bytes"),
         "retention_ms": value("retention.ms"),
         "retention_bytes": value("retention.bytes"),
+        "min_compaction_lag_ms": LONG_MAX if paused else value("min.compaction.lag.ms"),
+        "delete_retention_ms": value("delete.retention.ms"),
         "flush_messages": value("flush.messages"),
         "flush_ms": value("flush.ms"),
         "max_message_bytes": value("max.message.bytes"),

@@ -27,6 +27,8 @@ from penstock.pyx.log.logmanager import LogManager
 
 ASKING_THREADS = 4
 """Requests that wait for the logs of one folder at the same time."""
+SWAPPED_S = 0.01
+"""How often it is asked whether a compaction has put its files in their place."""
 
 _log = log.get(__name__)
 T = TypeVar("T")
@@ -141,15 +143,29 @@ class TopicLogs:
         for topic in missed:
             self.reconfigure(topic)
 
-    def reconfigure(self, topic: Topic) -> None:
-        """Give a topic's logs their settings again; those that aren't open yet get them when they are."""
-        settings = log_config(self._config, topic.configs)
+    def reconfigure(self, topic: Topic) -> list[Key]:
+        """Give a topic's logs their settings again; those that aren't open yet get them when they are. Answers the logs
+        from which compaction may remove records by the settings before just now: `swapped` waits for these."""
+        settings, swapping = log_config(self._config, topic.configs), []
         for state in topic.partitions:
             if state.leader >= 0:
                 with contextlib.suppress(KafkaError):  # On its way to another folder: it is opened with them.
-                    self._logs.reconfigure(topic.name, state.index, settings)
+                    if self._logs.reconfigure(topic.name, state.index, settings):
+                        swapping.append((topic.name, state.index))
             elif not state.offline and topic not in self._missed:
                 self._missed.append(topic)
+        return swapping
+
+    async def swapped(self, swapping: Sequence[Key]) -> None:
+        """Return when no compaction puts files in the place of others in these logs. It takes some renames and two fsyncs;
+        should the disk hang, no thread hangs here."""
+        while any(map(self._is_swapping, swapping)):  # noqa: ASYNC110 - the data plane has no event for the loop
+            await asyncio.sleep(SWAPPED_S)
+
+    def _is_swapping(self, key: Key) -> bool:
+        with contextlib.suppress(KafkaError):  # Closed or deleted meanwhile, which has waited for the pass.
+            return self._logs.is_swapping(*key)
+        return False
 
     def folder_failed(self, topic: Topic, path: str) -> None:
         """Take a topic's partitions in a log folder offline."""

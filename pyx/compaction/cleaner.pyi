@@ -61,6 +61,7 @@ class Cleaner:
     ) -> Compacted:
         """One pass over a partition: everything below the answer's first_dirty is compacted then.
 
-        Readers and appenders go on meanwhile; stop and delete end it. Raises RottenLogError, and OSError: with ENOSPC
+        Readers and appenders go on meanwhile; stop and delete end it, and so do settings of the log by which it would remove
+        too much: no compaction, a longer lag or retention than it was given. Raises RottenLogError, and OSError: with ENOSPC
         the log is as it was, after a failure between file names the partition is offline until the broker restarts.
         """

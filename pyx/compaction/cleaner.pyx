@@ -2,8 +2,10 @@
 in cleansegments.pxd, the files in swap.pxd.
 
 A pass holds the partition's `cleaning` lock from its first to its last step (stop and delete end it and wait), `upkeep`
-only while files change their names, and the partition's `lock` for moments. Segments are read and written without any
-lock: they are sealed. If retention has taken one of them meanwhile, what was made of its group is thrown away.
+only while files change their names, and the partition's `lock` for moments. Settings that were altered meanwhile end it
+before files change their names; if they do already, whoever altered them waits for that (`swapping`). Segments are read
+and written without any lock: they are sealed. If retention has taken one of them meanwhile, what was made of its group
+is thrown away.
 """
 
 import os
@@ -27,7 +29,7 @@ from penstock.pyx.compaction.txntrack cimport AbortSpan, track_begin
 from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.log.files cimport dropped, made, ms_of, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
-from penstock.pyx.log.logconfig cimport LogConfig
+from penstock.pyx.log.logconfig cimport LogConfig, config_compacts
 from penstock.pyx.log.partition cimport LogSetOwner, Partition, partition_find, partition_release, wake_reactors
 from penstock.pyx.log.partitionlog cimport PartitionLog, fail_log, is_offline, log_of, take_config
 from penstock.pyx.log.producerstate cimport OpenTxn, ProducerEntry, producers_remove
@@ -43,8 +45,8 @@ from penstock.pyx.log.txnindex cimport (
     TXNINDEX_ENTRY, TXN_FIRST_OFFSET_AT, TXN_LAST_OFFSET_AT, TXN_PRODUCER_ID_AT, TXN_STABLE_OFFSET_AT,
 )
 from penstock.pyx.posix cimport (
-    EIO, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, close, fstat, pthread_mutex_lock, pthread_mutex_unlock, stat,
-    usleep,
+    EIO, O_CLOEXEC, O_DIRECTORY, O_RDONLY, atomic_load32, atomic_store32, close, fstat, pthread_mutex_lock,
+    pthread_mutex_unlock, stat, usleep,
 )
 from penstock.pyx.record.batch cimport BATCH_BAD_OFFSET, BatchHeader, batch_error_text
 from penstock.pyx.record.endian cimport get_i64
@@ -261,14 +263,23 @@ cdef int64_t _place_of(PartitionLog* p, const vector[Segment*]& group) noexcept 
     return -1
 
 
-cdef int _pin(PartitionLog* p, const vector[Segment*]& group) noexcept nogil:
+cdef inline bint _may_remove(const PartitionLog* p, const Cleaning* c) noexcept nogil:
+    """Under `seldom`: whether the log's settings, which may have been altered since, allow what the pass does."""
+    return config_compacts(&p.wanted, c.min_lag_ms, c.delete_retention_ms)
+
+
+cdef int _pin(PartitionLog* p, const Cleaning* c, const vector[Segment*]& group) noexcept nogil:
     """With `upkeep` held, so that it stays so: the group is where it was, and readers who have its segments can go on
-    when the paths lead to other files. 0, CLEAN_CANCELLED or errno."""
+    when the paths lead to other files. 0 or errno; CLEAN_CANCELLED, also if the log's settings don't allow the pass any
+    more: whoever alters them from here on sees `swapping`."""
     cdef size_t i
     cdef int fd, result = 0
     cdef bint there
     pthread_mutex_lock(&p.lock)
-    there = _place_of(p, group) >= 0
+    pthread_mutex_lock(&p.seldom)      # of `reconfigure`, too: one of the two sees the other
+    there = _place_of(p, group) >= 0 and _may_remove(p, c)
+    atomic_store32(&p.swapping, there)
+    pthread_mutex_unlock(&p.seldom)
     pthread_mutex_unlock(&p.lock)
     if not there:
         return CLEAN_CANCELLED
@@ -427,9 +438,10 @@ cdef class Cleaner:
             c.pace = &self.pace.pace
             c.cancelled = &found.p.cancelled
             c.now_ms = now_ms
+            c.min_lag_ms = min_lag_ms
             c.delete_retention_ms = delete_retention_ms
             c.inflated_max_bytes = self.inflated_max_bytes
-            return self._pass(found, c, picture, checkpoint, min_lag_ms)
+            return self._pass(found, c, picture, checkpoint)
         finally:
             with nogil:
                 pthread_mutex_unlock(&found.p.cleaning)
@@ -438,7 +450,7 @@ cdef class Cleaner:
                 dropped[Cleaning](c)
                 offsetmap_clear(&self.map)
 
-    cdef object _pass(self, _Found found, Cleaning* c, Picture* picture, int64_t checkpoint, int64_t min_lag_ms):
+    cdef object _pass(self, _Found found, Cleaning* c, Picture* picture, int64_t checkpoint):
         cdef PartitionLog* p = found.p
         cdef int result
         cdef size_t i, groups = 0, keys = 0, first = 0
@@ -455,7 +467,7 @@ cdef class Cleaner:
             found.fail(c, result)
         with nogil:
             c.first_dirty = _first_dirty(picture, checkpoint)
-            c.upper_bound = _upper_bound(picture, c.first_dirty, c.now_ms, min_lag_ms)
+            c.upper_bound = _upper_bound(picture, c.first_dirty, c.now_ms, c.min_lag_ms)
             c.latest = c.first_dirty - 1
             c.index_interval_bytes = picture.config.index_interval_bytes
             for i in range(picture.segments.size()):
@@ -470,6 +482,12 @@ cdef class Cleaner:
         if result != CLEAN_DONE:
             found.fail(c, result)
         while first + 1 < picture.segments.size() and picture.segments[first].base_offset <= c.latest:
+            with nogil:
+                pthread_mutex_lock(&p.seldom)
+                serves = _may_remove(p, c)
+                pthread_mutex_unlock(&p.seldom)
+            if not serves:
+                found.gone()           # its work would only be thrown away
             i = _group(picture, first, c.latest + 1)
             self._clean_group(found, c, picture, first, i)
             first += i
@@ -518,7 +536,7 @@ cdef class Cleaner:
         cdef int result, folder_fd, tries = 0
         with nogil:
             pthread_mutex_lock(&p.upkeep)
-            result = _pin(p, group)
+            result = _pin(p, c, group)
             folder_fd = open_file(p.log.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)
             if result == 0 and folder_fd < 0:
                 result = -folder_fd
@@ -549,4 +567,5 @@ cdef class Cleaner:
             with nogil:
                 if folder_fd >= 0:
                     close(folder_fd)
+                atomic_store32(&p.swapping, 0)
                 pthread_mutex_unlock(&p.upkeep)

@@ -52,6 +52,7 @@ cdef struct Cleaning:
     int64_t first_dirty
     int64_t upper_bound                # the first offset that may not be cleaned
     int64_t now_ms
+    int64_t min_lag_ms
     int64_t delete_retention_ms
     int64_t legacy_horizon_ms          # files older than this lose their magic 0 and 1 tombstones
     int64_t index_interval_bytes

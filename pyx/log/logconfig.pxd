@@ -17,6 +17,8 @@ cdef struct LogConfig:
     int64_t timestamp_after_max_ms
     int64_t producer_id_expiration_ms
     int64_t file_delete_delay_ms
+    int64_t min_compaction_lag_ms      # a compaction pass by less than this, or the next, removes nothing
+    int64_t delete_retention_ms
     int64_t segment_jitter_ms          # at most this is taken off segment_ms
     int8_t log_append_time
     int8_t cleanup_delete
@@ -30,6 +32,15 @@ cdef struct LogConfig:
 # Whether appends are synced before they are answered, all or some of them.
 cdef inline bint config_flushes(const LogConfig* config) noexcept nogil:
     return config.flush_messages < INT64_MAX
+
+# Whether a compaction pass by these ages may remove records of a log with this configuration.
+cdef inline bint config_compacts(
+    const LogConfig* config, int64_t min_compaction_lag_ms, int64_t delete_retention_ms
+) noexcept nogil:
+    return (
+        config.cleanup_compact and config.min_compaction_lag_ms <= min_compaction_lag_ms
+        and config.delete_retention_ms <= delete_retention_ms
+    )
 
 # Checks the keys that LogManager.lead takes, fills what is missing with Kafka's defaults, and answers all of them.
 # Raises ValueError.

@@ -18,6 +18,8 @@ DEFAULTS = {
     "timestamp_after_max_ms": 3_600_000,
     "producer_id_expiration_ms": 86_400_000,
     "file_delete_delay_ms": 60_000,
+    "min_compaction_lag_ms": 0,        # a log alone takes what its pass is given
+    "delete_retention_ms": 0,
     "segment_jitter_ms": 0,
     "log_append_time": 0,
     "cleanup_delete": 1,
@@ -40,7 +42,9 @@ cdef object read_config(LogConfig* out, dict config):
     for name in ("segment_ms", "flush_messages", "producer_id_expiration_ms"):
         if merged[name] < 1:
             raise ValueError(f"{name}={merged[name]} is less than 1")
-    times = ("timestamp_before_max_ms", "timestamp_after_max_ms", "flush_ms")
+    times = (
+        "timestamp_before_max_ms", "timestamp_after_max_ms", "flush_ms", "min_compaction_lag_ms", "delete_retention_ms"
+    )
     for name in ("index_interval_bytes", "max_message_bytes", "file_delete_delay_ms", "segment_jitter_ms", *times):
         if merged[name] < 0:
             raise ValueError(f"{name}={merged[name]} is negative")
@@ -62,6 +66,8 @@ cdef object read_config(LogConfig* out, dict config):
     out.timestamp_after_max_ms = merged["timestamp_after_max_ms"]
     out.producer_id_expiration_ms = merged["producer_id_expiration_ms"]
     out.file_delete_delay_ms = merged["file_delete_delay_ms"]
+    out.min_compaction_lag_ms = merged["min_compaction_lag_ms"]
+    out.delete_retention_ms = merged["delete_retention_ms"]
     out.segment_jitter_ms = merged["segment_jitter_ms"]
     out.log_append_time = bool(merged["log_append_time"])
     out.cleanup_delete = bool(merged["cleanup_delete"])

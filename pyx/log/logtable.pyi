@@ -3,7 +3,8 @@
 Configuration keys of `lead` and `reconfigure` (all int; times ms, sizes bytes; missing ones take Kafka's defaults):
 segment_bytes segment_ms index_interval_bytes segment_index_bytes retention_ms retention_bytes flush_messages
 flush_ms max_message_bytes timestamp_before_max_ms timestamp_after_max_ms producer_id_expiration_ms
-log_append_time cleanup_delete cleanup_compact file_delete_delay_ms segment_jitter_ms preallocate.
+log_append_time cleanup_delete cleanup_compact file_delete_delay_ms segment_jitter_ms preallocate
+min_compaction_lag_ms delete_retention_ms (without either, 0).
 
 All may be called from any thread and release the GIL while they work; those marked "slow" may touch the disk and belong
 in an executor thread.
@@ -89,8 +90,14 @@ class LogTable(LogSetOwner):
         """An eventfd that is readable when `folder_states` says something new. It belongs to this object: read it
         (os.eventfd_read), never close it."""
 
-    def reconfigure(self, topic: str, partition: int, config: dict[str, int]) -> None:
-        """Change the given keys of a partition's configuration; they hold from the next append or upkeep."""
+    def reconfigure(self, topic: str, partition: int, config: dict[str, int]) -> bool:
+        """Change the given keys of a partition's configuration; they hold from the next append or upkeep, and a compaction
+        pass by settings that would remove more ends. True: a pass puts its files in the place of others just now; once
+        `is_swapping` says False nothing is removed by the settings before.
+        """
+
+    def is_swapping(self, topic: str, partition: int) -> bool:
+        """Whether a compaction pass puts its files in the place of others just now."""
 
     def stop(self, topic: str, partition: int, announced: bool = False) -> None:
         """Flush, write the producer snapshot, close. Waiters are woken. Slow. The checkpoints are written by

@@ -448,14 +448,21 @@ cdef class LogTable(LogSetOwner):
         cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
         cdef LogConfig parsed
+        cdef bint swapping
         merged = read_config(&parsed, {**led.config, **config})
         led.config = merged
         with nogil:
             pthread_mutex_lock(&p.seldom)
+            swapping = atomic_load32(&p.swapping) != 0
             logset_count_flushing(self.set, config_flushes(&parsed) - config_flushes(&p.wanted))
             p.wanted = parsed
             atomic_store32(&p.reconfigured, 1)
             pthread_mutex_unlock(&p.seldom)
+        return swapping
+
+    def is_swapping(self, str topic, int partition):
+        """Whether a pass puts files in the place of others; see logtable.pyi."""
+        return atomic_load32(&self.find(topic, partition).p.swapping) != 0
 
     cdef LeaderEntry _take_out(self, str topic, int partition, LeaderEntry place=None):
         """Remove a partition from the tables; what its finders hold stays valid until they release it."""

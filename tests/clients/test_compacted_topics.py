@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from penstock.pyx.log.checkpoint import read_checkpoint
 from support.harness import BrokerProcess
@@ -108,6 +108,34 @@ def test_readers_of_committed_records_see_no_aborted_one(make_broker: Callable[.
         assert b"bad" not in {value for _, _, value in found}
         broker.kill()
         broker.start()
+
+
+@pytest.mark.parametrize(
+    ("delays", "suffix"), [("compact.cleaned=delay:3000", "cleaned"), ("compact.swapping=delay:300", "swap")]
+)
+def test_once_compaction_is_altered_away_it_removes_nothing(
+    make_broker: Callable[..., BrokerProcess], delays: str, suffix: str
+) -> None:
+    """A pass that is about to put its files in the place of others, or does so, when the policy is altered."""
+    broker = make_broker(**QUICK, **{"log.cleaner.enable": False})
+    create(broker, "t")
+    for turn in range(4):
+        produce(broker, "t", [(b"k%d" % i, b"%d" % turn) for i in range(5)])
+        time.sleep(0.2)  # older than segment.ms
+    broker.stop()
+    broker.properties["log.cleaner.enable"] = True
+    broker.environment["PENSTOCK_FAILPOINTS"] = delays
+    broker.start()
+    until(lambda: any((broker.data / "t-0").glob(f"*.{suffix}")), "a pass")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result()
+    found = consume(broker, "t")
+    broker.stop()  # which waits for the pass
+    broker.environment.clear()
+    broker.start()
+    assert consume(broker, "t") == found
 
 
 def commit(broker: BrokerProcess, groups: int, turn: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.broker.configs.brokerconfig import BrokerConfig
 from penstock.broker.configs.properties import SCHEMA
-from penstock.broker.configs.topicconfig import log_config
+from penstock.broker.configs.topicconfig import CONFIRMED, log_config
 from penstock.broker.upkeep.logcleaner import Candidate, dirty_ratio, is_due
 from penstock.pyx.compaction.cleaner import Cleanable
 
@@ -49,3 +49,11 @@ def test_compacted_segments_are_sealed_within_the_longest_lag() -> None:
     assert log_config(config, {"cleanup.policy": "compact", **lag})["segment_ms"] == 5000
     assert log_config(config, {"cleanup.policy": "compact", "segment.ms": "70", **lag})["segment_ms"] == 70
     assert log_config(config, lag)["segment_ms"] == 604_800_000
+
+
+def test_a_log_knows_what_its_pass_must_keep() -> None:
+    config = BrokerConfig(SCHEMA.parse({"log.cleaner.delete.retention.ms": "7000"}), ())
+    own = {"cleanup.policy": "compact", "min.compaction.lag.ms": "5000"}
+    told = log_config(config, own)
+    assert (told["min_compaction_lag_ms"], told["delete_retention_ms"]) == (5000, 7000)
+    assert log_config(config, {**own, CONFIRMED: "false"})["min_compaction_lag_ms"] == (1 << 63) - 1

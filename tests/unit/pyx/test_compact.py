@@ -483,6 +483,34 @@ def test_passes_end_with_their_pace_and_with_the_partition(log: CompactedLog) ->
     assert not log.files(".cleaned")
 
 
+@pytest.mark.parametrize(
+    "altered",
+    [{"cleanup_compact": 0, "cleanup_delete": 1}, {"min_compaction_lag_ms": 1}, {"delete_retention_ms": RETENTION_MS + 1}],
+)
+def test_settings_that_keep_more_end_a_pass(log: CompactedLog, altered: dict[str, int]) -> None:
+    for value in (b"1", b"2"):
+        log.put((b"a", value))
+        log.roll()
+    before, pace, failures = log.state(), Pace(1.0), []
+
+    def compact() -> None:
+        try:
+            log.compact(pace=pace)
+        except KafkaError as error:
+            failures.append(error.code)
+
+    thread = threading.Thread(target=compact)
+    thread.start()
+    LOGS.reconfigure(log.topic, 0, altered)
+    pace.limit(0)
+    thread.join()
+    assert failures == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert log.state() == before and not log.files(".cleaned")
+    LOGS.reconfigure(log.topic, 0, {"cleanup_compact": 1, "min_compaction_lag_ms": 0, "delete_retention_ms": RETENTION_MS})
+    log.compact()
+    assert [record.value for record in log.kept()] == [b"2"]
+
+
 def test_a_log_that_retention_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
     log = CompactedLog(tmp_path, cleanup_delete=1, retention_ms=-1)
     for i in range(5):
