@@ -11,9 +11,9 @@ The truth is `penstock-checkpoints`, one file a log folder, text:
 
 A `partition` line has the topic's id, topic, partition, log start (0: its first segment's name says it), recovery point
 and first dirty offset (-1: never compacted; 0 already before a first pass puts files in the place of others, as the log
-may have holes from then on). An offset is given to a log of that topic id alone, so that a line of a
-deleted topic can't be that of a later one of its name. The last line is the CRC32C of all before it: a file with any other
-byte in it says nothing at all.
+may have holes from then on, and again once a log turns out to end before this offset or the recovery point). An offset
+is given to a log of that topic id alone, so that a line of a deleted topic can't be that of a later one of its name. The
+last line is the CRC32C of all before it: a file with any other byte in it says nothing at all.
 
 Apache Kafka's three files are written beside it, for Kafka and for people. Their form, in `log-start-offset-checkpoint`:
 
@@ -37,7 +37,7 @@ import base64
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -220,10 +220,18 @@ class Checkpoints:
     def note_holes(self, key: Key, topic_id: bytes) -> bool:
         """Say on the disk that a partition may have been compacted, if nothing says so yet. False: what is known here is
         another topic's. Raises OSError; nothing is said then, so that the next call writes again."""
+        return self._make_dirty(key, topic_id, lambda known: known.first_dirty < 0)
+
+    def compact_again(self, key: Key, topic_id: bytes) -> None:
+        """Say on the disk that a partition which was compacted is dirty from its beginning, and may have holes. Raises OSError;
+        nothing is said then, so that the next call writes again."""
+        self._make_dirty(key, topic_id, lambda known: known.first_dirty > 0)
+
+    def _make_dirty(self, key: Key, topic_id: bytes, wanted: Callable[[Offsets], bool]) -> bool:
         with self._writing:
             with self._lock:
                 before = self._offsets.get(key, NOTHING)
-                if before.topic_id != topic_id or before.first_dirty >= 0:
+                if before.topic_id != topic_id or not wanted(before):
                     return before.topic_id == topic_id
                 self._put(key, before._replace(first_dirty=0))
             try:
@@ -232,7 +240,7 @@ class Checkpoints:
                 with self._lock:
                     known = self._offsets.get(key, NOTHING)
                     if known.topic_id == topic_id:
-                        self._put(key, known._replace(first_dirty=-1))
+                        self._put(key, known._replace(first_dirty=before.first_dirty))
                 raise
             return True
 

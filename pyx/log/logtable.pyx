@@ -386,6 +386,13 @@ cdef class LogTable(LogSetOwner):
         cdef PartitionLog* p = led.p
         cdef int64_t log_start = known.log_start
         topic, partition = led.key
+        if known.first_dirty > 0 and max(known.recovery_point, known.first_dirty) > report.end_found:
+            # What is appended would count as compacted: its tombstones would go, and what they delete stay.
+            _log.warning(
+                "topic=%s partition=%d: its log ends at offset %d, and compaction up to %d was of another one: it "
+                "begins again", topic, partition, report.end_found, known.first_dirty,
+            )
+            led.folder.checkpoints.compact_again(led.key, _topic_id(p))
         if known.recovery_point > report.end_found:
             _log.warning(
                 "topic=%s partition=%d: its log ends at offset %d, though records up to %d were flushed: they are gone",

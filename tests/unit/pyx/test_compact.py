@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import threading
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.compaction.cleaner import Cleaner, RottenLogError
 from penstock.pyx.compaction.pace import Pace
+from penstock.pyx.log.checkpoint import OURS, parse_offsets
 from penstock.pyx.record.rawbatch import marker, split
 from support.compacted import RETENTION_MS, CompactedLog, Kept, keyed
-from support.logs import LOGS, NOW_MS, delete_records, index_entries
+from support.logs import LOGS, NOW_MS, TOPIC_ID, delete_records, index_entries
 
 PRODUCER = (7, 0)
 
@@ -481,6 +483,46 @@ def test_passes_end_with_their_pace_and_with_the_partition(log: CompactedLog) ->
         pace = Pace(1.0)
     assert len(failures) == 2 or all(f.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for f in failures[1:])
     assert not log.files(".cleaned")
+
+
+def test_a_log_that_is_an_older_copy_of_itself_is_compacted_from_its_beginning(tmp_path: Path) -> None:
+    log, copy = CompactedLog(tmp_path / "a"), tmp_path / "copy"
+    log.put((b"K", b"v1"))
+    log.roll()
+    shutil.copytree(log.folder, copy)
+    for i in range(6):
+        log.put((b"fill%d" % i, b"1"))
+    log.roll()
+    assert log.compact().first_dirty == 7
+    LOGS.compacted(log.topic, TOPIC_ID, 0, 7)
+    log.stop()
+    shutil.rmtree(log.folder)
+    shutil.copytree(copy, log.folder)
+    log.lead(clean=True)
+    written = parse_offsets((log.root / OURS).read_bytes())[0]
+    assert written[log.topic, 0].first_dirty == 0, "on the disk before anything is appended; not -1, for there may be holes"
+    log.put((b"K", None))
+    for i in range(8):
+        log.put((b"fill%d" % i, b"1"))
+    log.roll()
+    for now_ms in (NOW_MS, NOW_MS + RETENTION_MS):
+        log.checkpoint = LOGS.first_dirty(log.topic, TOPIC_ID, 0)
+        log.compact(now_ms)
+        assert (b"K", b"v1") not in [(record.key, record.value) for record in log.kept()]
+    assert b"K" not in {record.key for record in log.kept()}
+
+
+def test_a_log_that_was_never_compacted_has_no_holes_though_it_lost_its_end(tmp_path: Path) -> None:
+    log, copy = CompactedLog(tmp_path / "a"), tmp_path / "copy"
+    log.put((b"a", b"1"))
+    log.roll()
+    shutil.copytree(log.folder, copy)
+    log.put((b"a", b"2"))
+    log.stop()
+    shutil.rmtree(log.folder)
+    shutil.copytree(copy, log.folder)
+    log.lead(clean=True)
+    assert LOGS.first_dirty(log.topic, TOPIC_ID, 0) == -1
 
 
 @pytest.mark.parametrize(
