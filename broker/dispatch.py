@@ -271,7 +271,10 @@ class Dispatch:
             if before:
                 await asyncio.wait(before)
             folders = self._answers.flushes(request)
-            if folders and await self._flushing.run(folders, self._answers.serve_flushing, request):
+            served = False
+            if folders:
+                served = await self._flushing.run(folders, self._answers.serve_flushing, request)
+            if served:
                 return
             refused = transactionalproduce.refused(
                 self._context.transactions, request, *self._answers.unverified(request)
