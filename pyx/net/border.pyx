@@ -28,7 +28,7 @@ from penstock.pyx.record.frame cimport (
     write_raw,
 )
 from penstock.pyx.request.produce cimport (
-    PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult, ProduceTally,
+    PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, NamedFolders, ProduceResult, ProduceTally,
     produce_flushes, produce_partitions, produce_serve,
 )
 from penstock.pyx.request.sessions cimport sessions_free, sessions_new, sessions_unresolve_idle
@@ -341,13 +341,15 @@ cdef class DataPlane:
         cdef bytes frame = request.frame
         cdef RequestHead head
         cdef Reader body
-        cdef vector[size_t] folders
+        cdef NamedFolders folders
         cdef bint flushes
+        cdef size_t i
+        folders.count = 0
         if not _begin(frame, &head, &body):
             return frozenset()
         with nogil:
             flushes = produce_flushes(self.plane.logs, &head, body, &folders)
-        return frozenset(folders) if flushes else frozenset()
+        return frozenset([folders.folder[i] for i in range(folders.count)]) if flushes else frozenset()
 
     def serve_flushing(self, request) -> bool:
         cdef bytes frame = request.frame

@@ -16,7 +16,6 @@ Not done here: the tags that name a new leader (KIP-951).
 """
 
 from libc.stdint cimport int16_t, int64_t
-from libcpp.vector cimport vector
 
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.record.frame cimport Reader, RequestHead, Writer
@@ -60,11 +59,17 @@ cdef void produce_clear(ProduceGroup* g) noexcept nogil
 cdef ProduceResult produce_serve(
     LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil
+# Log folders, each once; of more than fit the others are left out.
+cdef enum:
+    NAMED_FOLDERS_MAX = 64
+
+cdef struct NamedFolders:
+    size_t count
+    size_t folder[NAMED_FOLDERS_MAX]
+
 # Whether a partition that it names is synced before it is answered (flush.messages): the control plane then serves the
 # request in a thread of its own, so that no other connection of this network thread waits for a disk. `folders` (may be
-# NULL) gets the folder of each partition that it names.
-cdef bint produce_flushes(
-    LogSet* logs, const RequestHead* head, Reader body, vector[size_t]* folders
-) noexcept nogil
+# NULL) gets those of the partitions that it names.
+cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders) noexcept nogil
 # How many partitions a request names; -1 if it is malformed.
 cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil

@@ -315,9 +315,18 @@ cdef void _write_partition(
     write_no_tags(w, terms.flexible)
 
 
-cdef bint produce_flushes(
-    LogSet* logs, const RequestHead* head, Reader body, vector[size_t]* folders
-) noexcept nogil:
+cdef void _add_folder(NamedFolders* folders, size_t folder) noexcept nogil:
+    """A C array and no container of C++: the call by which that asks for memory may take the interpreter's lock."""
+    cdef size_t i
+    for i in range(folders.count):
+        if folders.folder[i] == folder:
+            return
+    if folders.count < NAMED_FOLDERS_MAX:
+        folders.folder[folders.count] = folder
+        folders.count += 1
+
+
+cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders) noexcept nogil:
     cdef Reader* r = &body
     cdef Terms terms
     cdef ProduceTopic topic
@@ -338,7 +347,7 @@ cdef bint produce_flushes(
             if partition != NULL:
                 flushes = flushes or partition_flushes(partition)
                 if folders != NULL:
-                    folders.push_back(partition_folder(partition))
+                    _add_folder(folders, partition_folder(partition))
                 partition_release(partition)
         skip_tags(r, terms.flexible)
     return flushes

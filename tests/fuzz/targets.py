@@ -272,7 +272,7 @@ def compaction(data: bytes) -> None:
     (folder / f"{max(end, 1):020d}.log").write_bytes(b"")
     logs = LogManager()
     try:
-        logs.lead("compacted", TOPIC_ID, 0, 0, str(work()), {}, True)
+        logs.lead("compacted", TOPIC_ID, 0, 0, str(work()), {"cleanup_compact": 1}, True)
     except (OSError, DamagedLogError):
         return
     before = _records_of(logs)

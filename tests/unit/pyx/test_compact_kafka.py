@@ -22,7 +22,9 @@ from support.logs import LOGS
 from support.messagesets import GZIP, Message, pack_set, wrap
 
 TOPIC = "compared"
-CONFIG = {"segment_bytes": 1 << 20, "segment_ms": 1 << 60, "cleanup_delete": 0, "index_interval_bytes": 200}
+CONFIG = {
+    "segment_bytes": 1 << 20, "segment_ms": 1 << 60, "cleanup_delete": 0, "cleanup_compact": 1, "index_interval_bytes": 200,
+}  # fmt: skip
 WAIT_S = 60.0
 HORIZON = 0x40
 
