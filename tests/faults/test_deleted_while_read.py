@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -87,18 +84,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_reader_goes_on_or_is_told_that_the_log_is_gone(
     tmp_path: Path, library: Path, how: str, suffix: str, question: str, answer: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), how, suffix, question],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": ":".join(sys.path),
-            "LD_PRELOAD": str(library),
-            "FAULT_CTL": str(tmp_path / "control"),
-        },
-    )
+    done = faultio.run(SCRIPT, library, tmp_path / "control", tmp_path, how, suffix, question)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"{answer} [0] 0"

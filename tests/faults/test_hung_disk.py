@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import select
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,19 +80,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(script: str, folder: Path, library: Path, *arguments: str) -> str:
     """What a script prints under the library."""
-    answer = subprocess.run(
-        [sys.executable, "-c", script, str(folder), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": ":".join(sys.path),
-            "LD_PRELOAD": str(library),
-            "FAULT_CTL": str(folder / "control"),
-        },
-    )
+    answer = faultio.run(script, library, folder / "control", folder, *arguments)
+    assert answer.returncode == 0, answer.stderr
     return answer.stdout
 
 

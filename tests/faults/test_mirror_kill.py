@@ -13,7 +13,6 @@ import penstock.mirror.worker  # noqa: F401  (declares its failpoints)
 from penstock import failpoints
 from support.harness import BrokerProcess
 from support.mirror_world import World, brokers
-from support.stages import write_properties
 
 # Those of operators' commands are killed in test_mirror_decisions.py.
 DECLARED = [name for name in failpoints.declared("mirror.") if name != "mirror.decision_sent"]
@@ -103,8 +102,7 @@ def test_a_source_that_is_down_keeps_nobody_else_waiting(tmp_path: Path) -> None
 
 def test_a_topic_that_nobody_has_keeps_no_other_waiting(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["target"]) as w:
-        w.properties["topics"] = f"{w.topic}-later,{w.topic}"
-        write_properties(w.config, w.properties)
+        w.configure(topics=f"{w.topic}-later,{w.topic}")
         w.fill(1)
         w.mirror.start()
         w.await_copied()

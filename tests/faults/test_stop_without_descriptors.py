@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from support import faultio
@@ -31,17 +28,5 @@ except OSError as error:
 
 
 def test_what_was_not_synced_at_once_is_synced_by_its_own_stop(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "logs")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": ":".join(sys.path),
-            "LD_PRELOAD": str(faultio.build(tmp_path)),
-            "FAULT_CTL": str(tmp_path / "control"),
-        },
-    )
+    done = faultio.run(SCRIPT, faultio.build(tmp_path), tmp_path / "control", tmp_path / "logs")
     assert (done.returncode, done.stdout.strip()) == (0, "EIO"), done.stderr

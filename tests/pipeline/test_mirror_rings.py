@@ -37,8 +37,7 @@ def test_two_names_for_one_cluster(tmp_path: Path, clusters: dict[str, BrokerPro
     sources = {"EWR": clusters["EWR"], "EWR2": clusters["EWR"], "JFK": clusters["JFK"]}
     w = World(tmp_path / "w", {name: sources[name] for name in ("EWR", "JFK")}, clusters["target"])
     with w:
-        w.properties["source.EWR2.bootstrap.servers"] = clusters["EWR"].bootstrap
-        write_properties(w.config, w.properties)
+        w.configure(source_EWR2_bootstrap_servers=clusters["EWR"].bootstrap)
         w.fill(1)
         w.mirror.start()
         w.mirror.wait_for("sources EWR and EWR2 are one cluster")
@@ -51,8 +50,7 @@ def test_two_names_for_one_cluster(tmp_path: Path, clusters: dict[str, BrokerPro
 def test_two_names_for_one_cluster_whose_topics_are_renamed(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     w = World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"], penstock_mirror_rename="${source}.${topic}")
     with w:
-        w.properties["source.EWR2.bootstrap.servers"] = clusters["EWR"].bootstrap
-        write_properties(w.config, w.properties)
+        w.configure(source_EWR2_bootstrap_servers=clusters["EWR"].bootstrap)
         w.mirror.start()
         for one, other in (("EWR", "EWR2"), ("EWR2", "EWR")):
             why = f"nothing may be copied into topic {one}.{w.topic}: sources {one} and {other} are one cluster"
@@ -68,9 +66,7 @@ def test_a_second_name_while_the_first_can_not_be_reached(tmp_path: Path, cluste
         w.mirror.start()
         w.await_copied()
         assert w.mirror.stop() == 0
-        w.properties["source.EWR.bootstrap.servers"] = "127.0.0.1:1"
-        w.properties["source.EWR2.bootstrap.servers"] = clusters["EWR"].bootstrap
-        write_properties(w.config, w.properties)
+        w.configure(source_EWR_bootstrap_servers="127.0.0.1:1", source_EWR2_bootstrap_servers=clusters["EWR"].bootstrap)
         w.begin("EWR2")
         w.mirror.start()
         for partition in range(2):
@@ -110,8 +106,7 @@ def test_another_cluster_behind_the_address(tmp_path: Path, clusters: dict[str, 
         w.await_copied()
         assert w.mirror.stop() == 0
         w.create(clusters["JFK"])
-        w.properties["source.EWR.bootstrap.servers"] = clusters["JFK"].bootstrap
-        write_properties(w.config, w.properties)
+        w.configure(source_EWR_bootstrap_servers=clusters["JFK"].bootstrap)
         w.mirror.start()
         for partition in range(2):
             w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source's address leads to another")

@@ -27,12 +27,6 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bro
         yield made
 
 
-def configured(w: World, **properties: object) -> None:
-    """Change the pipeline's file."""
-    w.properties |= {name.replace("_", "."): value for name, value in properties.items()}
-    write_properties(w.config, w.properties)
-
-
 def send(w: World, cluster: BrokerProcess, topic: str, value: bytes, timestamp_ms: int = 0, partition: int = 0) -> None:
     async def work(admin: Admin) -> None:
         builder = BatchBuilder(0)
@@ -72,7 +66,7 @@ def exists(w: World, topic: str) -> bool:
 def test_topics_of_an_expression_are_followed(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     sources = {name: clusters[name] for name in ("EWR", "JFK")}
     with World(tmp_path, sources, clusters["target"]) as w:
-        configured(w, topics="", topics_include=f"{w.topic}(-.*)?", topics_exclude=".*-private")
+        w.configure(topics="", topics_include=f"{w.topic}(-.*)?", topics_exclude=".*-private")
         w.fill(2)
         w.mirror.start()
         w.await_copied()
@@ -114,7 +108,7 @@ def test_each_source_under_a_name_of_its_own(tmp_path: Path, clusters: dict[str,
     """So a cluster may even be mirrored into itself."""
     sources = {name: clusters[name] for name in ("EWR", "JFK")}
     with World(tmp_path, sources, clusters["EWR"]) as w:
-        configured(w, penstock_mirror_rename="from.${source}.${topic}")
+        w.configure(penstock_mirror_rename="from.${source}.${topic}")
         w.fill(1)
         w.mirror.start()
         for name in sources:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 
@@ -12,3 +14,20 @@ def build(folder: Path) -> Path:
     source = Path(__file__).parent / "faultio.c"
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     return library
+
+
+def run(script: str, library: Path, control: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script of Python under the library, to its end; it finds the control file's path in FAULT_CTL."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": ":".join(sys.path),
+            "LD_PRELOAD": str(library),
+            "FAULT_CTL": str(control),
+        },
+    )

@@ -93,6 +93,11 @@ class World:
     def __exit__(self, *exception: object) -> None:
         self.mirror.kill()
 
+    def configure(self, **properties: object) -> None:
+        """Change properties in the pipeline's file, `_` for each dot; a mirror takes them at its next start."""
+        self.properties |= {name.replace("_", "."): value for name, value in properties.items()}
+        write_properties(self.config, self.properties)
+
     def create(self, cluster: Cluster, configs: Mapping[str, str] | None = None) -> None:
         """Create the topic at a cluster."""
         topics = {self.topic: self.partitions}
