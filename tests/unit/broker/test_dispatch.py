@@ -20,6 +20,7 @@ from penstock.pyx.wire.messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DescribeProducersRequest,
     LeaveGroupRequest,
     ListOffsetsRequest,
     MetadataRequest,
@@ -301,6 +302,8 @@ def long_lists() -> Iterator[tuple[Any, int]]:
     yield DeleteTopicsRequest(topic_names=NAMES), 3
     epochs = [OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=i) for i in ONES]
     yield OffsetForLeaderEpochRequest(topics=[OffsetForLeaderEpochRequest.OffsetForLeaderTopic(partitions=epochs)]), 3
+    asked_of = [DescribeProducersRequest.TopicRequest(name="t", partition_indexes=ONES)]
+    yield DescribeProducersRequest(topics=asked_of), 0
     marked = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=ONES)]
     yield WriteTxnMarkersRequest(markers=[WriteTxnMarkersRequest.WritableTxnMarker(topics=marked)]), 1
 
