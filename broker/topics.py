@@ -5,8 +5,9 @@ The order of the steps makes each change whole after a crash:
 - create: each partition gets its log folder; one store transaction writes assignment, partition states, configs and a mark
   that its logs are to be made; then they are made and led; the mark goes; then the topic is seen. A crash in between leaves
   the mark, and the next start makes them. Without it a log that isn't there is lost, and its partition offline.
-- delete: the name is put into `/admin/delete_topics`; the topic is no longer seen; the logs go, then what the coordinators
-  keep under the name; one store transaction removes its nodes and the mark. The next start finishes what is marked.
+- delete: the name is put into `/admin/delete_topics`; the topic is no longer seen; the logs go, while other topics come and
+  go and one of this name waits; then what the coordinators keep under the name goes; one store transaction removes its nodes
+  and the mark. The next start finishes what is marked.
 
 The nodes of a topic are in `topicnodes.py`; marks are `{"version":1,"topics":["a"]}`.
 """
@@ -59,7 +60,8 @@ _log = log.get(__name__)
 class Topics:
     """All topics. Reads are plain dictionary look-ups; changes are awaited and durable when they return.
 
-    Changes are made one after the other (one lock), so two requests can't create one topic twice.
+    Changes are made one after the other (one lock), so two requests can't create one topic twice. The logs of a deleted topic
+    are removed without it: its disk may hang.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Topics:
         self._deleted: set[str] = set()  # likewise: names whose deletion had begun
         self._log_dirs: dict[str, str] = {}  # path by id
         self._making: dict[str, list[int]] = {}  # partitions whose logs are being made, as the store has it
+        self._leaving: dict[str, asyncio.Event] = {}  # names whose logs are being removed; set when they are free
         self._former: dict[str, Topic] = {}  # topics that are gone but for their nodes in the store
         self._deleted_s: dict[str, float] = {}  # when topics were deleted, monotonic; the latest only
         # Grows whenever a topic is created, gets partitions or is deleted.
@@ -159,17 +162,28 @@ class Topics:
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic and lead its partitions; they serve when it returns. Raises KafkaError."""
-        async with self._changes:
+        async with self._changes_of(name):
             return await self._create(name, partitions, configs)
 
     async def ensure(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """The topic of that name, created if it isn't there. Raises KafkaError."""
-        async with self._changes:
+        async with self._changes_of(name):
             return self._by_name.get(name) or await self._create(name, partitions, configs)
 
     async def ensure_internal(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """A coordinator's topic, created at its first use; concurrent callers get the same one."""
         return await self.ensure(name, partitions, configs)
+
+    @asynccontextmanager
+    async def _changes_of(self, name: str) -> AsyncIterator[None]:
+        """The lock, once the name is free of a topic that is being deleted."""
+        while True:
+            async with self._changes:
+                leaving = self._leaving.get(name)
+                if leaving is None:
+                    yield
+                    return
+            await leaving.wait()
 
     async def _create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         self.check_new(name, partitions, configs)
@@ -301,13 +315,20 @@ class Topics:
             self._deleted_s[name] = now
             del self._by_name[name], self._by_id[topic.topic_id]
             self.version += 1
-            await self.logs.delete(topic)
+            lay_in = self.logs.leave(topic)
+            free = self._leaving[name] = asyncio.Event()
+        try:
+            await self.logs.remove(topic, lay_in)
             failpoint(EMPTIED)
-            self._former[name] = topic
-            forget(name)
-            async with _stored(name):
-                await self._forget_former(name)
-            _log.info("deleted topic=%s id=%s", name, uuid_text(topic.topic_id))
+            async with self._changes:
+                self._former[name] = topic
+                forget(name)
+                async with _stored(name):
+                    await self._forget_former(name)
+        finally:
+            del self._leaving[name]
+            free.set()
+        _log.info("deleted topic=%s id=%s", name, uuid_text(topic.topic_id))
 
     async def _mark_deleted(self, name: str) -> None:
         marked = await self._marked()

@@ -61,6 +61,7 @@ class TopicLogs:
         self._opening = Opening(node_id, dirs, logs, opening)
         self.moving = Moving(self)
         self._asking = FolderThreads("asking", ASKING_THREADS)
+        self._deleting = FolderThreads("deleting", 1)
         self._unopened: list[Job] = []
         self._missed: list[Topic] = []  # their settings changed while their logs weren't open
 
@@ -117,9 +118,10 @@ class TopicLogs:
                     _log.warning("log_dir=%s: it can't be noted that its logs are open: %s", log_dir.path, error)
 
     async def stop(self) -> None:
-        """Begin no further log: the broker stops. Nobody may call `ask` any more."""
+        """Begin no further log: the broker stops. Nobody may call `ask` or `delete` any more."""
         self._opening.stop()
         await self._asking.stop()
+        await self._deleting.stop()
 
     async def ask(self, key: Key, work: Callable[..., T], *given: object) -> T:
         """What `work(*given)` gives or raises, which asks a partition's log and waits for its disk or its lock."""
@@ -356,30 +358,39 @@ class TopicLogs:
 
     async def delete(self, topic: Topic) -> None:
         """Remove a topic's logs; what lies on a broken disk stays there and is a stranger when the disk is back."""
+        await self.remove(topic, self.leave(topic))
+
+    def leave(self, topic: Topic) -> list[LogDir | None]:
+        """The first half, under `changes`: the partitions lie nowhere any more, and none of their moves swaps its folders.
+        Where each lay."""
+        for state in topic.partitions:
+            self.moving.forget((topic.name, state.index))
+        return [self._dirs.drop((topic.name, state.index)) for state in topic.partitions]
+
+    async def remove(self, topic: Topic, lay_in: Sequence[LogDir | None]) -> None:
+        """The other half, which waits for the disks and needs no lock."""
         keys = [(topic.name, state.index) for state in topic.partitions]
-        for key in keys:
-            self.moving.forget(key)
         await self._opening.give_up(keys)
         self._unopened = [job for job in self._unopened if job.key not in keys]
         self._missed = [one for one in self._missed if one is not topic]
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, self._delete_all, topic)
+        by_folder: dict[str, tuple[LogDir | None, list[Key]]] = {}
+        for key, log_dir in zip(keys, lay_in, strict=True):
+            by_folder.setdefault("" if log_dir is None else str(log_dir.path), (log_dir, []))[1].append(key)
+        await asyncio.gather(
+            *(self._deleting.run(folder, self._delete_all, topic, *here) for folder, here in by_folder.items())
+        )
 
-    def _delete_all(self, topic: Topic) -> None:
-        held = set()
-        for state in topic.partitions:
-            key = (topic.name, state.index)
-            log_dir = self._dirs.drop(key)
+    def _delete_all(self, topic: Topic, log_dir: LogDir | None, keys: Sequence[Key]) -> None:
+        for key in keys:
             try:
                 self._delete_log(key, topic.topic_id, log_dir)
             except OSError as error:
                 _log.error("the log of topic=%s partition=%d can't be removed: %s", *key, error)
             if log_dir is not None and not log_dir.offline:
                 self._logs.drop_checkpoints(*key, str(log_dir.path))
-                held.add(str(log_dir.path))
-        for path in held:
+        if log_dir is not None and not log_dir.offline:
             try:
-                self._logs.free_names(path)
+                self._logs.free_names(str(log_dir.path))
             except OSError as error:
                 _log.error("checkpoints can't be written: %s", error)
 

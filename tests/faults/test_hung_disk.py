@@ -13,7 +13,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
@@ -382,3 +386,28 @@ def test_a_flush_that_hangs_holds_up_no_other_folders_flushes(hanging: Hanging) 
     for wire in waiting:
         wire.receive()
     assert offset_of(asks, hung, -1) == (0, 6)
+
+
+def test_topics_come_and_go_while_a_deletion_hangs(hanging: Hanging) -> None:
+    hung, works = hanging.topics_of(1)[0], hanging.topics_of(0)[0]
+    asks, waits, again = hanging.wires[:3]
+    assert produce(asks, None, 9, (hung, 0, batch((-1, -1), -1, transactional=False))) == [0]
+    hanging.hang(f"remove second/{hung}-0.")
+    waits.send(encode_request(DeleteTopicsRequest(topic_names=[hung], timeout_ms=60_000), 5, 1, "waits"))
+    hanging.wait()
+    again.send(encode_request(create_topic(hung), 5, 1, "again"))
+    for request, version in ((create_topic("new"), 5), (create_topic("more"), 5)):
+        assert asks.ask(request, version).topics[0].error_code == 0
+    assert asks.ask(alter(works), 1).responses[0].error_code == 0
+    assert asks.ask(DeleteTopicsRequest(topic_names=[works], timeout_ms=60_000), 5).responses[0].error_code == 0
+    assert hung not in [topic.name for topic in asks.ask(MetadataRequest(topics=None), 9).topics]
+    hanging.hang("")
+    _, deleted = decode_response(DeleteTopicsResponse, waits.receive(), 5)
+    _, created = decode_response(CreateTopicsResponse, again.receive(), 5)
+    assert deleted.responses[0].error_code == created.topics[0].error_code == 0
+    assert offset_of(asks, hung, -1) == (0, 0)
+
+
+def create_topic(name: str) -> CreateTopicsRequest:
+    kind = CreateTopicsRequest
+    return kind(topics=[kind.CreatableTopic(name=name, num_partitions=1, replication_factor=1)], timeout_ms=60_000)
