@@ -68,7 +68,7 @@ def _check_stored(entity: Entity, key: str, text: str) -> None:
 class Context:
     """The broker's parts. One per process; handlers run on the one asyncio loop, so no locks are needed.
 
-    `partitions` are this broker's logs (`penstock.pyx.log.logmanager`). Methods that touch a disk
+    `log_manager` has this broker's logs (`penstock.pyx.log.logmanager`). Methods that touch a disk
     for long (`lead`, `upkeep`, `delete`, `stop`) are called in an executor, as are those that wait for a partition's lock,
     which a write that hangs keeps (`producers`, `read`). `append` may be called on the loop when little is written;
     `offsets`, `offset_for_epoch`, `segments`, `size_bytes` and `reconfigure` wait for nothing.
@@ -78,7 +78,7 @@ class Context:
     config: BrokerConfig
     store: Store
     topics: Topics
-    partitions: LogManager
+    log_manager: LogManager
     advertised: Endpoint
     cluster_id: str
     dirs: LogDirs

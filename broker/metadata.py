@@ -30,7 +30,7 @@ from penstock.broker.backups import Backup
 from penstock.broker.logs.adoption import check_adoptable
 from penstock.broker.logs.folder import META, STORE, STORE_ID, FolderError
 from penstock.broker.logs.logdirs import LogDirs
-from penstock.broker.store.base import DamagedStoreError, StoreDiskError
+from penstock.broker.store.base import CorruptStoreError, StoreDiskError
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.sound import CHANGES, LastChange, check
 from penstock.broker.uuids import new_uuid, uuid_text
@@ -111,7 +111,7 @@ async def open_store(dirs: LogDirs, way: Way, most: int) -> EmbeddedStore:
     if not wrong:
         try:
             return await EmbeddedStore.open(path, checked=True)
-        except (DamagedStoreError, StoreDiskError) as error:
+        except (CorruptStoreError, StoreDiskError) as error:
             wrong = _cannot_be_used(error)
     if way is Way.REFUSE:
         raise FolderError(await loop.run_in_executor(None, _refusal, path, wrong, past))
@@ -137,7 +137,7 @@ def _look(path: Path, past: _Past, named: str, way: Way) -> str:
         return ""
     try:
         found = check(path, changes=LastChange(path).read() or 0)
-    except (DamagedStoreError, StoreDiskError) as error:
+    except (CorruptStoreError, StoreDiskError) as error:
         return _cannot_be_used(error)
     if past.had_store and not found.has_topics:
         return f"the metadata store `{path}` holds nothing, but this broker had one with topics"
@@ -158,8 +158,8 @@ def _look(path: Path, past: _Past, named: str, way: Way) -> str:
     return ""
 
 
-def _cannot_be_used(error: DamagedStoreError | StoreDiskError) -> str:
-    said = "" if isinstance(error, DamagedStoreError) else "can't be used: "
+def _cannot_be_used(error: CorruptStoreError | StoreDiskError) -> str:
+    said = "" if isinstance(error, CorruptStoreError) else "can't be used: "
     return f"the metadata store {said}{error}"
 
 

@@ -153,7 +153,7 @@ class Server:
             config=self.config,
             store=store,
             topics=topics,
-            partitions=self._logs,
+            log_manager=self._logs,
             advertised=self._listeners[0].client_endpoint(),
             advertised_listeners={one.name: one.client_endpoint() for one in self._listeners},
             cluster_id=dirs.first.cluster_id,

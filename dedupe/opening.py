@@ -12,34 +12,34 @@ from penstock.pyx.record.rawbatch import BatchError, RawBatch
 GROUP_BYTES = 2 << 20  # opened together, compressed
 
 
-def open_batches(batches: Sequence[RawBatch], rotten: list[RawBatch]) -> Iterator[tuple[list[RawBatch], Columns]]:
+def open_batches(batches: Sequence[RawBatch], corrupt: list[RawBatch]) -> Iterator[tuple[list[RawBatch], Columns]]:
     """The batches in their order, group by group, each group with its records.
 
-    A batch that can't be opened (or inflates to more than `decode` allows) is appended to `rotten`, in order too.
+    A batch that can't be opened (or inflates to more than `decode` allows) is appended to `corrupt`, in order too.
     """
     group: list[RawBatch] = []
     size = 0
     for batch in batches:
         if group and size + batch.size_in_bytes > GROUP_BYTES:
-            yield from _open(group, rotten)
+            yield from _open(group, corrupt)
             group, size = [], 0
         group.append(batch)
         size += batch.size_in_bytes
     if group:
-        yield from _open(group, rotten)
+        yield from _open(group, corrupt)
 
 
-def _open(group: list[RawBatch], rotten: list[RawBatch]) -> Iterator[tuple[list[RawBatch], Columns]]:
+def _open(group: list[RawBatch], corrupt: list[RawBatch]) -> Iterator[tuple[list[RawBatch], Columns]]:
     try:
         columns = decode(group)
     except BatchError:
         if len(group) == 1:
-            rotten += group
+            corrupt += group
             return
-        # One of them is rotten, or they are too much together: halves say which.
+        # One of them is corrupt, or they are too much together: halves say which.
         middle = len(group) // 2
-        yield from _open(group[:middle], rotten)
-        yield from _open(group[middle:], rotten)
+        yield from _open(group[:middle], corrupt)
+        yield from _open(group[middle:], corrupt)
         return
     yield group, columns
 

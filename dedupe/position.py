@@ -24,7 +24,7 @@ def identity(stage: str, tp: TopicPartition) -> str:
 @dataclass(frozen=True)
 class Position:
     """The next input offset, the ids of input and output topic (hexadecimal), and records read, written, dropped as
-    duplicates, quarantined (in rotten batches, or for want of an id), moved into their right partition of `INPUT.moved`, and
+    duplicates, quarantined (in corrupt batches, or for want of an id), moved into their right partition of `INPUT.moved`, and
     without an id (passed on or quarantined) since the stage began; `partitions` is how many both topics had then (0: not
     noted); `leader_epoch` is that of the last input batch passed (-1: none yet); `stopped` or `stalled` says why the
     partition stands still.

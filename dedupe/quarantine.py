@@ -21,7 +21,7 @@ ZSTD = 4
 BATCH_BYTES = 512 << 10  # a batch of records is built when it has so much
 
 
-def rotten_batch(batch: RawBatch, tp: TopicPartition) -> Iterator[RawBatch]:
+def corrupt_batch(batch: RawBatch, tp: TopicPartition) -> Iterator[RawBatch]:
     """The bytes of a batch that can't be opened."""
     reason = f"a batch of {records_in(batch)} records that can't be opened"
     return chunks(bytes(batch), came(tp, batch.base_offset, reason))

@@ -121,10 +121,10 @@ def expires_soon(store: IdStore, output_start: int) -> bool:
 
 def ids_of(batches: Sequence[RawBatch], source: IdSource) -> Column:
     """The ids of all records of output batches. Raises OperatorNeeded for a batch that can't be opened."""
-    rotten: list[RawBatch] = []
-    ids = join([join([source.column(columns)]) for _, columns in open_batches(batches, rotten)])
-    if rotten:
-        raise OperatorNeeded(f"the output batch at offset {rotten[0].base_offset} can't be opened: its ids are unknown")
+    corrupt: list[RawBatch] = []
+    ids = join([join([source.column(columns)]) for _, columns in open_batches(batches, corrupt)])
+    if corrupt:
+        raise OperatorNeeded(f"the output batch at offset {corrupt[0].base_offset} can't be opened: its ids are unknown")
     return ids
 
 

@@ -49,7 +49,7 @@ class Sifted:
     """What some input batches came to.
 
     `batches` go on, untouched where nothing was dropped. `ids` are those of all records read that stay here (their union with
-    what the store has is what it must have afterwards). `rotten` batches could not be opened. `aside` are batches for the
+    what the store has is what it must have afterwards). `corrupt` batches could not be opened. `aside` are batches for the
     quarantine topic, of the `set_aside` records. `misplaced` ids belong into another partition, `misplaced_at` is the
     offset of the first; `moved` are batches of those that go there, by partition, `moved_records` how many records they have.
 
@@ -60,7 +60,7 @@ class Sifted:
     ids: Column
     moved: dict[int, list[RawBatch]] = field(default_factory=dict)
     moved_records: int = 0
-    rotten: list[RawBatch] = field(default_factory=list)
+    corrupt: list[RawBatch] = field(default_factory=list)
     aside: list[RawBatch] = field(default_factory=list)
     set_aside: int = 0
     read: int = 0
@@ -77,14 +77,14 @@ def sift(batches: Sequence[RawBatch], position: int, store: IdStore, rules: Rule
     The store is read, not written. Raises RocksError, and OperatorNeeded for a record that no output batch can hold or
     that has no id where each must have one, or whose id belongs into another partition where none may.
     """
-    rotten: list[RawBatch] = []
+    corrupt: list[RawBatch] = []
     set_aside: list[RawBatch] = []
     sound: list[RawBatch] = []
     counts: list[int] = []
     columns: list[Column] = []
     places = [np.empty(0, np.int32)]
     misplaced_count, misplaced_at = 0, -1
-    for group, records in open_batches(_modern(batches, position, rules.max_batch_bytes, rotten), rotten):
+    for group, records in open_batches(_modern(batches, position, rules.max_batch_bytes, corrupt), corrupt):
         sound += group
         counts += np.bincount(records.batch_index, minlength=len(group)).tolist()
         columns.append(join([rules.source.column(records)]))
@@ -134,7 +134,7 @@ def sift(batches: Sequence[RawBatch], position: int, store: IdStore, rules: Rule
         ids=ids,
         moved=by_home(sound, counts, moving, home, rules.max_batch_bytes) if moved else {},
         moved_records=moved,
-        rotten=rotten,
+        corrupt=corrupt,
         aside=set_aside,
         set_aside=aside_count,
         read=read,
@@ -159,7 +159,7 @@ def _away(home: npt.NDArray[np.int32], rules: Rules) -> npt.NDArray[np.bool_]:
     return elsewhere
 
 
-def _modern(batches: Sequence[RawBatch], position: int, max_batch_bytes: int, rotten: list[RawBatch]) -> list[RawBatch]:
+def _modern(batches: Sequence[RawBatch], position: int, max_batch_bytes: int, corrupt: list[RawBatch]) -> list[RawBatch]:
     """The batches, those of magic 0 or 1 and one that begins below the position rebuilt."""
     modern: list[RawBatch] = []
     for batch in batches:
@@ -169,5 +169,5 @@ def _modern(batches: Sequence[RawBatch], position: int, max_batch_bytes: int, ro
         try:
             modern += prepare([batch], position, max_batch_bytes).batches
         except BatchError:
-            rotten.append(batch)
+            corrupt.append(batch)
     return modern

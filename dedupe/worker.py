@@ -20,7 +20,7 @@ from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.moved import make_topic
 from penstock.dedupe.position import Position, identity
-from penstock.dedupe.quarantine import records_in, rotten_batch
+from penstock.dedupe.quarantine import corrupt_batch, records_in
 from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, missing_topic, repair
 from penstock.dedupe.sift import Misplaced, Rules, Sifted, WithoutId, sift
 from penstock.errors import ErrorCode, KafkaError, raise_for
@@ -417,12 +417,12 @@ class Worker:
         sender, before = self._sender, read.position
         self._attempted = self.own_offsets[0] - before.offset + next_offset
         assert sender is not None, "take the identity first"
-        rotten = sum(records_in(batch) for batch in sifted.rotten)
-        aside = [*sifted.aside, *(piece for batch in sifted.rotten for piece in rotten_batch(batch, read.tp))]
+        corrupt = sum(records_in(batch) for batch in sifted.corrupt)
+        aside = [*sifted.aside, *(piece for batch in sifted.corrupt for piece in corrupt_batch(batch, read.tp))]
         place = await self._settings.quarantine.place(self.tp[1]) if aside else self.output
         await sender.begin()
         if aside:
-            for batch in sifted.rotten:
+            for batch in sifted.corrupt:
                 self._log.error(
                     "the batch at offset %d of `%s` can't be opened: it goes to `%s`", batch.base_offset, read.tp[0], place[0]
                 )
@@ -442,10 +442,10 @@ class Worker:
             before,
             offset=next_offset,
             leader_epoch=leader_epoch,
-            read=before.read + sifted.read + rotten,
+            read=before.read + sifted.read + corrupt,
             written=before.written + sifted.written,
             dropped=before.dropped + sifted.dropped,
-            quarantined=before.quarantined + rotten + sifted.set_aside,
+            quarantined=before.quarantined + corrupt + sifted.set_aside,
             without_id=before.without_id + sifted.without_id,
             misplaced=before.misplaced + sifted.misplaced,
             moved=before.moved + sifted.moved_records,

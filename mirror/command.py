@@ -111,7 +111,7 @@ def begin(
 @FILE
 @SET
 def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...]) -> None:
-    """Set a rotten or refused batch aside: its bytes go to topic penstock.quarantine, and the copy goes on behind it.
+    """Set a corrupt or refused batch aside: its bytes go to topic penstock.quarantine, and the copy goes on behind it.
 
     Bytes and position are one transaction on the target; the position counts what was left out.
 

@@ -178,7 +178,7 @@ class Worker:
     async def turn(self, fetched: Sequence[Fetched]) -> None:
         """Copy what was fetched, in order, in one transaction. The position moves only with the commit.
 
-        Raises Fenced, KafkaError, BatchError for a rotten batch that had to be opened, OperatorNeeded for a
+        Raises Fenced, KafkaError, BatchError for a corrupt batch that had to be opened, OperatorNeeded for a
         record that the target won't take and for a source that is not the one copied so far.
         """
         for part in fetched:
@@ -217,8 +217,8 @@ class Worker:
             into = self._into
             return prepare(batches, self.position.offset, into.max_message_bytes, into.has_append_time)
         except BatchError as error:
-            rotten = next((batch for batch in batches if batch.base_offset == error.offset), None)
-            way = self.identity.way_past(None if rotten is None else rotten.last_offset + 1)
+            corrupt = next((batch for batch in batches if batch.base_offset == error.offset), None)
+            way = self.identity.way_past(None if corrupt is None else corrupt.last_offset + 1)
             raise OperatorNeeded(f"{error}: {way}") from error
         except OperatorNeeded as error:
             raise OperatorNeeded(f"{error}; or {self.identity.way_past(None)}") from error

@@ -43,7 +43,7 @@ if __name__ != "penstock.pipeline":
 if TYPE_CHECKING:
     from penstock.pipeline.admin import Admin
     from penstock.pipeline.client import Client
-    from penstock.pipeline.consumer import Consumer, ConsumerRecord, RottenBatch
+    from penstock.pipeline.consumer import Consumer, ConsumerRecord, CorruptBatchError
     from penstock.pipeline.fetcher import Fetched, Fetcher
     from penstock.pipeline.producer import Producer, RecordMetadata
     from penstock.pipeline.transaction import Fenced, TransactionalSender
@@ -53,12 +53,12 @@ __all__ = [
     "Client",
     "Consumer",
     "ConsumerRecord",
+    "CorruptBatchError",
     "Fenced",
     "Fetched",
     "Fetcher",
     "Producer",
     "RecordMetadata",
-    "RottenBatch",
     "TransactionalSender",
 ]
 
@@ -72,7 +72,7 @@ _MODULES = {
     "Fetcher": "fetcher",
     "Producer": "producer",
     "RecordMetadata": "producer",
-    "RottenBatch": "consumer",
+    "CorruptBatchError": "consumer",
     "TransactionalSender": "transaction",
 }
 

@@ -53,7 +53,7 @@ def prepare(batches: Sequence[RawBatch], position: int, max_bytes: int, append_t
     """The batches as the target will take them, records below `position` left out; `append_time` as `is_forwardable`
     has it.
 
-    Raises BatchError when a batch that has to be opened is rotten, and OperatorNeeded when one record alone
+    Raises BatchError when a batch that has to be opened is corrupt, and OperatorNeeded when one record alone
     is larger than the target allows.
     """
     prepared: list[RawBatch] = []

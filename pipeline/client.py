@@ -36,7 +36,7 @@ HIGHEST: dict[int, int] = {
     28: 4,  # TxnOffsetCommit v5 too
 }
 # Requests that may wait at the broker travel on connections of their own, so that nothing waits behind them.
-LANES: dict[int, str] = {0: "produce", 1: "fetch", 11: "join", 14: "join"}
+PURPOSES: dict[int, str] = {0: "produce", 1: "fetch", 11: "join", 14: "join"}
 
 
 class Backoff:
@@ -131,22 +131,22 @@ class Client:
 
     # Connections
 
-    def ready_connection(self, node_id: int, lane: str) -> Connection | None:
+    def ready_connection(self, node_id: int, purpose: str) -> Connection | None:
         """The open connection to a broker, or None if it has to be made (`connection` does)."""
-        connection = self._connections.get((node_id, lane))
+        connection = self._connections.get((node_id, purpose))
         return None if connection is None or connection.closed else connection
 
-    async def connection(self, node_id: int, lane: str = "control") -> Connection:
+    async def connection(self, node_id: int, purpose: str = "control") -> Connection:
         """An open connection to a broker; one attempt, after the pause that earlier failures ask for."""
-        connection = self.ready_connection(node_id, lane)
+        connection = self.ready_connection(node_id, purpose)
         if connection is not None:
             return connection
         if self._closed:
             raise ConnectionLost("the client is closed")
-        key = (node_id, lane)
+        key = (node_id, purpose)
         task = self._connecting.get(key)
         if task is None:
-            task = self._connecting[key] = asyncio.create_task(self._connect(node_id, lane))
+            task = self._connecting[key] = asyncio.create_task(self._connect(node_id, purpose))
             task.add_done_callback(lambda done: self._connected(key, done))
         try:
             return await asyncio.shield(task)
@@ -160,7 +160,7 @@ class Client:
         if not task.cancelled():
             task.exception()  # retrieved, whether or not a task still waits for it
 
-    async def _connect(self, node_id: int, lane: str) -> Connection:
+    async def _connect(self, node_id: int, purpose: str) -> Connection:
         loop = asyncio.get_running_loop()
         config = self.config
         node = self._nodes.get(node_id)
@@ -189,7 +189,7 @@ class Client:
                 raise ConnectionLost(f"`{broker.host}:{broker.port}`: {error}") from error
             raise
         node.backoff.reset()
-        self._connections[node_id, lane] = connection
+        self._connections[node_id, purpose] = connection
         self._learn_features(connection)
         return connection
 
@@ -215,7 +215,7 @@ class Client:
         request: Message,
         *,
         timeout_ms: float | None = None,
-        lane: str | None = None,
+        purpose: str | None = None,
         versions: tuple[int, int] | None = None,
     ) -> Any:
         """One attempt: send a request to a broker (ANY_NODE: whichever answers) and give back its response.
@@ -226,8 +226,8 @@ class Client:
         """
         if node_id == ANY_NODE:
             return await self._send_any(request, timeout_ms)
-        lane = lane if lane is not None else LANES.get(request.API_KEY, "control")
-        connection = await self.connection(node_id, lane)
+        purpose = purpose if purpose is not None else PURPOSES.get(request.API_KEY, "control")
+        connection = await self.connection(node_id, purpose)
         highest = min(request.MAX_VERSION, HIGHEST.get(request.API_KEY, 99))
         lowest, highest = versions if versions is not None else (request.MIN_VERSION, highest)
         version = connection.version(request.API_KEY, lowest, highest)
@@ -259,7 +259,7 @@ class Client:
         failure: KafkaError = ConnectionLost("no broker is known")
         for node_id in [*known, *self._bootstrap]:
             try:
-                return await self.send(node_id, request, timeout_ms=timeout_ms, lane="control")
+                return await self.send(node_id, request, timeout_ms=timeout_ms, purpose="control")
             except KafkaError as error:
                 if not error.retriable:
                     raise

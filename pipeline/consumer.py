@@ -61,7 +61,7 @@ class PolledColumns(NamedTuple):
     first: int
 
 
-class RottenBatch(Exception):
+class CorruptBatchError(Exception):
     """A batch that cannot be read. The position stays in front of it: `seek(tp, error.next_offset)` goes past it.
 
     `raw` are its bytes, to be kept aside, if its header could be read; otherwise `next_offset` is only the next number.
@@ -104,7 +104,7 @@ class Consumer:
     """Polls records; see the module. One thread at a time may use it.
 
     Rebalances happen inside `poll`, and so do their callbacks, which may commit and seek. An error of a partition is
-    raised by `poll` (RottenBatch, or KafkaError such as OFFSET_OUT_OF_RANGE with `auto.offset.reset=none`); that
+    raised by `poll` (CorruptBatchError, or KafkaError such as OFFSET_OUT_OF_RANGE with `auto.offset.reset=none`); that
     partition then stands still while the others go on, and `poll` raises again whenever it has nothing else to give,
     until `seek` moves past it.
     """
@@ -349,7 +349,7 @@ class Consumer:
                 try:
                     decoded = columns.decode(batches)
                 except BatchError:
-                    batches = self._readable(tp, stock)  # those before the rotten one
+                    batches = self._readable(tp, stock)  # those before the corrupt one
                     decoded = columns.decode(batches)
                 del batches[:]
                 first = int((decoded.offsets < stock.position).sum())
@@ -372,19 +372,19 @@ class Consumer:
             try:
                 columns.decode([batch])
             except BatchError as error:
-                stock.error = RottenBatch(tp, max(batch.base_offset, stock.position), batch, error)
+                stock.error = CorruptBatchError(tp, max(batch.base_offset, stock.position), batch, error)
                 break
             good.append(batch)
         return good
 
     def _open(self, tp: TopicPartition, stock: _Stock) -> bool:
-        """Make sure that there are records to give out, if batches are left; a rotten one becomes the error."""
+        """Make sure that there are records to give out, if batches are left; a corrupt one becomes the error."""
         while not stock.records and stock.batches:
             batch = stock.batches.popleft()
             try:
                 opened = records(batch)
             except BatchError as error:
-                stock.error = RottenBatch(tp, max(batch.base_offset, stock.position), batch, error)
+                stock.error = CorruptBatchError(tp, max(batch.base_offset, stock.position), batch, error)
                 stock.batches.clear()
                 return False
             stock.opened = batch
@@ -456,7 +456,7 @@ class Consumer:
     def _failed(self, stock: _Stock, fetched: Fetched) -> None:
         error = fetched.error
         if isinstance(error, BatchError):
-            stock.error = RottenBatch(fetched.tp, fetched.next_offset, fetched.rotten, error)
+            stock.error = CorruptBatchError(fetched.tp, fetched.next_offset, fetched.corrupt, error)
         elif (
             error is not None
             and error.code == ErrorCode.OFFSET_OUT_OF_RANGE

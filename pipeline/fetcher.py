@@ -20,7 +20,7 @@ from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type, spli
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 Isolation = Literal["read_committed", "read_uncommitted"]
-_lane_numbers = itertools.count()
+_fetcher_numbers = itertools.count()
 
 
 class Batch(Protocol):
@@ -85,8 +85,8 @@ class Fetched:
 
     `next_offset` is the position after it, past left-out batches too. With an `error` the partition is not
     fetched again until `seek`, `assign` or `resume` names it; `batches` then are the good ones before the
-    error. `rotten` is the batch that a BatchError speaks of, if its header could be read: `seek(tp,
-    rotten.last_offset + 1)` goes past it. `leader_epoch` is that of the last batch passed, left out or not
+    error. `corrupt` is the batch that a BatchError speaks of, if its header could be read: `seek(tp,
+    corrupt.last_offset + 1)` goes past it. `leader_epoch` is that of the last batch passed, left out or not
     (-1: none), `topic_id` that of the log it came from (None or zeros from brokers without).
     """
 
@@ -98,7 +98,7 @@ class Fetched:
     last_stable_offset: int = -1
     log_start_offset: int = -1
     error: KafkaError | BatchError | None = None
-    rotten: RawBatch | None = None
+    corrupt: RawBatch | None = None
     leader_epoch: int = -1
     topic_id: bytes | None = None
 
@@ -163,7 +163,7 @@ class Fetcher:
         self._searches: dict[str, asyncio.Task[None]] = {}  # metadata under way, by topic
         self._results: list[_Result] = []
         self._wake = asyncio.Event()
-        self._lane = f"fetch-{next(_lane_numbers)}"
+        self._purpose = f"fetch-{next(_fetcher_numbers)}"
         self._log = log.get(__name__, client_id=client.config["client.id"])
 
     # Positions
@@ -341,7 +341,7 @@ class Fetcher:
         try:
             timeout_ms = self.client.config["request.timeout.ms"] + self._max_wait_ms
             answer: FetchResponse = await self.client.send(
-                node_id, self._request(states), timeout_ms=timeout_ms, lane=self._lane
+                node_id, self._request(states), timeout_ms=timeout_ms, purpose=self._purpose
             )
             if answer.error_code:
                 raise KafkaError(answer.error_code, f"fetch from broker {node_id}")
@@ -422,7 +422,7 @@ class Fetcher:
             self._results.append(_Result(state, generation, fetched))
 
     def _unpack(self, state: _State, offset: int, part: FetchResponse.PartitionData) -> Fetched:
-        """The good batches of an answer from the position on; the first rotten one ends them."""
+        """The good batches of an answer from the position on; the first corrupt one ends them."""
         fetched = Fetched(
             state.topic,
             state.partition,
@@ -451,7 +451,7 @@ class Fetcher:
                 try:
                     batch.check()
                 except BatchError as error:
-                    fetched.error, fetched.rotten = error, batch
+                    fetched.error, fetched.corrupt = error, batch
                     fetched.next_offset = max(fetched.next_offset, batch.base_offset)
                     break
             sound.append(batch)

@@ -157,10 +157,10 @@ class Lane:
         """
         if self._reason is not None:
             raise self._reason
-        error, rotten = self._waiting[0].error, self._waiting[0].rotten
+        error, corrupt = self._waiting[0].error, self._waiting[0].corrupt
         if error is not None and not self._waiting[0].batches:
             if isinstance(error, BatchError) and self._way_past is not None:
-                words = self._way_past(None if rotten is None else rotten.last_offset + 1)
+                words = self._way_past(None if corrupt is None else corrupt.last_offset + 1)
                 raise OperatorNeeded(f"{error}: {words}") from error
             raise error
         pieces: list[Fetched] = []

@@ -138,7 +138,6 @@ class Sender:
         transactional_id: str | None = None,
         idempotent: bool = True,
         gate: Callable[[TopicPartition], Awaitable[None]] | None = None,
-        lane: str = "produce",
     ) -> None:
         self._client = client
         self._acks = acks
@@ -148,7 +147,6 @@ class Sender:
         self.adds_partitions = False
         self.sent_by_name: set[str] = set()  # pinned topics that brokers without topic ids in Produce were sent batches of
         self._pins: dict[str, bytes] = {}
-        self._lane = lane
         config = client.config
         self._max_in_flight: int = config["max.in.flight.requests.per.connection"]
         self._request_timeout_ms: int = config["request.timeout.ms"]
@@ -239,7 +237,7 @@ class Sender:
         ready = line.open or self._gate is None or self.adds_partitions
         connection = None
         if ready and info is not None and info.leader >= 0:
-            connection = self._client.ready_connection(info.leader, self._lane)
+            connection = self._client.ready_connection(info.leader, "produce")
         if connection is None:
             if not line.outstanding:  # else the answers of what is under way call this again
                 line.recovery = asyncio.create_task(self._recover(line))
@@ -417,7 +415,7 @@ class Sender:
                         line.open = True
                     left_ms = max(1.0, (line.entries[0].deadline - loop.time()) * 1000) if line.entries else 1.0
                     leader = await self._client.leader(topic, partition, timeout_ms=left_ms)
-                    await self._client.connection(leader, self._lane)
+                    await self._client.connection(leader, "produce")
                 except KafkaError as error:
                     if not error.retriable:
                         self._fail_all(line, error)

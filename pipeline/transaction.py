@@ -90,16 +90,14 @@ class TransactionalSender:
     `init`.
     """
 
-    def __init__(
-        self, client: Client, transactional_id: str, timeout_ms: int = 60_000, *, lane: str = "produce"
-    ) -> None:
+    def __init__(self, client: Client, transactional_id: str, timeout_ms: int = 60_000) -> None:
         self.transactional_id = transactional_id
         self.producer_id = -1
         self.producer_epoch = -1
         self.state = TransactionState.NEW
         self._client = client
         self._timeout_ms = timeout_ms
-        self._sender = Sender(client, transactional_id=transactional_id, gate=self._add_partition, lane=lane)
+        self._sender = Sender(client, transactional_id=transactional_id, gate=self._add_partition)
         self._next: dict[TopicPartition, int] = {}  # the sequence to allocate next
         self._stored: dict[TopicPartition, int] = {}  # the sequence after the last one known to be stored
         self._added: set[TopicPartition] = set()

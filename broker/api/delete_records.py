@@ -39,7 +39,7 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
         by_folder.setdefault(logs.folder_of((name, index)), []).append(place)
     groups = list(by_folder.values())
     answers = await asyncio.gather(
-        *(logs.ask(before[group[0]][:2], context.partitions.delete_records, [before[i] for i in group]) for group in groups)
+        *(logs.ask(before[group[0]][:2], context.log_manager.delete_records, [before[i] for i in group]) for group in groups)
     )
     outcomes = {i: outcome for group, got in zip(groups, answers, strict=True) for i, outcome in zip(group, got, strict=True)}
     for place, (result, _, _) in enumerate(wanted):

@@ -80,6 +80,6 @@ def _describe(
 def _size_bytes(context: Context, name: str, index: int) -> int | None:
     """Bytes of a log; also of one that is closed for a moment because its move is being finished. None = it isn't open."""
     try:
-        return context.partitions.size_bytes(name, index)
+        return context.log_manager.size_bytes(name, index)
     except KafkaError:
         return context.topics.logs.moving.closed_bytes((name, index))

@@ -61,7 +61,7 @@ async def handle(context: Context, request: ListOffsetsRequest, call: Call) -> L
 async def _one(context: Context, topic: str, asked: Asked, isolation: int, version: int) -> Answer:
     index = asked.partition_index
     context.topics.check_leader_epoch(topic, index, asked.current_leader_epoch)
-    logs = context.partitions
+    logs = context.log_manager
     offsets = logs.offsets(topic, index)
     # What read_committed can't see yet has no offset for it either.
     end = offsets.last_stable if isolation == READ_COMMITTED else offsets.high_watermark
@@ -95,7 +95,7 @@ def _epoch_at(context: Context, topic: str, index: int, offset: int, current_epo
     # Epochs are few (one an election), so walking down from the current one is cheap.
     epoch, found = current_epoch, -1
     while epoch >= 0:
-        known, end_offset = context.partitions.offset_for_epoch(topic, index, epoch)
+        known, end_offset = context.log_manager.offset_for_epoch(topic, index, epoch)
         if known < 0:
             break
         if end_offset > offset:
@@ -109,8 +109,8 @@ def _epoch_at(context: Context, topic: str, index: int, offset: int, current_epo
 async def _old_style(context: Context, topic: str, asked: Asked) -> Answer:
     index = asked.partition_index
     context.topics.partition(topic, index)
-    offsets = context.partitions.offsets(topic, index)
-    segments = context.partitions.segments(topic, index)
+    offsets = context.log_manager.offsets(topic, index)
+    segments = context.log_manager.segments(topic, index)
     modified_ms = await context.topics.logs.ask((topic, index), _modified_ms, [segment.path for segment in segments])
     starts = [max(segment.base_offset, offsets.log_start) for segment in segments]
     if segments[-1].size_bytes > 0:

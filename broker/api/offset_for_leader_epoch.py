@@ -27,7 +27,7 @@ async def handle(
             answer = Answer(partition=asked.partition)
             try:
                 context.topics.check_leader_epoch(topic.topic, asked.partition, asked.current_leader_epoch)
-                answer.leader_epoch, answer.end_offset = context.partitions.offset_for_epoch(
+                answer.leader_epoch, answer.end_offset = context.log_manager.offset_for_epoch(
                     topic.topic, asked.partition, asked.leader_epoch
                 )
             except KafkaError as error:

@@ -351,10 +351,10 @@ SCHEMA = Schema(
         Property("transaction.max.timeout.ms", parse_int(1, INT_MAX), 900_000, "Longest timeout allowed."),
         Property("transactional.id.expiration.ms", _POSITIVE, 7 * DAY_MS, "Life of an unused id."),
         Property(
-            "penstock.coordinator.skip.damaged",
+            "penstock.coordinator.skip.corrupt",
             parse_bool,
             False,
-            "Leave rotten records of `__consumer_offsets` and `__transaction_state` out at the start; otherwise the "
+            "Leave corrupt records of `__consumer_offsets` and `__transaction_state` out at the start; otherwise the "
             "groups and transactions of their partition are not served.",
         ),
         Property(

@@ -211,7 +211,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
             return
         producer_id = raw.producer_id if raw.is_transactional else -1
         decode = statelog.decode_group_record if raw.is_transactional else self._decode
-        for loaded in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
+        for loaded in statelog.read_records(raw, decode, self.topic, partition, self._skip_corrupt):
             self._load_record(partition, loaded, producer_id)
 
     def _decode(self, key: bytes, value: bytes | None, offset: int) -> statelog.Loaded | None:
@@ -241,7 +241,7 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         self._newest = {}
 
     def _partition_read(self, partition: int) -> None:
-        for loaded in statelog.decode_commits(self._newest, self.topic, partition, self._skip_damaged):
+        for loaded in statelog.decode_commits(self._newest, self.topic, partition, self._skip_corrupt):
             self._load_record(partition, loaded, -1)
         self._newest = {}
 

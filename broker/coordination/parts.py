@@ -19,7 +19,7 @@ class Parts(Protocol):
     config: BrokerConfig
     store: Store
     topics: Topics
-    partitions: LogManager
+    log_manager: LogManager
     entities: Entities
     features: Features
 

@@ -127,9 +127,9 @@ class Coordinator(ABC, Generic[M]):
         self._timers: Timers[M] = Timers(parts.monotonic_ms, self._tick)
         self._tasks: set[asyncio.Task[None]] = set()
         self._partitions = 0  # of the internal topic; 0 until it exists
-        self._lost: set[int] = set()  # those that could not be read: their disk has failed, or a record is rotten
+        self._lost: set[int] = set()  # those that could not be read: their disk has failed, or a record is corrupt
         self._strays = 0  # names that are kept in another partition than theirs by hash: the topic has grown
-        self._skip_damaged: bool = parts.config["penstock.coordinator.skip.damaged"]
+        self._skip_corrupt: bool = parts.config["penstock.coordinator.skip.corrupt"]
         self._stopped = False
 
     # What the two differ in.
@@ -241,7 +241,7 @@ class Coordinator(ABC, Generic[M]):
             now_ms = self._parts.now_ms()
             batches = statelog.build_batches(pairs, now_ms, action.producer_id, action.producer_epoch)
             # All of them at once: either what was decided is in the log, or nothing of it is.
-            appended = self._parts.partitions.append(self.topic, entry.partition, b"".join(batches))
+            appended = self._parts.log_manager.append(self.topic, entry.partition, b"".join(batches))
         except KafkaError as error:
             _log.warning("append refused: %s topic=%s partition=%d", error, self.topic, entry.partition)
             return Appended(action.id, error.code)
@@ -307,7 +307,7 @@ class Coordinator(ABC, Generic[M]):
             self._partition_begins(partition)
             try:
                 for raw in statelog.read_batches(
-                    self._parts.partitions, self.topic, partition, self._skip_damaged
+                    self._parts.log_manager, self.topic, partition, self._skip_corrupt
                 ):
                     self._load_batch(partition, raw)
                 self._partition_read(partition)

@@ -202,16 +202,16 @@ def is_commit(key: bytes) -> bool:
 
 
 def decode_commits(
-    commits: Mapping[bytes, tuple[bytes, int]], topic: str, partition: int, skip_damaged: bool
+    commits: Mapping[bytes, tuple[bytes, int]], topic: str, partition: int, skip_corrupt: bool
 ) -> Iterator[Loaded]:
     """Commits by key, each with its value and its offset in the log. Raises KafkaError CORRUPT_MESSAGE for what can't be
-    read; with `skip_damaged` it is logged and left out.
+    read; with `skip_corrupt` it is logged and left out.
     """
     for key, (value, offset) in commits.items():
         try:
             loaded = decode_group_record(key, value, offset)
         except WireError as error:
-            _damaged(skip_damaged, topic, partition, offset, error)
+            _corrupt(skip_corrupt, topic, partition, offset, error)
             continue
         if loaded is not None:
             yield loaded
@@ -306,17 +306,17 @@ def _known(version: int, message: Any) -> None:
 
 
 # --- reading a partition ------------------------------------------------------------------------------------
-def read_batches(partitions: Any, topic: str, partition: int, skip_damaged: bool = False) -> Iterator[RawBatch]:
+def read_batches(log_manager: Any, topic: str, partition: int, skip_corrupt: bool = False) -> Iterator[RawBatch]:
     """Every batch of a partition, from its start to its end. Raises KafkaError CORRUPT_MESSAGE at a batch that can't be
-    told from its successor; with `skip_damaged` it is logged, and left out with all behind it.
+    told from its successor; with `skip_corrupt` it is logged, and left out with all behind it.
     """
-    where = partitions.offsets(topic, partition)
+    where = log_manager.offsets(topic, partition)
     offset = where.log_start
     while offset < where.log_end:
         try:
-            batches = split(partitions.read(topic, partition, offset, READ_BYTES))
+            batches = split(log_manager.read(topic, partition, offset, READ_BYTES))
         except BatchError as error:
-            _damaged(skip_damaged, topic, partition, offset, error)
+            _corrupt(skip_corrupt, topic, partition, offset, error)
             return
         if not batches:
             return
@@ -324,7 +324,7 @@ def read_batches(partitions: Any, topic: str, partition: int, skip_damaged: bool
         offset = batches[-1].next_offset
 
 
-def _damaged(skip: bool, topic: str, partition: int, offset: int, error: Exception) -> None:
+def _corrupt(skip: bool, topic: str, partition: int, offset: int, error: Exception) -> None:
     """What is left out would be undone: a position goes back, a decided transaction is open again. So it is for the
     operator to say that it may be.
     """
@@ -334,15 +334,15 @@ def _damaged(skip: bool, topic: str, partition: int, offset: int, error: Excepti
 
 
 def read_records(
-    raw: RawBatch, decode: Any, topic: str, partition: int, skip_damaged: bool = False
+    raw: RawBatch, decode: Any, topic: str, partition: int, skip_corrupt: bool = False
 ) -> Iterator[Loaded]:
-    """The records of a batch. Raises KafkaError CORRUPT_MESSAGE for what can't be read; with `skip_damaged` it is logged
+    """The records of a batch. Raises KafkaError CORRUPT_MESSAGE for what can't be read; with `skip_corrupt` it is logged
     and left out.
     """
     try:
         opened = open_batch(raw)
     except BatchError as error:
-        _damaged(skip_damaged, topic, partition, raw.base_offset, error)
+        _corrupt(skip_corrupt, topic, partition, raw.base_offset, error)
         return
     for record in opened:
         if record.key is None:
@@ -350,7 +350,7 @@ def read_records(
         try:
             loaded = decode(record.key, record.value, record.offset)
         except WireError as error:
-            _damaged(skip_damaged, topic, partition, record.offset, error)
+            _corrupt(skip_corrupt, topic, partition, record.offset, error)
             continue
         if loaded is not None:
             yield loaded._replace(timestamp_ms=record.timestamp_ms)

@@ -71,7 +71,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         self._config = TransactionConfig(config["transactional.id.expiration.ms"], config["transaction.max.timeout.ms"])
         self.producer_ids = ProducerIds(parts.store, parts.node_id, self._highest_producer_id)
         self._flushes: bool = config["penstock.transaction.flush"]
-        self._flusher = LogFlusher(parts.partitions, self._folder_of)
+        self._flusher = LogFlusher(parts.log_manager, self._folder_of)
         self.is_cut = False
         """What wasn't flushed may be gone, until `after_power_cut`."""
         self.was_flushed = False
@@ -159,7 +159,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
     async def _highest_producer_id(self) -> int:
         """The largest producer id that a log or a transactional id knows, -1 without one. Raises KafkaError."""
         loop = asyncio.get_running_loop()
-        highest: int = await loop.run_in_executor(None, self._parts.partitions.highest_producer_id, BELIEVED)
+        highest: int = await loop.run_in_executor(None, self._parts.log_manager.highest_producer_id, BELIEVED)
         for transaction in self.live():
             facts = transaction.facts
             assert facts is not None
@@ -236,7 +236,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
     def _has_open(self, partition: TopicPartition, producer_id: int, below: int = EPOCH_MAX + 1) -> bool:
         """Whether a producer has an open transaction of an epoch below that one in that partition, or it can't be known."""
         try:
-            producers = self._parts.partitions.producers(*partition)
+            producers = self._parts.log_manager.producers(*partition)
         except KafkaError:
             return True
         mine = (one for one in producers if one.producer_id == producer_id and one.producer_epoch < below)
@@ -269,9 +269,9 @@ class TransactionCoordinator(Coordinator[Transaction]):
         failpoint(BEFORE_MARKER)
         topic, index = partition
         batch = marker(commit, producer_id, producer_epoch, coordinator_epoch, self._parts.now_ms())
-        partitions = self._parts.partitions
+        log_manager = self._parts.log_manager
         try:
-            (partitions.append_marker if version >= 2 else partitions.append)(topic, index, batch)
+            (log_manager.append_marker if version >= 2 else log_manager.append)(topic, index, batch)
         except KafkaError as error:
             _log.warning("marker refused: %s topic=%s partition=%d", error, topic, index)
             return error.code
@@ -286,7 +286,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         if raw.is_control:
             return
         decode = statelog.decode_transaction_record
-        for name, record, _, _ in statelog.read_records(raw, decode, self.topic, partition, self._skip_damaged):
+        for name, record, _, _ in statelog.read_records(raw, decode, self.topic, partition, self._skip_corrupt):
             assert isinstance(record, TransactionRecord)
             entry = self._entry_of_record(name, partition)
             if entry is not None:
@@ -306,7 +306,7 @@ class TransactionCoordinator(Coordinator[Transaction]):
         """
         if not self.is_cut:
             return
-        found = await asyncio.get_running_loop().run_in_executor(None, powercut.gather, self._parts.partitions)
+        found = await asyncio.get_running_loop().run_in_executor(None, powercut.gather, self._parts.log_manager)
         states = powercut.by_producer_id(one.facts for one in self.live() if one.facts is not None)
         fates = {one: powercut.fate(one, states, self.was_flushed) for one in found.open}
         # Before the fences, which take away what the states say of the last end: a kill may come in between.

@@ -53,7 +53,7 @@ class BadValueError(StoreError):
         )
 
 
-class DamagedStoreError(StoreError):
+class CorruptStoreError(StoreError):
     """The store's file is not what was written to it."""
 
 

@@ -34,8 +34,8 @@ from penstock.broker.store.base import (
     ANY_VERSION,
     BadVersionError,
     Check,
+    CorruptStoreError,
     Create,
-    DamagedStoreError,
     Delete,
     Event,
     NodeExistsError,
@@ -137,7 +137,7 @@ class EmbeddedStore:
 
         restored: it is a backup that was put there, and may have seen fewer changes than were made. checked: the caller has
         done that. new_id: of a store that has none yet; "" = a random one.
-        Raises DamagedStoreError, NewerStoreError, StoreDiskError, and StoreError when something else is in the way.
+        Raises CorruptStoreError, NewerStoreError, StoreDiskError, and StoreError when something else is in the way.
         """
         thread = ThreadPoolExecutor(1, "store")
         loop = asyncio.get_running_loop()
@@ -355,7 +355,7 @@ class EmbeddedStore:
             return None
         found = _Row(*row)
         if checksum(path, found.parent, found.data, *row[2:4], *row[5:7]) != found.crc:
-            raise DamagedStoreError(str(self.path), f"it is damaged: the checksum of the node `{path}` is wrong")
+            raise CorruptStoreError(str(self.path), f"it is damaged: the checksum of the node `{path}` is wrong")
         return found
 
     def _apply(self, operation: Operation, changes: Changes) -> str | int | None:

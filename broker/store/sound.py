@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.broker.store.base import DamagedStoreError, NewerStoreError, StoreDiskError, StoreError, paths
+from penstock.broker.store.base import CorruptStoreError, NewerStoreError, StoreDiskError, StoreError, paths
 
 CHANGES = ".changes"
 FORMAT = 2
@@ -57,13 +57,13 @@ def fact_checksum(name: str, value: str) -> int:
 def check(path: Path, *, changes: int = 0) -> Contents:
     """Read a store's file, all of it. It is opened as it lies there, and not written.
 
-    changes: how many it must have seen at least. Raises DamagedStoreError, NewerStoreError, StoreDiskError.
+    changes: how many it must have seen at least. Raises CorruptStoreError, NewerStoreError, StoreDiskError.
     """
     with failures(path), _read_only(path) as database:
         facts = _facts(path, database)
         for (said,) in database.execute("PRAGMA integrity_check(1)"):
             if said != "ok":
-                raise DamagedStoreError(str(path), f"it is damaged: {' '.join(said.split())}")
+                raise CorruptStoreError(str(path), f"it is damaged: {' '.join(said.split())}")
         if database.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
             _enough(path, 0, changes)
             return Contents(0, "", has_topics=False)  # It was made a moment before a crash.
@@ -73,14 +73,14 @@ def check(path: Path, *, changes: int = 0) -> Contents:
         seen = database.execute("SELECT value FROM counter WHERE name = 'changes'").fetchone()
         has_topics = database.execute("SELECT 1 FROM node WHERE path = ?", (paths.TOPICS,)).fetchone() is not None
     if seen is None or not isinstance(seen[0], int):
-        raise DamagedStoreError(str(path), "it is damaged: its counter of changes is gone")
+        raise CorruptStoreError(str(path), "it is damaged: its counter of changes is gone")
     _enough(path, int(seen[0]), changes)
     return Contents(int(seen[0]), facts.get("id", ""), has_topics)
 
 
 def glance(path: Path) -> tuple[str, int]:
     """The id of a store, and how many changes it says it has seen: enough to know whether `check` is worth its time. ("", 0) of
-    one that says none. Raises DamagedStoreError, NewerStoreError, StoreDiskError."""
+    one that says none. Raises CorruptStoreError, NewerStoreError, StoreDiskError."""
     with failures(path), _read_only(path) as database:
         facts = _facts(path, database)
         seen = database.execute("SELECT value FROM counter WHERE name = 'changes'").fetchone() if facts else None
@@ -94,11 +94,11 @@ def _facts(path: Path, database: sqlite3.Connection) -> dict[str, str]:
     facts: dict[str, str] = {}
     for name, value, crc in database.execute("SELECT name, value, crc FROM about"):
         if not isinstance(name, str) or not isinstance(value, str) or fact_checksum(name, value) != crc:
-            raise DamagedStoreError(str(path), f"it is damaged: the checksum of its `{name!s:.300}` is wrong")
+            raise CorruptStoreError(str(path), f"it is damaged: the checksum of its `{name!s:.300}` is wrong")
         facts[name] = value
     number = facts.get("format", "")
     if not number.isdigit() or "id" not in facts:
-        raise DamagedStoreError(str(path), "it is damaged: its format's number or its id is gone")
+        raise CorruptStoreError(str(path), "it is damaged: its format's number or its id is gone")
     if int(number) > FORMAT:
         raise NewerStoreError(
             f"the metadata store `{path}`",
@@ -111,7 +111,7 @@ def _facts(path: Path, database: sqlite3.Connection) -> dict[str, str]:
 
 def _enough(path: Path, seen: int, changes: int) -> None:
     if seen < changes:
-        raise DamagedStoreError(
+        raise CorruptStoreError(
             str(path), f"it has lost its last {changes - seen} changes: it ends with {seen}, {changes} were made"
         )
 
@@ -125,10 +125,10 @@ def _check_rows(path: Path, database: sqlite3.Connection) -> None:
         except (TypeError, AttributeError, ValueError):
             right = False  # A column is of another type.
         if not right:
-            raise DamagedStoreError(str(path), f"it is damaged: the checksum of the node `{node!s:.300}` is wrong")
+            raise CorruptStoreError(str(path), f"it is damaged: the checksum of the node `{node!s:.300}` is wrong")
     kept = database.execute("SELECT value FROM counter WHERE name = 'digest'").fetchone()
     if kept is None or kept[0] != digest:
-        raise DamagedStoreError(str(path), "it is damaged: nodes are missing, or not the last that were written")
+        raise CorruptStoreError(str(path), "it is damaged: nodes are missing, or not the last that were written")
 
 
 @contextlib.contextmanager
@@ -142,7 +142,7 @@ def failures(path: Path, where: str | None = None) -> Iterator[None]:
     except sqlite3.Error as error:
         raise _explained(path, where or str(path), error) from error
     except (UnicodeError, OverflowError) as error:
-        raise DamagedStoreError(str(path), f"it is damaged: {error}") from error
+        raise CorruptStoreError(str(path), f"it is damaged: {error}") from error
 
 
 def _explained(path: Path, where: str, error: sqlite3.Error) -> StoreError:
@@ -154,7 +154,7 @@ def _explained(path: Path, where: str, error: sqlite3.Error) -> StoreError:
         return StoreDiskError(where, f"the disk of `{path}` refuses it: {error} ({name})")
     if name.startswith("SQLITE_BUSY"):
         return StoreError(where, f"another program has locked the metadata store `{path}`")
-    return DamagedStoreError(str(path), f"it is damaged: {error}")
+    return CorruptStoreError(str(path), f"it is damaged: {error}")
 
 
 def _gives_nothing(path: Path, error: OSError) -> str:

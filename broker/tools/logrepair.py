@@ -18,7 +18,7 @@ from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
 from penstock.durable import sync_folder
 from penstock.pyx.log.checkpoint import Checkpoints
-from penstock.pyx.log.damage import Damaged, damages
+from penstock.pyx.log.damage import CorruptRange, corrupt_ranges
 from penstock.pyx.record.crc import crc32c
 
 CHUNK_BYTES = 1 << 20
@@ -55,7 +55,7 @@ def repair(folder: Path) -> list[Repaired]:
         segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
         following: list[Path | None] = [*segments[1:], None][: len(segments)]
         found = [
-            (path, _damages(path, after, known.first_dirty < 0)) for path, after in zip(segments, following, strict=True)
+            (path, _corrupt_ranges(path, after, known.first_dirty < 0)) for path, after in zip(segments, following, strict=True)
         ]
         repaired = [row for path, ranges in found if ranges for row in _mend(path, ranges)]
         sync_folder(folder)
@@ -75,10 +75,10 @@ def _alone(data: Path) -> Iterator[None]:
         lock.release()
 
 
-def _damages(path: Path, after: Path | None, dense: bool) -> list[Damaged]:
+def _corrupt_ranges(path: Path, after: Path | None, dense: bool) -> list[CorruptRange]:
     """The damaged ranges of a segment; one that follows says where its offsets have to end."""
     base_offset = int(path.stem)
-    ranges, next_offset, epoch = damages(str(path), base_offset, dense)
+    ranges, next_offset, epoch = corrupt_ranges(str(path), base_offset, dense)
     if after is None:
         return ranges
     following = int(after.stem)
@@ -86,13 +86,13 @@ def _damages(path: Path, after: Path | None, dense: bool) -> list[Damaged]:
         ranges[-1] = ranges[-1]._replace(next_offset=max(following, next_offset))
     elif dense and next_offset < following:
         size = path.stat().st_size
-        ranges.append(Damaged(size, size, next_offset, following, epoch))
+        ranges.append(CorruptRange(size, size, next_offset, following, epoch))
     if ranges and following - base_offset > OFFSETS_MAX:
         raise RepairError(f"more offsets are missing behind `{path}` than a segment can have: restore the files")
     return ranges
 
 
-def _mend(path: Path, ranges: list[Damaged]) -> list[Repaired]:
+def _mend(path: Path, ranges: list[CorruptRange]) -> list[Repaired]:
     beside = path.with_name(path.name + ".tmp")
     rows = []
     with path.open("rb") as source, beside.open("wb") as out:
@@ -113,7 +113,7 @@ def _mend(path: Path, ranges: list[Damaged]) -> list[Repaired]:
     return rows
 
 
-def _set_aside(source_fd: int, path: Path, one: Damaged) -> Path:
+def _set_aside(source_fd: int, path: Path, one: CorruptRange) -> Path:
     """Copy a range into a file of its own; one of an earlier repair stays."""
     name = f"{path.name}.cut-{one.position}"
     aside, number = path.with_name(name), 0
@@ -137,7 +137,7 @@ def _copy(source_fd: int, to_fd: int, position: int, end: int) -> None:
         position += len(piece)
 
 
-def _empty_batch(one: Damaged) -> bytes:
+def _empty_batch(one: CorruptRange) -> bytes:
     """A batch of magic 2 that has the lost offsets and no records."""
     body = _BODY.pack(0, one.next_offset - one.first_offset - 1, -1, -1, -1, -1, -1, 0)
     return _HEAD.pack(one.first_offset, len(body) + _HEAD.size - 12, one.leader_epoch, 2, crc32c(body)) + body

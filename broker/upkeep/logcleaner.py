@@ -10,7 +10,7 @@ How far each log was compacted is in the checkpoints of its log folder (`penstoc
 a log was compacted at all is there before its first file is. Should it be lost, the log counts as dirty and is compacted
 again.
 
-A log with a batch that can't be read (rotten bytes, or more than `penstock.log.cleaner.inflated.max.bytes` once it is
+A log with a batch that can't be read (corrupt bytes, or more than `penstock.log.cleaner.inflated.max.bytes` once it is
 inflated) or whose disk refuses is left alone until the broker restarts, with one line in the log; the others go on.
 """
 
@@ -29,7 +29,7 @@ from penstock.broker.configs.properties import CLEANER_THREADS_MAX
 from penstock.broker.configs.topicconfig import awaits_confirmation, topic_value
 from penstock.broker.context import Context
 from penstock.errors import KafkaError
-from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, RottenLogError, cleanable
+from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, UncleanableError, cleanable
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.checkpoint import Key
 
@@ -173,7 +173,7 @@ class LogCleaner:
                 self._busy.discard(chosen.key)
 
     def _choose(self, candidates: list[Candidate]) -> Candidate | None:
-        now_ms, logs = self._context.age_now_ms(), self._context.partitions
+        now_ms, logs = self._context.age_now_ms(), self._context.log_manager
         chosen, dirtiest = None, -1.0
         for candidate in candidates:
             if candidate.key in self._busy or (candidate.topic_id, candidate.index) in self._left_alone:
@@ -189,7 +189,7 @@ class LogCleaner:
 
     def _compact(self, cleaner: Cleaner, chosen: Candidate) -> bool:
         topic, index = chosen.key
-        logs = self._context.partitions
+        logs = self._context.log_manager
         try:
             began = time.monotonic()
             done = cleaner.compact(
@@ -204,7 +204,7 @@ class LogCleaner:
             logs.compacted(topic, chosen.topic_id, index, done.first_dirty)
         except KafkaError:
             return False  # Stopped, deleted or changed by retention meanwhile.
-        except RottenLogError as error:
+        except UncleanableError as error:
             self._leave_alone(chosen, str(error))
             return True
         except OSError as error:

@@ -112,7 +112,7 @@ class PeriodicUpkeep:
         await work
 
     def _round(self, path: str, work: list[tuple[str, int]], retain: bool, checkpoints: bool) -> None:
-        logs, short = self._context.partitions, 0
+        logs, short = self._context.log_manager, 0
         for name, index in work:
             try:
                 done = logs.upkeep(name, index, self._context.age_now_ms(), retain)

@@ -126,13 +126,13 @@ async def _behind_error(admin: Admin, counts: TopicCounts, fetched: Fetched) -> 
     """Where to go on in a partition after an error: behind a batch that can't be read, or at the partition's end where
     no way on is known; at the new log start when retention was quicker. Raises KafkaError for all else."""
     error, partition, end = fetched.error, fetched.partition, counts.ends[fetched.partition]
-    rotten = fetched.rotten
-    if rotten is not None:
-        claimed = max(0, min(rotten.record_count, rotten.last_offset - rotten.base_offset + 1))
-        reason = str(error).removeprefix(f"batch at offset {rotten.base_offset}: ")
-        counts.unreadable.append(Unreadable(partition, rotten.base_offset, claimed, reason))
-        _add(counts, partition, rotten, claimed)
-        return max(rotten.last_offset, fetched.next_offset) + 1
+    corrupt = fetched.corrupt
+    if corrupt is not None:
+        claimed = max(0, min(corrupt.record_count, corrupt.last_offset - corrupt.base_offset + 1))
+        reason = str(error).removeprefix(f"batch at offset {corrupt.base_offset}: ")
+        counts.unreadable.append(Unreadable(partition, corrupt.base_offset, claimed, reason))
+        _add(counts, partition, corrupt, claimed)
+        return max(corrupt.last_offset, fetched.next_offset) + 1
     if isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
         start = await admin.start_offset(fetched.tp)
         if start > fetched.next_offset:

@@ -20,7 +20,7 @@ from penstock.pipeline import job
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.night import Night
-from penstock.pipeline.etl.plan import Rotten
+from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.table import Status, TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.metadata import TopicInfo
@@ -171,9 +171,9 @@ class ClusterView:
         finally:
             await fetcher.close()
 
-    async def rotten(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Rotten]:
+    async def corrupt(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[CorruptBatch]:
         """The committed batches in some ranges that can't be opened. Raises Unreachable."""
-        found: list[Rotten] = []
+        found: list[CorruptBatch] = []
         behind = {tp: start for tp, (start, _) in ranges.items()}  # the last record that can be read
         fetcher = Fetcher(await self._connected(), isolation="read_committed")
         fetcher.assign({tp: start for tp, (start, end) in ranges.items() if start < end})
@@ -181,24 +181,24 @@ class ClusterView:
             while fetcher.assigned():
                 for fetched in await fetcher.fetch(ahead=False):
                     tp, batches = fetched.tp, list(fetched.batches)
-                    if fetched.rotten is not None:
-                        batches.append(fetched.rotten)
-                        fetcher.seek(tp, fetched.rotten.last_offset + 1)
+                    if fetched.corrupt is not None:
+                        batches.append(fetched.corrupt)
+                        fetcher.seek(tp, fetched.corrupt.last_offset + 1)
                     elif fetched.error is not None:
                         raise Unreachable(f"{self.name} can't be read at {tp[0]}-{tp[1]}: {fetched.error}")
                     for batch in batches:
-                        last = None if batch is fetched.rotten else _last_record(batch)
+                        last = None if batch is fetched.corrupt else _last_record(batch)
                         if last is not None:
                             behind[tp] = max(behind[tp], last + 1)
                         elif batch.base_offset < ranges[tp][1]:
-                            found.append(_rotten(tp, ranges[tp][0], batch, behind[tp]))
+                            found.append(_corrupt(tp, ranges[tp][0], batch, behind[tp]))
                 fetcher.assign({tp: at for tp, at in fetcher.assigned().items() if at < ranges[tp][1]})
         finally:
             await fetcher.close()
         return found
 
-    async def raw_bytes(self, batch: Rotten) -> bytes:
-        """A rotten batch as the log has it. Raises Unreachable."""
+    async def raw_bytes(self, batch: CorruptBatch) -> bytes:
+        """A corrupt batch as the log has it. Raises Unreachable."""
         tp = (batch.topic, batch.partition)
         fetcher = Fetcher(await self._connected(), isolation="read_uncommitted", check_crcs=False)
         fetcher.assign({tp: batch.start})
@@ -214,10 +214,10 @@ class ClusterView:
             await fetcher.close()
 
 
-def _rotten(tp: TopicPartition, start: int, batch: RawBatch, behind: int) -> Rotten:
-    """What of a rotten batch lies in a range from `start` on; a header may claim more records than there are offsets."""
+def _corrupt(tp: TopicPartition, start: int, batch: RawBatch, behind: int) -> CorruptBatch:
+    """What of a corrupt batch lies in a range from `start` on; a header may claim more records than there are offsets."""
     first, end = max(start, batch.base_offset), batch.last_offset + 1
-    return Rotten(*tp, behind, first, end, min(batch.record_count, end - first))
+    return CorruptBatch(*tp, behind, first, end, min(batch.record_count, end - first))
 
 
 def _last_record(batch: RawBatch) -> int | None:
@@ -400,15 +400,15 @@ class Cut:
                 " are other records' now; load it into another table"
             )
 
-    async def rotten(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> tuple[Rotten, ...]:
+    async def corrupt(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> tuple[CorruptBatch, ...]:
         """The batches in these ranges of the deduplicated topic that can't be opened. Raises EtlError."""
         try:
-            return tuple(await self._target.rotten(ranges))
+            return tuple(await self._target.corrupt(ranges))
         except Unreachable as error:
             raise EtlError(str(error)) from None
 
-    async def raw_bytes(self, batches: Iterable[Rotten], limit: int) -> list[bytes | None]:
-        """The bytes of rotten batches; None once they would be more than `limit` together. Raises EtlError."""
+    async def raw_bytes(self, batches: Iterable[CorruptBatch], limit: int) -> list[bytes | None]:
+        """The bytes of corrupt batches; None once they would be more than `limit` together. Raises EtlError."""
         found: list[bytes | None] = []
         try:
             for batch in batches:

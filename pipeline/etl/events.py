@@ -39,7 +39,7 @@ def read(spark: Any, bootstrap: str, plan: Plan) -> Any:
 def _read(spark: Any, bootstrap: str, plan: Plan) -> Any:
     pieces = {tp: plan.pieces(tp) for tp in plan.ranges}
     layers = max(map(len, pieces.values()))
-    # The source takes one range a partition: around rotten batches it takes several sources.
+    # The source takes one range a partition: around corrupt batches it takes several sources.
     tasks = _tasks(plan.offsets, spark.sparkContext.defaultParallelism)
     read = [
         _source(spark, bootstrap, {tp: of[i] for tp, of in pieces.items() if i < len(of)}, tasks) for i in range(layers)

@@ -34,7 +34,7 @@ AFTER_COMMIT = failpoints.declare("etl.after_commit", "the night is committed, n
 REJECTS_CLEANED = failpoints.declare("etl.rejects_cleaned", "rejects of runs that don't count are removed")
 
 # What the rejects' table takes of a night's batches that can't be opened; the others are there without their bytes.
-ROTTEN_BYTES_KEPT = 64 << 20
+CORRUPT_BYTES_KEPT = 64 << 20
 
 WhenIncomplete = Literal["wait", "fail", "mark"]
 FIRST_PAUSE_S = 0.1
@@ -244,15 +244,15 @@ class Load:
             if not session.came_from_kafka(error):
                 raise
             self._on_step(f"{made.night} looks for batches that can't be opened")
-            found = self._runner.run(self._cut.rotten(made.ranges))
-            if set(found) <= set(made.rotten):
+            found = self._runner.run(self._cut.corrupt(made.ranges))
+            if set(found) <= set(made.corrupt):
                 raise
         for batch in found:
             self._log.error(
                 "the batch at offset %d of %s-%d can't be opened: its %d records are rejected",
                 *(batch.start, batch.topic, batch.partition, batch.records),
             )
-        made = replace(made, rotten=found)
+        made = replace(made, corrupt=found)
         plan.replace(self._table, made)
         with session.failures_as_words(f"night {made.night}"):
             return self._run(made)
@@ -294,10 +294,10 @@ class Load:
         self._on_step(f"{made.night} keeps {commit.rejects:,} rejects")
         rejected = events.with_reason(self._parsed(made), self._declared).select(*rejects.FOUND)
         expected = commit.rejects
-        if made.rotten:
-            data = self._runner.run(self._cut.raw_bytes(made.rotten, ROTTEN_BYTES_KEPT))
-            rejected = rejected.unionByName(rejects.of_batches(self._spark, zip(made.rotten, data, strict=True)))
-            expected += len(made.rotten) - sum(batch.records for batch in made.rotten)
+        if made.corrupt:
+            data = self._runner.run(self._cut.raw_bytes(made.corrupt, CORRUPT_BYTES_KEPT))
+            rejected = rejected.unionByName(rejects.of_batches(self._spark, zip(made.corrupt, data, strict=True)))
+            expected += len(made.corrupt) - sum(batch.records for batch in made.corrupt)
         rejects.write(self._spark, self._rejects, made, rejected)
         failpoints.failpoint(REJECTS_WRITTEN)
         kept = rejects.count(self._spark, self._rejects, made)
@@ -317,7 +317,7 @@ def _commit_of(made: plan.Plan, counts: dict[table.TopicPartition, tuple[int, in
     partitions = {}
     for tp, (start, end) in made.ranges.items():
         records, rows = counts.get(tp, (0, 0))
-        records += sum(batch.records for batch in made.rotten if (batch.topic, batch.partition) == tp)
+        records += sum(batch.records for batch in made.corrupt if (batch.topic, batch.partition) == tp)
         partitions[tp] = table.Range(start, end, records, rows, records - rows)
     return table.NightCommit(made.night, made.run, partitions, made.missing, made.topic_id, made.nights, made.id)
 

@@ -24,7 +24,7 @@ WITHOUT_ID = "none"
 
 
 @dataclass(frozen=True)
-class Rotten:
+class CorruptBatch:
     """A batch that can't be opened: its offsets from start up to (not with) end, and the records that its header claims.
 
     `behind` is the offset behind the last record before it: a client that is asked for what lies between the two (control
@@ -44,7 +44,7 @@ class Plan:
     """What a run will load: per partition from start up to (not with) end.
 
     `run` is the number that the commit will have, one above the table's when the plan was made: a plan is
-    pending exactly until the table's run number reaches it. `rotten` batches are left out and go to the rejects.
+    pending exactly until the table's run number reaches it. `corrupt` batches are left out and go to the rejects.
     `topic_id` (hexadecimal) says which topic of that name the ranges are of, `nights` which nights before this one
     are loaded with it. `id` tells plans of one run apart, which two machines may make; the rejects carry it.
     """
@@ -54,17 +54,17 @@ class Plan:
     ranges: dict[TopicPartition, tuple[int, int]]
     reload: bool = False
     missing: tuple[str, ...] = field(default=())
-    rotten: tuple[Rotten, ...] = field(default=())
+    corrupt: tuple[CorruptBatch, ...] = field(default=())
     topic_id: str = ""
     nights: tuple[str, ...] = field(default=())
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def pieces(self, tp: TopicPartition) -> list[tuple[int, int]]:
-        """What of a partition can be read: its range without the rotten batches, in order."""
+        """What of a partition can be read: its range without the corrupt batches, in order."""
         start, end = self.ranges[tp]
-        rotten = sorted((batch.behind, batch.end) for batch in self.rotten if (batch.topic, batch.partition) == tp)
+        corrupt = sorted((batch.behind, batch.end) for batch in self.corrupt if (batch.topic, batch.partition) == tp)
         pieces = []
-        for low, high in rotten:
+        for low, high in corrupt:
             pieces.append((start, low))
             start = min(high, end)
         return [(low, high) for low, high in [*pieces, (start, end)] if low < high]
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def readable(self) -> int:
-        """Offsets that are not of rotten batches."""
+        """Offsets that are not of corrupt batches."""
         return sum(end - start for tp in self.ranges for start, end in self.pieces(tp))
 
     def document(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Plan:
             "reload": self.reload,
             "ranges": ranges,
             "missing": list(self.missing),
-            "rotten": [list(astuple(batch)) for batch in self.rotten],
+            "rotten": [list(astuple(batch)) for batch in self.corrupt],
             "topic_id": self.topic_id,
             "nights": list(self.nights),
             "id": self.id,
@@ -143,11 +143,11 @@ def load(table_path: str, run: int) -> Plan | None:
         document = json.loads(text)
         ranges = {(str(topic), int(part)): (int(start), int(end)) for topic, part, start, end in document["ranges"]}
         missing = tuple(map(str, document["missing"]))
-        rotten = tuple(Rotten(str(topic), *map(int, rest)) for topic, *rest in document.get("rotten", ()))
+        corrupt = tuple(CorruptBatch(str(topic), *map(int, rest)) for topic, *rest in document.get("rotten", ()))
         night, run_of_it, topic_id = str(document["night"]), int(document["run"]), str(document.get("topic_id", ""))
         nights = tuple(map(str, document.get("nights", ())))
         own_id = str(document.get("id", WITHOUT_ID))
-        plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, rotten, topic_id, nights, own_id)
+        plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, corrupt, topic_id, nights, own_id)
     except (ValueError, KeyError, TypeError) as error:
         raise EtlError(f"the plan `{path}` can't be read ({error!r}); remove it to plan the night again") from None
     if plan.run != run:

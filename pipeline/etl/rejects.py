@@ -13,7 +13,7 @@ from typing import Any
 
 import deltalake
 
-from penstock.pipeline.etl.plan import WITHOUT_ID, Plan, Rotten
+from penstock.pipeline.etl.plan import WITHOUT_ID, CorruptBatch, Plan
 from penstock.pipeline.etl.table import Status, reject_runs
 
 COLUMNS = ("night", "run", "plan", "topic", "partition", "offset", "timestamp", "reason", "key", "value")
@@ -33,7 +33,7 @@ def write(spark: Any, path: str, plan: Plan, rejected: Any) -> None:
     _overwrite(spark, rejected.withColumns(stamps).select(*COLUMNS), path, [(plan.run, plan.id)])
 
 
-def of_batches(spark: Any, batches: Iterable[tuple[Rotten, bytes | None]]) -> Any:
+def of_batches(spark: Any, batches: Iterable[tuple[CorruptBatch, bytes | None]]) -> Any:
     """A reject for each batch that can't be opened, at its first offset, with the batch's bytes as the value."""
     rows = [
         (batch.topic, batch.partition, batch.start, f"a batch of {batch.records} records that can't be opened", data)

@@ -12,7 +12,7 @@ from penstock.pyx.log.logmanager import LogManager
 
 SWAPPING: str
 
-class RottenLogError(Exception):
+class UncleanableError(Exception):
     """A batch can't be read (its bytes are wrong, or it inflates to more than the limit); the log is as it was."""
 
 class Cleanable(NamedTuple):
@@ -62,6 +62,6 @@ class Cleaner:
         """One pass over a partition: everything below the answer's first_dirty is compacted then.
 
         Readers and appenders go on meanwhile; stop and delete end it, and so do settings of the log by which it would remove
-        too much: no compaction, a longer lag or retention than it was given. Raises RottenLogError, and OSError: with ENOSPC
+        too much: no compaction, a longer lag or retention than it was given. Raises UncleanableError, and OSError: with ENOSPC
         the log is as it was, after a failure between file names the partition is offline until the broker restarts.
         """

@@ -19,7 +19,7 @@ from libcpp.vector cimport vector
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.compaction.cleaning cimport (
-    CLEAN_CANCELLED, CLEAN_DONE, CLEAN_FULL, CLEAN_ROTTEN, Cleaning, LastRecord,
+    CLEAN_CANCELLED, CLEAN_CORRUPT, CLEAN_DONE, CLEAN_FULL, Cleaning, LastRecord,
 )
 from penstock.pyx.compaction.cleankeys cimport clean_index
 from penstock.pyx.compaction.cleansegments cimport clean_segments
@@ -69,7 +69,7 @@ cdef enum:
     AGAIN_US = 50_000
 
 
-class RottenLogError(Exception):
+class UncleanableError(Exception):
     """See cleaner.pyi."""
 
 
@@ -370,9 +370,9 @@ cdef class _Found:
     cdef object fail(self, Cleaning* c, int result):
         if result == CLEAN_CANCELLED or result == INDEX_WRONG:
             self.gone()                # the next pass proves it again
-        if result == CLEAN_ROTTEN:
+        if result == CLEAN_CORRUPT:
             what = batch_error_text(c.fault).decode() if c.fault != BATCH_BAD_OFFSET else "it is out of order"
-            raise RottenLogError(f"{self.path()}: the batch at offset {c.fault_offset} can't be read: {what}")
+            raise UncleanableError(f"{self.path()}: the batch at offset {c.fault_offset} can't be read: {what}")
         raise OSError(result, os.strerror(result), self.path())
 
 

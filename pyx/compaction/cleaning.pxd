@@ -27,7 +27,7 @@ cdef enum CleanResult:
     CLEAN_DONE = 0
     CLEAN_FULL = -1                    # the map has no room: what lies past `latest` is the next pass's
     CLEAN_CANCELLED = -2
-    CLEAN_ROTTEN = -3                  # a batch that can't be read: `fault` and `fault_offset` say which
+    CLEAN_CORRUPT = -3                  # a batch that can't be read: `fault` and `fault_offset` say which
 
 cdef struct LastRecord:                # of a producer that the log knows
     int64_t data_offset                # -1: a marker came last
@@ -68,10 +68,10 @@ cdef struct Cleaning:
     vector[uint8_t] written            # bytes on their way into the cleaned file
 
 # A batch that can't be read ends the pass.
-cdef inline int clean_rotten(Cleaning* c, const BatchHeader* header, int fault) noexcept nogil:
+cdef inline int clean_corrupt(Cleaning* c, const BatchHeader* header, int fault) noexcept nogil:
     c.fault = fault
     c.fault_offset = header.base_offset
-    return ENOMEM if fault == BATCH_NO_MEMORY else <int>CLEAN_ROTTEN
+    return ENOMEM if fault == BATCH_NO_MEMORY else <int>CLEAN_CORRUPT
 
 # What a walk says that isn't a batch: garbage where the batch at `expected` should be, or an error.
 cdef inline int clean_walk_fault(Cleaning* c, int64_t expected, int result) noexcept nogil:
@@ -79,7 +79,7 @@ cdef inline int clean_walk_fault(Cleaning* c, int64_t expected, int result) noex
         return -result
     c.fault = BATCH_BAD_RECORDS
     c.fault_offset = expected
-    return CLEAN_ROTTEN
+    return CLEAN_CORRUPT
 
 # A batch's bytes, and that its offsets lie between what came before and the next segment.
 cdef inline int clean_check(
@@ -88,4 +88,4 @@ cdef inline int clean_check(
     cdef int fault = batch_check(bytes, header, 0, CHECK_STORED)
     if fault == 0 and not expected <= batch_last_offset(header) < next_base:
         fault = BATCH_BAD_OFFSET
-    return clean_rotten(c, header, fault) if fault != 0 else <int>CLEAN_DONE
+    return clean_corrupt(c, header, fault) if fault != 0 else <int>CLEAN_DONE

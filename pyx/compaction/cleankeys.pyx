@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, uint8_t
 
 from penstock.pyx.compaction.cleaning cimport (
-    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, CLEAN_FULL, clean_check, clean_rotten, clean_walk_fault,
+    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, CLEAN_FULL, clean_check, clean_corrupt, clean_walk_fault,
 )
 from penstock.pyx.compaction.offsetmap cimport OFFSETMAP_FULL, offsetmap_put
 from penstock.pyx.compaction.pace cimport pace_take
@@ -34,12 +34,12 @@ cdef int _index_records(Cleaning* c, const uint8_t* bytes, const BatchHeader* he
     cdef RecordView record
     cdef int result = batch_payload(bytes, header, c.inflated_max_bytes, c.scratch, &p, &n)
     if result != 0:
-        return clean_rotten(c, header, result)
+        return clean_corrupt(c, header, result)
     end = p + n
     while p < end:
         p = record_read(p, end, &record)
         if p == NULL or not 0 <= record.offset_delta <= header.last_offset_delta:
-            return clean_rotten(c, header, BATCH_BAD_RECORDS)
+            return clean_corrupt(c, header, BATCH_BAD_RECORDS)
         result = _put(c, record.key, record.key_length, record_offset(header, &record))
         if result != 0:
             return result
@@ -56,17 +56,17 @@ cdef int _index_messages(Cleaning* c, const uint8_t* bytes, const BatchHeader* h
     cdef int result
     if header.attributes & CODEC_MASK == 0:
         if not message_read(bytes, header, &message):
-            return clean_rotten(c, header, BATCH_BAD_RECORDS)
+            return clean_corrupt(c, header, BATCH_BAD_RECORDS)
         return _put(c, message.key, message.key_length, header.base_offset)
     result = wrapper_open(bytes, header, c.inflated_max_bytes, True, c.scratch, &inner)
     if result != 0:
-        return clean_rotten(c, header, result)
+        return clean_corrupt(c, header, result)
     p = inner.data
     left = inner.n
     while left > 0:
         result = message_next(&p, &left, header.magic, &within, &message)
         if result != 0:
-            return clean_rotten(c, header, result)
+            return clean_corrupt(c, header, result)
         result = _put(c, message.key, message.key_length, inner_offset(&inner, &message))
         if result != 0:
             return result

@@ -6,7 +6,7 @@ from libcpp.unordered_map cimport unordered_map
 
 from penstock.pyx.compaction.cleaned cimport Cleaned, cleaned_begin, cleaned_end, cleaned_write
 from penstock.pyx.compaction.cleaning cimport (
-    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, LastRecord, clean_check, clean_rotten, clean_walk_fault,
+    CLEAN_CANCELLED, CLEAN_CHUNK, CLEAN_DONE, LastRecord, clean_check, clean_corrupt, clean_walk_fault,
 )
 from penstock.pyx.compaction.offsetmap cimport offsetmap_get
 from penstock.pyx.compaction.pace cimport pace_take
@@ -80,7 +80,7 @@ cdef int _filter_records(Cleaning* c, const uint8_t* bytes, const BatchHeader* h
     out.tombstones = False
     out.max_timestamp = -1
     if result != 0:
-        return clean_rotten(c, header, result)
+        return clean_corrupt(c, header, result)
     if not bytes_resize(c.plain, RECORDS_AT + n):
         return ENOMEM
     c.plain.resize(RECORDS_AT)
@@ -88,7 +88,7 @@ cdef int _filter_records(Cleaning* c, const uint8_t* bytes, const BatchHeader* h
     while p < end:
         after = record_read(p, end, &record)
         if after == NULL or not 0 <= record.offset_delta <= header.last_offset_delta:
-            return clean_rotten(c, header, BATCH_BAD_RECORDS)
+            return clean_corrupt(c, header, BATCH_BAD_RECORDS)
         if control:
             c.stats.records_read += 1
             c.stats.records_kept += 1
@@ -169,7 +169,7 @@ cdef int _write_remains(
             return result
     result = batch_finish(c.plain, -1, &rebuilt, c.packed)
     if result != 0:
-        return clean_rotten(c, header, result)
+        return clean_corrupt(c, header, result)
     if rebuilt.size - header.size > out.spare:
         return cleaned_write(c, out, bytes, header)       # no position would be left for what comes: the next pass's
     out.spare -= rebuilt.size - header.size
@@ -268,7 +268,7 @@ cdef int _filter_wrapper(
     cdef int64_t offset
     cdef int result = wrapper_open(bytes, header, c.inflated_max_bytes, True, c.scratch, &inner)
     if result != 0:
-        return clean_rotten(c, header, result)
+        return clean_corrupt(c, header, result)
     c.plain.clear()
     out.count = 0
     out.all = True
@@ -278,7 +278,7 @@ cdef int _filter_wrapper(
     while left > 0:
         result = message_next(&p, &left, header.magic, &within, &message)
         if result != 0:
-            return clean_rotten(c, header, result)
+            return clean_corrupt(c, header, result)
         offset = inner_offset(&inner, &message)
         if not _stays(c, message.key, message.key_length, message.value_length < 0, keep_tombstones, offset):
             out.all = False
@@ -302,7 +302,7 @@ cdef int _clean_message(
     cdef int result
     if header.attributes & CODEC_MASK == 0:
         if not message_read(bytes, header, &message):
-            return clean_rotten(c, header, BATCH_BAD_RECORDS)
+            return clean_corrupt(c, header, BATCH_BAD_RECORDS)
         if _stays(
             c, message.key, message.key_length, message.value_length < 0, keep_tombstones, header.base_offset
         ):
@@ -328,7 +328,7 @@ cdef int _clean_message(
     if result == 0:
         result = batch_parse(c.packed.data(), c.packed.size(), &rebuilt)
     if result != 0:
-        return clean_rotten(c, header, result)
+        return clean_corrupt(c, header, result)
     if rebuilt.size - header.size > out.spare:
         return cleaned_write(c, out, bytes, header)
     out.spare -= rebuilt.size - header.size

@@ -1,6 +1,6 @@
 from typing import NamedTuple
 
-class Damaged(NamedTuple):
+class CorruptRange(NamedTuple):
     """Bytes of a segment that are no right batch, from `position` to `end` (equal: nothing is there, offsets are missing)."""
 
     position: int
@@ -11,7 +11,7 @@ class Damaged(NamedTuple):
     leader_epoch: int
     """Of the batch before."""
 
-def damages(path: str, base_offset: int, dense: bool) -> tuple[list[Damaged], int, int]:
+def corrupt_ranges(path: str, base_offset: int, dense: bool) -> tuple[list[CorruptRange], int, int]:
     """Every damaged range of a .log file, the offset after its last right batch, and the leader epoch
     of that. Room ahead is no damage.
 

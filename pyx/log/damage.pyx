@@ -1,4 +1,4 @@
-"""Damaged bytes of .log files; see damage.pxd."""
+"""Corrupt bytes of .log files; see damage.pxd."""
 
 import os
 from collections import namedtuple
@@ -25,7 +25,7 @@ cdef enum:
     TRIES = 4
     TRIES_MIN_BYTES = 64 << 20
 
-Damaged = namedtuple("Damaged", "position end first_offset next_offset leader_epoch")
+CorruptRange = namedtuple("CorruptRange", "position end first_offset next_offset leader_epoch")
 
 
 cdef int _sum_is_right(int fd, const BatchHeader* header, int64_t position, vector[uint8_t]& buffer) noexcept nogil:
@@ -142,7 +142,7 @@ cdef bint _next_fits(LogWalk walk, const BatchHeader* header) noexcept nogil:
     return after.base_offset > batch_last_offset(header)
 
 
-def damages(str path, int64_t base_offset, bint dense):
+def corrupt_ranges(str path, int64_t base_offset, bint dense):
     """Ranges of a segment's bytes that are no right batches; see damage.pyi."""
     cdef LogWalk walk
     cdef BatchHeader header
@@ -183,9 +183,9 @@ def damages(str path, int64_t base_offset, bint dense):
             if result < 0:
                 raise OSError(-result, os.strerror(-result), path)
             if result != WALK_BATCH:
-                ranges.append(Damaged(at, end, expected, -1, epoch))
+                ranges.append(CorruptRange(at, end, expected, -1, epoch))
                 break
-            ranges.append(Damaged(at, found, expected, header.base_offset, epoch))
+            ranges.append(CorruptRange(at, found, expected, header.base_offset, epoch))
             walk_begin(&walk, fd, found, end, CHUNK_BYTES)
             expected = header.base_offset
     finally:

@@ -219,7 +219,7 @@ cdef class LogManager(LogTable):
         with nogil:
             pthread_mutex_lock(&p.lock)
             for i in range(p.log.segments.size()):
-                if not p.log.segments[i].proved and not p.log.segments[i].unprovable:
+                if not p.log.segments[i].proved and not p.log.segments[i].corrupt:
                     doubt_segment(p, p.log.segments[i])
             pthread_mutex_unlock(&p.lock)
         self._prove(led)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from penstock.pyx.log.partition import LogSetOwner
 
-class DamagedLogError(ValueError):
+class CorruptLogError(ValueError):
     """Records of a log that were acknowledged can't be read, or are missing; the text says which, and what to do. Nothing
     was changed."""
 
@@ -50,7 +50,7 @@ class LogTable(LogSetOwner):
 
         `folder` is the log.dir. clean: the broker was stopped cleanly (its marker file was there), so the log isn't walked.
         power_cut: the machine may have lost what wasn't flushed: holes there are cut off, as torn ends are, and are no damage.
-        If the partition is led already, only the leader epoch is raised. Raises DamagedLogError when records that
+        If the partition is led already, only the leader epoch is raised. Raises CorruptLogError when records that
         were acknowledged are missing or can't be read, OSError when the folder can't be used (FileNotFoundError: it isn't
         there, and isn't new), ValueError for a name, id or config that is wrong.
         """

@@ -19,7 +19,7 @@ from penstock.pyx.log.damage cimport Damage
 from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
 from penstock.pyx.log.logstate cimport (
-    NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_REBUILT, NOTE_ROTTEN, NOTE_SNAPSHOT, NOTE_UNREADABLE, Note,
+    NOTE_CORRUPT_BATCH, NOTE_CORRUPT_READ, NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_REBUILT, NOTE_SNAPSHOT, Note,
 )
 from penstock.pyx.log.partition cimport (
     LogSetOwner, Partition, logset_add, logset_count_flushing, logset_remove, partition_new, partition_release,
@@ -28,7 +28,7 @@ from penstock.pyx.log.partitionlog cimport (
     LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, is_offline, log_of,
     raise_last_stable_offset, write_epochs,
 )
-from penstock.pyx.log.recovery cimport LOG_DAMAGED, RecoveryReport
+from penstock.pyx.log.recovery cimport LOG_CORRUPT, RecoveryReport
 from penstock.pyx.log.upkeep cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, close, pthread_mutex_lock,
@@ -149,7 +149,7 @@ cdef dict _SENTENCES = {
         logging.WARNING,
         "the index files of {stem}.log were missing or wrong: they are rebuilt from its batches",
     ),
-    NOTE_UNREADABLE: (
+    NOTE_CORRUPT_BATCH: (
         logging.ERROR,
         "the batch at byte {position} of {stem}.log can't be read: the segment isn't deleted by retention.ms, and its "
         "index files are believed as they are",
@@ -163,7 +163,7 @@ cdef dict _SENTENCES = {
         logging.WARNING,
         "{folder}/leader-epoch-checkpoint was missing or wrong: it is written again from the batches",
     ),
-    NOTE_ROTTEN: (
+    NOTE_CORRUPT_READ: (
         logging.ERROR,
         "{stem}.log holds no batch at byte {position}, where one was written: a fetch from there is answered "
         "CORRUPT_MESSAGE. Restore the file; or stop the broker and run `penstock log repair {folder}`, which says what "
@@ -182,11 +182,11 @@ cdef dict _SENTENCES = {
 }
 
 
-class DamagedLogError(ValueError):
+class CorruptLogError(ValueError):
     """Records that were acknowledged can't be read; the text says which, and what to do."""
 
 
-cdef object _what_is_damaged(str folder, const Damage* damage):
+cdef object _what_is_corrupt(str folder, const Damage* damage):
     file = f"{folder}/{damage.base_offset:020d}.log"
     if damage.next_offset > damage.first_offset:
         lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read"
@@ -362,10 +362,10 @@ cdef class LogTable(LogSetOwner):
             p.log.dense = not parsed.cleanup_compact and known.first_dirty < 0
             with nogil:
                 result = open_log(p, leader_epoch, clean, &report)
-            if result == LOG_DAMAGED:
+            if result == LOG_CORRUPT:
                 with self.lock:
                     self.damaged_segments += 1
-                raise DamagedLogError(_what_is_damaged(path, &report.damage))
+                raise CorruptLogError(_what_is_corrupt(path, &report.damage))
             if result != 0:
                 raise_os(result, path)
             self._check_start(led, known, &report)
@@ -430,7 +430,7 @@ cdef class LogTable(LogSetOwner):
             _log.log(level, "%s", sentence.format(folder=folder, stem=stem, position=notes[i].position))
             with self.lock:
                 self.rebuilt_indexes += notes[i].kind == NOTE_REBUILT
-                self.damaged_segments += notes[i].kind == NOTE_ROTTEN
+                self.damaged_segments += notes[i].kind == NOTE_CORRUPT_READ
 
     cdef object note(self, LeaderEntry led):
         with self.lock:

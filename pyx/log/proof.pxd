@@ -12,7 +12,7 @@ What needs a proof:
     a fetch             of aborted transactions, or by an index file that turns out to be wrong: network threads don't
                         walk, they answer NOT_LEADER_OR_FOLLOWER, which clients try again, and the control plane proves
 
-A segment with a batch that can't be read is `unprovable`: retention by time keeps it, for the rest its files are
+A segment with a batch that can't be read is `corrupt`: retention by time keeps it, for the rest its files are
 believed.
 """
 

@@ -5,7 +5,7 @@ from libcpp.vector cimport vector
 
 from penstock.pyx.log.files cimport read_whole
 from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, IndexFile, index_is_right, index_sum
-from penstock.pyx.log.logstate cimport NOTE_REBUILT, NOTE_UNREADABLE, LogState, note
+from penstock.pyx.log.logstate cimport NOTE_CORRUPT_BATCH, NOTE_REBUILT, LogState, note
 from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment
 from penstock.pyx.log.producerstate cimport producers_clear, producers_first_open
 from penstock.pyx.log.recovery cimport recover_indexes, recover_more
@@ -229,9 +229,9 @@ cdef int _take(PartitionLog* p, Case* case, Segment* seen, bint right, int64_t n
 
 cdef void _give_up(PartitionLog* p, Segment* s, int64_t position) noexcept nogil:
     pthread_mutex_lock(&p.lock)
-    if not s.unprovable:
-        note(&p.log, NOTE_UNREADABLE, s.base_offset, position)
-    s.unprovable = True
+    if not s.corrupt:
+        note(&p.log, NOTE_CORRUPT_BATCH, s.base_offset, position)
+    s.corrupt = True
     s.doubted = False
     pthread_mutex_lock(&s.lock)
     s.index.known = False
@@ -326,7 +326,7 @@ cdef int prove_all(PartitionLog* p, int64_t now_ms) noexcept nogil:
         every.push_back(p.log.segments[i])
     pthread_mutex_unlock(&p.lock)
     for i in range(every.size()):
-        if not every[i].unprovable and (not every[i].proved or segment_view_indexes(every[i]) == INDEX_WRONG):
+        if not every[i].corrupt and (not every[i].proved or segment_view_indexes(every[i]) == INDEX_WRONG):
             pthread_mutex_lock(&p.lock)
             doubt_segment(p, every[i])
             pthread_mutex_unlock(&p.lock)
@@ -340,10 +340,10 @@ cdef int prove_expired(PartitionLog* p, size_t count, int64_t now_ms, bint* prov
     proved[0] = False
     pthread_mutex_lock(&p.lock)
     for i in range(min(count, p.log.segments.size())):
-        if not p.log.segments[i].proved and not p.log.segments[i].unprovable:
+        if not p.log.segments[i].proved and not p.log.segments[i].corrupt:
             doubt_segment(p, p.log.segments[i])
             proved[0] = True
-    if count < p.log.segments.size() and not p.log.segments[count].proved and not p.log.segments[count].unprovable:
+    if count < p.log.segments.size() and not p.log.segments[count].proved and not p.log.segments[count].corrupt:
         keeper = p.log.segments[count]
         segment_retain(keeper)
     pthread_mutex_unlock(&p.lock)

@@ -7,7 +7,7 @@ from libcpp.vector cimport vector
 from penstock.pyx.errorcodes cimport CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE
 from penstock.pyx.log.files cimport is_passing
 from penstock.pyx.log.index cimport INDEX_WRONG
-from penstock.pyx.log.logstate cimport NOTE_ROTTEN, LogState, note
+from penstock.pyx.log.logstate cimport NOTE_CORRUPT_READ, LogState, note
 from penstock.pyx.log.partition cimport ISOLATION_COMMITTED, wake_reactors
 from penstock.pyx.log.partitionlog cimport PartitionLog, doubt_segment, end_of, fail_log, is_offline, log_of, tell_doubt
 from penstock.pyx.log.segment cimport (
@@ -84,7 +84,7 @@ cdef int16_t _doubt(PartitionLog* p, Segment* s) noexcept nogil:
     them; where none is possible, since a batch can't be read, trying again would never end."""
     cdef int16_t error = CORRUPT_MESSAGE
     pthread_mutex_lock(&p.lock)
-    if not s.unprovable:
+    if not s.corrupt:
         doubt_segment(p, s)
         tell_doubt(p)
         error = NOT_LEADER_OR_FOLLOWER
@@ -94,7 +94,7 @@ cdef int16_t _doubt(PartitionLog* p, Segment* s) noexcept nogil:
 
 cdef inline bint _is_trusted(const Segment* s) noexcept nogil:
     """Under the lock: whether what is known of a segment can be believed, or is all that there will ever be."""
-    return s.proved or s.unprovable
+    return s.proved or s.corrupt
 
 
 cdef int16_t _failed(PartitionLog* p, Segment* s, int64_t position, int result) noexcept nogil:
@@ -108,9 +108,9 @@ cdef int16_t _failed(PartitionLog* p, Segment* s, int64_t position, int result) 
         error = NOT_LEADER_OR_FOLLOWER
     elif result == WALK_GARBAGE:
         error = CORRUPT_MESSAGE
-        if not s.rotten:
-            s.rotten = True
-            note(&p.log, NOTE_ROTTEN, s.base_offset, position)
+        if not s.corrupt_read:
+            s.corrupt_read = True
+            note(&p.log, NOTE_CORRUPT_READ, s.base_offset, position)
             atomic_store32(&p.doubted, 1)
             tell_doubt(p)
     elif result < 0 and not is_passing(-result):

@@ -27,7 +27,7 @@ from penstock.pyx.log.segment cimport Segment
 from penstock.pyx.record.batch cimport BatchHeader
 
 cdef enum:
-    LOG_DAMAGED = 1 << 21              # where else an errno stands: the report's `damage` says what is wrong
+    LOG_CORRUPT = 1 << 21              # where else an errno stands: the report's `damage` says what is wrong
 
 cdef struct RecoveryReport:
     int64_t batches_checked
@@ -36,7 +36,7 @@ cdef struct RecoveryReport:
     int64_t end_found                  # where right batches end, should that be before the log start
 
 # Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), dense,
-# index_interval_bytes. 0, LOG_DAMAGED or errno. After an error the segments that were made are in the list, for
+# index_interval_bytes. 0, LOG_CORRUPT or errno. After an error the segments that were made are in the list, for
 # the caller to release.
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil
 

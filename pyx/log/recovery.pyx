@@ -9,7 +9,7 @@ from penstock.pyx.log.damage cimport find_batch, set_aside
 from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
 from penstock.pyx.log.files cimport is_full
 from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, RELATIVE_MAX, IndexFile, index_view
-from penstock.pyx.log.logstate cimport NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, NOTE_UNREADABLE, LogState, note
+from penstock.pyx.log.logstate cimport NOTE_CORRUPT_BATCH, NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, LogState, note
 from penstock.pyx.log.origin cimport REPLICA
 from penstock.pyx.log.producerstate cimport (
     EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open, producers_get,
@@ -276,12 +276,12 @@ cdef int64_t _next_offset(Segment* s, int64_t next_base, int64_t* position) noex
         start = 0
 
 
-cdef int _damaged(RecoveryReport* report, const Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
+cdef int _corrupt(RecoveryReport* report, const Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
     report.damage.base_offset = s.base_offset
     report.damage.position = position
     report.damage.first_offset = s.next_offset
     report.damage.next_offset = next_offset
-    return LOG_DAMAGED
+    return LOG_CORRUPT
 
 
 cdef bint _find_end(Segment* s) noexcept nogil:
@@ -361,7 +361,7 @@ cdef int _validate_end(
     LogState* log, size_t place, int64_t good, int64_t end, bint* room, RecoveryReport* report
 ) noexcept nogil:
     """Whether what lies behind the right bytes of a segment is what a write that was cut short leaves: then it may go.
-    0, LOG_DAMAGED or errno; `room`: it is room ahead and nothing else."""
+    0, LOG_CORRUPT or errno; `room`: it is room ahead and nothing else."""
     cdef Segment* s = log.segments[place]
     cdef BatchHeader header
     cdef int64_t following = _following(log, place), found
@@ -378,16 +378,16 @@ cdef int _validate_end(
     if _may_have_holes(log, s):
         return 0
     if following >= 0 and log.dense and following > log.log_start:
-        return _damaged(report, s, good, following) if s.next_offset < following else 0
+        return _corrupt(report, s, good, following) if s.next_offset < following else 0
     if good == end or room[0]:
         return 0
     result = find_batch(fd, good, end, s.next_offset, s.base_offset + RELATIVE_MAX, &header, &found)
     if result == WALK_BATCH:
-        return _damaged(report, s, good, header.base_offset)
+        return _corrupt(report, s, good, header.base_offset)
     if result < 0:
         return -result
     if following >= 0 or s.next_offset < log.recovery_point or result != WALK_END:
-        return _damaged(report, s, good, following)
+        return _corrupt(report, s, good, following)
     return 0
 
 
@@ -419,7 +419,7 @@ cdef int _cut(LogState* log, Segment* s, int64_t good, int64_t end, bint room, R
 cdef int _rebuild(
     LogState* log, size_t place, int64_t from_offset, int64_t now_ms, bint* was_cut, RecoveryReport* report
 ) noexcept nogil:
-    """Walks a whole segment that isn't believed. 0, LOG_DAMAGED or errno."""
+    """Walks a whole segment that isn't believed. 0, LOG_CORRUPT or errno."""
     cdef Segment* s = log.segments[place]
     cdef int64_t following
     cdef bint room = False
@@ -545,7 +545,7 @@ cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, 
 
 
 cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) noexcept nogil:
-    """Whether a segment that is believed ends where the next one begins. 0, LOG_DAMAGED or errno."""
+    """Whether a segment that is believed ends where the next one begins. 0, LOG_CORRUPT or errno."""
     cdef Segment* s = log.segments[place]
     cdef int64_t next_base, next_offset = s.next_offset, position = s.size
     if place + 1 == log.segments.size():
@@ -563,7 +563,7 @@ cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) n
     if next_offset >= next_base:
         return 0
     s.next_offset = next_offset
-    return _damaged(report, s, position, next_base)
+    return _corrupt(report, s, position, next_base)
 
 
 cdef int _validate_walked(LogState* log, size_t place, int64_t good, RecoveryReport* report) noexcept nogil:
@@ -575,14 +575,14 @@ cdef int _validate_walked(LogState* log, size_t place, int64_t good, RecoveryRep
     next_base = log.segments[place + 1].base_offset
     if next_base <= log.log_start or s.next_offset >= next_base:
         return 0
-    return _damaged(report, s, good, next_base)
+    return _corrupt(report, s, good, next_base)
 
 
 cdef int _believe(
     LogState* log, vector[int64_t]& snapshots, size_t count, int64_t now_ms, RecoveryReport* report
 ) noexcept nogil:
     """Segments below the first one that has to be walked are believed; one whose index is wrong gets it rebuilt by its
-    headers. 0, LOG_DAMAGED or errno."""
+    headers. 0, LOG_CORRUPT or errno."""
     cdef size_t i
     cdef Segment* s
     cdef int64_t good = 0
@@ -608,8 +608,8 @@ cdef int _believe(
         s.walked = True
         if good != end:
             s.proved = False
-            s.unprovable = True
-            note(log, NOTE_UNREADABLE, s.base_offset, good)
+            s.corrupt = True
+            note(log, NOTE_CORRUPT_BATCH, s.base_offset, good)
     return 0
 
 

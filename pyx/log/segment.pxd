@@ -57,10 +57,10 @@ cdef struct Segment:
     IndexFile txnindex
     bint has_aborts                    # the txnindex has entries
     bint proved                        # see above; set under the partition's lock
-    bint unprovable                    # a batch can't be read: what the files say is all there is
+    bint corrupt                       # a batch can't be read: what the files say is all there is
     bint doubted                       # a fetch waits for the proof; of the partition's lock, as the two above
     bint walked                        # this process has proved it by its batches
-    bint rotten                        # a reader came upon bytes that are no batch; of the partition's lock
+    bint corrupt_read                  # a reader came upon bytes that are no batch; of the partition's lock
     int lost                           # errno of opening its files for those that read it when it was deleted; 0: none
     bint checked                       # the .checks file says what the segment is now
     int64_t ended_before               # transactions that began below it ended within the segment; -1: not known

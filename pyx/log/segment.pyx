@@ -205,7 +205,7 @@ cdef void segment_reset_indexes(Segment* s) noexcept nogil:
     s.next_offset = s.base_offset
     s.unflushed = True
     s.proved = True
-    s.unprovable = False
+    s.corrupt = False
     s.checked = False
     pthread_mutex_unlock(&s.lock)
 
@@ -647,7 +647,7 @@ cdef int segment_find(
             if result != WALK_BATCH or batch_last_offset(header) >= offset:
                 break
         if (wrong or result == WALK_GARBAGE) and start != 0:
-            if not s.proved and not s.unprovable:
+            if not s.proved and not s.corrupt:
                 return -INDEX_WRONG
             start = 0                  # an index that lies costs time, never a wrong answer
             continue

@@ -107,7 +107,7 @@ cdef int _prove_too_old(PartitionLog* p, int64_t now_ms) noexcept nogil:
             p.config.cleanup_delete
             and count < p.log.segments.size()
             and p.log.segments[count].size > 0
-            and not p.log.segments[count].unprovable
+            and not p.log.segments[count].corrupt
             and _too_old(p, p.log.segments[count], now_ms)
         ):
             count += 1

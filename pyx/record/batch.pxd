@@ -16,7 +16,7 @@ Base offset and leader epoch lie outside the CRC, so a broker assigns both witho
 from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.record.codec cimport CODEC_OK, CODEC_OVER_LIMIT, CODEC_ROTTEN, CODEC_UNKNOWN
+from penstock.pyx.record.codec cimport CODEC_CORRUPT, CODEC_OK, CODEC_OVER_LIMIT, CODEC_UNKNOWN
 
 cdef enum:
     MAGIC_2 = 2                                 # the newest; 0 and 1 are messages
@@ -148,7 +148,7 @@ cdef enum MarkerType:
     MARKER_ABORT = 0
     MARKER_COMMIT = 1
 
-# A MarkerType, or BATCH_BAD_RECORDS for anything else (other control types, rotten). The batch is a parsed control
+# A MarkerType, or BATCH_BAD_RECORDS for anything else (other control types, corrupt). The batch is a parsed control
 # batch. `coordinator_epoch` may be NULL.
 cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header, int32_t* coordinator_epoch) noexcept nogil
 
@@ -172,7 +172,7 @@ cdef inline int64_t record_offset(const BatchHeader* header, const RecordView* r
 cdef inline int64_t record_create_time(const BatchHeader* header, const RecordView* record) noexcept nogil:
     return <int64_t>(<uint64_t>header.base_timestamp + <uint64_t>record.timestamp_delta)
 
-# Reads the record at `p`; gives the place after it, or NULL when it is rotten: lengths are checked against
+# Reads the record at `p`; gives the place after it, or NULL when it is corrupt: lengths are checked against
 # `end`, headers are walked, and the record must end where its length says.
 cdef const uint8_t* record_read(const uint8_t* p, const uint8_t* end, RecordView* out) noexcept nogil
 
@@ -183,7 +183,7 @@ cdef struct RecordsSeen:
     bint keyless
 
 # Reads all records of an inflated payload, to its end. 0; BATCH_BAD_RECORDS for what not every client reads as the
-# same records: rotten ones, attributes over 127 (kafka-python takes them for a varint), offset deltas other than
+# same records: corrupt ones, attributes over 127 (kafka-python takes them for a varint), offset deltas other than
 # 0, 1, 2, ...; BATCH_BAD_COUNT when bytes are left over. What it costs is paid for each record that is appended.
 cdef int records_walk(const BatchHeader* header, const uint8_t* p, size_t n, RecordsSeen* out) noexcept nogil
 
@@ -193,7 +193,7 @@ cdef struct HeaderView:
     int32_t key_length
     int32_t value_length
 
-# Reads the record header at `p`; NULL when it is rotten.
+# Reads the record header at `p`; NULL when it is corrupt.
 cdef const uint8_t* record_header(const uint8_t* p, const uint8_t* end, HeaderView* out) noexcept nogil
 
 # What a CodecFault means for the batch whose payload it was.
@@ -202,7 +202,7 @@ cdef inline int payload_fault(int codec_fault) noexcept nogil:
         return BATCH_OK
     if codec_fault == CODEC_UNKNOWN:
         return BATCH_BAD_CODEC
-    if codec_fault == CODEC_ROTTEN:
+    if codec_fault == CODEC_CORRUPT:
         return BATCH_BAD_PAYLOAD
     return BATCH_OVER_LIMIT if codec_fault == CODEC_OVER_LIMIT else BATCH_NO_MEMORY
 

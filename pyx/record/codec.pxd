@@ -13,7 +13,7 @@ cdef enum:
 cdef enum CodecFault:
     CODEC_OK = 0
     CODEC_UNKNOWN = -1
-    CODEC_ROTTEN = -2                           # cut off, or not what the codec's decoder takes
+    CODEC_CORRUPT = -2                           # cut off, or not what the codec's decoder takes
     CODEC_OVER_LIMIT = -3
     CODEC_NO_MEMORY = -4
 

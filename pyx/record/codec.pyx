@@ -256,14 +256,14 @@ cdef int _gzip_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& 
     room -= stream.avail_out
     deflateEnd(&stream)
     bytes_resize(out, before + room)
-    return CODEC_OK if status == Z_STREAM_END else CODEC_ROTTEN
+    return CODEC_OK if status == Z_STREAM_END else CODEC_CORRUPT
 
 
 cdef int _gzip_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]& out, bint* common) noexcept nogil:
     cdef z_stream stream
     cdef size_t before = out.size()
     cdef size_t made = 0
-    cdef int fault = CODEC_ROTTEN
+    cdef int fault = CODEC_CORRUPT
     if n > PIECE_MAX:
         return CODEC_OVER_LIMIT
     memset(&stream, 0, sizeof(stream))
@@ -313,9 +313,9 @@ cdef int _gzip_member(z_stream* stream, size_t before, size_t* made, size_t limi
         if status == Z_STREAM_END:
             return CODEC_OK
         if status != Z_OK and status != Z_BUF_ERROR:
-            return CODEC_ROTTEN
+            return CODEC_CORRUPT
         if stream.avail_in == fed and stream.avail_out == piece:
-            return CODEC_ROTTEN
+            return CODEC_CORRUPT
 
 
 cdef int _xerial_compress(const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
@@ -330,7 +330,7 @@ cdef int _xerial_compress(const uint8_t* p, size_t n, vector[uint8_t]& out) noex
         piece = n if n < XERIAL_BLOCK else XERIAL_BLOCK
         length = snappy_max_compressed_length(piece)
         if snappy_compress(<const char*>p, piece, <char*>out.data() + at + 4, &length) != SNAPPY_OK:
-            return CODEC_ROTTEN
+            return CODEC_CORRUPT
         put_i32(out.data() + at, <int32_t>length)
         at += 4 + length
         p += piece
@@ -355,11 +355,11 @@ cdef int _xerial_decompress(
             p += XERIAL_HEADER
             continue
         if end - p < 4:
-            return CODEC_ROTTEN
+            return CODEC_CORRUPT
         length = get_u32(p)
         p += 4
         if length > <size_t>(end - p):
-            return CODEC_ROTTEN
+            return CODEC_CORRUPT
         fault = _snappy_block(p, length, limit - (out.size() - before), out)
         if fault != CODEC_OK:
             return fault
@@ -371,13 +371,13 @@ cdef int _snappy_block(const uint8_t* p, size_t n, size_t limit, vector[uint8_t]
     cdef size_t before = out.size()
     cdef size_t length = 0
     if snappy_uncompressed_length(<const char*>p, n, &length) != SNAPPY_OK or length > SNAPPY_RATIO_MAX * n:
-        return CODEC_ROTTEN
+        return CODEC_CORRUPT
     if length > limit:
         return CODEC_OVER_LIMIT
     if not bytes_grow(out, before + length):
         return CODEC_NO_MEMORY
     if snappy_uncompress(<const char*>p, n, <char*>out.data() + before, &length) != SNAPPY_OK:
-        return CODEC_ROTTEN
+        return CODEC_CORRUPT
     return CODEC_OK
 
 
@@ -394,7 +394,7 @@ cdef int _lz4_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& o
         return CODEC_NO_MEMORY
     room = LZ4F_compressFrame(out.data() + before, room, p, n, &preferences)
     if LZ4F_isError(room):
-        return CODEC_ROTTEN
+        return CODEC_CORRUPT
     bytes_resize(out, before + room)
     return CODEC_OK
 
@@ -448,7 +448,7 @@ cdef int _lz4_frames(
         gave = room - made
         hint = LZ4F_decompress(context, out.data() + before + made, &gave, p, &took, NULL)
         if LZ4F_isError(hint):
-            return CODEC_ROTTEN
+            return CODEC_CORRUPT
         p += took
         n -= took
         made += gave
@@ -461,7 +461,7 @@ cdef int _lz4_frames(
             common[0] = False
         # Nothing eaten and nothing given with room to spare: it waits for bytes that won't come.
         if took == 0 and gave == 0:
-            return CODEC_ROTTEN
+            return CODEC_CORRUPT
 
 
 cdef int _zstd_compress(int level, const uint8_t* p, size_t n, vector[uint8_t]& out) noexcept nogil:
@@ -498,7 +498,7 @@ cdef int _zstd_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8
     if context == NULL:
         return CODEC_NO_MEMORY
     if claimed == ZSTD_CONTENTSIZE_ERROR:
-        return CODEC_ROTTEN
+        return CODEC_CORRUPT
     if claimed < room:
         room = <size_t>claimed
     while True:
@@ -509,7 +509,7 @@ cdef int _zstd_decompress(const uint8_t* p, size_t n, size_t limit, vector[uint8
             bytes_resize(out, before + made)
             return CODEC_OK
         if ZSTD_getErrorCode(made) != ZSTD_error_dstSize_tooSmall:
-            return CODEC_ROTTEN
+            return CODEC_CORRUPT
         if room >= limit:
             return CODEC_OVER_LIMIT
         room = _next_room(room if room > FIRST_ROOM else FIRST_ROOM, limit)
@@ -520,7 +520,7 @@ CODEC_IDS = {"none": CODEC_NONE, "gzip": CODEC_GZIP, "snappy": CODEC_SNAPPY, "lz
 
 _TEXTS = {
     CODEC_UNKNOWN: "unknown codec",
-    CODEC_ROTTEN: "the data is not what the codec takes",
+    CODEC_CORRUPT: "the data is not what the codec takes",
     CODEC_OVER_LIMIT: "the data is over the limit",
     CODEC_NO_MEMORY: "no memory",
 }

@@ -65,5 +65,5 @@ def keep(
     All kept: the very bytes of `raw`. Otherwise a new batch with the same codec at its default level, dense offsets from
     0, each record's own timestamp, the largest of them in the header, no producer. With `append_time` the records of a
     LogAppendTime batch get the time that its readers see instead, also if all are kept. Raises ValueError when the mask has
-    another length or keeps nothing, BatchError when the batch is rotten, a control batch or older than magic 2.
+    another length or keeps nothing, BatchError when the batch is corrupt, a control batch or older than magic 2.
     """

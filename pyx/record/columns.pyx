@@ -376,7 +376,7 @@ cdef int _take_kept(
     const uint8_t* p, const BatchHeader* header, const uint8_t* mask, size_t limit_bytes, bint append_time,
     BatchBuilder builder
 ) noexcept nogil:
-    # Every record is read, kept or not: a rotten batch is found out whatever the mask says.
+    # Every record is read, kept or not: a corrupt batch is found out whatever the mask says.
     cdef vector[uint8_t] scratch
     cdef const uint8_t* end
     cdef RecordView record

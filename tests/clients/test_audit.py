@@ -277,7 +277,7 @@ def test_a_compacted_topic_is_not_compared_by_what_compaction_left(pipeline: Pip
 
 
 def test_a_batch_that_can_not_be_read_is_a_finding_with_its_place(pipeline: Pipeline) -> None:
-    """One whose payload is rotten in partition 0; one in partition 1 whose header is no header any more."""
+    """One whose payload is corrupt in partition 0; one in partition 1 whose header is no header any more."""
     before = pipeline.settle(deduped=100)["hops"]
     for stage in pipeline.stages:
         stage.stop()

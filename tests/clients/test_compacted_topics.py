@@ -199,9 +199,9 @@ def test_transactional_ids_survive_compaction_and_kill(make_broker: Callable[...
         producer.commit_transaction(WAIT_S)
 
 
-def test_a_rotten_log_is_left_alone_and_the_others_go_on(make_broker: Callable[..., BrokerProcess]) -> None:
+def test_a_corrupt_log_is_left_alone_and_the_others_go_on(make_broker: Callable[..., BrokerProcess]) -> None:
     broker = make_broker(**QUICK, **{"log.cleaner.enable": "false"})
-    for topic in ("rotten", "well"):
+    for topic in ("corrupt", "well"):
         create(broker, topic)
         for turn in range(2):
             produce(broker, topic, [(b"k", b"%d" % turn)])
@@ -210,7 +210,7 @@ def test_a_rotten_log_is_left_alone_and_the_others_go_on(make_broker: Callable[.
     until(lambda: len(list(broker.data.glob("*-0/*.log"))) >= 4, "sealed segments")
     assert not (broker.data / "cleaner-offset-checkpoint").exists()
     assert broker.stop() == 0
-    path: Path = min((broker.data / "rotten-0").glob("*.log"))
+    path: Path = min((broker.data / "corrupt-0").glob("*.log"))
     data = bytearray(path.read_bytes())
     data[65] ^= 1
     path.write_bytes(data)
@@ -223,8 +223,8 @@ def test_a_rotten_log_is_left_alone_and_the_others_go_on(make_broker: Callable[.
     produce(broker, "well", [(b"k", b"3")])
     until(lambda: len(re.findall("compacted topic=well", broker.log_text())) > 1, "a second pass")
     assert len(re.findall("not compacted any more", broker.log_text())) == 1
-    assert "topic=rotten partition=0 is not compacted any more until the broker restarts" in broker.log_text()
-    produce(broker, "rotten", [(b"k", b"2")])
+    assert "topic=corrupt partition=0 is not compacted any more until the broker restarts" in broker.log_text()
+    produce(broker, "corrupt", [(b"k", b"2")])
 
 
 def test_a_deleted_topics_offset_is_forgotten(make_broker: Callable[..., BrokerProcess]) -> None:

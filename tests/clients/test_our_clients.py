@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
-from penstock.pipeline.consumer import Consumer, ConsumerRecord, RottenBatch
+from penstock.pipeline.consumer import Consumer, ConsumerRecord, CorruptBatchError
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.partitioner import partition_for
 from penstock.pipeline.producer import Delivery, Producer
@@ -582,7 +582,7 @@ def test_transactions_survive_kills(killed_often: tuple[BrokerProcess, threading
     asyncio.run(asyncio.wait_for(run(), 120))
 
 
-def rotten(value: bytes) -> bytes:
+def corrupt(value: bytes) -> bytes:
     """A batch that is right by header and CRC, and whose payload cannot be inflated."""
     builder = BatchBuilder(CODECS["zstd"])
     builder.append(None, value * 50, 0)
@@ -593,11 +593,11 @@ def rotten(value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("as_columns", [False, True])
-def test_a_rotten_batch_stops_its_partition_until_it_is_passed(
+def test_a_corrupt_batch_stops_its_partition_until_it_is_passed(
     shared_broker: BrokerProcess, new_topic: Callable[[str], str], as_columns: bool
 ) -> None:
     """A broker opens every batch and refuses this one, unless it is to believe headers."""
-    topic = new_topic("rotten")
+    topic = new_topic("corrupt")
 
     async def write() -> None:
         async with Admin(shared_broker.bootstrap) as client:
@@ -607,7 +607,7 @@ def test_a_rotten_batch_stops_its_partition_until_it_is_passed(
                 for kind in batches:
                     builder = BatchBuilder()
                     builder.append(None, b"good", 0)
-                    data = rotten(b"x") if kind == "bad" else builder.build()
+                    data = corrupt(b"x") if kind == "bad" else builder.build()
                     await sender.submit((topic, p), [data])
 
     asyncio.run(write())
@@ -620,11 +620,11 @@ def test_a_rotten_batch_stops_its_partition_until_it_is_passed(
 
         consumer.assign([(topic, 0), (topic, 1)])
         got: list[tuple[int, int]] = []
-        errors: list[RottenBatch] = []
+        errors: list[CorruptBatchError] = []
         for _ in range(20):
             try:
                 got += poll()
-            except RottenBatch as error:
+            except CorruptBatchError as error:
                 errors.append(error)
             if len(errors) == 2:
                 break

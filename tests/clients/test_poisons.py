@@ -21,12 +21,12 @@ from support.crafted import (
     SNAPPY,
     STRANGE_RECORDS,
     batch,
+    corrupt,
     in_pieces,
     loose,
     packed,
     plain,
     record,
-    rotten,
 )
 from support.harness import BrokerProcess, WireConnection
 from support.kafka_jars import ApacheKafka
@@ -116,7 +116,7 @@ def test_poisons_are_refused_and_stop_nobody(shared_broker: BrokerProcess, new_t
     requests.create_topic(bootstrap, topic, 1)
     good = batch(packed(codec, plain(2)), 2, codec=codec)
     assert send(bootstrap, topic, good) == (0, 0)
-    for poison in chain(rotten(codec), loose(codec)):
+    for poison in chain(corrupt(codec), loose(codec)):
         assert (poison.name, *send(bootstrap, topic, poison.data)) == (poison.name, poison.code, -1)
         assert (poison.name, log_end(bootstrap, topic)) == (poison.name, 2)
     assert send(bootstrap, topic, good) == (0, 2)
@@ -156,8 +156,8 @@ def test_trusted_producers_still_cannot_move_the_end_far(shared_broker: BrokerPr
     for codec in PIECED:
         data = batch(packed(codec, plain(3)), 2**31 - 1, codec=codec)
         assert send(bootstrap, topic, data) == (87, -1)
-    rotten_record, count = LOOSE_RECORDS["offset deltas 0, 0, 0"]
-    assert send(bootstrap, topic, batch(packed(GZIP, rotten_record), count, codec=GZIP)) == (0, 0)
+    corrupt_record, count = LOOSE_RECORDS["offset deltas 0, 0, 0"]
+    assert send(bootstrap, topic, batch(packed(GZIP, corrupt_record), count, codec=GZIP)) == (0, 0)
 
 
 @pytest.mark.parametrize("codec", PIECED, ids=NAMES[1:])
@@ -181,7 +181,7 @@ def test_kafka_refuses_no_more(apache_kafka: ApacheKafka, new_topic: NewTopic, c
     bootstrap = apache_kafka.bootstrap
     topic = new_topic("judged")
     requests.create_topic(bootstrap, topic, 1)
-    for poison in rotten(codec):
+    for poison in corrupt(codec):
         expected = poison.code if poison.kafka is None else poison.kafka
         assert (poison.name, send(bootstrap, topic, poison.data)[0]) == (poison.name, expected)
     for payload, records in STRANGE_RECORDS.values():

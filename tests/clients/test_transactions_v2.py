@@ -219,14 +219,14 @@ def test_requests_behind_one_that_begins_a_transaction_stay_in_order(
     assert read(shared_broker, topic) == [b"%02d" % number for number in range(21)]
 
 
-def test_rotten_and_foreign_requests_leave_no_trace(shared_broker: BrokerProcess, new_topic: Names, topic: str) -> None:
+def test_corrupt_and_foreign_requests_leave_no_trace(shared_broker: BrokerProcess, new_topic: Names, topic: str) -> None:
     name = new_topic("id")
     with WireConnection(shared_broker.bootstrap) as wire:
         _, *both = init(wire, name)
         owner = (both[0], both[1])
-        rotten = bytearray(batch(owner, 0))
-        rotten[-1] ^= 1
-        parts = [(topic, 0, bytes(rotten)), (topic, 7, batch(owner, 0)), ("__transaction_state", 0, batch(owner, 0))]
+        corrupt = bytearray(batch(owner, 0))
+        corrupt[-1] ^= 1
+        parts = [(topic, 0, bytes(corrupt)), (topic, 7, batch(owner, 0)), ("__transaction_state", 0, batch(owner, 0))]
         assert produce(wire, name, 12, *parts) == [
             E.CORRUPT_MESSAGE,
             E.UNKNOWN_TOPIC_OR_PARTITION,

@@ -12,7 +12,7 @@ import pytest
 import penstock.dedupe.worker  # noqa: F401  (declares its failpoints)
 from penstock import failpoints
 from penstock.pipeline.partitioner import partition_for
-from support.dedupe_rot import rotten
+from support.dedupe_rot import corrupt
 from support.dedupe_world import World
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
@@ -38,7 +38,7 @@ def kill_at(w: World, failpoint: str, passages: tuple[int, ...]) -> None:
     w.stage.kill()  # so that there is something to repair
     for passage in passages:
         w.fill(batches=12, count=200)
-        w.send(0, [w.batch(0, ["", None, "an id"], 3), rotten(w, count=3)])
+        w.send(0, [w.batch(0, ["", None, "an id"], 3), corrupt(w, count=3)])
         w.fill(batches=2)
         w.stage.start(f"{failpoint}=kill@{passage}")
         assert w.stage.wait() == -signal.SIGKILL, w.stage.text()
@@ -80,7 +80,7 @@ def test_killed_again_and_again_with_two_partitions(tmp_path: Path, shared_broke
             w.fill(batches=4, count=300)
             w.send(1, [w.batch(1, [None, ""], 3)])
             if failpoint == "dedupe.set_aside":
-                w.send(1, [rotten(w, 1)])
+                w.send(1, [corrupt(w, 1)])
             try:
                 w.await_done()
             except AssertionError:

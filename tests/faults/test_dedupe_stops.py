@@ -11,7 +11,7 @@ from pathlib import Path
 import confluent_kafka
 
 from penstock.pyx.record.rawbatch import split
-from support.dedupe_rot import rotten
+from support.dedupe_rot import corrupt
 from support.dedupe_world import LIMIT_S, World
 from support.harness import BrokerProcess
 from support.patience import until
@@ -249,17 +249,17 @@ def test_stopped_at_any_moment_without_a_crash(tmp_path: Path, shared_broker: Br
 # Bad input
 
 
-def test_a_rotten_batch_is_kept_aside_and_counted(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+def test_a_corrupt_batch_is_kept_aside_and_counted(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
-        bad = rotten(w, count=7)
-        w.send(0, [w.batch(0, ["a", "b"], 4), bad, w.batch(0, ["b", "c"], 4), rotten(w, codec=1)])
+        bad = corrupt(w, count=7)
+        w.send(0, [w.batch(0, ["a", "b"], 4), bad, w.batch(0, ["b", "c"], 4), corrupt(w, codec=1)])
         w.fill()
         w.stage.start()
         w.await_done()
         assert w.stage.stop() == 0
         w.check()
         assert w.position()[1]["quarantined"] == 10
-        aside = w.rotten_aside()
+        aside = w.corrupt_aside()
         (kept,) = split(aside[min(aside)])
         assert len(aside) == 2 and (kept.base_offset, bytes(kept.payload)) == (2, bad[61:])
 

@@ -197,7 +197,7 @@ def test_two_generations_lie_in_two_folders(tmp_path: Path) -> None:
             assert check(folder / NEWEST).changes == changes_of(broker.data) > check(folder / OLDER).changes > 0
         # The first folder is lost but for its identity, the second has enough of a store.
         lose_store(broker.data, backups=True)
-        (other / NEWEST).write_bytes(b"rotten" * 1000)
+        (other / NEWEST).write_bytes(b"corrupt" * 1000)
         assert str(other / OLDER) in refusal(broker)
         restore(broker)
         assert "first" in names(broker)

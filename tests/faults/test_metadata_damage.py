@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from penstock.broker.store.base import DamagedStoreError
+from penstock.broker.store.base import CorruptStoreError
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.store.sound import fact_checksum
 from penstock.pyx.wire.messages import AlterClientQuotasRequest, InitProducerIdRequest
@@ -193,7 +193,7 @@ def test_a_damaged_store_is_whole_or_refused(
         files = {file.name: file.read_bytes() for file in data.iterdir()}
         try:
             found = contents(data)
-        except DamagedStoreError as error:
+        except CorruptStoreError as error:
             assert str(data / FILE) in str(error) and "\n" not in str(error), what
             after = {name: (data / name).read_bytes() for name in files}
             assert after == files, f"{what}: what is damaged was written to"

@@ -67,7 +67,7 @@ def mended(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_one_bad_bit_takes_no_other_record_along(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
-    topic, other = new_topic("rotten"), new_topic("sound")
+    topic, other = new_topic("corrupt"), new_topic("sound")
     segments = filled(broker, topic, flush_messages=1)
     filled(broker, other)
     folder = segments[0].parent

@@ -23,10 +23,10 @@ from typing import Any
 import atheris
 
 from penstock.errors import KafkaError
-from penstock.pyx.compaction.cleaner import Cleaner, RottenLogError
+from penstock.pyx.compaction.cleaner import Cleaner, UncleanableError
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.logmanager import LogManager
-from penstock.pyx.log.logtable import DamagedLogError
+from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.net.border import DataPlane
 from penstock.pyx.record import codec, columns, convert, crc, rawbatch
 from penstock.pyx.record.builder import BatchBuilder
@@ -136,7 +136,7 @@ def conversion(data: bytes) -> None:
         return
     for raw in rawbatch.split(converted):
         assert raw.magic <= magic
-        # What the client can read is given as it is stored, be it rotten.
+        # What the client can read is given as it is stored, be it corrupt.
         if all(one.magic > magic for one in stored):
             rawbatch.records(raw)
 
@@ -229,7 +229,7 @@ def recovery(data: bytes) -> None:
     logs = LogManager()
     try:
         logs.lead("damaged", TOPIC_ID, 0, 0, str(work()), {})
-    except (OSError, DamagedLogError):
+    except (OSError, CorruptLogError):
         return
     where = logs.offsets("damaged", 0)
     at = where.log_start
@@ -273,10 +273,10 @@ def compaction(data: bytes) -> None:
     logs = LogManager()
     try:
         logs.lead("compacted", TOPIC_ID, 0, 0, str(work()), {"cleanup_compact": 1}, True)
-    except (OSError, DamagedLogError):
+    except (OSError, CorruptLogError):
         return
     before = _records_of(logs)
-    with contextlib.suppress(RottenLogError):
+    with contextlib.suppress(UncleanableError):
         for now_ms in (10_000, 20_000):
             Cleaner(PACE, 1 << 10, 0.9, LIMIT_BYTES).compact(logs, "compacted", 0, -1, now_ms, 0, 5000)
             assert not _records_of(logs) - before

@@ -238,7 +238,7 @@ def test_an_event_day_that_spark_refuses_leaves_no_plan(world: World, run: Run) 
     assert run("2013-01-01", clock="wall").commit.rows == 4
 
 
-def rotten_batch(day: str, records: int) -> bytes:
+def corrupt_batch(day: str, records: int) -> bytes:
     """A batch that is right by header and checksum and can't be inflated."""
     builder = BatchBuilder(4)
     for number in range(records):
@@ -255,7 +255,7 @@ def test_batches_that_cannot_be_opened_are_rejected_and_the_night_goes_on(
     # One that believes headers, with events of 2013.
     broker = make_broker(**{"log.retention.ms": -1, "penstock.validate.records": "headers"})
     world = World(broker.bootstrap, tmp_path)
-    rot, output = [rotten_batch("2013-01-01", 3), rotten_batch("2013-01-01", 5)], f"{world.topic}.deduped"
+    rot, output = [corrupt_batch("2013-01-01", 3), corrupt_batch("2013-01-01", 5)], f"{world.topic}.deduped"
 
     async def send(batch: bytes) -> None:
         async with Admin(broker.bootstrap) as admin:
@@ -442,11 +442,11 @@ def test_rejects_of_another_plan_are_not_this_ones(world: World, run: Run, spark
 
     path = f"{world.table}-rejects"
     stamps = {"night": F.lit("2013-01-09"), "run": F.lit(99).cast("BIGINT")}
-    old = reject_table.of_batches(spark, [(plan.Rotten("t", 0, 0, 0, 1, 1), b"old")]).withColumns(stamps)
+    old = reject_table.of_batches(spark, [(plan.CorruptBatch("t", 0, 0, 0, 1, 1), b"old")]).withColumns(stamps)
     old.write.format("delta").partitionBy("run").save(path)
     another = plan.Plan("2013-01-01", 1, {})
     reject_table.write(
-        spark, path, another, reject_table.of_batches(spark, [(plan.Rotten("t", 0, 0, 0, 1, 1), b"another")])
+        spark, path, another, reject_table.of_batches(spark, [(plan.CorruptBatch("t", 0, 0, 0, 1, 1), b"another")])
     )
     world.events("2013-01-01", 4)
     world.send("2013-01-01", [b"bad"])

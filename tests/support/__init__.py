@@ -19,7 +19,7 @@ Worlds: topics, a stage between them, a ledger of what was sent
 - `mirror_world`: source clusters and a target
 - `dedupe_world`: an input topic and a dedupe stage
 - `etl_world`: a pipeline whose positions are set by hand
-- `dedupe_rot`: batches that are right by header and rotten inside
+- `dedupe_rot`: batches that are right by header and corrupt inside
 
 Inside the test process
 - `dataplane`: a data plane with real sockets and logs, and a control plane of a few lines

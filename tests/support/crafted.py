@@ -130,7 +130,7 @@ HEAD = ZERO * 3  # attributes, timestamp delta, offset delta
 KEYED = HEAD + sized(b"k")
 VALUED = KEYED + sized(b"v")
 # By name: records as they lie in a batch, and the count in its header. No client reads what they say.
-ROTTEN_RECORDS: dict[str, tuple[bytes, int]] = {
+CORRUPT_RECORDS: dict[str, tuple[bytes, int]] = {
     "fewer counted": (plain(3), 2),
     "more counted": (plain(3), 4),
     "a byte behind the records": (plain(3) + ZERO, 3),
@@ -174,10 +174,10 @@ STRANGE_RECORDS: dict[str, tuple[bytes, int]] = {
 }
 
 
-def rotten(codec: int) -> Iterator[Poison]:
+def corrupt(codec: int) -> Iterator[Poison]:
     """What Kafka refuses, too. Of a payload that can't be inflated it says UNKNOWN_SERVER_ERROR, which tells a producer
     nothing: ours is INVALID_RECORD, like that of everything else that comes no better when it is sent again."""
-    for name, (payload, count) in ROTTEN_RECORDS.items():
+    for name, (payload, count) in CORRUPT_RECORDS.items():
         yield Poison(name, batch(packed(codec, payload), count, codec=codec))
     yield Poison("2^31-1 records", batch(packed(codec, plain(3)), 2**31 - 1, codec=codec))
     yield Poison("last offset delta 2^31-1", batch(packed(codec, plain(3)), 3, codec=codec, last_delta=2**31 - 1))
@@ -220,7 +220,7 @@ class Decoded(NamedTuple):
     headers: tuple[tuple[bytes, bytes | None], ...]
 
 
-class _Rotten(Exception):
+class _Corrupt(Exception):
     pass
 
 
@@ -231,7 +231,7 @@ class _Payload:
 
     def take(self, size: int) -> bytes:
         if size < 0 or size > len(self.data) - self.at:
-            raise _Rotten
+            raise _Corrupt
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -242,9 +242,9 @@ class _Payload:
             raw |= (byte & 0x7F) << 7 * place
             if byte < 0x80:
                 if raw >> bits:
-                    raise _Rotten
+                    raise _Corrupt
                 return raw >> 1 ^ -(raw & 1)
-        raise _Rotten
+        raise _Corrupt
 
     def sized(self) -> bytes | None:
         length = self.number(32)
@@ -254,22 +254,22 @@ class _Payload:
         size = self.number(32)
         inner = _Payload(self.take(size))
         if inner.take(1)[0] >= 0x80:
-            raise _Rotten
+            raise _Corrupt
         timestamp_delta = inner.number(64)
         if inner.number(32) != number:
-            raise _Rotten
+            raise _Corrupt
         key, value = inner.sized(), inner.sized()
         count = inner.number(32)
         if not 0 <= count <= len(inner.data) - inner.at:
-            raise _Rotten
+            raise _Corrupt
         headers = []
         for _ in range(count):
             name = inner.sized()
             if name is None:
-                raise _Rotten
+                raise _Corrupt
             headers.append((name, inner.sized()))
         if inner.at != len(inner.data):
-            raise _Rotten
+            raise _Corrupt
         return Decoded(timestamp_delta, key, value, tuple(headers))
 
 
@@ -278,6 +278,6 @@ def decoded(payload: bytes, count: int) -> list[Decoded] | None:
     reader = _Payload(payload)
     try:
         found = [reader.record(number) for number in range(count)]
-    except _Rotten:
+    except _Corrupt:
         return None
     return found if reader.at == len(payload) else None

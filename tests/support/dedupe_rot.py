@@ -1,4 +1,4 @@
-"""Batches that are right by header and checksum and rotten inside, as a broker that believes headers stores them."""
+"""Batches that are right by header and checksum and corrupt inside, as a broker that believes headers stores them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ CRC_AT = 17
 CRC_FROM = 21  # the checksum covers what follows it
 
 
-def rotten(world: World, partition: int = 0, count: int = 3, codec: int = 4) -> bytes:
+def corrupt(world: World, partition: int = 0, count: int = 3, codec: int = 4) -> bytes:
     """A batch of `count` records whose compressed payload is broken, with the right checksum; not in the ledger."""
     world.admin(lambda admin: admin.alter_configs(TOPIC_RESOURCE, world.topic, {"penstock.validate.records": "headers"}))
-    world.rotten[partition] += count
-    data = bytearray(world.batch(partition, [f"rotten-{i}" for i in range(count)], codec, note=False))
+    world.corrupt[partition] += count
+    data = bytearray(world.batch(partition, [f"corrupt-{i}" for i in range(count)], codec, note=False))
     for at in range(PAYLOAD_AT, len(data)):
         data[at] ^= 0x5A
     struct.pack_into(">I", data, CRC_AT, crc32c(bytes(data[CRC_FROM:])))

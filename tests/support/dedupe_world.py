@@ -51,7 +51,7 @@ class World:
         self.output, self.moved = f"{self.topic}.deduped", f"{self.topic}.moved"
         self.partitions = partitions
         self.sent: dict[int, list[tuple[str | None, int]]] = defaultdict(list)  # (id, value) by partition
-        self.rotten: dict[int, int] = defaultdict(int)  # records of batches that can't be opened
+        self.corrupt: dict[int, int] = defaultdict(int)  # records of batches that can't be opened
         self.random = random.Random(7)
         self._numbers = itertools.count()
         folder.mkdir(parents=True, exist_ok=True)
@@ -231,7 +231,7 @@ class World:
         theirs = [record for record in found if came.items() <= dict(record.headers).items()]
         return [record for record in theirs if "byte" not in dict(record.headers)]  # else it is a batch's bytes
 
-    def rotten_aside(self, partition: int = 0) -> dict[int, bytes]:
+    def corrupt_aside(self, partition: int = 0) -> dict[int, bytes]:
         """The batches in the quarantine topic that came from a partition of this input, by offset."""
         found: dict[int, bytes] = {}
         for batch in self.batches(QUARANTINE):
@@ -250,7 +250,7 @@ class World:
             assert [int(record.value or b"") for record in self.records(partition)] == wanted
             sent = self.sent[partition]
             counters = self.position(partition)[1]
-            bad = self.rotten[partition]
+            bad = self.corrupt[partition]
             assert (counters["read"], counters["written"]) == (len(sent) + bad, len(wanted))
             without = [value for word, value in sent if not word]
             aside = without if self.sets_aside else []

@@ -81,7 +81,7 @@ def kept_by(upkeep: Callable[[str, int, int, bool], Any], configs: dict[str, str
         dirs=SimpleNamespace(online=[log_dir], of=lambda key: log_dir),
         topics=SimpleNamespace(changed=asyncio.Event(), all=lambda: [topic]),
         config=intervals | {name.replace("_", "."): value for name, value in given.items()},
-        partitions=SimpleNamespace(upkeep=upkeep),
+        log_manager=SimpleNamespace(upkeep=upkeep),
         now_ms=lambda: 0,
         age_now_ms=lambda: 0,
         monotonic_ms=lambda: int(time.monotonic() * 1000),

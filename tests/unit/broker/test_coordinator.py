@@ -90,7 +90,7 @@ class World:
             entities=SimpleNamespace(get=lambda entity: self.group_configs.get(entity.group, {})),
             config=self.config,
             topics=self.topics,
-            partitions=LOGS,
+            log_manager=LOGS,
             node_id=1,
             store=await EmbeddedStore.open(self.folder / "store.db"),
             now_ms=lambda: time.time_ns() // 1_000_000,
@@ -197,7 +197,7 @@ def test_an_open_transactions_offsets_are_pending_after_a_restart(play: Play) ->
     play(steps)
 
 
-def test_nobody_is_coordinated_from_a_rotten_log_unless_an_operator_says_so(play: Play) -> None:
+def test_nobody_is_coordinated_from_a_corrupt_log_unless_an_operator_says_so(play: Play) -> None:
     async def steps(world: World) -> None:
         owner = await begin(world, "x", [("t", 0)])
         for batch in statelog.build_batches([(b"\0\0\0\1x", b"\0\x7f")], 1):
@@ -209,7 +209,7 @@ def test_nobody_is_coordinated_from_a_rotten_log_unless_an_operator_says_so(play
         with pytest.raises(KafkaError) as raised:
             await world.transactions.end("x", End(None, *owner, True))
         assert raised.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        world.config = Config({**world.config, "penstock.coordinator.skip.damaged": True}, frozenset())
+        world.config = Config({**world.config, "penstock.coordinator.skip.corrupt": True}, frozenset())
         await world.start()
         assert world.transactions.verify("x", *owner, ("t", 0)) == ErrorCode.NONE
         assert not (await world.transactions.end("x", End(None, *owner, True))).error
@@ -377,7 +377,7 @@ def test_a_part_of_the_log_that_cannot_be_read_is_not_coordinated(play: Play) ->
 
     async def steps(world: World) -> None:
         await world.groups.commit("g", commit(5))
-        world.context.partitions = Failing()
+        world.context.log_manager = Failing()
         broken = GroupCoordinator(world.context)
         await broken.load()
         assert not broken.entries
@@ -385,7 +385,7 @@ def test_a_part_of_the_log_that_cannot_be_read_is_not_coordinated(play: Play) ->
             await broken.commit("g", commit(6))
         assert raised.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         await broken.stop()
-        world.context.partitions = LOGS
+        world.context.log_manager = LOGS
 
     play(steps)
 
@@ -417,7 +417,7 @@ def test_records_of_several_batches_are_in_the_log_all_or_none(play: Play) -> No
     async def steps(world: World) -> None:
         results = await world.groups.commit("g", many(5))
         assert isinstance(results, dict) and set(results.values()) == {0}
-        world.context.partitions = Filling()
+        world.context.log_manager = Filling()
         await world.groups.commit("g", many(6))
         told = offsets(world)
         await world.start()

@@ -316,7 +316,7 @@ def test_a_long_list_lets_others_have_turns(monkeypatch: pytest.MonkeyPatch, req
     monkeypatch.setattr(turns, "TURN_S", 0)
     none = NoTopics()
     context = SimpleNamespace(
-        topics=none, partitions=none, groups=none, node_id=1, cluster_id="c", advertised_for=lambda name: ("h", 1),
+        topics=none, log_manager=none, groups=none, node_id=1, cluster_id="c", advertised_for=lambda name: ("h", 1),
         config={"auto.create.topics.enable": False, "delete.topic.enable": True, "num.partitions": 1},
     )  # fmt: skip
 

@@ -610,7 +610,7 @@ def test_a_clients_own_retention_counts_from_its_commit() -> None:
     "metadata",
     [b"", b"\0", b"\0\0\xff\xff\xff\xff", b"\0\0\0\0\0\x05\0\1a", b"\0\0\0\0\0\1\xff\xff", b"\0\0\0\0\0\1\0\2\xff\xfe"],
 )
-def test_rotten_subscriptions_are_no_subscriptions(metadata: bytes) -> None:
+def test_corrupt_subscriptions_are_no_subscriptions(metadata: bytes) -> None:
     assert classic_state.subscription_topics(metadata) is None
 
 

@@ -1,4 +1,4 @@
-"""The coordinators' records are Kafka's, byte for byte, and rotten ones are refused."""
+"""The coordinators' records are Kafka's, byte for byte, and corrupt ones are refused."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def test_transaction_records_come_back(facts: Facts | None) -> None:
 
 
 @given(st.binary(max_size=60), st.none() | st.binary(max_size=80))
-def test_rotten_records_are_refused_and_nothing_else(key: bytes, value: bytes | None) -> None:
+def test_corrupt_records_are_refused_and_nothing_else(key: bytes, value: bytes | None) -> None:
     for decode in (statelog.decode_group_record, statelog.decode_transaction_record):
         with suppress(WireError):
             decode(key, value, 0)
 
 
 @given(st.binary(max_size=80), st.sampled_from([b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\2\0\1g", b"\0\0\0\1x"]))
-def test_rotten_values_are_refused_and_nothing_else(value: bytes, key: bytes) -> None:
+def test_corrupt_values_are_refused_and_nothing_else(value: bytes, key: bytes) -> None:
     for decode in (statelog.decode_group_record, statelog.decode_transaction_record):
         with suppress(WireError):
             decode(key, value, 0)
@@ -118,7 +118,7 @@ def test_long_lists_become_several_batches_but_a_transactions_never() -> None:
     assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_partition_is_read_to_its_end_and_rotten_records_are_left_out_only_if_they_may(tmp_path: Path) -> None:
+def test_a_partition_is_read_to_its_end_and_corrupt_records_are_left_out_only_if_they_may(tmp_path: Path) -> None:
     name = "__consumer_offsets"
     LOGS.lead(name, bytes(range(16)), 0, 0, str(tmp_path), {})
     try:
@@ -131,7 +131,7 @@ def test_a_partition_is_read_to_its_end_and_rotten_records_are_left_out_only_if_
         LOGS.append(name, 0, marker(True, 9, 0, 0, 1))
         batches = list(statelog.read_batches(LOGS, name, 0))
         decode = statelog.decode_group_record
-        read = [statelog.read_records(raw, decode, name, 0, skip_damaged=True) for raw in batches]
+        read = [statelog.read_records(raw, decode, name, 0, skip_corrupt=True) for raw in batches]
         assert [[found.offset for found in found_here] for found_here in read[:3]] == [[0], [1, 3], [4]]
         with pytest.raises(KafkaError) as raised:
             list(statelog.read_records(batches[1], decode, name, 0))

@@ -93,7 +93,7 @@ def test_ids_meet_across_groups(store: IdStore, monkeypatch: pytest.MonkeyPatch)
     assert keys(found.batches) == [b"a", b"b", b"c"]
 
 
-def test_rotten_batches_are_set_aside_the_others_go_on(store: IdStore) -> None:
+def test_corrupt_batches_are_set_aside_the_others_go_on(store: IdStore) -> None:
     given = [
         batch([b"a"]),
         batch([b"x", b"y"], 1, rot=True),
@@ -102,7 +102,7 @@ def test_rotten_batches_are_set_aside_the_others_go_on(store: IdStore) -> None:
     ]
     found = sifted(given, store)
     assert keys(found.batches) == [b"a", b"b"]
-    assert [one.base_offset for one in found.rotten] == [1, 5]
+    assert [one.base_offset for one in found.corrupt] == [1, 5]
     assert found.read == 3
 
 
@@ -112,9 +112,9 @@ def test_records_below_the_position_were_read_before(store: IdStore) -> None:
     assert found.read == 2
 
 
-def test_a_rotten_batch_below_the_position(store: IdStore) -> None:
+def test_a_corrupt_batch_below_the_position(store: IdStore) -> None:
     found = sifted([batch([b"a", b"b"], 10, rot=True), batch([b"c"], 12)], store, position=11)
-    assert (keys(found.batches), len(found.rotten)) == ([b"c"], 1)
+    assert (keys(found.batches), len(found.corrupt)) == ([b"c"], 1)
 
 
 def test_batches_with_holes_go_on_without_them(store: IdStore) -> None:
@@ -184,9 +184,9 @@ def test_nothing_at_all(store: IdStore) -> None:
 def test_groups_keep_their_order_and_join_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "GROUP_BYTES", 200)
     given = [batch([b"%d" % i, None, b""], 3 * i) for i in range(10)]
-    rotten: list[RawBatch] = []
-    groups = list(open_batches(given, rotten))
-    assert len(groups) > 1 and not rotten
+    corrupt: list[RawBatch] = []
+    groups = list(open_batches(given, corrupt))
+    assert len(groups) > 1 and not corrupt
     assert [one for group, _ in groups for one in group] == given
     source = IdSource("key")
     joined, whole = join([source.column(columns) for _, columns in groups]), source.column(decode(given))

@@ -7,7 +7,7 @@ import pytest
 import penstock.pipeline as pipeline
 
 PUBLIC = """
-Admin Client Consumer ConsumerRecord Fenced Fetched Fetcher Producer RecordMetadata RottenBatch TransactionalSender
+Admin Client Consumer ConsumerRecord CorruptBatchError Fenced Fetched Fetcher Producer RecordMetadata TransactionalSender
 """
 
 

@@ -23,7 +23,7 @@ from penstock.pyx.log.checkpoint import (
     read_checkpoint,
 )  # fmt: skip
 from penstock.pyx.log.logmanager import LogManager
-from penstock.pyx.log.logtable import DamagedLogError
+from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.crc import crc32c
 from support.logs import NOW_MS, TOPIC_ID, batch
 
@@ -254,7 +254,7 @@ def test_a_changed_recovery_point_hides_no_damage(tmp_path: Path, name: str) -> 
     damaged = bytearray(second.read_bytes())
     damaged[70] ^= 1
     second.write_bytes(damaged)
-    with pytest.raises(DamagedLogError, match=f"{second.name} is damaged at byte 0"):
+    with pytest.raises(CorruptLogError, match=f"{second.name} is damaged at byte 0"):
         lead(tmp_path)
 
 

@@ -110,7 +110,7 @@ def test_header_column_takes_the_last_of_a_name() -> None:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_rotten_batches_are_named_and_give_nothing(codec: int) -> None:
+def test_corrupt_batches_are_named_and_give_nothing(codec: int) -> None:
     good = built(codec)
     plain = bytes(built(0).payload)
     cases = {
@@ -125,9 +125,9 @@ def test_rotten_batches_are_named_and_give_nothing(codec: int) -> None:
         "nothing": b"",
     }
     for name, payload in cases.items():
-        rotten = bytearray(bytes(with_payload(good, compress(codec, payload))))
-        struct.pack_into(">q", rotten, 0, 4_200)
-        raw = RawBatch(rotten)
+        corrupt = bytearray(bytes(with_payload(good, compress(codec, payload))))
+        struct.pack_into(">q", corrupt, 0, 4_200)
+        raw = RawBatch(corrupt)
         with pytest.raises(BatchError, match="4200"):
             decode([good, raw, good])
         with pytest.raises(BatchError):

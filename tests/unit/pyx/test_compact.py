@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.compaction.cleaner import Cleaner, RottenLogError
+from penstock.pyx.compaction.cleaner import Cleaner, UncleanableError
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.checkpoint import OURS, parse_offsets
 from penstock.pyx.record.rawbatch import marker, split
@@ -438,7 +438,7 @@ def test_readers_of_old_segments_go_on(log: CompactedLog) -> None:
         (70 + 20, "offset 1 .*checksum"),
     ],
 )
-def test_a_rotten_batch_leaves_the_log_as_it_is(log: CompactedLog, place: int, why: str) -> None:
+def test_a_corrupt_batch_leaves_the_log_as_it_is(log: CompactedLog, place: int, why: str) -> None:
     log.put((b"a", b"1"))
     log.put((b"a", b"2"))
     log.roll()
@@ -446,7 +446,7 @@ def test_a_rotten_batch_leaves_the_log_as_it_is(log: CompactedLog, place: int, w
     data = bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(data)
-    with pytest.raises(RottenLogError, match=why):
+    with pytest.raises(UncleanableError, match=why):
         log.compact()
     assert path.read_bytes() == data
     assert not log.files(".cleaned") and not log.files(".swap")
@@ -455,7 +455,7 @@ def test_a_rotten_batch_leaves_the_log_as_it_is(log: CompactedLog, place: int, w
 def test_a_batch_that_inflates_too_far_is_refused(log: CompactedLog) -> None:
     log.put((b"a", b"x" * 100_000), codec=4)
     log.roll()
-    with pytest.raises(RottenLogError, match="limit"):
+    with pytest.raises(UncleanableError, match="limit"):
         Cleaner(Pace(), 1 << 20, inflated_max_bytes=50_000).compact(LOGS, log.topic, 0, -1, NOW_MS, 0, 0)
 
 

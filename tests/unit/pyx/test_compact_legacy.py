@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.pyx.compaction.cleaner import RottenLogError
+from penstock.pyx.compaction.cleaner import UncleanableError
 from support.compacted import RETENTION_MS, CompactedLog
 from support.logs import LOGS, NOW_MS
 from support.messagesets import GZIP, LOG_APPEND_TIME, LZ4, SNAPPY, Message, pack_set, unwrap, wrap
@@ -99,13 +99,13 @@ def test_tombstones_go_by_the_age_of_their_file(tmp_path: Path) -> None:
     assert ages == [NOW_MS - RETENTION_MS, NOW_MS - RETENTION_MS + 1], "cleaned files keep their age"
 
 
-def test_rotten_wrappers_are_refused(log: CompactedLog) -> None:
+def test_corrupt_wrappers_are_refused(log: CompactedLog) -> None:
     put(log, 1, [(b"a", b"1"), (b"a", b"2")], GZIP)
     log.roll()
     path = log.files(".log")[0]
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
-    with pytest.raises(RottenLogError):
+    with pytest.raises(UncleanableError):
         log.compact()
     assert path.read_bytes() == data

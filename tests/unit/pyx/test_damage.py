@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.pyx.log.logmanager import LogManager
-from penstock.pyx.log.logtable import DamagedLogError
+from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.rawbatch import marker, split
 from support.logs import NOW_MS, TOPIC_ID, batch
 
@@ -177,7 +177,7 @@ def test_a_flipped_bit_in_each_byte(original: Original, damaged: Callable[..., S
             # The batch itself is right, but for an offset that leaves a hole, if the bit was none before.
             follows = follows or not original.after[-1].batches[-1][at] & 1 << position % 8
         if follows and at not in LEADER_EPOCH:
-            with pytest.raises(DamagedLogError):
+            with pytest.raises(CorruptLogError):
                 damaged(changed(flip))
             continue
         found = damaged(changed(flip))
@@ -241,5 +241,5 @@ def test_a_segment_in_the_middle_is_not_given_up_for_lost(original: Original, da
         data[len(data) // 2] ^= 1
         middle.write_bytes(data)
 
-    with pytest.raises(DamagedLogError, match="what follows is there"):
+    with pytest.raises(CorruptLogError, match="what follows is there"):
         damaged(damage)

@@ -60,13 +60,13 @@ def test_what_a_request_makes_inflate_is_bounded(served: Broker) -> None:
         assert [one.error_code for one in again.responses[0].partition_responses] == [0, 0]
 
 
-def test_rotten_payloads_count(served: Broker) -> None:
+def test_corrupt_payloads_count(served: Broker) -> None:
     large = bytearray(batch([LARGE], NOW_MS, GZIP))
     large[-6] ^= 0xFF  # gzip's own checksum, at the end of the payload
-    rotten = _with_checksum(large)
+    corrupt = _with_checksum(large)
     good = batch([LARGE], NOW_MS, ZSTD)
     with served.connect() as peer:
-        answer = peer.ask(asked_of_each(9, rotten, good), 9, ProduceResponse)
+        answer = peer.ask(asked_of_each(9, corrupt, good), 9, ProduceResponse)
     codes = [one.error_code for one in answer.responses[0].partition_responses]
     assert codes == [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE]
 

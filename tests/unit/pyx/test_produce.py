@@ -123,7 +123,7 @@ def test_internal_topics_are_the_brokers_own(peer: Peer, name: str, version: int
 
 
 def test_several_topics_and_partitions_fail_one_by_one(peer: Peer) -> None:
-    bad = bytearray(batch([b"rotten"]))
+    bad = bytearray(batch([b"corrupt"]))
     bad[-1] ^= 1
     part = ProduceRequest.PartitionProduceData
     request = ProduceRequest(
@@ -237,7 +237,7 @@ def test_a_long_list_of_bad_records_is_cut(peer: Peer) -> None:
 
 
 def test_an_error_says_what_is_wrong(peer: Peer) -> None:
-    bad = bytearray(batch([b"rotten"]))
+    bad = bytearray(batch([b"corrupt"]))
     bad[-1] ^= 1
     one = produced(peer.ask(produce("orders", bytes(bad), 9), 9, ProduceResponse))
     assert (one.error_code, one.error_message) == (ErrorCode.CORRUPT_MESSAGE, "the checksum is wrong")

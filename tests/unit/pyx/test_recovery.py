@@ -17,7 +17,7 @@ import pytest
 
 from penstock.broker.tools.logrepair import repair
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.log.logtable import DamagedLogError
+from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import marker, split
 from support.logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch, delete_records
@@ -118,7 +118,7 @@ def test_the_log_is_cut_at_the_first_bad_byte(tmp_path: Path, damage: str) -> No
         (copy.folder / path.name).write_bytes(left)
         if damage == "flipped" and start < ends[-2]:
             # What follows is right: no write that was cut short leaves that.
-            with pytest.raises(DamagedLogError, match=f"at byte {start}, and offsets {ends.index(start) + first} "):
+            with pytest.raises(CorruptLogError, match=f"at byte {start}, and offsets {ends.index(start) + first} "):
                 copy.open()
             continue
         killed = copy.open()
@@ -157,7 +157,7 @@ def test_damage_in_the_middle_costs_nothing_else(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 1
     middle.write_bytes(data)
     files = {path: path.read_bytes() for path in copy.folder.iterdir()}
-    with pytest.raises(DamagedLogError, match="penstock log repair") as caught:
+    with pytest.raises(CorruptLogError, match="penstock log repair") as caught:
         copy.open()
     copy.folder = next(copy.root.glob("log*-0"))
     assert {copy.folder / path.name: data for path, data in files.items()} == {
@@ -266,7 +266,7 @@ def test_records_that_are_missing_between_segments_are_no_silent_hole(
     for path in [] if checks else list(copy.folder.glob("*.checks")):
         path.unlink()
     following = int(sorted(path for path in log.files(".log") if int(path.stem) > int(second.stem))[0].stem)
-    with pytest.raises(DamagedLogError, match=f"offsets {lost.base_offset} to {following - 1} are missing"):
+    with pytest.raises(CorruptLogError, match=f"offsets {lost.base_offset} to {following - 1} are missing"):
         copy.open(clean=clean)
     copy.folder = next(copy.root.glob("log*-0"))
     (mended,) = repair(copy.folder)

@@ -238,8 +238,8 @@ def rebuilt(data: bytes, at: int, packed: bytes) -> bytes:
 
 def test_validate_records(make_log: Callable[..., Log]) -> None:
     none, headers, full = (make_log(validate_records=mode) for mode in range(3))
-    rotten = bent(batch(3), 80)
-    assert (none.append(rotten), refused(headers, rotten), refused(full, rotten)) == (0, 2, 2)
+    corrupt = bent(batch(3), 80)
+    assert (none.append(corrupt), refused(headers, corrupt), refused(full, corrupt)) == (0, 2, 2)
     for wrong in (
         rebuilt(batch(3), 61, b"\x7f"),  # the first record's length
         rebuilt(batch(3), 64, b"\x08"),  # its offset delta

@@ -138,7 +138,7 @@ def test_of_two_plans_of_a_run_the_first_stands(tmp_path: Path) -> None:
     assert plan.load(str(tmp_path), 1) == first
     with pytest.raises(Refused, match="replaced by another"):
         plan.replace(str(tmp_path), second)
-    found = dataclasses.replace(first, rotten=(plan.Rotten(*TP, 0, 0, 1, 1),))
+    found = dataclasses.replace(first, corrupt=(plan.CorruptBatch(*TP, 0, 0, 1, 1),))
     plan.replace(str(tmp_path), found)
     assert plan.load(str(tmp_path), 1) == found
     assert [path.name for path in (tmp_path / "_penstock" / "plans").iterdir()] == ["run-00000001.json"]
@@ -193,14 +193,14 @@ def test_the_ready_marker_tells_the_counts_and_is_written_once(tmp_path: Path) -
     assert durable.side_folder(str(tmp_path)) in marker.parents
 
 
-def test_a_plan_reads_around_rotten_batches(tmp_path: Path) -> None:
-    rotten = (
-        plan.Rotten(*TP, 10, 11, 14, 3),  # behind a control record at 10
-        plan.Rotten(*TP, 10, 14, 16, 2),
-        plan.Rotten(*TP, 20, 20, 25, 5),  # to the end and beyond
-        plan.Rotten("events", 1, 0, 0, 4, 4),
+def test_a_plan_reads_around_corrupt_batches(tmp_path: Path) -> None:
+    corrupt = (
+        plan.CorruptBatch(*TP, 10, 11, 14, 3),  # behind a control record at 10
+        plan.CorruptBatch(*TP, 10, 14, 16, 2),
+        plan.CorruptBatch(*TP, 20, 20, 25, 5),  # to the end and beyond
+        plan.CorruptBatch("events", 1, 0, 0, 4, 4),
     )
-    made = plan.Plan("2013-01-01", 1, {TP: (2, 24), ("events", 1): (0, 4)}, rotten=rotten, topic_id="aa11")
+    made = plan.Plan("2013-01-01", 1, {TP: (2, 24), ("events", 1): (0, 4)}, corrupt=corrupt, topic_id="aa11")
     assert made.pieces(TP) == [(2, 10), (16, 20)]
     assert made.pieces(("events", 1)) == []
     assert (made.offsets, made.readable) == (26, 12)

@@ -31,7 +31,7 @@ def spoil(log: Path, key: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WireConnection]:
-    data = tmp_path_factory.mktemp("rotten")
+    data = tmp_path_factory.mktemp("corrupt")
     broker = Broker(data, properties=ONE_PARTITION)
     with broker:
         with WireConnection(broker.bootstrap) as asked:
