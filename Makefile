@@ -130,6 +130,13 @@ powercuts: ext
 	$(call install,$(APT_DISKS))
 	PENSTOCK_CUTS=$(CUTS) $(BIN)/pytest -q --timeout 7200 tests/faults/test_power_cut.py
 
+# The whole pipeline under kills, pauses, power cuts and what operators have to decide, for SOAK seconds; power cuts need root.
+SOAK ?= 3600
+.PHONY: soak
+soak: build
+	$(call install,$(APT_DISKS))
+	PYTHONPATH=tests $(BIN)/python -m support.soak --seconds $(SOAK) $(if $(SEED),--seed $(SEED))
+
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
 SECONDS ?= 10
 RUNS ?= -1

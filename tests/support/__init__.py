@@ -41,4 +41,6 @@ Faults
 - `admin_work`: its workers
 - `admin_look`: its look at a broker while nobody works
 - `admin_world`: its model of all that was acknowledged
+- `soak`: a pipeline that runs for an hour while all happens to it (`make soak`)
+- `soak_ledger`: what it has sent and owes
 """

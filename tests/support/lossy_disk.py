@@ -29,9 +29,17 @@ class LossyDisk:
         self.path = folder / f"{kind}-disk"
         self._image = folder / f"{kind}.img"
 
+    @staticmethod
+    def why_not(kind: str) -> str:
+        """What this machine lacks, or nothing."""
+        if os.getuid() == 0 and shutil.which(MAKE[kind][0], path="/usr/sbin:/sbin:/usr/bin:/bin") is not None:
+            return ""
+        return f"cutting the power of a disk needs root and {MAKE[kind][0]}"
+
     def __enter__(self) -> Self:
-        if os.getuid() != 0 or shutil.which(MAKE[self.kind][0], path="/usr/sbin:/sbin:/usr/bin:/bin") is None:
-            pytest.skip(f"cutting the power of a disk needs root and {MAKE[self.kind][0]}")
+        lacking = self.why_not(self.kind)
+        if lacking:
+            pytest.skip(lacking)
         self.path.mkdir()
         with self._image.open("wb") as image:
             image.truncate(IMAGE_BYTES)
