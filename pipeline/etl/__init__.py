@@ -4,6 +4,7 @@ command      `penstock etl`
 load         nights, in the order that makes each of them happen exactly once
 night        a night: one calendar day
 cut          where a night ends, once all that it holds has come through
+clusterview  what a night asks of one cluster
 plan         a night's ranges, written down before anything is read
 events       a night's records as columns: read by Spark, parsed, validated
 declared     the declared schema of an event

@@ -1,0 +1,214 @@
+"""What a night asks of one cluster: its topics, offsets, positions, and the batches of some ranges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from penstock.errors import KafkaError
+from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.etl.plan import CorruptBatch
+from penstock.pipeline.etl.table import TopicPartition
+from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.metadata import TopicInfo
+from penstock.pyx.record.columns import decode
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
+
+Offsets = dict[TopicPartition, int]
+
+# A cluster that is down is a reason to wait, so each question to it gives up soon: the wait is ours.
+ANSWER_LIMIT_MS = 5000
+# Enough to see a batch's header or a few, far less than a fetch that is after the records.
+PEEK_BYTES = 64 << 10
+
+
+class Unreachable(Exception):
+    """A cluster or topic that can't be asked now; the text says which and why."""
+
+
+class Position(NamedTuple):
+    """A stage's committed position and the id (hexadecimal) of the topic that it is in; empty where none is noted."""
+
+    offset: int
+    topic_id: str
+
+
+def _noted_topic(metadata: str) -> str:
+    """The topic id that mirror and dedupe commit beside an offset."""
+    try:
+        noted = json.loads(metadata)["topic_id"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return noted if isinstance(noted, str) else ""
+
+
+class ClusterView:
+    """Questions to one cluster, by the name that people know it by."""
+
+    def __init__(self, name: str, bootstrap: str) -> None:
+        self.name = name
+        self._bootstrap = bootstrap
+        self._admin: Admin | None = None
+
+    async def _connected(self) -> Admin:
+        if self._admin is None:
+            admin = Admin(self._bootstrap, client_id="penstock-etl", default_api_timeout_ms=ANSWER_LIMIT_MS)
+            try:
+                await admin.start()
+            except BaseException:
+                await admin.close()
+                raise
+            self._admin = admin
+        return self._admin
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._admin is not None:
+            await self._admin.close()
+            self._admin = None
+
+    async def topic(self, topic: str) -> TopicInfo:
+        """The topic as it is now. Raises Unreachable."""
+        try:
+            cluster = await (await self._connected()).metadata([topic], refresh=True)
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked: {error}") from None
+        if topic not in cluster.topics:
+            raise Unreachable(f"{self.name} has no topic `{topic}`")
+        return cluster.topics[topic]
+
+    async def partitions(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions. Raises Unreachable."""
+        return [(topic, number) for number in sorted((await self.topic(topic)).partitions)]
+
+    async def has(self, topic: str) -> bool:
+        """Whether it has the topic. Raises Unreachable."""
+        try:
+            return topic in (await (await self._connected()).metadata([topic], refresh=True)).topics
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked: {error}") from None
+
+    async def offsets(self, tps: Iterable[TopicPartition], at: int, *, stable: bool = True) -> Offsets:
+        """Per partition the first offset at or after a timestamp (-1 if there is none), EARLIEST, or with LATEST
+        the last stable offset, unless `stable` the end. Raises Unreachable."""
+        isolation: Literal["read_committed", "read_uncommitted"] = (
+            "read_committed" if at == LATEST and stable else "read_uncommitted"
+        )
+        try:
+            found = await (await self._connected()).list_offsets(dict.fromkeys(tps, at), isolation)
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked for offsets: {error}") from None
+        return {tp: answer.offset for tp, answer in found.items()}
+
+    async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """A group's positions, of those partitions that have one. Raises Unreachable."""
+        try:
+            found = await (await self._connected()).committed(group, tps)
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked for the positions of `{group}`: {error}") from None
+        return {tp: Position(answer[0], _noted_topic(answer[1])) for tp, answer in found.items() if answer is not None}
+
+    async def records_at_or_after(self, found: Offsets, timestamp_ms: int) -> Offsets:
+        """Correct what was found by timestamp for control records, which bear the wall clock's time.
+
+        Where the first data record from there on is early, the next batch that reaches the timestamp counts, with
+        the offset behind it; -1 where none is there yet. Raises Unreachable.
+        """
+        left = {tp: offset for tp, offset in found.items() if offset >= 0}
+        confirmed = dict.fromkeys(found, -1)
+        if not left:
+            return confirmed
+        stable = await self.offsets(left, LATEST)
+        fetcher = Fetcher(await self._connected(), isolation="read_committed", partition_max_bytes=PEEK_BYTES)
+        fetcher.assign({tp: offset for tp, offset in left.items() if offset < stable[tp]})
+        try:
+            while fetcher.assigned():
+                for fetched in await fetcher.fetch():
+                    if fetched.error is not None:
+                        raise Unreachable(f"{self.name} can't be read: {fetched.error}")
+                    late = [batch for batch in fetched.batches if batch.max_timestamp >= timestamp_ms]
+                    if late:
+                        covers = late[0].base_offset <= found[fetched.tp]
+                        confirmed[fetched.tp] = found[fetched.tp] if covers else late[0].last_offset + 1
+                    if late or fetched.next_offset >= stable[fetched.tp]:
+                        left.pop(fetched.tp, None)
+                fetcher.assign({tp: at for tp, at in fetcher.assigned().items() if tp in left})
+        finally:
+            await fetcher.close()
+        return confirmed
+
+    async def holds_records(self, tp: TopicPartition, start: int, end: int) -> bool:
+        """Whether a committed data record stands in [start, end), or may yet: what is behind the last stable offset
+        can't be read before a transaction ends. Raises Unreachable."""
+        stable = (await self.offsets([tp], LATEST))[tp]
+        fetcher = Fetcher(await self._connected(), isolation="read_committed", max_wait_ms=1000)
+        fetcher.assign({tp: start})
+        try:
+            while True:
+                for fetched in await fetcher.fetch():
+                    if fetched.error is not None:
+                        raise Unreachable(f"{self.name} can't be read at {tp[0]}-{tp[1]}: {fetched.error}")
+                    if fetched.batches:
+                        return bool(fetched.batches[0].base_offset < end)
+                if fetcher.position(tp) >= min(end, stable):
+                    return stable < end
+        finally:
+            await fetcher.close()
+
+    async def corrupt(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[CorruptBatch]:
+        """The committed batches in some ranges that can't be opened. Raises Unreachable."""
+        found: list[CorruptBatch] = []
+        behind = {tp: start for tp, (start, _) in ranges.items()}  # the last record that can be read
+        fetcher = Fetcher(await self._connected(), isolation="read_committed")
+        fetcher.assign({tp: start for tp, (start, end) in ranges.items() if start < end})
+        try:
+            while fetcher.assigned():
+                for fetched in await fetcher.fetch(ahead=False):
+                    tp, batches = fetched.tp, list(fetched.batches)
+                    if fetched.corrupt is not None:
+                        batches.append(fetched.corrupt)
+                        fetcher.seek(tp, fetched.corrupt.last_offset + 1)
+                    elif fetched.error is not None:
+                        raise Unreachable(f"{self.name} can't be read at {tp[0]}-{tp[1]}: {fetched.error}")
+                    for batch in batches:
+                        last = None if batch is fetched.corrupt else _last_record(batch)
+                        if last is not None:
+                            behind[tp] = max(behind[tp], last + 1)
+                        elif batch.base_offset < ranges[tp][1]:
+                            found.append(_corrupt(tp, ranges[tp][0], batch, behind[tp]))
+                fetcher.assign({tp: at for tp, at in fetcher.assigned().items() if at < ranges[tp][1]})
+        finally:
+            await fetcher.close()
+        return found
+
+    async def raw_bytes(self, batch: CorruptBatch) -> bytes:
+        """A corrupt batch as the log has it. Raises Unreachable."""
+        tp = (batch.topic, batch.partition)
+        fetcher = Fetcher(await self._connected(), isolation="read_uncommitted", check_crcs=False)
+        fetcher.assign({tp: batch.start})
+        try:
+            while True:
+                for fetched in await fetcher.fetch():
+                    if not fetched.batches or fetched.batches[0].last_offset + 1 != batch.end:
+                        raise Unreachable(
+                            f"{self.name} no longer has the batch at {tp[0]}-{tp[1]} offset {batch.start}"
+                        )
+                    return bytes(fetched.batches[0])
+        finally:
+            await fetcher.close()
+
+
+def _corrupt(tp: TopicPartition, start: int, batch: RawBatch, behind: int) -> CorruptBatch:
+    """What of a corrupt batch lies in a range from `start` on; a header may claim more records than there are offsets."""
+    first, end = max(start, batch.base_offset), batch.last_offset + 1
+    return CorruptBatch(*tp, behind, first, end, min(batch.record_count, end - first))
+
+
+def _last_record(batch: RawBatch) -> int | None:
+    """The offset of a batch's last record, -1 if it has none (compaction leaves such); None when it can't be opened."""
+    try:
+        offsets = decode([batch]).offsets.tolist() if batch.magic == 2 else [record.offset for record in records(batch)]
+    except BatchError:
+        return None
+    return max(offsets, default=-1)
