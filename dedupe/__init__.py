@@ -7,6 +7,7 @@ command     `penstock dedupe`
 commands    `penstock dedupe status`, `accept`, `position` and its other sub-commands
 service     the stage as a process: a worker for each input partition
 worker      one input partition, deduplicated exactly once
+topics      the topics of a worker: which there are, and whether they are the same as before
 opening     batches opened a few at a time; those that can't be opened are set aside
 ids         where a record's id is: its key, a header, or a field of its value
 sift        which records go on: ids looked up, repeats left out, batches rebuilt

@@ -126,8 +126,3 @@ def ids_of(batches: Sequence[RawBatch], source: IdSource) -> Column:
     if corrupt:
         raise OperatorNeeded(f"the output batch at offset {corrupt[0].base_offset} can't be opened: its ids are unknown")
     return ids
-
-
-def missing_topic(topic: str) -> KafkaError:
-    """The error of a topic that is not there."""
-    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic `{topic}`")

@@ -12,7 +12,7 @@ from penstock import log
 from penstock.config import Config, ConfigError
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import decisions_of
-from penstock.dedupe.repair import missing_topic
+from penstock.dedupe.topics import missing_topic
 from penstock.dedupe.worker import Settings, Worker
 from penstock.errors import KafkaError
 from penstock.pipeline import job

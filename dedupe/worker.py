@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from penstock import log
 from penstock.dedupe.folder import StoreFolder, owner
@@ -21,9 +21,10 @@ from penstock.dedupe.ids import IdSource
 from penstock.dedupe.moved import make_topic
 from penstock.dedupe.position import Position, identity
 from penstock.dedupe.quarantine import corrupt_batch, records_in
-from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, missing_topic, repair
+from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, repair
 from penstock.dedupe.sift import Misplaced, Rules, Sifted, WithoutId, sift
-from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.dedupe.topics import Found, Topics, check_id
+from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import prepare, send
@@ -79,17 +80,6 @@ class Settings:
     misplaced: Misplaced = "move"
 
 
-class Topics(NamedTuple):
-    """Input and output topic as the cluster has them: their ids (hexadecimal) and how many partitions both have; the id of
-    the topic of moved records, empty as long as nobody has made it.
-    """
-
-    input_id: str
-    output_id: str
-    moved_id: str
-    partitions: int
-
-
 @dataclass
 class Input:
     """One log that a worker reads: its partition of the input topic, or that of the topic of moved records."""
@@ -120,6 +110,7 @@ class Worker:
         self._reported = time.monotonic()
         self._misplaced_again = 0.0
         self._go_on = f"`penstock dedupe position --topic {tp[0]} -p {tp[1]} --at OFFSET --because TEXT` says where to go on"
+        self._topics = Topics(admin, tp, settings.output_topic, settings.group, self._go_on)
         self._input = self._read(tp, "input topic", settings.misplaced)
         # What isn't in its place there is in none.
         misplaced: Misplaced = "stop" if settings.misplaced == "move" else settings.misplaced
@@ -163,7 +154,7 @@ class Worker:
 
         The folder must be locked. Raises Fenced, OperatorNeeded, KafkaError, OSError.
         """
-        topics = await self._topics()
+        topics = await self._topics.find()
         for each in (self._input, self._moved):
             each.rules = replace(each.rules, partitions=topics.partitions)
         name = identity(self._settings.stage, self.tp)
@@ -173,7 +164,7 @@ class Worker:
         found, moved = committed[self.tp], committed[self._moved.tp]
         if found is not None:
             self._input.position = Position.parse(*found)
-            self._check_topics(topics)
+            self._topics.check(topics, self.position)
         else:
             await self._begin(topics)
         if self.position.moved_id:
@@ -199,7 +190,7 @@ class Worker:
             await self._commit(replace(self.position, unknown=""))
         failpoint(REPAIRED)
 
-    async def _begin(self, topics: Topics) -> None:
+    async def _begin(self, topics: Found) -> None:
         """The first position, allowed only while the output is empty and with as many partitions as the others began."""
         end = await self._admin.end_offset(self.output)
         if end > 0:
@@ -210,13 +201,13 @@ class Worker:
             )
         for (topic, _), found in (await self._admin.all_committed(self._settings.group)).items():
             if topic == self.tp[0]:
-                self._check_count(Position.parse(*found).partitions, topics.partitions)
+                self._topics.check_count(Position.parse(*found).partitions, topics.partitions)
         start = await self._input.log.start()
         if start > 0:
             raise self._input.log.gone(0, start)
         await self._commit(Position(0, topics.input_id, topics.output_id, partitions=topics.partitions))
 
-    async def _begin_moved(self, topics: Topics) -> None:
+    async def _begin_moved(self, topics: Found) -> None:
         """The first position in the topic of moved records: at its beginning, unless an operator has decided that what is
         gone there is gone."""
         start = await self._moved.log.start()
@@ -275,8 +266,8 @@ class Worker:
 
         Raises OperatorNeeded, KafkaError.
         """
-        topics = await self._topics()
-        self._check_topics(topics)
+        topics = await self._topics.find()
+        self._topics.check(topics, self.position)
         if topics.moved_id and not self.position.moved_id:
             raise StartsOver(f"`{self._moved.tp[0]}` is there now: it is read, too")
         await self._spill_in_time()
@@ -297,62 +288,6 @@ class Worker:
 
     def _is_due(self) -> bool:
         return time.monotonic() - self._memory_since >= self._settings.spill_ms / 1000
-
-    def _check_topics(self, topics: Topics) -> None:
-        self._check_id(self._input, topics.input_id)
-        if topics.output_id != self.position.output_id:
-            raise OperatorNeeded(
-                f"the output topic was recreated (its id is {topics.output_id}, {self.position.output_id} was "
-                f"written so far), so what was written is gone; `penstock groups delete {self._settings.group} --topic "
-                f"{self.tp[0]}:{self.tp[1]}` lets the partition's input be deduped again"
-            )
-        if self.position.moved_id not in ("", topics.moved_id):
-            raise OperatorNeeded(
-                f"`{self._moved.tp[0]}` was {'recreated' if topics.moved_id else 'deleted'}, so what was moved and not read "
-                f"yet is gone; {self._go_on}, once you know what is missing"
-            )
-        self._check_count(self.position.partitions, topics.partitions)
-
-    def _check_count(self, began_with: int, partitions: int) -> None:
-        if began_with not in (0, partitions):
-            raise OperatorNeeded(
-                f"`{self.tp[0]}` and `{self.output[0]}` had {began_with} partitions when the stage began and have "
-                f"{partitions} now, so that ids meet other workers than before; begin with an empty output topic and a "
-                "new `penstock.dedupe.name` (all its topics begin again)"
-            )
-
-    def _check_id(self, read: Input, topic_id: str) -> None:
-        if topic_id != read.position.topic_id:
-            raise OperatorNeeded(
-                f"the {read.name} was recreated (its id is {topic_id}, {read.position.topic_id} was read so far); "
-                "begin with an empty output topic and a new `penstock.dedupe.name` (all its topics begin again)"
-            )
-
-    async def _topics(self) -> Topics:
-        """Input and output topic as they are. Raises OperatorNeeded when they differ in their partitions, KafkaError."""
-        moved_name = self._moved.tp[0]
-        cluster = await self._admin.metadata([self.tp[0], self.output[0], moved_name], refresh=True)
-        for topic in (self.tp[0], self.output[0]):
-            if topic not in cluster.topics:
-                raise missing_topic(topic)
-        read, written = cluster.topics[self.tp[0]], cluster.topics[self.output[0]]
-        if len(read.partitions) != len(written.partitions):
-            raise OperatorNeeded(
-                f"`{self.tp[0]}` has {len(read.partitions)} partitions and `{self.output[0]}` "
-                f"{len(written.partitions)}; they must have the same number, since an id must always meet the same "
-                "worker"
-            )
-        moved = cluster.topics.get(moved_name)
-        if moved is not None and len(moved.partitions) != len(read.partitions):
-            raise OperatorNeeded(
-                f"`{moved_name}` has {len(moved.partitions)} partitions and `{self.tp[0]}` {len(read.partitions)}; they "
-                "must have the same number, since an id must always meet the same worker"
-            )
-        if moved is None and cluster.errors.get(moved_name, 0) not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            raise_for(cluster.errors[moved_name], f"topic `{moved_name}`")
-        return Topics(
-            read.topic_id.hex(), written.topic_id.hex(), "" if moved is None else moved.topic_id.hex(), len(read.partitions)
-        )
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit the position again, so that an idle one doesn't expire, with why the partition stands still."""
@@ -387,7 +322,7 @@ class Worker:
         assert self.store is not None, "take the identity first"
         for part in fetched:
             if part.topic_id is not None:
-                self._check_id(read, part.topic_id.hex())
+                check_id(read.name, part.topic_id.hex(), read.position.topic_id)
         leader_epoch = await read.log.check_fetched(fetched, read.position.offset, read.position.leader_epoch)
         batches = [batch for part in fetched for batch in part.batches]
         try:

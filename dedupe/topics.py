@@ -1,0 +1,100 @@
+"""The topics of a partition's worker: which there are, and whether they are those that its position notes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.dedupe.position import Position
+from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.pipeline.admin import Admin
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.job import moved_topic
+
+
+class Found(NamedTuple):
+    """Input and output topic as the cluster has them: their ids (hexadecimal) and how many partitions both have; the id of
+    the topic of moved records, empty as long as nobody has made it.
+    """
+
+    input_id: str
+    output_id: str
+    moved_id: str
+    partitions: int
+
+
+class Topics:
+    """Of one input partition, `tp`; `go_on` is the sentence that says by which command an operator moves its position."""
+
+    def __init__(self, admin: Admin, tp: TopicPartition, output_topic: str, group: str, go_on: str) -> None:
+        self._admin = admin
+        self._tp = tp
+        self._input = tp[0]
+        self._output = output_topic
+        self._moved = moved_topic(tp[0])
+        self._group = group
+        self._go_on = go_on
+
+    async def find(self) -> Found:
+        """Input and output topic as they are. Raises OperatorNeeded when they differ in their partitions, KafkaError."""
+        cluster = await self._admin.metadata([self._input, self._output, self._moved], refresh=True)
+        for topic in (self._input, self._output):
+            if topic not in cluster.topics:
+                raise missing_topic(topic)
+        read, written = cluster.topics[self._input], cluster.topics[self._output]
+        if len(read.partitions) != len(written.partitions):
+            raise OperatorNeeded(
+                f"`{self._input}` has {len(read.partitions)} partitions and `{self._output}` "
+                f"{len(written.partitions)}; they must have the same number, since an id must always meet the same "
+                "worker"
+            )
+        moved = cluster.topics.get(self._moved)
+        if moved is not None and len(moved.partitions) != len(read.partitions):
+            raise OperatorNeeded(
+                f"`{self._moved}` has {len(moved.partitions)} partitions and `{self._input}` {len(read.partitions)}; they "
+                "must have the same number, since an id must always meet the same worker"
+            )
+        if moved is None and cluster.errors.get(self._moved, 0) not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            raise_for(cluster.errors[self._moved], f"topic `{self._moved}`")
+        return Found(
+            read.topic_id.hex(), written.topic_id.hex(), "" if moved is None else moved.topic_id.hex(), len(read.partitions)
+        )
+
+    def check(self, found: Found, position: Position) -> None:
+        """See that what was found is what a position notes. Raises OperatorNeeded."""
+        check_id("input topic", found.input_id, position.topic_id)
+        if found.output_id != position.output_id:
+            raise OperatorNeeded(
+                f"the output topic was recreated (its id is {found.output_id}, {position.output_id} was "
+                f"written so far), so what was written is gone; `penstock groups delete {self._group} --topic "
+                f"{self._tp[0]}:{self._tp[1]}` lets the partition's input be deduped again"
+            )
+        if position.moved_id not in ("", found.moved_id):
+            raise OperatorNeeded(
+                f"`{self._moved}` was {'recreated' if found.moved_id else 'deleted'}, so what was moved and not read "
+                f"yet is gone; {self._go_on}, once you know what is missing"
+            )
+        self.check_count(position.partitions, found.partitions)
+
+    def check_count(self, began_with: int, partitions: int) -> None:
+        """See that the topics have as many partitions as when the stage began (0: not noted). Raises OperatorNeeded."""
+        if began_with not in (0, partitions):
+            raise OperatorNeeded(
+                f"`{self._input}` and `{self._output}` had {began_with} partitions when the stage began and have "
+                f"{partitions} now, so that ids meet other workers than before; begin with an empty output topic and a "
+                "new `penstock.dedupe.name` (all its topics begin again)"
+            )
+
+
+def check_id(name: str, topic_id: str, noted: str) -> None:
+    """See that a topic that is read, called `name`, is the one that its position notes. Raises OperatorNeeded."""
+    if topic_id != noted:
+        raise OperatorNeeded(
+            f"the {name} was recreated (its id is {topic_id}, {noted} was read so far); "
+            "begin with an empty output topic and a new `penstock.dedupe.name` (all its topics begin again)"
+        )
+
+
+def missing_topic(topic: str) -> KafkaError:
+    """The error of a topic that is not there."""
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic `{topic}`")
