@@ -11,7 +11,7 @@ import socket
 
 ENVIRONMENT = "NOTIFY_SOCKET"
 WATCHDOG = "WATCHDOG_USEC"
-EXTENSION_S = 60
+EXTENSION_S = 300  # what a play waits, too, for a start that stands still (`stalled_seconds`)
 
 
 def ready(status: str) -> None:
@@ -25,7 +25,7 @@ def status(text: str) -> None:
 
 
 def progress(text: str) -> None:
-    """Like `status`, of a start or stop that moves: it gets another minute before systemd gives it up."""
+    """Like `status`, of a start or stop that moves: it gets more time before systemd gives it up."""
     _send(f"STATUS={_line(text)}\nEXTEND_TIMEOUT_USEC={EXTENSION_S * 1_000_000}")
 
 

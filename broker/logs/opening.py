@@ -83,7 +83,7 @@ class Opening:
             self._pending[job.key] = loop.create_future()
         started = time.monotonic()
         await loop.run_in_executor(self._executor, _weigh, self._logs, jobs)
-        progress = _Progress(len(jobs), sum(job.check_bytes for job in jobs))
+        progress = _Progress(self._logs, len(jobs), sum(job.check_bytes for job in jobs))
         reporting = asyncio.create_task(progress.report())
         try:
             await asyncio.gather(*(self._chunk(chunk, progress) for chunk in _chunks(jobs)))
@@ -158,22 +158,26 @@ class Opening:
 class _Progress:
     """What was done of an opening; the threads only add."""
 
-    def __init__(self, logs: int, bytes_all: int) -> None:
-        self.logs = logs
+    def __init__(self, logs: LogManager, count: int, bytes_all: int) -> None:
+        self._logs = logs
+        self._walked_before = logs.walked_bytes
+        self.count = count
         self.bytes_all = bytes_all
         self.opened = self.bytes_done = self.batches = self.cut_bytes = 0
 
     async def report(self) -> None:
-        before = -1
+        before = (-1, -1)
         while True:
             await asyncio.sleep(PROGRESS_S)
-            said = (
-                f"opening logs: {self.opened} of {self.logs}, {self.bytes_done >> 20} of {self.bytes_all >> 20} MB checked"
-            )
+            # Of a log that is being walked it is known how far the walk is; of those that are open what they had.
+            walked = self._logs.walked_bytes - self._walked_before
+            done = max(walked, self.bytes_done)
+            what = "recovering" if self.bytes_all else "opening"
+            said = f"{what} {self.opened} of {self.count} logs, {done >> 20} of about {self.bytes_all >> 20} MB checked"
             _log.info("%s", said)
             # A recovery that moves is waited for, however long it takes; one that doesn't runs into the unit's limit.
-            (notify.progress if self.opened != before else notify.status)(said)
-            before = self.opened
+            (notify.progress if (self.opened, walked) != before else notify.status)(said)
+            before = self.opened, walked
 
 
 def lead(

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.index cimport INDEX_WRONG
-from penstock.pyx.log.logstate cimport LogState
+from penstock.pyx.log.logstate cimport LogState, count_walked
 from penstock.pyx.log.segment cimport (
     HEADERS_CHUNK, WALK_BATCH, LogWalk, Segment, segment_find, segment_open, walk_begin, walk_next,
 )
@@ -109,6 +109,7 @@ cdef void _learn_segment(LogState* log, Segment* s, bint first_only) noexcept no
             epochs_assign(&log.epochs, header.leader_epoch, header.base_offset)
         if first_only:
             return
+    count_walked(log, s.size)
 
 
 cdef void epochs_learn(LogState* log) noexcept nogil:

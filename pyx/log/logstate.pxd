@@ -7,6 +7,7 @@ from libcpp.vector cimport vector
 from penstock.pyx.log.epochs cimport EpochCache
 from penstock.pyx.log.producerstate cimport ProducerStates
 from penstock.pyx.log.segment cimport Segment
+from penstock.pyx.posix cimport atomic_add64
 
 # What an operator should hear.
 cdef enum NoteKind:
@@ -36,6 +37,11 @@ cdef struct LogState:
     bint dense                         # nothing compacts it, or ever did: there are no holes between its batches
     bint power_cut                     # the machine may have lost what wasn't flushed since the log was written last
     vector[Note] notes
+    int64_t* walked_bytes              # atomic; counts what an opening walks, for those that wait. NULL: nobody
+
+cdef inline void count_walked(LogState* log, int64_t n) noexcept nogil:
+    if log.walked_bytes != NULL:
+        atomic_add64(log.walked_bytes, n)
 
 cdef inline void note(LogState* log, int kind, int64_t offset, int64_t position) noexcept nogil:
     log.notes.push_back(Note(kind, offset, position))

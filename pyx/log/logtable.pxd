@@ -36,6 +36,7 @@ cdef class LogTable(LogSetOwner):
     cdef readonly int news_fd
     cdef readonly object rebuilt_indexes       # segments whose index files were wrong
     cdef readonly object damaged_segments      # those in which batches are missing or can't be read
+    cdef int64_t walked                # atomic; bytes that openings have walked
 
     # Raises KafkaError for what isn't led, or isn't open.
     cdef LeaderEntry find(self, str topic, int partition)

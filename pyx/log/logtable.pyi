@@ -82,6 +82,10 @@ class LogTable(LogSetOwner):
         """Segments whose index files were missing or wrong and were rebuilt from the batches; each was a line in the log."""
 
     @property
+    def walked_bytes(self) -> int:
+        """Bytes that openings have walked so far: whole MiB of each log, while it is walked."""
+
+    @property
     def damaged_segments(self) -> int:
         """Segments in which batches are missing or can't be read; each was a line in the log, or is why a log isn't open."""
 

@@ -222,6 +222,11 @@ cdef class LogTable(LogSetOwner):
     def __dealloc__(self):
         close(self.news_fd)
 
+    @property
+    def walked_bytes(self):
+        """Bytes that openings have walked; see logtable.pyi."""
+        return atomic_load64(&self.walked)
+
     cdef LeaderEntry find(self, str topic, int partition):
         led = self.led.get((topic, partition))
         if led is None:
@@ -361,7 +366,9 @@ cdef class LogTable(LogSetOwner):
             p.log.power_cut = power_cut
             p.log.dense = not parsed.cleanup_compact and known.first_dirty < 0
             with nogil:
+                p.log.walked_bytes = &self.walked
                 result = open_log(p, leader_epoch, clean, &report)
+                p.log.walked_bytes = NULL
             if result == LOG_CORRUPT:
                 with self.lock:
                     self.damaged_segments += 1

@@ -81,6 +81,7 @@ cdef bint _open_case(PartitionLog* p, Segment* s, Case* case, int64_t now_ms) no
     case.walked.folder = p.log.folder
     case.walked.index_interval_bytes = p.log.index_interval_bytes
     case.walked.dense = False
+    case.walked.walked_bytes = NULL
     pthread_mutex_unlock(&p.lock)
     if found:
         segment_release(s)

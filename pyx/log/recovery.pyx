@@ -9,7 +9,9 @@ from penstock.pyx.log.damage cimport find_batch, set_aside
 from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
 from penstock.pyx.log.files cimport is_full
 from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, RELATIVE_MAX, IndexFile, index_view
-from penstock.pyx.log.logstate cimport NOTE_CORRUPT_BATCH, NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, LogState, note
+from penstock.pyx.log.logstate cimport (
+    NOTE_CORRUPT_BATCH, NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, LogState, count_walked, note,
+)
 from penstock.pyx.log.origin cimport REPLICA
 from penstock.pyx.log.producerstate cimport (
     EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open, producers_get,
@@ -153,6 +155,7 @@ cdef int _walk(
     cdef BatchHeader header
     cdef const uint8_t* bytes
     cdef int64_t expected = s.base_offset if start == 0 else s.next_offset
+    cdef int64_t counted = start
     cdef int result
     cdef bint checks = (what & WALK_CHECKS) != 0
     cdef bint dense = checks and log.dense
@@ -162,6 +165,9 @@ cdef int _walk(
     walk_begin(&walk, fd, start, end, WALK_CHUNK if checks else HEADERS_CHUNK)
     while True:
         good[0] = walk.position
+        if walk.position - counted >= WALK_CHUNK:
+            count_walked(log, walk.position - counted)
+            counted = walk.position
         result = walk_next(&walk, &header, &bytes, checks)
         if result < 0:
             return -result

@@ -6,9 +6,11 @@ import socket
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock import notify
 from penstock.broker.process import BrokerProcess
+from support import faultio
 
 TIMEOUT_S = 60
 
@@ -36,6 +38,29 @@ def test_ready_then_alive_then_stopping(tmp_path: Path) -> None:
             told.append(heard.recv(4096).decode())
 
 
+def test_recovery_within_one_large_log_is_progress(tmp_path: Path) -> None:
+    """One log, on a disk that needs 0.1 s for each read of a MiB: whoever waits sees it move, and systemd gives it time."""
+    control = tmp_path / "control"
+    control.touch()
+    environment = {"LD_PRELOAD": str(faultio.build(tmp_path)), "FAULT_CTL": str(control)}
+    broker = BrokerProcess(tmp_path / "data", environment=environment).start()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.max.bytes": 1_000_000})
+    for _ in range(40):
+        producer.produce("large", b"x" * 900_000)
+    assert producer.flush(TIMEOUT_S) == 0
+    broker.kill()
+    control.write_text("read slow large-0/00000000000000000000.log$\n")
+    with listen(tmp_path / "n") as heard:
+        broker.environment["NOTIFY_SOCKET"] = str(tmp_path / "n")
+        broker.start()
+        told: list[str] = []
+        while not told or not told[-1].startswith("READY=1"):
+            told.append(heard.recv(4096).decode())
+        broker.stop()
+    moved = [one for one in told if one.startswith("STATUS=recovering 0 of 1 logs, ") and "\nEXTEND_TIMEOUT_USEC=" in one]
+    assert len(set(moved)) >= 2, told
+
+
 def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "absent"))
     notify.ready("text")
@@ -45,4 +70,4 @@ def test_a_line_stays_a_line_and_progress_gets_time(tmp_path: Path, monkeypatch:
     with listen(tmp_path / "n") as heard:
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "n"))
         notify.progress("1 of 2\nREADY=1")
-        assert heard.recv(4096) == b"STATUS=1 of 2 READY=1\nEXTEND_TIMEOUT_USEC=60000000"
+        assert heard.recv(4096) == b"STATUS=1 of 2 READY=1\nEXTEND_TIMEOUT_USEC=300000000"
