@@ -1,11 +1,11 @@
-"""Benchmarks: Penstock's broker and Apache Kafka in turn, with the same clients. In reading order:
+"""Benchmarks: Penstock and others' programs in turn, with the same load. In reading order:
 
 command       `penstock bench`
 run           a run: every case, its sides in turn, round after round
 case          a case: one thing that is measured
 cases/        all cases
 targets       the figures to reach, as bounds on what cases measure
-sides         the servers that are measured: ours, Apache Kafka, and the floor below both
+sides         what is measured: ours, others' programs, and the floor below all
 world         what a case works with: brokers, topics, load, CPU seconds
 frames        ready-made requests in files, for the load programs
 programs      compiles the load programs
@@ -13,6 +13,8 @@ programs/     the load programs, in C
 process       what a process costs, as the kernel counts it
 disk          the disk below a folder, and a slower one for one process
 apache_kafka  Apache Kafka for benchmarks and tests
+stages        programs that work between brokers, held while their input is filled
+mirrormaker   MirrorMaker 2, tuned, exactly once
 report        what a run found, for people and for programs
 figures       the table of figures in a document: one row a target
 hoarders      clients that hold memory for requests which never come whole

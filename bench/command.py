@@ -12,10 +12,10 @@ import click
 from rich.console import Console
 
 from penstock.bench import figures, plots, report
-from penstock.bench.cases import BROKER_CASES
+from penstock.bench.cases import CASES
 from penstock.bench.programs import Programs
 from penstock.bench.run import Run, carry_out, chosen
-from penstock.bench.sides import BEFORE, FLOOR, KAFKA, PENSTOCK, penstock_of
+from penstock.bench.sides import BEFORE, NAMES, OTHERS, penstock_of
 from penstock.bench.targets import LONG_RUN_MINUTES
 from penstock.bench.world import World
 
@@ -23,7 +23,7 @@ FREE_BYTES_MIN = 8 << 30
 
 
 @click.command("bench")
-@click.argument("what", type=click.Choice(["broker"]), default="broker")
+@click.argument("what", type=click.Choice(list(CASES)), default="broker")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Of each case and side.")
 @click.option(
     "--scale",
@@ -34,12 +34,12 @@ FREE_BYTES_MIN = 8 << 30
 )
 @click.option("--minutes", type=click.FloatRange(0.05), help="Of the long case. [30, times the scale if that is below 1]")
 @click.option("--only", metavar="REGEX", help="Cases whose name it finds.")
-@click.option("--ours-only", is_flag=True, help="Leave Apache Kafka out.")
+@click.option("--ours-only", is_flag=True, help="Leave others' programs out.")
 @click.option(
     "--before",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="CHECKOUT",
-    help="Measure the broker of another checkout, in which `make build` ran, in the same turn.",
+    help="Measure the broker (and the mirror) of another checkout, in which `make build` ran, in the same turn.",
 )
 @click.option("--list", "listing", is_flag=True, help="Names and titles of the cases, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on standard output.")
@@ -73,6 +73,7 @@ def command(
     work: Path | None,
 ) -> None:
     """Our broker and Apache Kafka in turn, with the same clients: CPU first, then rates, latencies, memory, life cycle.
+    `pipeline`: mirror, dedupe and clients, beside MirrorMaker 2 and confluent-kafka.
 
     Prints the targets with our figures beside them, then every case; progress goes to standard error. Writes report.md,
     report.json and pictures. Wants a machine that does nothing else.
@@ -80,7 +81,7 @@ def command(
     Example: penstock bench --rounds 3 --only 'produce|consume'
     """  # fmt: skip
     try:
-        cases = chosen(BROKER_CASES, only)
+        cases = chosen(CASES[what], only)
     except re.error as error:
         raise click.ClickException(f"`--only {only}` is not a regular expression: {error}") from None
     if not cases:
@@ -96,9 +97,10 @@ def command(
             figures.checked(document)
     except figures.NoTable as error:
         raise click.ClickException(str(error)) from None
-    sides = (PENSTOCK, *([BEFORE] if before else []), *([] if ours_only else [KAFKA]), FLOOR)
+    left_out = {*([] if before else [BEFORE]), *(OTHERS if ours_only else [])}
+    sides = tuple(side for side in NAMES if side not in left_out)
     minutes = minutes if minutes is not None else LONG_RUN_MINUTES * min(1.0, scale)
-    run = Run(cases, sides, rounds, scale, minutes)
+    run = Run(cases, sides, rounds, scale, minutes, what=what)
     # An ordinary end by SIGTERM, so that no broker outlives it.
     signal.signal(signal.SIGTERM, lambda number, frame: _interrupt())
     _carry_out(run, out.resolve(), work, before.resolve() if before else None)

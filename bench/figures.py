@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.bench.run import Run
-from penstock.bench.targets import BROKER_TARGETS, FULL_SCALE, LONG_RUN, LONG_RUN_MINUTES, Target, Verdict
+from penstock.bench.targets import ALL_TARGETS, FULL_SCALE, LONG_RUN, LONG_RUN_MINUTES, Target, Verdict
 
 BEGIN = "<!-- figures: written by `penstock bench --figures FILE` -->"
 END = "<!-- end of figures -->"
@@ -35,8 +35,8 @@ def update(document: Path, run: Run) -> int:
     before, _, rest = text.partition(BEGIN)
     old, _, after = rest.partition(END)
     kept = {line.split(" | ")[0].removeprefix("| "): line for line in old.splitlines() if line.startswith("| ")}
-    fresh = {target.figure: _row(target, run) for target in BROKER_TARGETS if _is_whole(target, run)}
-    rows = [fresh.get(target.figure) or kept.get(target.figure) or _unmeasured(target) for target in BROKER_TARGETS]
+    fresh = {target.figure: _row(target, run) for target in ALL_TARGETS if _is_whole(target, run)}
+    rows = [fresh.get(target.figure) or kept.get(target.figure) or _unmeasured(target) for target in ALL_TARGETS]
     document.write_text("\n".join([before + BEGIN, *HEAD, *rows, END]) + after, encoding="utf-8")
     return len(fresh)
 

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.bench.case import Measured, label
 from penstock.bench.run import Run
 from penstock.bench.sides import BEFORE, FLOOR, KAFKA, PENSTOCK
-from penstock.bench.targets import BROKER_TARGETS, Verdict
+from penstock.bench.targets import TARGETS, Verdict
 
 COLOURS = {PENSTOCK: "#2f6f9f", BEFORE: "#8fb0d0", KAFKA: "#c0504d", FLOOR: "#9f9f9f"}
 # Picture -> its metric; every case that has it gets a group of bars.
@@ -45,7 +45,7 @@ def draw(run: Run, folder: Path) -> list[Path]:
 
 def _targets(run: Run, path: Path, pyplot: Any) -> Path | None:
     """Every bound that was measured, as a part of its limit: left of the line it is met."""
-    bounds = [bound for target in BROKER_TARGETS for bound in target.bounds if bound.used(run.measured) is not None]
+    bounds = [bound for target in TARGETS[run.what] for bound in target.bounds if bound.used(run.measured) is not None]
     if not bounds:
         return None
     figure, axes = pyplot.subplots(figsize=(11, 1.5 + 0.3 * len(bounds)))

@@ -13,8 +13,8 @@ from rich.table import Table
 from penstock.bench.case import Measured, label, show
 from penstock.bench.cases.linkedin import END_TO_END, END_TO_END_PUBLISHED_MS, PUBLISHED
 from penstock.bench.run import Run
-from penstock.bench.sides import BEFORE, FLOOR, KAFKA, PENSTOCK
-from penstock.bench.targets import BROKER_TARGETS, FULL_SCALE, Target, Verdict
+from penstock.bench.sides import FLOOR, KAFKA, NAMES, PENSTOCK
+from penstock.bench.targets import FULL_SCALE, TARGETS, Target, Verdict
 from penstock.bench.world import RECYCLED_TOPIC, RECYCLING
 
 COLOURS = {Verdict.MET: "green", Verdict.MISSED: "red", Verdict.NOT_MEASURED: "yellow"}
@@ -44,8 +44,8 @@ def sheets(run: Run) -> list[Sheet]:
 
 def targets_sheet(run: Run) -> Sheet:
     """Each target with our figures beside it, and why it is missed or not measured."""
-    sheet = Sheet("Targets, broker on one node", ("figure", "target", "ours", "verdict", "why"), words=True)
-    for target in BROKER_TARGETS:
+    sheet = Sheet(f"Targets of the {run.what}", ("figure", "target", "ours", "verdict", "why"), words=True)
+    for target in TARGETS[run.what]:
         ours = "\n".join(bound.text(run.measured) for bound in target.bounds)
         sheet.rows.append([target.figure, target.target, ours, target.verdict(run.measured).value, why(run, target)])
     return sheet
@@ -124,7 +124,7 @@ def _linkedin_cells(measured: Measured | None, metric: str, cost: str) -> list[s
 
 def case_sheet(run: Run, measured: Measured) -> Sheet:
     """Medians of a case by side, and ours as a multiple of the others."""
-    sides = [side for side in (PENSTOCK, BEFORE, KAFKA, FLOOR) if side in measured.samples]
+    sides = [side for side in NAMES if side in measured.samples]
     others = [side for side in sides if side != PENSTOCK and PENSTOCK in sides]
     columns = ["median", *sides, *(f"x {side}" for side in others)]
     sheet = Sheet(f"{measured.name}: {measured.title}", columns)
@@ -152,19 +152,20 @@ def preface(run: Run) -> list[str]:
     lines.append(f"{run.rounds} rounds in turn, medians; scale {run.scale:g}; {sum(run.took_s.values()) / 60:.0f} minutes")
     if run.scale < FULL_SCALE:
         lines.append("A scale below 1 shortens the load: absolute targets (memory, recovery, partitions) are easier.")
+    lines.append("CPU time has a grain of 10 ms. GB = 1e9 bytes of record values before compression.")
+    return lines + (_broker_preface() if run.what == "broker" else [])
+
+
+def _broker_preface() -> list[str]:
     recycling = ", ".join(f"{name}={value}" for name, value in RECYCLED_TOPIC.items())
     settings = ", ".join(f"{name}={value}" for name, value in RECYCLING[KAFKA].items())
-    lines.append(
+    return [
         f"Settings that are not defaults: both brokers look for old segments often ({settings}), and the topics of produce "
-        f"cases keep little ({recycling}), so that pages are used again; life-cycle cases have defaults throughout."
-    )
-    lines.append(
+        f"cases keep little ({recycling}), so that pages are used again; life-cycle cases have defaults throughout.",
         "Segments of such topics live for less than a second. Kafka flushes a segment as soon as it is sealed, ours a second "
-        "later, so ours never writes them to the disk; where they live longer, a produce costs a sixth more of its CPU."
-    )
-    lines.append("CPU time has a grain of 10 ms. Both brokers run all the time, the one that isn't measured is idle.")
-    lines.append("GB = 1e9 bytes of record values before compression. Broker CPU is user + system of all of its threads.")
-    return lines
+        "later, so ours never writes them to the disk; where they live longer, a produce costs a sixth more of its CPU.",
+        "Both brokers run all the time, the one that isn't measured is idle. Broker CPU is user + system of all its threads.",
+    ]
 
 
 def tell(run: Run, console: Console) -> None:
@@ -188,7 +189,7 @@ def _coloured(row: Sequence[str]) -> Iterable[str]:
 
 def markdown(run: Run, pictures: Sequence[Path] = ()) -> str:
     """The same as a file."""
-    lines = ["# Benchmark of the broker", ""]
+    lines = [f"# Benchmark of the {run.what}", ""]
     lines += [f"- {line}" for line in preface(run)]
     for sheet in sheets(run):
         lines += ["", f"## {sheet.title}", ""]
@@ -223,7 +224,7 @@ def as_json(run: Run) -> str:
             "ours": [bound.text(run.measured) for bound in target.bounds],
             "why": why(run, target),
         }
-        for target in BROKER_TARGETS
+        for target in TARGETS[run.what]
     ]
     whole = {"machine": run.machine, "rounds": run.rounds, "scale": run.scale, "targets": targets, "cases": cases}
     return json.dumps(whole, indent=1)

@@ -16,7 +16,7 @@ from penstock import __version__
 from penstock.bench.apache_kafka import KAFKA_VERSION
 from penstock.bench.case import Case, Measured, Sample, label, show
 from penstock.bench.disk import file_system
-from penstock.bench.sides import BEFORE, KAFKA, PENSTOCK
+from penstock.bench.sides import BEFORE, KAFKA, MIRROR_MAKER, PENSTOCK
 from penstock.bench.world import Skipped, World
 
 Say = Callable[[str], None]
@@ -35,6 +35,7 @@ class Run:
     machine: dict[str, str] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
     took_s: dict[str, float] = field(default_factory=dict)
+    what: str = "broker"  # or "pipeline": which targets it is held against
 
 
 def chosen(cases: Sequence[Case], only: str | None) -> list[Case]:
@@ -57,8 +58,8 @@ def carry_out(run: Run, world: World, say: Say, after_each: Callable[[], None]) 
 
 
 def sides_of(case: Case) -> tuple[str, ...]:
-    """Those that a run may choose from. A case that compares us with Apache Kafka compares us with an earlier commit, too."""
-    return (PENSTOCK, BEFORE, *case.sides[1:]) if KAFKA in case.sides else case.sides
+    """Those that a run may choose from. A case that compares us with Apache Kafka's compares us with an earlier commit, too."""
+    return (PENSTOCK, BEFORE, *case.sides[1:]) if {KAFKA, MIRROR_MAKER} & {*case.sides} else case.sides
 
 
 def _case(run: Run, case: Case, world: World, say: Say) -> Measured:

@@ -1,4 +1,4 @@
-"""The servers that are measured: our broker, an earlier one, Apache Kafka, and the floor that none can go below."""
+"""The sides that are measured, and those that are servers: our broker, an earlier one, Apache Kafka, the floor below all."""
 
 from __future__ import annotations
 
@@ -17,6 +17,23 @@ BEFORE = "before"  # our broker out of another checkout, with the same propertie
 OURS = (PENSTOCK, BEFORE)
 KAFKA = "kafka"
 FLOOR = "floor"
+# Anchors of the pipeline's rows: others' programs, and ours without what a row is about.
+MIRROR_MAKER = "mirrormaker"
+CONFLUENT = "confluent"
+SPARK = "spark"
+WITHOUT = "without"  # the case's title says without what
+# All sides in the order of reports, each as a target names it.
+NAMES = {
+    PENSTOCK: "ours",
+    BEFORE: "before",
+    KAFKA: "Kafka",
+    MIRROR_MAKER: "MirrorMaker 2",
+    CONFLUENT: "confluent-kafka",
+    SPARK: "bare Spark",
+    WITHOUT: "without",
+    FLOOR: "floor",
+}
+OTHERS = (KAFKA, MIRROR_MAKER, CONFLUENT, SPARK)  # what isn't ours
 
 
 def penstock_of(checkout: Path) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.bench.case import Measured, label, show
-from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+from penstock.bench.sides import FLOOR, KAFKA, NAMES, PENSTOCK
 
 Cases = Mapping[str, Measured]
 
@@ -72,7 +72,7 @@ class Bound:
     def text(self, cases: Cases) -> str:
         """Our figure beside its limit."""
         value, sign = self.value(cases), ">=" if self.at_least else "<="
-        of = {KAFKA: " x Kafka", FLOOR: " x floor", "": " x quiet" if self.of_case else ""}[self.times]
+        of = f" x {NAMES[self.times]}" if self.times else " x quiet" if self.of_case else ""
         shown = "-" if value is None else (f"{value:.2f}" if of else show(self.metric, value))
         limit = f"{self.limit:g}{of}" if of else f"{self.limit:g}"
         return f"{self.case} {label(self.metric)}: {shown} ({sign} {limit})"
@@ -224,3 +224,8 @@ BROKER_TARGETS = [
         ),
     ),
 ]
+
+PIPELINE_TARGETS: list[Target] = []
+
+TARGETS = {"broker": BROKER_TARGETS, "pipeline": PIPELINE_TARGETS}
+ALL_TARGETS = [target for targets in TARGETS.values() for target in targets]

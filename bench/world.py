@@ -52,7 +52,7 @@ class World:
     minutes: float
     programs: Programs
     before: Path | None = None
-    _brokers: dict[tuple[str, tuple[tuple[str, str], ...]], Broker] = field(default_factory=dict)
+    _brokers: dict[tuple[str, str, tuple[tuple[str, str], ...]], Broker] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def scaled(self, number: float, least: float = 1) -> int:
@@ -65,9 +65,9 @@ class World:
 
     # Brokers
 
-    def broker(self, side: str, **more: str) -> Broker:
-        """A broker that serves all cases that ask for the same properties (`_` for `.` in their names)."""
-        key = (side, tuple(sorted(more.items())))
+    def broker(self, side: str, name: str = "", **more: str) -> Broker:
+        """A broker that serves all cases that ask for the same name and properties (`_` for `.` in the latter's names)."""
+        key = (side, name, tuple(sorted(more.items())))
         if key in self._brokers and not _lives(self._brokers[key]):
             self._brokers.pop(key).stop()
         if key not in self._brokers:

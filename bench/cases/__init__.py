@@ -29,3 +29,7 @@ BROKER_CASES: list[Case] = [
     *linkedin.CASES,
     *many.CASES,
 ]
+
+PIPELINE_CASES: list[Case] = []
+
+CASES = {"broker": BROKER_CASES, "pipeline": PIPELINE_CASES}

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.bench import disk
 from penstock.bench.case import Case, Measured
-from penstock.bench.cases import BROKER_CASES, clients, consume, linkedin
+from penstock.bench.cases import BROKER_CASES, CASES, clients, consume, linkedin
 from penstock.bench.cases.produce import Produce
 from penstock.bench.cases.steps import Steps
 from penstock.bench.programs import Programs
@@ -80,7 +80,7 @@ def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
 
 
 def test_the_names_of_cases_are_all_different() -> None:
-    names = [case.name for case in BROKER_CASES]
+    names = [case.name for cases in CASES.values() for case in cases]
     assert len(set(names)) == len(names)
 
 

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from penstock.bench import plots, report
 from penstock.bench.case import Measured
-from penstock.bench.cases import BROKER_CASES
+from penstock.bench.cases import BROKER_CASES, CASES
 from penstock.bench.command import command
 from penstock.bench.run import Run, chosen
 from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
-from penstock.bench.targets import BROKER_TARGETS, Bound, Target, Verdict
+from penstock.bench.targets import TARGETS, Bound, Target, Verdict
 
 
 def measured(name: str, **sides: list[float]) -> dict[str, Measured]:
@@ -54,9 +54,10 @@ def test_a_rate_is_judged_from_below() -> None:
 
 
 def test_each_bound_is_measured_by_a_case() -> None:
-    sides = {case.name: case.sides for case in BROKER_CASES}
-    for target in BROKER_TARGETS:
-        for bound in target.bounds:
+    assert TARGETS.keys() == CASES.keys()
+    for what, targets in TARGETS.items():
+        sides = {case.name: case.sides for case in CASES[what]}
+        for bound in (bound for target in targets for bound in target.bounds):
             assert PENSTOCK in sides[bound.case]
             assert not bound.times or bound.times in sides[bound.of_case or bound.case]
 

@@ -12,7 +12,7 @@ from penstock.bench.case import Measured
 from penstock.bench.command import command
 from penstock.bench.run import Run
 from penstock.bench.sides import KAFKA, PENSTOCK
-from penstock.bench.targets import BROKER_TARGETS
+from penstock.bench.targets import ALL_TARGETS, BROKER_TARGETS
 
 KEYED = next(target for target in BROKER_TARGETS if target.bounds[0].case == "produce-100b")
 BATCHES = next(target for target in BROKER_TARGETS if target.bounds[0].case == "produce-1m")
@@ -37,11 +37,11 @@ def test_each_row_is_of_the_run_that_measured_it(tmp_path: Path) -> None:
     assert figures.update(document, a_run("c0ffee1", produce_100b=0.11, produce_1m=0.2)) == 2
     assert figures.update(document, a_run("c0ffee2", produce_100b=0.31)) == 1
     found = rows(document)
-    assert list(found) == [target.figure for target in BROKER_TARGETS]
+    assert list(found) == [target.figure for target in ALL_TARGETS]
     assert "0.31 (<= 0.25 x Kafka)" in found[KEYED.figure]
     assert "| missed | c0ffee2, 2026-01-31 00:00 UTC, 3 x, scale 1 |" in found[KEYED.figure]
     assert "0.20 (<= 0.3 x Kafka)" in found[BATCHES.figure] and "| met | c0ffee1, " in found[BATCHES.figure]
-    assert sum(figures.NEVER in line for line in found.values()) == len(BROKER_TARGETS) - 2
+    assert sum(figures.NEVER in line for line in found.values()) == len(ALL_TARGETS) - 2
     assert document.read_text().startswith("# Words\n\n<!--") and document.read_text().endswith("-->\n\nMore words.\n")
 
 
@@ -79,4 +79,4 @@ def test_a_document_without_a_place_is_left_alone(tmp_path: Path, text: str) -> 
 def test_the_roadmap_has_the_table() -> None:
     roadmap = Path(__file__).parents[3] / "ROADMAP.md"
     assert roadmap.read_text().count(figures.BEGIN) == roadmap.read_text().count(figures.END) == 1
-    assert list(rows(roadmap))[-1] == BROKER_TARGETS[-1].figure
+    assert list(rows(roadmap))[-1] == ALL_TARGETS[-1].figure
