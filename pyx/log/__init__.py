@@ -20,7 +20,9 @@ epochproof     leader epochs proved by batches, and learned from them
 recovery       a log folder opened: what of it is believed, and what is walked again
 damage         bytes that are no right batch: found, and set aside
 swap           new files in the place of a group of segments
-upkeep         rolling, flushing, retention; a log opened and closed
+upkeep         rolling, flushing, retention
+lifecycle      a log opened, halted, closed
+openfiles      files of logs, closed where descriptors run short
 files          whole reads and writes of files; which errors of the disk pass
 pagecache      what of a file is in the page cache
 checkpoint     what a log folder says of its partitions beside their logs

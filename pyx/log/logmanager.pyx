@@ -9,10 +9,12 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.descriptors cimport set_close_files
 from penstock.pyx.errorcodes cimport NOT_LEADER_OR_FOLLOWER
 from penstock.pyx.log.append cimport Append, partition_append
 from penstock.pyx.log.files cimport is_full, is_passing, read_at, wall_ms
 from penstock.pyx.log.logtable cimport Folder, LeaderEntry, LogTable, move_log_start, raise_os
+from penstock.pyx.log.openfiles cimport close_files
 from penstock.pyx.log.origin cimport CLIENT, COORDINATOR, MARKER, REPLICA, Origin
 from penstock.pyx.log.partition cimport (
     ISOLATION_LOG_END, partition_epoch_end, partition_leader_epoch, partition_offsets, wake_reactors,
@@ -45,6 +47,8 @@ Producer = namedtuple(
 LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
 UpkeepResult = namedtuple("UpkeepResult", "segments_deleted bytes_deleted rolled flushed")
 SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
+
+set_close_files(close_files)
 
 
 def room_end(int64_t batches_end):

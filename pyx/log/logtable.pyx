@@ -17,6 +17,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.checkpoint import Checkpoints
 from penstock.pyx.log.damage cimport Damage
 from penstock.pyx.log.files cimport made, wall_ms
+from penstock.pyx.log.lifecycle cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
 from penstock.pyx.log.logstate cimport (
     NOTE_CORRUPT_BATCH, NOTE_CORRUPT_READ, NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_REBUILT, NOTE_SNAPSHOT, Note,
@@ -29,7 +30,6 @@ from penstock.pyx.log.partitionlog cimport (
     raise_last_stable_offset, write_epochs,
 )
 from penstock.pyx.log.recovery cimport LOG_CORRUPT, RecoveryReport
-from penstock.pyx.log.upkeep cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, close, pthread_mutex_lock,
     pthread_mutex_unlock,

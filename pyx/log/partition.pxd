@@ -58,6 +58,10 @@ cdef class LogSetOwner:
 # `before` (NULL: none) goes in the same moment, so that a caller always finds one.
 cdef void logset_add(LogSet* logs, Partition* p, Partition* before) noexcept nogil
 cdef void logset_remove(LogSet* logs, Partition* p) noexcept nogil
+# Calls `visit` with every partition of every set of the process. It must not wait, as it holds up those that add or
+# remove one. False: somebody was just adding or removing, and the partitions of that set were passed over.
+ctypedef void (*Visit)(Partition* p, void* given) noexcept nogil
+cdef bint partitions_visit(Visit visit, void* given) noexcept nogil
 # With one reference and an empty log.
 cdef Partition* partition_new(const char* topic, size_t n, const uint8_t* topic_id16, int32_t index) noexcept nogil
 

@@ -5,13 +5,12 @@ from libc.stdint cimport int64_t, uint32_t
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
 
-from penstock.pyx.descriptors cimport FILES_BUSY, set_close_files
 from penstock.pyx.log.epochs cimport epochs_end
 from penstock.pyx.log.files cimport dropped, made
 from penstock.pyx.log.logconfig cimport config_flushes
 from penstock.pyx.log.partitionlog cimport PartitionLog, end_of, folder_release, is_offline, log_of
 from penstock.pyx.log.producerstate cimport producers_clear
-from penstock.pyx.log.segment cimport Segment, segment_close_file, segment_release
+from penstock.pyx.log.segment cimport segment_release
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_load64, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init,
     pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, pthread_rwlock_destroy,
@@ -32,22 +31,7 @@ cdef struct LogSet:
 cdef WakeHook wake_hook = NULL
 
 
-# --- descriptors --------------------------------------------------------------------------------------------
-cdef enum:
-    CLOSED_PART = 8                    # of the open files, an eighth is closed at once
-    CLOSED_MIN = 4
-
-cdef int64_t USED_LATELY = <int64_t>1 << 62        # added to the number of a file that was
-
-cdef extern from *:
-    """
-    #include <algorithm>
-    #include <vector>
-    static inline void ascend(std::vector<int64_t>& numbers) { std::sort(numbers.begin(), numbers.end()); }
-    """
-    void ascend(vector[int64_t]& numbers) noexcept nogil
-
-# Every set of the process, whose descriptors they share. Never freed: threads may outlive the interpreter.
+# Every set of the process. Never freed: threads may outlive the interpreter.
 cdef struct Sets:
     vector[LogSet*] all
 
@@ -66,64 +50,25 @@ cdef void _forget_set(LogSet* gone) noexcept nogil:
     pthread_mutex_unlock(&sets_lock)
 
 
-cdef inline int64_t _age_of(const Segment* s) noexcept nogil:
-    return s.opened + (USED_LATELY if s.touched else 0)
-
-
-cdef int32_t _look_at_files(LogSet* logs, int64_t until, vector[int64_t]* ages, bint* busy) noexcept nogil:
-    """With `ages`: adds the ages of files that may be closed. Without: closes those up to `until`, and of the others
-    nobody counts as used any more. Partitions that somebody works with are passed over: `busy`. How many were closed.
-    """
-    cdef PartitionLog* p
-    cdef Segment* s
+cdef bint partitions_visit(Visit visit, void* given) noexcept nogil:
     cdef size_t i, j
-    cdef int32_t closed = 0
-    if pthread_rwlock_tryrdlock(&logs.lock) != 0:
-        busy[0] = True
-        return 0
-    one = logs.by_name.begin()
-    while one != logs.by_name.end():
-        for i in range(at(one).second.size()):
-            p = at(one).second[i]
-            if pthread_mutex_trylock(&p.lock) != 0:
-                busy[0] = True
-                continue
-            for j in range(p.log.segments.size()):
-                s = p.log.segments[j]
-                if s.fd < 0 or atomic_load32(&s.refs) != 1:
-                    continue
-                if ages != NULL:
-                    ages.push_back(_age_of(s))
-                elif _age_of(s) > until:
-                    s.touched = False
-                else:
-                    closed += segment_close_file(s)
-            pthread_mutex_unlock(&p.lock)
-        step(one)
-    pthread_rwlock_unlock(&logs.lock)
-    return closed
-
-
-cdef int32_t _close_files() noexcept nogil:
-    """Closes files of logs that weren't used lately, the oldest first; see descriptors.pxd."""
-    cdef vector[int64_t] ages
-    cdef size_t i, n
-    cdef int32_t closed = 0
-    cdef bint busy = False
+    cdef LogSet* logs
+    cdef bint all = True
     if pthread_mutex_trylock(&sets_lock) != 0:
-        return FILES_BUSY
+        return False
     for i in range(sets.all.size()):
-        _look_at_files(sets.all[i], 0, &ages, &busy)
-    if not ages.empty():
-        ascend(ages)
-        n = min(max(ages.size() // CLOSED_PART, <size_t>CLOSED_MIN), ages.size())
-        for i in range(sets.all.size()):
-            closed += _look_at_files(sets.all[i], ages[n - 1], NULL, &busy)
+        logs = sets.all[i]
+        if pthread_rwlock_tryrdlock(&logs.lock) != 0:
+            all = False
+            continue
+        one = logs.by_name.begin()
+        while one != logs.by_name.end():
+            for j in range(at(one).second.size()):
+                visit(<Partition*>at(one).second[j], given)
+            step(one)
+        pthread_rwlock_unlock(&logs.lock)
     pthread_mutex_unlock(&sets_lock)
-    return FILES_BUSY if closed == 0 and busy else closed
-
-
-set_close_files(_close_files)
+    return all
 
 
 # --- finding ------------------------------------------------------------------------------------------------

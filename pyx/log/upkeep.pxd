@@ -1,9 +1,8 @@
-"""What a log needs besides appends and reads. Answers are 0 or errno."""
+"""What a log needs besides appends and reads while it is open. Answers are 0 or errno."""
 
 from libc.stdint cimport int32_t, int64_t
 
 from penstock.pyx.log.partitionlog cimport PartitionLog
-from penstock.pyx.log.recovery cimport RecoveryReport
 
 cdef enum:
     SEALED_FLUSH_DELAY_MS = 1000              # a sealed segment's time before it is flushed
@@ -14,6 +13,8 @@ cdef struct Upkeep:
     bint rolled
     bint flushed
 
+# Under the lock: segments of partitions that were made together are not all rolled together.
+cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil
 # Under the lock: a new segment at the log end; after an error (INDEX_WRONG: it is doubted now) the old one goes on.
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil
 # Whether a segment that is to be flushed then isn't yet.
@@ -29,13 +30,5 @@ cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) n
 # If nothing was appended since the last call: cuts the active segment's file to its batches. True if so, or if there is
 # nothing more to do.
 cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil
-# No more appends or reads; fetches that wait are answered.
-cdef void halt_log(PartitionLog* p) noexcept nogil
-# With `upkeep` held and the log halted: everything to the disk, so that the next start believes it.
-cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil
 # With `upkeep` held: what is in memory goes into its files, which the caller then syncs for all logs together.
 cdef int prepare_log_sync(PartitionLog* p) noexcept nogil
-# Under the lock: the leader epoch only grows, and begins at the log end.
-cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil
-# A log whose folder is there, recovered and ready.
-cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryReport* report) noexcept nogil

@@ -1,25 +1,22 @@
-"""Keeping a log: roll, flush, retention, open and close; see upkeep.pxd."""
+"""Keeping a log: roll, flush, retention; see upkeep.pxd."""
 
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.log.epochproof cimport epochs_agree, epochs_learn
-from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_start
-from penstock.pyx.log.files cimport is_full, is_passing, is_shortage, sync_folder, wall_ms
+from penstock.pyx.log.files cimport is_full, is_passing, is_shortage, sync_folder
 from penstock.pyx.log.index cimport INDEX_WRONG
-from penstock.pyx.log.logstate cimport NOTE_EPOCHS, note
 from penstock.pyx.log.partition cimport Partition, wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     PartitionLog, advance_high_watermark, cut_epochs, doubt_segment, fail_log, folder_ran_full, folder_tell,
-    is_flush_due, is_offline, raise_last_stable_offset, stable_end, take_all_waiting, take_config, write_epochs,
+    is_flush_due, is_offline, raise_last_stable_offset, stable_end, take_config, write_epochs,
 )
 from penstock.pyx.log.producerstate cimport producers_expire, producers_remove, producers_sync, producers_write
 from penstock.pyx.log.proof cimport prove_doubted, prove_expired
-from penstock.pyx.log.recovery cimport RecoveryReport, recover, remove_stray_snapshots, snapshot_stem
+from penstock.pyx.log.recovery cimport snapshot_stem
 from penstock.pyx.log.segment cimport (
     Segment, empty_trash, segment_close_idle, segment_flush, segment_flush_log, segment_give_back, segment_hold_indexes,
     segment_last_time, segment_new, segment_newest_ms, segment_open, segment_prepare_sync, segment_release,
-    segment_reset_indexes, segment_retain, segment_retire, segment_seal, segment_write_checks, segment_write_out,
+    segment_reset_indexes, segment_retain, segment_retire, segment_seal, segment_write_out,
 )
 from penstock.pyx.posix cimport (
     EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, atomic_store64, errno, fallocate, fstat, ftruncate,
@@ -27,7 +24,7 @@ from penstock.pyx.posix cimport (
 )
 from penstock.pyx.record.crc cimport crc32c
 
-cdef void _choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:
+cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:
     """Under the lock: segments of partitions that were made together are not all rolled together."""
     cdef int64_t most = p.config.segment_jitter_ms
     cdef int64_t seed[2]
@@ -76,7 +73,7 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     if p.config.preallocate:
         # Beyond the end of the file: readers and recovery see its real size, and a full disk is met later by appends.
         fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, p.config.segment_bytes)
-    _choose_jitter(p, now_ms)
+    choose_jitter(p, now_ms)
     segment_seal(active)
     active.unflushed = True
     pthread_mutex_lock(&p.seldom)
@@ -349,16 +346,6 @@ cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil:
     return idle
 
 
-cdef void halt_log(PartitionLog* p) noexcept nogil:
-    """No more appends or reads; whoever waits is told."""
-    cdef uint64_t wake
-    pthread_mutex_lock(&p.lock)
-    atomic_store32(&p.stopped, True)
-    wake = take_all_waiting(p)
-    pthread_mutex_unlock(&p.lock)
-    wake_reactors(<Partition*>p, wake)
-
-
 cdef int prepare_log_sync(PartitionLog* p) noexcept nogil:
     """With `upkeep` held: what is in memory goes into its files, which the caller then syncs for all logs together."""
     cdef size_t i
@@ -373,76 +360,3 @@ cdef int prepare_log_sync(PartitionLog* p) noexcept nogil:
                 result = result if result != 0 else error
     pthread_mutex_unlock(&p.lock)
     return result
-
-
-cdef int close_log(PartitionLog* p, int64_t now_ms) noexcept nogil:
-    """With `upkeep` held and the partition halted: everything to the disk, so that the next start believes it. 0 or
-    errno."""
-    cdef int result = 0
-    if is_offline(p):
-        return EIO
-    if not p.changed and p.log.recovery_point >= p.log.log_end - 1:
-        return 0                       # as it was left by the last clean stop
-    result = segment_give_back(p.log.segments.back())
-    if result == 0:
-        result = segment_hold_indexes(p.log.segments.back())
-    if result == INDEX_WRONG:
-        pthread_mutex_lock(&p.lock)
-        doubt_segment(p, p.log.segments.back())
-        pthread_mutex_unlock(&p.lock)
-        result = prove_doubted(p, now_ms)
-    if result == 0:
-        segment_last_time(p.log.segments.back())
-        result = flush_log(p, True, now_ms, False)
-    if result == 0:
-        segment_write_checks(p.log.segments.back(), b".checks")
-    if result == 0:
-        # Not synced: a snapshot that a power cut tears is found out by its checksum, and batches are replayed instead.
-        result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), False)
-    if result == 0:
-        remove_stray_snapshots(&p.log)
-        if p.epochs_unsynced:
-            result = write_epochs(p, True)
-            result = sync_folder(p.log.folder.c_str()) if result == 0 else result
-    return result
-
-
-cdef void raise_epoch(PartitionLog* p, int32_t leader_epoch) noexcept nogil:
-    """Under the lock: the epoch only grows, and begins at the log end."""
-    if leader_epoch < p.leader_epoch:
-        return
-    atomic_store32(&p.leader_epoch, leader_epoch)
-    if not p.log.epochs.entries.empty() and p.log.epochs.entries.back().epoch >= leader_epoch:
-        return
-    pthread_mutex_lock(&p.seldom)
-    if epochs_assign(&p.log.epochs, leader_epoch, p.log.log_end):
-        p.epochs_unwritten = True
-    pthread_mutex_unlock(&p.seldom)
-
-
-cdef int open_log(PartitionLog* p, int32_t leader_epoch, bint clean, RecoveryReport* report) noexcept nogil:
-    """A partition whose folder is there, recovered and ready. 0 or errno."""
-    cdef size_t i
-    cdef int64_t now_ms = wall_ms()
-    cdef int result = recover(&p.log, clean, now_ms, report)
-    if result != 0:
-        return result
-    if not epochs_agree(&p.log):
-        epochs_learn(&p.log)
-        epochs_cut_start(&p.log.epochs, p.log.log_start)
-        note(&p.log, NOTE_EPOCHS, 0, 0)
-        write_epochs(p, False)         # should that fail, the next start learns them again
-    advance_high_watermark(p, p.log.log_end, stable_end(p))
-    p.flushed_ms = now_ms
-    p.log_end_flushed = p.log.recovery_point
-    p.leader_epoch = -1
-    _choose_jitter(p, now_ms)
-    raise_epoch(p, leader_epoch)
-    # Thousands of partitions are opened before the first upkeep: none keeps its files open.
-    p.changed = report.batches_checked > 0 or report.cut_bytes > 0
-    for i in range(p.log.segments.size()):
-        p.changed = p.changed or (p.log.segments[i].unflushed and p.log.segments[i].size > 0)
-        p.log.segments[i].touched = False
-        p.log.segments[i].room.plain_size = p.log.segments[i].size
-        segment_close_idle(p.log.segments[i])
-    return 0
