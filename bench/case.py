@@ -14,6 +14,8 @@ Sample = dict[str, float]  # metric -> value, the one that counts most first
 METRICS = {
     "cpu_s_per_gb": ("broker CPU s/GB", 3),
     "cpu_us_per_request": ("broker CPU us/request", 2),
+    "cpu_s_per_gb_copied": ("CPU s/GB", 3),
+    "cpu_us_per_record": ("CPU us/record", 3),
     "mb_per_s": ("MB/s", 0),
     "requests_per_s": ("requests/s", 0),
     "records_per_s": ("records/s", 0),

@@ -42,7 +42,7 @@ def update(document: Path, run: Run) -> int:
 
 
 def _is_whole(target: Target, run: Run) -> bool:
-    return all(bound.verdict(run.measured) is not Verdict.NOT_MEASURED for bound in target.bounds)
+    return bool(target.bounds) and all(bound.verdict(run.measured) is not Verdict.NOT_MEASURED for bound in target.bounds)
 
 
 def _row(target: Target, run: Run) -> str:
@@ -62,6 +62,8 @@ def _verdict(target: Target, run: Run) -> str:
 
 
 def _unmeasured(target: Target) -> str:
+    if not target.bounds:
+        return _line(target.figure, target.target, target.why, Verdict.MISSED.value, "")
     return _line(target.figure, target.target, NEVER, Verdict.NOT_MEASURED.value, "")
 
 

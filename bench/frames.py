@@ -7,7 +7,7 @@ import itertools
 import random
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,11 @@ def letters(size: int, count: int) -> list[bytes]:
     """Values that differ from each other: random letters."""
     chance = random.Random(size)
     return [bytes(chance.choices(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=size)) for _ in range(count)]
+
+
+def doubled(size: int, count: int) -> list[bytes]:
+    """Values of letters, each half of one written twice: lz4 makes half of them."""
+    return [value * 2 for value in letters(size // 2, count)]
 
 
 @functools.cache
@@ -86,9 +91,10 @@ def produce(
     keyed: bool = False,
     payloads: int = 4,
     weights: Sequence[int] | None = None,
+    values: Callable[[int, int], list[bytes]] = letters,
 ) -> Frames:
     """Produce requests of one batch for each partition in turn. `batch_bytes` is its size before compression. The records
-    are random letters; `record_bytes=EVENTS` makes them events.
+    are random letters, or what `values` makes of their size and number; `record_bytes=EVENTS` makes them events.
 
     With weights a partition has that many requests, in an order that mixes them all.
     """
@@ -97,15 +103,15 @@ def produce(
         chosen = events()
     else:
         records = max(1, batch_bytes // (record_bytes + RECORD_OVERHEAD))
-        chosen = letters(record_bytes, min(records, 4096))
+        chosen = values(record_bytes, min(records, 4096))
     endless = itertools.cycle(chosen)
     value_bytes = 0
     bodies = []
     for number in range(payloads):
-        values = list(itertools.islice(endless, records))
-        value_bytes += sum(map(len, values))
+        batch_values = list(itertools.islice(endless, records))
+        value_bytes += sum(map(len, batch_values))
         keys = [f"key-{number}-{record}".encode() for record in range(records)] if keyed else None
-        bodies.append(batch(values, codec, keys))
+        bodies.append(batch(batch_values, codec, keys))
     turns = [partition for partition in range(partitions) for _ in range(weights[partition] if weights else 1)]
     if weights:
         random.Random(1).shuffle(turns)

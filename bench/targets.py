@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.bench.case import Measured, label, show
-from penstock.bench.sides import FLOOR, KAFKA, NAMES, PENSTOCK
+from penstock.bench.sides import CONFLUENT, FLOOR, KAFKA, MIRROR_MAKER, NAMES, PENSTOCK, WITHOUT
 
 Cases = Mapping[str, Measured]
 
@@ -73,14 +73,21 @@ class Bound:
         """Our figure beside its limit."""
         value, sign = self.value(cases), ">=" if self.at_least else "<="
         of = f" x {NAMES[self.times]}" if self.times else " x quiet" if self.of_case else ""
-        shown = "-" if value is None else (f"{value:.2f}" if of else show(self.metric, value))
-        limit = f"{self.limit:g}{of}" if of else f"{self.limit:g}"
+        shown = "-" if value is None else (_multiple(value) if of else show(self.metric, value))
+        limit = f"{self.limit:.3g}{of}" if of else f"{self.limit:g}"
         return f"{self.case} {label(self.metric)}: {shown} ({sign} {limit})"
+
+
+def _multiple(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A row of the table: the figure, the target in words, the bounds that say the same, and why it is missed."""
+    """A row of the table: the figure, the target in words, the bounds that say the same, and why it is missed.
+
+    Without bounds there is nothing to measure yet, and `why` says what isn't there.
+    """
 
     figure: str
     target: str
@@ -88,7 +95,9 @@ class Target:
     why: str = ""
 
     def verdict(self, cases: Cases) -> Verdict:
-        """Missed if any bound is; met only if all were measured."""
+        """Missed if any bound is, or if there is none; met only if all were measured."""
+        if not self.bounds:
+            return Verdict.MISSED
         verdicts = {bound.verdict(cases) for bound in self.bounds}
         for one in (Verdict.MISSED, Verdict.NOT_MEASURED):
             if one in verdicts:
@@ -225,7 +234,82 @@ BROKER_TARGETS = [
     ),
 ]
 
-PIPELINE_TARGETS: list[Target] = []
+PIPELINE_TARGETS = [
+    Target(
+        "mirror, 128 KB lz4 batches, exactly once, between the same two Kafka brokers: CPU s/GB of values",
+        "<= 1/20 x MirrorMaker 2, tuned and warm",
+        (Bound("mirror-128k", "cpu_s_per_gb_copied", 1 / 20, times=MIRROR_MAKER),),
+    ),
+    Target(
+        "mirror, 20 KB batches, otherwise the same",
+        "<= 1/15 x MirrorMaker 2",
+        (Bound("mirror-20k", "cpu_s_per_gb_copied", 1 / 15, times=MIRROR_MAKER),),
+        why="A batch is a request of its own, made and answered in Python: that costs more than its bytes do.",
+    ),
+    Target(
+        "mirror between our own brokers: MB/s; RSS with 100 partitions; exec to first record",
+        ">= 5 x MirrorMaker 2; <= 80 MiB; <= 0.5 s",
+        (
+            Bound("mirror-own", "mb_per_s", 5, times=MIRROR_MAKER, at_least=True),
+            Bound("mirror-start", "rss_mib", 80),
+            Bound("mirror-start", "first_record_s", 0.5),
+        ),
+    ),
+    Target(
+        "trickle: 100 partitions x 20 records/s: transactions a second; p99 source ack to target read",
+        "<= 1/5 x ours without lingering; <= 150 ms",
+        (
+            Bound("mirror-trickle", "transactions_per_s", 0.2, times=WITHOUT),
+            Bound("mirror-trickle", "p99_ms", 150),
+        ),
+        why="A transaction is of one partition: 100 partitions that linger for 50 ms are up to 2,000 a second, and "
+        "penstock.mirror.transactions.max holds them at 500. So few as a fifth would need several partitions in one.",
+    ),
+    Target(
+        "dedupe, whole stage (fetch to acknowledged publish and commit), 100 M ids, 0.6 % repeats",
+        ">= 300,000 messages/s a core and >= 0.8 x the stage at 1 M ids; restart after kill -9 <= 5 s + replay",
+        (
+            Bound("dedupe-100m", "messages_per_s_a_core", 300_000, at_least=True),
+            Bound("dedupe-100m", "messages_per_s_a_core", 0.8, times=WITHOUT, at_least=True),
+            Bound("dedupe-100m", "restart_s", 5),
+        ),
+    ),
+    Target(
+        "id store alone: an unseen id at 1 M / 100 M; bytes an id held / of memory an id in files",
+        "<= 0.3 / <= 0.6 us; <= 40 / <= 1.6",
+        (
+            Bound("id-store-1m", "unseen_us", 0.3),
+            Bound("id-store-100m", "unseen_us", 0.6),
+            Bound("id-store-100m", "bytes_an_id_held", 40),
+            Bound("id-store-100m", "bytes_of_memory_an_id_in_files", 1.6),
+        ),
+        why="A place in the hash table has 24 bytes and is used at most by half; an id has a length and a prefix beside it.",
+    ),
+    Target(
+        "audit of one more night after 30",
+        "<= 1/15 x the audit of all 31",
+        (),
+        why="not there: each audit reads the logs whole",
+    ),
+    Target(
+        "consumer, columns / records, CPU a record, 100 B",
+        "<= 1/5 x / <= 1 x confluent-kafka's consume()",
+        (
+            Bound("client-consume-columns", "cpu_us_per_record", 1 / 5, times=CONFLUENT),
+            Bound("client-consume-records", "cpu_us_per_record", 1, times=CONFLUENT),
+        ),
+        why="A record is an object that Python code makes; confluent-kafka makes its own in C.",
+    ),
+    Target(
+        "producer, columns in / records, CPU a record, 100 B",
+        "<= 1/3 x / <= 1 x confluent-kafka's produce()",
+        (
+            Bound("client-produce-columns", "cpu_us_per_record", 1 / 3, times=CONFLUENT),
+            Bound("client-produce-records", "cpu_us_per_record", 1, times=CONFLUENT),
+        ),
+        why="A call of `send` is Python from end to end; many records go by `send_many`.",
+    ),
+]
 
 TARGETS = {"broker": BROKER_TARGETS, "pipeline": PIPELINE_TARGETS}
 ALL_TARGETS = [target for targets in TARGETS.values() for target in targets]

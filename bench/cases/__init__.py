@@ -9,12 +9,31 @@ steps      where the CPU time of a request goes, by sampling
 functions  the log's own functions in tight loops
 linkedin   the rows that LinkedIn published in 2014
 many       many partitions, groups and producers; a log past its retention
+
+Those of the pipeline:
+
+mirror     a topic copied exactly once, beside MirrorMaker 2
+dedupe     the stage with many ids in its store, and the store alone
+pipelineclients  our Python clients, beside confluent-kafka
 """
 
 from __future__ import annotations
 
 from penstock.bench.case import Case
-from penstock.bench.cases import clients, consume, functions, latency, lifecycle, linkedin, many, produce, steps
+from penstock.bench.cases import (
+    clients,
+    consume,
+    dedupe,
+    functions,
+    latency,
+    lifecycle,
+    linkedin,
+    many,
+    mirror,
+    pipelineclients,
+    produce,
+    steps,
+)
 
 _BY_NAME = {case.name: case for case in (*produce.CASES, *consume.CASES)}
 
@@ -30,6 +49,10 @@ BROKER_CASES: list[Case] = [
     *many.CASES,
 ]
 
-PIPELINE_CASES: list[Case] = []
+PIPELINE_CASES: list[Case] = [
+    *mirror.CASES,
+    *dedupe.CASES,
+    *pipelineclients.CASES,
+]
 
 CASES = {"broker": BROKER_CASES, "pipeline": PIPELINE_CASES}

@@ -11,12 +11,12 @@ import pytest
 
 from penstock.bench import disk
 from penstock.bench.case import Case, Measured
-from penstock.bench.cases import BROKER_CASES, CASES, clients, consume, linkedin
+from penstock.bench.cases import BROKER_CASES, CASES, PIPELINE_CASES, clients, consume, linkedin, mirror
 from penstock.bench.cases.produce import Produce
 from penstock.bench.cases.steps import Steps
 from penstock.bench.programs import Programs
 from penstock.bench.run import Run, carry_out
-from penstock.bench.sides import FLOOR, KAFKA, PENSTOCK
+from penstock.bench.sides import CONFLUENT, FLOOR, KAFKA, MIRROR_MAKER, PENSTOCK, WITHOUT
 from penstock.bench.world import World
 
 JAVA = (
@@ -26,10 +26,13 @@ JAVA = (
     linkedin.Consumers,
     linkedin.EndToEnd,
 )
+# Measured with both sides at once, since their brokers take long to start.
+BETWEEN_KAFKA = [case.name for case in PIPELINE_CASES if isinstance(case, mirror.Mirror) and case.brokers == KAFKA]
 SCALE = 0.001
 MINUTES = 0.02
+MEASURED = (PENSTOCK, WITHOUT, CONFLUENT, FLOOR)
 # What may be zero at this scale: CPU seconds have a grain of 10 ms, memory may not grow, memory may even shrink.
-MAY_BE_ZERO = ("stolen", "closed", "cpu", "rss_each_connection_kib", " ns")
+MAY_BE_ZERO = ("stolen", "closed", "cpu", "rss_each_connection_kib", "bytes_of_memory", " ns")
 
 
 def param(case: Case) -> object:
@@ -48,13 +51,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def measure(world: World, case: Case) -> Measured:
     case.warm = False
     said: list[str] = []
-    run = Run([case], (PENSTOCK, FLOOR), 1, world.scale, world.minutes)
+    run = Run([case], MEASURED, 1, world.scale, world.minutes)
     carry_out(run, world, said.append, lambda: None)
     assert any(line.startswith("[1/1]") and case.name in line for line in said)
     return run.measured[case.name]
 
 
-@pytest.mark.parametrize("case", [param(case) for case in BROKER_CASES])
+@pytest.mark.parametrize("case", [param(case) for cases in CASES.values() for case in cases if case.name not in BETWEEN_KAFKA])
 def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
     measured = measure(world, case)
     if isinstance(case, linkedin.NeedsCluster):
@@ -68,7 +71,7 @@ def test_a_case_gives_sane_numbers(world: World, case: Case) -> None:
         assert "is not on a disk of its own file system's" in measured.failed[PENSTOCK]
         return
     assert measured.failed == {}
-    assert set(measured.samples) == {side for side in case.sides if side in (PENSTOCK, FLOOR)}
+    assert set(measured.samples) == {side for side in case.sides if side in MEASURED}
     for samples in measured.samples.values():
         (sample,) = samples
         for metric, value in sample.items():
@@ -96,6 +99,18 @@ def test_both_brokers_in_turn(world: World) -> None:
     order = [line.split()[0] for line in said if " round " in line]
     assert order == [PENSTOCK, KAFKA, PENSTOCK, KAFKA]
     assert all(len(samples) == 2 for samples in run.measured[case.name].samples.values())
+
+
+@pytest.mark.kafka
+def test_mirror_maker_copies_beside_ours(world: World) -> None:
+    case = next(case for case in PIPELINE_CASES if case.name in BETWEEN_KAFKA)
+    case.warm = False
+    run = Run([case], (PENSTOCK, MIRROR_MAKER), 1, SCALE, MINUTES, what="pipeline")
+    carry_out(run, world, lambda line: None, lambda: None)
+    measured = run.measured[case.name]
+    assert measured.failed == {}
+    for samples in measured.samples.values():
+        assert samples[0]["mb_per_transaction"] > 0 and samples[0]["mb_per_s"] > 0
 
 
 def test_a_failure_is_reported_and_the_rest_goes_on(world: World) -> None:
