@@ -223,7 +223,9 @@ class Soak:
         if stage.running:
             stage.signal(signal.SIGTERM)
             code = stage.wait()
-            if code not in (0, 1):
+            if code == -signal.SIGTERM and not stage.text():
+                self.events["stopped before it could attend to signals"] += 1
+            elif code not in (0, 1):
                 raise Wrong(f"{stage.command} ended with {code}:\n{stage.text()[-3000:]}")
         stage.start(await_started=False)
 
