@@ -6,6 +6,7 @@ The names below are the public ones, imported at their first use so that a part 
 
 client       the asyncio core: connections, metadata, coordinators, when to try again
 connection   one connection to a broker
+backoff      pauses between tries
 metadata     what a client knows of a cluster: brokers, topics, leaders
 properties   the clients' properties: Kafka's names and defaults
 admin        topics, configs, offsets, groups

@@ -11,6 +11,7 @@ from penstock import log
 from penstock.config import Config, ConfigError, Schema, parse_server
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import properties
+from penstock.pipeline.backoff import Backoff
 from penstock.pipeline.connection import Connection, ConnectionLost, Piece
 from penstock.pipeline.metadata import Broker, Cluster, PartitionInfo
 from penstock.pyx.wire.header import RESPONSES, decode_response, encode_request
@@ -37,26 +38,6 @@ HIGHEST: dict[int, int] = {
 }
 # Requests that may wait at the broker travel on connections of their own, so that nothing waits behind them.
 PURPOSES: dict[int, str] = {0: "produce", 1: "fetch", 11: "join", 14: "join"}
-
-
-class Backoff:
-    """Pauses that double from `first_ms` to `most_ms`, each scattered by a fifth so that clients don't march
-    in step.
-    """
-
-    def __init__(self, first_ms: float, most_ms: float) -> None:
-        self._first_ms, self._most_ms = first_ms, max(first_ms, most_ms)
-        self.failures = 0
-
-    def next_s(self) -> float:
-        """The next pause, seconds."""
-        pause_ms = min(self._most_ms, self._first_ms * 2 ** min(self.failures, 30))
-        self.failures += 1
-        return float(pause_ms * random.uniform(0.8, 1.2) / 1000)
-
-    def reset(self) -> None:
-        """Begin again with the first pause."""
-        self.failures = 0
 
 
 class _Node:

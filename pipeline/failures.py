@@ -3,19 +3,19 @@ operator."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock import log, notify
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline.backoff import Backoff
 from penstock.pipeline.transaction import Fenced
 from penstock.pyx.record.rawbatch import BatchError
 
 T = TypeVar("T")
 
-BACKOFF_MIN_S = 0.1
-BACKOFF_MAX_S = 5.0
+BACKOFF_MIN_MS = 100.0
+BACKOFF_MAX_MS = 5000.0
 TRANSIENT = (KafkaError, OSError, TimeoutError)
 
 
@@ -48,30 +48,14 @@ def needs_operator(error: Exception) -> bool:
     return isinstance(error, (OperatorNeeded, BatchError))
 
 
-class Backoff:
-    """Pauses that double, and start small again after a success."""
-
-    def __init__(self) -> None:
-        self._pause_s = BACKOFF_MIN_S
-
-    def next_s(self) -> float:
-        """The next pause."""
-        pause_s = self._pause_s
-        self._pause_s = min(2 * pause_s, BACKOFF_MAX_S)
-        return pause_s
-
-    async def wait(self) -> None:
-        """Pause."""
-        await asyncio.sleep(self.next_s())
-
-    def reset(self) -> None:
-        """A success."""
-        self._pause_s = BACKOFF_MIN_S
+def backoff_of_stages() -> Backoff:
+    """A new sequence of pauses, of a lane or of a stage that waits for a cluster."""
+    return Backoff(BACKOFF_MIN_MS, BACKOFF_MAX_MS)
 
 
 async def patiently(work: Callable[[], Awaitable[T]], what: str, logger: log.Fields) -> T:
     """Do work until it succeeds; says once what it waits for. Raises what trying again can't mend."""
-    backoff, said = Backoff(), False
+    backoff, said = backoff_of_stages(), False
     while True:
         try:
             return await work()

@@ -14,7 +14,8 @@ from typing import Literal, Protocol
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.client import Backoff, Client, TopicPartition
+from penstock.pipeline.backoff import Backoff
+from penstock.pipeline.client import Client, TopicPartition
 from penstock.pipeline.metadata import NO_TOPIC_ID
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker_type, split
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse

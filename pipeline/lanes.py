@@ -19,9 +19,9 @@ from penstock.errors import raise_for
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import (
     TRANSIENT,
-    Backoff,
     OperatorNeeded,
     StartsOver,
+    backoff_of_stages,
     needs_operator,
     patiently,
 )
@@ -96,7 +96,7 @@ class Lane:
         self.peers: Sequence[Lane] = ()
         self.stopped = ""
         self.reason: Exception | None = None  # that it stopped for
-        self.backoff = Backoff()
+        self.backoff = backoff_of_stages()
         self.stalled = ""  # the failure that it can't get over for a long time, though another try may
         self.said = ""  # the failure that was told last
         self.failing_since = 0.0  # when that was (loop time)

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline.client import Backoff, Client, TopicPartition
+from penstock.pipeline.backoff import Backoff
+from penstock.pipeline.client import Client, TopicPartition
 from penstock.pipeline.connection import Connection, Piece
 from penstock.pipeline.metadata import NO_TOPIC_ID
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
