@@ -1,7 +1,5 @@
 """DeleteRecords: move a partition's start up (KIP-107). Versions 0-2; offset -1 = the high watermark."""
 
-import asyncio
-
 from penstock.broker.configs.topicconfig import topic_value
 from penstock.broker.context import Call, Context
 from penstock.broker.topic import INTERNAL
@@ -32,18 +30,10 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
                 result.error_code = error.code
             results.append(result)
         response.topics.append(TopicResult(name=topic.name, partitions=results))
+    keys = [(name, result.partition_index) for result, name, _ in wanted]
     before = [(name, result.partition_index, offset) for result, name, offset in wanted]
-    logs = context.topics.logs
-    by_folder: dict[str, list[int]] = {}
-    for place, (name, index, _) in enumerate(before):
-        by_folder.setdefault(logs.folder_of((name, index)), []).append(place)
-    groups = list(by_folder.values())
-    answers = await asyncio.gather(
-        *(logs.ask(before[group[0]][:2], context.log_manager.delete_records, [before[i] for i in group]) for group in groups)
-    )
-    outcomes = {i: outcome for group, got in zip(groups, answers, strict=True) for i, outcome in zip(group, got, strict=True)}
-    for place, (result, _, _) in enumerate(wanted):
-        outcome = outcomes[place]
+    outcomes = await context.topics.logs.ask_each(keys, context.log_manager.delete_records, before)
+    for (result, _, _), outcome in zip(wanted, outcomes, strict=True):
         if isinstance(outcome, KafkaError):
             result.error_code = outcome.code
         elif isinstance(outcome, OSError):

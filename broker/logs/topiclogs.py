@@ -31,6 +31,7 @@ SWAPPED_S = 0.01
 """How often it is asked whether a compaction has put its files in their place."""
 
 _log = log.get(__name__)
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -126,6 +127,22 @@ class TopicLogs:
     async def ask(self, key: Key, work: Callable[..., T], *given: object) -> T:
         """What `work(*given)` gives or raises, which asks a partition's log and waits for its disk or its lock."""
         return await self._asking.run(self.folder_of(key), work, *given)
+
+    async def ask_each(self, keys: Sequence[Key], work: Callable[[list[S]], list[T]], given: Sequence[S]) -> list[T]:
+        """What `work` gives for each log, of which it is given a list: those that lie in one folder, so that a disk that
+        hangs holds up no other folder's."""
+        by_folder: dict[str, list[int]] = {}
+        for place, key in enumerate(keys):
+            by_folder.setdefault(self.folder_of(key), []).append(place)
+        answers = await asyncio.gather(
+            *(self._asking.run(folder, work, [given[i] for i in places]) for folder, places in by_folder.items())
+        )
+        found = {
+            place: answer
+            for places, got in zip(by_folder.values(), answers, strict=True)
+            for place, answer in zip(places, got, strict=True)
+        }
+        return [found[place] for place in range(len(keys))]
 
     def folder_of(self, key: Key) -> str:
         """The path of the log folder that a partition lies in; "" if it lies in none."""
