@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.config import ConfigError
-from penstock.pyx.wire.header import decode_version, encode_versioned
+from penstock.pyx.wire.consumerprotocol import read_assignment, read_subscription
+from penstock.pyx.wire.header import encode_versioned
 from penstock.pyx.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 TopicPartition = tuple[str, int]
-PROTOCOL_TYPE = "consumer"
 PROTOCOL_VERSION = 0  # all that eager assignors need; every client reads it
 
 
@@ -81,10 +81,8 @@ def encode_subscription(topics: Iterable[str]) -> bytes:
 
 
 def decode_subscription(data: bytes | memoryview) -> tuple[str, ...]:
-    """The topics of a member's wishes; newer versions only add to the end. Raises WireError."""
-    version, body = decode_version(data)
-    known = min(version, ConsumerProtocolSubscription.MAX_VERSION)
-    return tuple(ConsumerProtocolSubscription.decode(body, known).topics)
+    """The topics of a member's wishes. Raises WireError."""
+    return tuple(read_subscription(data).topics)
 
 
 def encode_assignment(tps: Iterable[TopicPartition]) -> bytes:
@@ -101,9 +99,4 @@ def encode_assignment(tps: Iterable[TopicPartition]) -> bytes:
 
 def decode_assignment(data: bytes | memoryview) -> list[TopicPartition]:
     """The partitions of a share; an empty one is none. Raises WireError."""
-    if not len(data):
-        return []
-    version, body = decode_version(data)
-    known = min(version, ConsumerProtocolAssignment.MAX_VERSION)
-    shares = ConsumerProtocolAssignment.decode(body, known).assigned_partitions
-    return [(share.topic, partition) for share in shares for partition in share.partitions]
+    return [(share.topic, number) for share in read_assignment(data).assigned_partitions for number in share.partitions]

@@ -14,6 +14,7 @@ from penstock.pipeline import assignors
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.assignors import Member
 from penstock.pipeline.client import TopicPartition
+from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE
 from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import (
     HeartbeatRequest,
@@ -110,7 +111,7 @@ class Membership:
             rebalance_timeout_ms=rebalance_ms,
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
-            protocol_type=assignors.PROTOCOL_TYPE,
+            protocol_type=PROTOCOL_TYPE,
             protocols=[
                 JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self._assignors
             ],
@@ -139,7 +140,7 @@ class Membership:
             generation_id=self.generation_id,
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
-            protocol_type=assignors.PROTOCOL_TYPE,
+            protocol_type=PROTOCOL_TYPE,
             protocol_name=name,
             assignments=[
                 SyncGroupRequest.SyncGroupRequestAssignment(

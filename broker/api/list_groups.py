@@ -5,8 +5,8 @@ lower case. A group is of type `classic` or `consumer`.
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.coordination.classicgroups.state import CONSUMER_PROTOCOL_TYPE
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup
+from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE
 from penstock.pyx.wire.messages import ListGroupsRequest, ListGroupsResponse
 
 KEY, VERSIONS = 16, (0, 5)
@@ -21,7 +21,7 @@ async def handle(context: Context, request: ListGroupsRequest, call: Call) -> Li
     for name, entry in sorted(context.groups.entries.items()):
         group = entry.machine
         if isinstance(group, ConsumerGroup):
-            state, kind, protocol_type = group.state(), CONSUMER, CONSUMER_PROTOCOL_TYPE
+            state, kind, protocol_type = group.state(), CONSUMER, PROTOCOL_TYPE
         else:
             state, kind, protocol_type = group.state.value, CLASSIC, group.protocol_type or ""
         if (states and state.lower() not in states) or (types and kind not in types):

@@ -10,13 +10,13 @@ import click
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.assignors import decode_assignment
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.commands.common import MOMENTS, Asked, chosen_partitions, cluster, moment, time_text
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.job import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.message import WireError
-from penstock.pyx.wire.messages import ConsumerProtocolAssignment
 
 FIRST_UNREAD_TIMEOUT_S = 15.0
 # What moves the positions of our own stages.
@@ -204,14 +204,10 @@ async def _members(admin: Admin, group: str) -> list[Member]:
 
 def _assigned(assignment: bytes) -> list[TopicPartition]:
     """What a consumer's assignment names; members of other protocols (Connect) own no partitions here."""
-    if len(assignment) < 2:
-        return []
-    version = min(int.from_bytes(assignment[:2]), ConsumerProtocolAssignment.MAX_VERSION)
     try:
-        found = ConsumerProtocolAssignment.decode(assignment[2:], version, trailing=True)
+        return decode_assignment(assignment)
     except WireError:
         return []
-    return [(part.topic, index) for part in found.assigned_partitions for index in part.partitions]
 
 
 async def _ends(admin: Admin, tps: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from penstock.broker.coordination import groupoffsets
 from penstock.broker.coordination.classicgroups.events import AfterDelete
 from penstock.broker.coordination.classicgroups.state import (
-    CONSUMER_PROTOCOL_TYPE,
     Group,
     GroupRecord,
     GroupState,
@@ -25,6 +24,7 @@ from penstock.broker.coordination.groupoffsets import (
 from penstock.broker.coordination.machines import Append, Now, Reply, TopicPartition
 from penstock.broker.coordination.offsets import Committed, tombstones
 from penstock.errors import ErrorCode
+from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE
 
 
 def on_commit(group: Group, event: Commit, now: Now, out: Out) -> None:
@@ -77,7 +77,7 @@ def on_delete_offsets(group: Group, event: DeleteOffsets, now: Now, out: Out) ->
         out.append(Reply(event.token, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
     if group.state is not GroupState.EMPTY:
-        if group.protocol_type != CONSUMER_PROTOCOL_TYPE or group.subscribed is None:
+        if group.protocol_type != PROTOCOL_TYPE or group.subscribed is None:
             out.append(Reply(event.token, ErrorCode.NON_EMPTY_GROUP))
             return
         in_use = group.subscribed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,8 +10,9 @@ from penstock.broker.configs.groupconfig import GroupConfig
 from penstock.broker.coordination.machines import NEVER, InFlight, Now
 from penstock.broker.coordination.offsets import Offsets
 from penstock.errors import ErrorCode
+from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE, read_subscription
+from penstock.pyx.wire.message import WireError
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
 Protocols = tuple[tuple[str, bytes], ...]
 
 
@@ -179,7 +179,7 @@ def supports(group: Group, protocol_type: str, protocols: Protocols) -> bool:
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    if group.protocol_type != PROTOCOL_TYPE:
         return None
     topics: set[str] = set()
     for member in group.members.values():
@@ -191,23 +191,11 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
 
 
 def subscription_topics(metadata: bytes) -> list[str] | None:
-    """The topics of a ConsumerProtocolSubscription (the same place in every version); None if it isn't
-    one.
-    """
+    """The topics of a subscription; None if it isn't one."""
     try:
-        version, count = struct.unpack_from(">hi", metadata)
-        if version < 0 or not 0 <= count <= len(metadata) // 2:
-            return None
-        names, at = [], 6
-        for _ in range(count):
-            (size,) = struct.unpack_from(">h", metadata, at)
-            if size < 0 or at + 2 + size > len(metadata):
-                return None
-            names.append(metadata[at + 2 : at + 2 + size].decode("utf-8"))
-            at += 2 + size
-    except (struct.error, UnicodeDecodeError):
+        return read_subscription(metadata).topics
+    except WireError:
         return None
-    return names
 
 
 def snapshot(group: Group, assignment: Mapping[str, bytes]) -> GroupSnapshot:

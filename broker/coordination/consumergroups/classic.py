@@ -12,7 +12,6 @@ from dataclasses import replace
 from penstock.broker.configs.groupconfig import MigrationPolicy
 from penstock.broker.coordination.classicgroups import joining as classic_joining
 from penstock.broker.coordination.classicgroups.events import Heartbeat, Join, JoinResult, Leave, Sync, SyncResult
-from penstock.broker.coordination.classicgroups.state import CONSUMER_PROTOCOL_TYPE
 from penstock.broker.coordination.consumergroups import embedded
 from penstock.broker.coordination.consumergroups.conversion import become_classic, downgrade, fence, may_downgrade
 from penstock.broker.coordination.consumergroups.state import (
@@ -37,6 +36,7 @@ from penstock.broker.coordination.consumergroups.writing import await_heartbeat,
 from penstock.broker.coordination.groupoffsets import Out
 from penstock.broker.coordination.machines import NEVER, Now, Reply, append_error
 from penstock.errors import ErrorCode
+from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE, version_of
 
 
 # --- JoinGroup ------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def _check_join(group: ConsumerGroup, event: Join) -> None:
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if len(group.members) >= config.consumer_max_size and event.member_id not in group.members:
         raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
-    if event.protocol_type != CONSUMER_PROTOCOL_TYPE or not event.protocols or not _shares_protocol(group, event):
+    if event.protocol_type != PROTOCOL_TYPE or not event.protocols or not _shares_protocol(group, event):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
@@ -147,7 +147,7 @@ def _carry_through(group: ConsumerGroup, update: Update, event: Join, now: Now, 
 def _joined(update: Update, event: Join) -> JoinResult:
     """There is no leader: the answer names none and shows no members."""
     name = event.protocols[0][0]
-    return JoinResult(ErrorCode.NONE, update.member_id, update.current.epoch, CONSUMER_PROTOCOL_TYPE, name)
+    return JoinResult(ErrorCode.NONE, update.member_id, update.current.epoch, PROTOCOL_TYPE, name)
 
 
 def _downgrade_to(group: ConsumerGroup, update: Update, event: Join, rebalance: bool, now: Now, out: Out) -> None:
@@ -193,7 +193,7 @@ def on_sync(group: ConsumerGroup, event: Sync, now: Now, out: Out) -> None:
     await_heartbeat(group, member, now)
     assert member.facts.classic is not None
     target = {topic_id: frozenset(held) for topic_id, held in member.current.assigned.items()}
-    version = embedded.version_of(member.facts.classic.protocols[0][1])
+    version = version_of(member.facts.classic.protocols[0][1])
     assignment = embedded.write_assignment(target, version, group.catalog)
     out.append(Reply(event.token, SyncResult(ErrorCode.NONE, assignment, event.protocol_type, event.protocol)))
 
@@ -203,7 +203,7 @@ def _check_sync(group: ConsumerGroup, member: Member, event: Sync, now: Now) -> 
     if event.generation != member.current.epoch:
         raise Refused(ErrorCode.ILLEGAL_GENERATION)
     protocol = member.facts.classic.protocols[0][0]
-    if event.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or event.protocol not in (None, protocol):
+    if event.protocol_type not in (None, PROTOCOL_TYPE) or event.protocol not in (None, protocol):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if group.target_epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
         _await_join(group, member, now)

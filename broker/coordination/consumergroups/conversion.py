@@ -14,7 +14,7 @@ from penstock.broker.coordination.classicgroups import events as classic_events
 from penstock.broker.coordination.classicgroups import machine as classic_machine
 from penstock.broker.coordination.classicgroups import rebalance as classic_rebalance
 from penstock.broker.coordination.classicgroups import state as classic_state
-from penstock.broker.coordination.classicgroups.state import CONSUMER_PROTOCOL_TYPE, Group, GroupRecord, GroupState
+from penstock.broker.coordination.classicgroups.state import Group, GroupRecord, GroupState
 from penstock.broker.coordination.consumergroups import embedded
 from penstock.broker.coordination.consumergroups.events import ConsumerHeartbeat, HeartbeatResult
 from penstock.broker.coordination.consumergroups.state import (
@@ -38,6 +38,7 @@ from penstock.broker.coordination.consumergroups.writing import AnyGroup, Then, 
 from penstock.broker.coordination.groupoffsets import AfterCommit, AfterRemoval, Out
 from penstock.broker.coordination.machines import Now, Reply, append_error
 from penstock.errors import ErrorCode
+from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE, version_of
 
 
 # --- from classic to consumer -----------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def _check_upgrade(classic: Group, event: ConsumerHeartbeat, environment: Enviro
     why = ""
     if not config.migration.upgrades:
         why = "online upgrade is disabled"
-    elif classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    elif classic.protocol_type != PROTOCOL_TYPE:
         why = "the group does not use the consumer embedded protocol"
     elif len(classic.members) > config.consumer_max_size:
         why = "the group size exceeds the consumer group maximum size"
@@ -195,7 +196,7 @@ def _classic_group(
 ) -> tuple[Group, dict[str, bytes]]:
     classic = Group(group.id, group.config, GroupState.STABLE, offsets=group.offsets, in_flight=group.in_flight)
     classic.state_timestamp_ms = now.wall_ms
-    classic.protocol_type, classic.generation = CONSUMER_PROTOCOL_TYPE, group.epoch
+    classic.protocol_type, classic.generation = PROTOCOL_TYPE, group.epoch
     targets = {member.id: member.id for member in group.members.values() if member.id not in gone}
     facts = {member_id: group.members[member_id].facts for member_id in targets}
     if joining is not None:
@@ -219,7 +220,7 @@ def _classic_group(
     classic.subscribed = classic_state.subscribed_topics(classic)
     for member_id, member in classic.members.items():
         target = group.target.get(targets[member_id], {})
-        version = embedded.version_of(member.metadata(classic.protocol))
+        version = version_of(member.metadata(classic.protocol))
         member.assignment = embedded.write_assignment(target, version, group.catalog)
     return classic, {member.id: member.assignment for member in classic.members.values()}
 

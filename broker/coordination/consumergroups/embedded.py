@@ -1,9 +1,10 @@
-"""What members of the classic consumer protocol send each other: subscriptions and assignments as bytes."""
+"""The classic consumer protocol in a group of the new one: what its members send, and what they are sent."""
 
 from __future__ import annotations
 
 from penstock.broker.coordination.consumergroups.state import Catalog, Partitions
-from penstock.pyx.wire.header import decode_version, encode_versioned
+from penstock.pyx.wire import consumerprotocol
+from penstock.pyx.wire.header import encode_versioned
 from penstock.pyx.wire.message import WireError
 from penstock.pyx.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
@@ -12,36 +13,18 @@ class Malformed(Exception):
     """Bytes that aren't of the consumer protocol, or that would be lost; the text says which."""
 
 
-def version_of(metadata: bytes) -> int:
-    """The version of a subscription; the newest that is known for a newer one."""
-    if len(metadata) < 2:
-        return 0
-    version = int.from_bytes(metadata[:2], "big", signed=True)
-    return max(0, min(version, ConsumerProtocolSubscription.MAX_VERSION))
-
-
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
     """A member's subscription. Raises Malformed."""
     try:
-        version, rest = decode_version(metadata)
-        if version < 0:
-            raise WireError("version below 0")
-        newest = ConsumerProtocolSubscription.MAX_VERSION
-        return ConsumerProtocolSubscription.decode(rest, min(version, newest), trailing=True)
+        return consumerprotocol.read_subscription(metadata)
     except WireError:
         raise Malformed("the embedded consumer protocol is malformed") from None
 
 
 def read_assignment(assignment: bytes, catalog: Catalog) -> Partitions:
     """A member's partitions, those of topics that are there. Raises Malformed."""
-    if not assignment:
-        return {}
     try:
-        version, rest = decode_version(assignment)
-        if version < 0:
-            raise WireError("version below 0")
-        newest = ConsumerProtocolAssignment.MAX_VERSION
-        message = ConsumerProtocolAssignment.decode(rest, min(version, newest), trailing=True)
+        message = consumerprotocol.read_assignment(assignment)
     except WireError:
         raise Malformed("the embedded consumer protocol is malformed") from None
     if message.user_data:

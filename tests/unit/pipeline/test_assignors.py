@@ -16,6 +16,7 @@ from penstock.pipeline.assignors import (
     encode_assignment,
     encode_subscription,
 )
+from penstock.pyx.wire.message import WireError
 
 NAMES = st.sampled_from("abcdef")
 
@@ -83,6 +84,19 @@ def test_a_java_consumers_subscription_is_read() -> None:
     """Version 1 with user data and owned partitions, written by hand from the protocol's definition."""
     data = bytes.fromhex("0001 00000001 0001 74 ffffffff 00000001 0001 74 00000001 00000000")
     assert decode_subscription(data) == ("t",)
+
+
+def test_of_a_newer_version_what_is_known_is_read() -> None:
+    """Versions only add to the end; version 9 adds a byte here."""
+    assert decode_subscription(bytes.fromhex("0009 00000001 0001 74 ffffffff 00000000 ffffffff ffff 07")) == ("t",)
+    assert decode_assignment(bytes.fromhex("0009 00000001 0001 74 00000001 00000005 ffffffff 07")) == [("t", 5)]
+
+
+@pytest.mark.parametrize("data", ["ffff 00000000 ffffffff", "00", "0000 00000001 0001"])
+def test_what_is_no_share_or_wish_is_refused(data: str) -> None:
+    for decode in (decode_subscription, decode_assignment):
+        with pytest.raises(WireError):
+            decode(bytes.fromhex(data))
 
 
 def test_unknown_strategy_is_refused() -> None:
