@@ -73,7 +73,7 @@ def command(
     work: Path | None,
 ) -> None:
     """Our broker and Apache Kafka in turn, with the same clients: CPU first, then rates, latencies, memory, life cycle.
-    `pipeline`: mirror, dedupe and clients, beside MirrorMaker 2 and confluent-kafka.
+    `pipeline`: mirror, dedupe, nights and clients, beside MirrorMaker 2, a bare Spark job and confluent-kafka.
 
     Prints the targets with our figures beside them, then every case; progress goes to standard error. Writes report.md,
     report.json and pictures. Wants a machine that does nothing else.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -30,3 +34,50 @@ def allow_files(count: int) -> None:
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class TreeMemory:
+    """The largest resident memory of a process and all that it started, together, while the block runs: sampled."""
+
+    EVERY_S = 0.05
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.peak_mib = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self.EVERY_S):
+            self.peak_mib = max(self.peak_mib, sum(_or_zero(rss_mib, one) for one in tree(self._pid)))
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all that it started, as far as they run."""
+    found = [pid]
+    for one in found:
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{one}/task").iterdir():
+                found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def tree_cpu_s(pid: int) -> float:
+    """CPU seconds of a process and all that it started, as far as they run."""
+    return sum(_or_zero(cpu_s, one) for one in tree(pid))
+
+
+def _or_zero(measure: Callable[[int], float], pid: int) -> float:
+    """What a process costs; nothing once it is gone."""
+    try:
+        return measure(pid)
+    except (OSError, ProcessLookupError):
+        return 0.0

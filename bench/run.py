@@ -16,7 +16,7 @@ from penstock import __version__
 from penstock.bench.apache_kafka import KAFKA_VERSION
 from penstock.bench.case import Case, Measured, Sample, label, show
 from penstock.bench.disk import file_system
-from penstock.bench.sides import BEFORE, KAFKA, MIRROR_MAKER, PENSTOCK
+from penstock.bench.sides import BEFORE, KAFKA, MIRROR_MAKER, PENSTOCK, SPARK
 from penstock.bench.world import Skipped, World
 
 Say = Callable[[str], None]
@@ -59,7 +59,7 @@ def carry_out(run: Run, world: World, say: Say, after_each: Callable[[], None]) 
 
 def sides_of(case: Case) -> tuple[str, ...]:
     """Those that a run may choose from. A case that compares us with Apache Kafka's compares us with an earlier commit, too."""
-    return (PENSTOCK, BEFORE, *case.sides[1:]) if {KAFKA, MIRROR_MAKER} & {*case.sides} else case.sides
+    return (PENSTOCK, BEFORE, *case.sides[1:]) if {KAFKA, MIRROR_MAKER, SPARK} & {*case.sides} else case.sides
 
 
 def _case(run: Run, case: Case, world: World, say: Say) -> Measured:

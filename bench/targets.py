@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.bench.case import Measured, label, show
-from penstock.bench.sides import CONFLUENT, FLOOR, KAFKA, MIRROR_MAKER, NAMES, PENSTOCK, WITHOUT
+from penstock.bench.sides import CONFLUENT, FLOOR, KAFKA, MIRROR_MAKER, NAMES, PENSTOCK, SPARK, WITHOUT
 
 Cases = Mapping[str, Measured]
 
@@ -72,7 +72,7 @@ class Bound:
     def text(self, cases: Cases) -> str:
         """Our figure beside its limit."""
         value, sign = self.value(cases), ">=" if self.at_least else "<="
-        of = f" x {NAMES[self.times]}" if self.times else " x quiet" if self.of_case else ""
+        of = f" x {NAMES[self.times]}" if self.times else f" x {self.of_case}" if self.of_case else ""
         shown = "-" if value is None else (_multiple(value) if of else show(self.metric, value))
         limit = f"{self.limit:.3g}{of}" if of else f"{self.limit:g}"
         return f"{self.case} {label(self.metric)}: {shown} ({sign} {limit})"
@@ -308,6 +308,24 @@ PIPELINE_TARGETS = [
             Bound("client-produce-records", "cpu_us_per_record", 1, times=CONFLUENT),
         ),
         why="A call of `send` is Python from end to end; many records go by `send_many`.",
+    ),
+    Target(
+        "a night of 2,000,000 events, start-up aside: rows/s; all memory",
+        ">= 0.95 x a bare Spark job that reads, parses and writes the same (3 x later); <= 1 x",
+        (
+            Bound("night-2m", "rows_per_s", 0.95, times=SPARK, at_least=True),
+            Bound("night-2m", "all_memory_mib", 1.0, times=SPARK),
+        ),
+    ),
+    Target(
+        "a night with 1 % rejects",
+        "<= 1.1 x the same night without",
+        (Bound("night-rejects", "night_s", 1.1, of_case="night-2m"),),
+    ),
+    Target(
+        "a night of 2,000 events, from the command to the table",
+        "<= 1 x a bare Spark job that reads, parses and writes the same",
+        (Bound("night-small", "whole_s", 1.0, times=SPARK),),
     ),
 ]
 

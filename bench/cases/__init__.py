@@ -15,6 +15,7 @@ Those of the pipeline:
 mirror     a topic copied exactly once, beside MirrorMaker 2
 dedupe     the stage with many ids in its store, and the store alone
 pipelineclients  our Python clients, beside confluent-kafka
+nights     a night beside a bare Spark job that does the same
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from penstock.bench.cases import (
     linkedin,
     many,
     mirror,
+    nights,
     pipelineclients,
     produce,
     steps,
@@ -52,6 +54,7 @@ BROKER_CASES: list[Case] = [
 PIPELINE_CASES: list[Case] = [
     *mirror.CASES,
     *dedupe.CASES,
+    *nights.CASES,
     *pipelineclients.CASES,
 ]
 

@@ -233,6 +233,7 @@ class Load:
             self._on_step("starting Spark")
             folder = durable.side_folder(self._table) / "spark"
             self._spark = session.start(self._config, str(self._zone), folder, offsets)
+            self._on_step(f"Spark {self._spark.version} is up")
         return self._spark
 
     def _run_around_rot(self, made: plan.Plan) -> table.NightCommit:

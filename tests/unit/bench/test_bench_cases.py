@@ -11,7 +11,7 @@ import pytest
 
 from penstock.bench import disk
 from penstock.bench.case import Case, Measured
-from penstock.bench.cases import BROKER_CASES, CASES, PIPELINE_CASES, clients, consume, linkedin, mirror
+from penstock.bench.cases import BROKER_CASES, CASES, PIPELINE_CASES, clients, consume, linkedin, mirror, nights
 from penstock.bench.cases.produce import Produce
 from penstock.bench.cases.steps import Steps
 from penstock.bench.programs import Programs
@@ -37,6 +37,7 @@ MAY_BE_ZERO = ("stolen", "closed", "cpu", "rss_each_connection_kib", "bytes_of_m
 
 def param(case: Case) -> object:
     marks = [pytest.mark.kafka] if isinstance(case, JAVA) else []
+    marks += [pytest.mark.spark, pytest.mark.timeout(400)] if isinstance(case, nights.Night) else []
     return pytest.param(case, id=case.name, marks=marks)
 
 
