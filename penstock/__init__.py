@@ -5,6 +5,8 @@
 cli         the `penstock` command
 __main__    the same, as `python -m penstock`
 config      typed property tables; unknown keys are refused with a suggestion
+javaproperties  the syntax of property files
+references  `${file:...}` and the like in their values
 regex       regular expressions that are matched in linear time
 durable     names and small files that survive a power cut
 log         log lines with fields

@@ -8,9 +8,10 @@ A part declares its table once:
     config = SCHEMA.load(path="server.properties", overrides=["log.segment.bytes=1048576"])
     config["log.segment.bytes"]
 
-Files have the syntax of Java properties that Kafka's own files use: `key=value` (or `key: value`) lines, `#` and
-`!` comments, a backslash at a line's end continues it, and backslash escapes (`\\\\`, `\\t`, `\\u00e9`, ...) stand for
-their character. Stricter than Java: a key without a value sign is an error.
+Files have the syntax of javaproperties.py, and values the references of references.py.
+
+A property whose name says that it is a secret has a `Secret` as its value: its text is what stands in the file, so that no
+error, log line or answer shows it, and a reference in it is resolved by whoever needs it alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from penstock import javaproperties, references
 
 Parser = Callable[[str], Any]
 
@@ -127,6 +130,33 @@ def parse_choice(*choices: str) -> Parser:
     return parse
 
 
+SECRET = re.compile(r"secret|password|token|credential|access\.?key|account\.key", re.IGNORECASE)
+
+
+class Secret:
+    """A value that nobody may see. It is shown as `***`."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+
+    def __str__(self) -> str:
+        return "***"
+
+    __repr__ = __str__
+
+    def reveal(self) -> str:
+        """The value itself, for whoever has to give it to somebody. Raises ConfigError."""
+        return _resolved(self._name, self._text)
+
+
+def _resolved(name: str, text: str) -> str:
+    try:
+        return references.resolve(text)
+    except ValueError as error:
+        raise ConfigError(f"`{name}`: {error}") from None
+
+
 class Config(Mapping[str, Any]):
     """The values of a schema, by property name, plus `given`: the names that the user set."""
 
@@ -143,12 +173,16 @@ class Config(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def secrets(self) -> dict[str, str]:
+        """Those whose values are secrets, with what these are. Raises ConfigError for one that stands for nothing."""
+        return {name: value.reveal() for name, value in self._values.items() if isinstance(value, Secret)}
+
 
 class Schema:
     """A part's table of properties.
 
-    A name may hold `*` for a user's own word (`source.*.bootstrap.servers`): such a property has no value until
-    a key matches it, and then stands in the config under the key that was given.
+    A name may hold `*` for a user's own word (`source.*.bootstrap.servers`), `**` for several with dots between: such a
+    property has no value until a key matches it, and then stands in the config under the key that was given.
 
     `refused`: keys that users may bring along from elsewhere (`*` stands for anything), with what to do instead.
     `listed_by`: the command that lists all keys, for one that resembles none.
@@ -166,7 +200,7 @@ class Schema:
                 raise ValueError(f"{part} property `{prop.name}` is declared twice")
             self.properties[prop.name] = prop
         self._patterns = [
-            (re.compile(re.escape(prop.name).replace(r"\*", r"([^.*]+)") + r"\Z"), prop)
+            (re.compile(re.escape(prop.name).replace(r"\*\*", r"[^*]+").replace(r"\*", r"([^.*]+)") + r"\Z"), prop)
             for prop in self.properties.values()
             if "*" in prop.name
         ]
@@ -222,7 +256,7 @@ class Schema:
         }
         for name, text in texts.items():
             try:
-                values[name] = self._find(name).parse(text.strip())
+                values[name] = _value(self._find(name), name, text)
             except ConfigError as error:
                 findings.append(str(error))
             except ValueError as error:
@@ -237,6 +271,20 @@ class Schema:
         return self.parse(read_texts(path, overrides))
 
 
+def _value(prop: Property, name: str, text: str) -> Any:
+    """A value as its property reads it. Raises ValueError with the words that follow the text."""
+    if prop.parse is parse_str and SECRET.search(name):
+        return Secret(name, text.strip())
+    if references.REFERENCE.search(text) is None:
+        return prop.parse(text.strip())
+    resolved = _resolved(name, text)
+    try:
+        return prop.parse(resolved.strip())
+    except ValueError:
+        # What is wrong with it would be said with the value, which may be a password that stands in the wrong place.
+        raise ValueError("stands for a value that this property doesn't take") from None
+
+
 def read_texts(
     path: str | Path | None = None, overrides: Iterable[str] = (), twice: list[str] | None = None
 ) -> dict[str, str]:
@@ -249,6 +297,11 @@ def read_texts(
         name, equals, text = override.partition("=")
         if not equals:
             raise ConfigError(f"`{override}` is not of the form key=value")
+        if SECRET.search(name) and references.REFERENCE.fullmatch(text.strip()) is None:
+            raise ConfigError(
+                f"the value of `{name.strip()}` would be seen by every user of this machine, as all command lines are: put it "
+                f"into a file and give `{name.strip()}=${{file:/path:key}}`"
+            )
         texts[name.strip()] = text
     return texts
 
@@ -267,43 +320,9 @@ def read_properties(path: str | Path, twice: list[str] | None = None) -> dict[st
     return parse_properties(content, str(path), twice)
 
 
-_LINE = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]\s*(.*)\Z", re.S)
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.S)
-_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
 def parse_properties(content: str, where: str = "properties", twice: list[str] | None = None) -> dict[str, str]:
     """The keys and values of a properties file. Raises ConfigError with the line's number. `twice` as in `read_texts`."""
-    texts: dict[str, str] = {}
-    lines: dict[str, int] = {}
-    line, started_at = "", 0
-    # Only these end a line in Java; `splitlines` knows many more.
-    for number, raw in enumerate(re.split(r"\r\n|\r|\n", re.sub(r"(\r\n|\r|\n)\Z", "", content)), 1):
-        piece = raw.strip(" \t\f")
-        if not line:
-            if not piece or piece[0] in "#!":
-                continue
-            started_at = number
-        line += piece
-        if (len(line) - len(line.rstrip("\\"))) % 2:
-            line = line[:-1]
-            continue
-        match = _LINE.match(line)
-        if match is None:
-            raise ConfigError(f"{where}, line {started_at}: `{line}` is not of the form key=value")
-        key = _unescape(match[1])
-        if key in lines and twice is not None:
-            twice.append(f"{where}, line {started_at}: `{key}` stands in line {lines[key]} already: leave one of them")
-        texts[key], lines[key] = _unescape(match[2]), started_at
-        line = ""
-    if line:
-        raise ConfigError(f"{where}, line {started_at}: the file ends inside a continued line")
-    return texts
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _CONTROL.get(found[2], found[2]), text)
-    # Two escapes may be the halves of one character; half of one alone can't be written anywhere.
-    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    try:
+        return javaproperties.parse(content, where, twice)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -56,6 +56,7 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
         asked.append(lambda: job.input_topic(config))
     if "etl" in parts:
         asked += [lambda: time_zone(config["penstock.etl.time.zone"]), lambda: _declared(config)]
+        asked.append(config.secrets)
     for question in asked:
         try:
             question()

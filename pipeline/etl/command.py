@@ -87,6 +87,7 @@ def command(
     if (night is None) == (nights is None):
         raise click.UsageError("give either --night or --nights")
     config = job.load(path, overrides, "etl")
+    config.secrets()  # One that isn't there is said before Spark starts.
     zone = time_zone(config["penstock.etl.time.zone"])
     asked = [parse_night(night, zone)] if night is not None else parse_nights(nights or "")
     arm_from_environment()

@@ -71,11 +71,13 @@ def start(config: Config, time_zone: str, folder: Path, offsets: int = 0) -> Any
     if chosen is None:
         chosen = SMALL_JVM if offsets < SMALL_OFFSETS else LARGE_JVM
     java_options = f"{chosen} -Dlog4j2.configurationFile={quiet.absolute().as_uri()}"
-    given = {name: str(config[name]) for name in config if name.startswith("spark.")}
+    secrets = config.secrets()
+    given = {name: str(config[name]) for name in config if name.startswith("spark.") and name not in secrets}
     builder = SparkSession.builder
     settings = SETTINGS | {"spark.sql.session.timeZone": time_zone} | given
     settings |= {"spark.driver.extraClassPath": classpath, "spark.driver.extraJavaOptions": java_options}
-    for name, value in settings.items():
+    # By the connection to the JVM, never by its command line.
+    for name, value in (settings | secrets).items():
         builder = builder.config(name, value)
     # PySpark's client logs a lost JVM by the root logger, with tracebacks; we say it in a sentence.
     logging.root.addHandler(logging.NullHandler())

@@ -25,6 +25,7 @@ DATACENTERS = ("ewr", "jfk", "lga", "aggregate")
 DISKS_USED = 2  # of three: the last one is for what comes later
 FEATURES = {"cachestat", "direct_io", "time_slice", "nice", "boot_id"}
 BROKER = "/opt/penstock/current/bin/penstock"
+HIDDEN = "hunter2-of-the-store"
 
 
 class World:
@@ -42,7 +43,10 @@ class World:
                 "topics": "flights",
                 "penstock.etl.schema": "id STRING NOT NULL, day DATE NOT NULL, carrier STRING",
                 "penstock.etl.event.day": "day",
+                # No night of these tests asks a store for anything; Spark won't start without the secret.
+                "spark.hadoop.fs.s3a.secret.key": "${file:penstock.secrets:s3.key}",
             },
+            "pipeline_secrets": {"s3.key": HIDDEN},
         }
 
     def machine(self, datacenter: str) -> Machine:
@@ -158,6 +162,12 @@ def test_a_night_is_loaded_and_is_the_data(world: World) -> None:
     )
     count, *ids = machine.ssh(f'/opt/penstock/current/bin/python3 -c "{read}"').split()
     assert (int(count), ids) == (len(sent), sorted(sent))
+    # The night had its secret as a credential; it stands where root alone can read it, and nowhere else.
+    shown = machine.ssh(f"grep -rls {HIDDEN} /etc /srv/penstock /var /opt /run /tmp || true")
+    assert shown.split() == ["/etc/credstore/penstock.secrets"]
+    assert machine.ssh(f"journalctl | grep -c {HIDDEN} || true").strip() == "0"
+    assert machine.ssh("stat --format %a:%U /etc/credstore/penstock.secrets").strip() == "600:root"
+    assert HIDDEN not in world.plays.log.read_text()
 
 
 def test_a_roll_under_load_loses_nothing(world: World) -> None:

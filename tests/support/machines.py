@@ -252,6 +252,7 @@ class Plays:
         self._fleet = fleet
         self._inventory = inventory
         self.variables = dict(variables)
+        self.log = fleet.folder / "ansible.log"
 
     def run(self, playbook: str, *options: str, check: bool = True) -> Play:
         """Run one of the collection's playbooks."""
@@ -267,7 +268,7 @@ class Plays:
             command, cwd=self._collection, env=environment, capture_output=True, text=True, check=False
         )
         play = Play(done.returncode, done.stdout + done.stderr)
-        (self._fleet.folder / "ansible.log").open("a").write(play.text)
+        self.log.open("a").write(play.text)
         assert not check or play.code == 0, play.text[-12_000:]
         return play
 

@@ -162,8 +162,8 @@ def test_the_syntax_is_that_of_java_properties() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("a=1\nnonsense\n", "f, line 2: `nonsense` is not of the form key=value"),
-        ("=1", "f, line 1: `=1` is not of the form key=value"),
+        ("a=1\nnonsense\n", "f, line 2: it is not of the form key=value"),
+        ("=1", "f, line 1: it is not of the form key=value"),
         ("a=1\n\nb=\\\n", "f, line 3: the file ends inside a continued line"),
     ],
 )
