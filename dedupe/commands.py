@@ -27,7 +27,7 @@ from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.batches import send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.commands.common import Asked
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded, decided_alone
 from penstock.pipeline.quarantine import Quarantine, came, note
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.rocks import RocksError
@@ -135,10 +135,11 @@ async def decide(admin: Admin, stage: Stage, partition: int, change: Change, bec
     try:
         what, after = change(await find_position(admin, stage, partition))
         after = replace(after, decisions=after.decisions + 1)
-        await sender.begin()
-        await send(sender, place, [note(what.encode(), came(tp, after.offset, because))])
-        await sender.send_offsets(stage.group, {tp: (after.offset, after.metadata())})
-        await sender.commit()
+        with decided_alone(f"{tp[0]}-{tp[1]}", "penstock dedupe status"):
+            await sender.begin()
+            await send(sender, place, [note(what.encode(), came(tp, after.offset, because))])
+            await sender.send_offsets(stage.group, {tp: (after.offset, after.metadata())})
+            await sender.commit()
     finally:
         await sender.close()
     return what

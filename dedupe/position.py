@@ -6,13 +6,12 @@ The counters beside the offset survive any kill, and the audit compares them wit
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass, replace
 
+from penstock.pipeline import ranges
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
 
-RANGES = re.compile(r"(\d+\.\.\d+(,\d+\.\.\d+)*)?")
 RANGES_MAX = 8  # more than so many accepted ranges become fewer: Kafka takes 4,096 bytes beside an offset
 
 
@@ -67,19 +66,15 @@ class Position:
             end = output_start if self.written and output_start > complete_to + 1 else 0
         if complete_to >= end:
             return ""
-        ranges = _ranges(self.accepted)
-        return "" if any(a <= complete_to and end - 1 <= b for a, b in ranges) else f"{complete_to}..{end - 1}"
+        accepted = ranges.parse(self.accepted)
+        return "" if any(a <= complete_to and end - 1 <= b for a, b in accepted) else f"{complete_to}..{end - 1}"
 
     def accept(self) -> Position:
         """The position with its unknown offsets accepted."""
-        ranges = sorted(_ranges(self.accepted) + _ranges(self.unknown))
-        merged: list[tuple[int, int]] = []
-        for a, b in ranges:
-            if merged and (a <= merged[-1][1] + 1 or len(merged) == RANGES_MAX):
-                merged[-1] = merged[-1][0], max(merged[-1][1], b)
-            else:
-                merged.append((a, b))
-        return replace(self, unknown="", accepted=",".join(f"{a}..{b}" for a, b in merged))
+        accepted = ranges.merged(ranges.parse(self.accepted) + ranges.parse(self.unknown))
+        if len(accepted) > RANGES_MAX:
+            accepted[RANGES_MAX - 1 :] = [(accepted[RANGES_MAX - 1][0], accepted[-1][1])]
+        return replace(self, unknown="", accepted=ranges.text_of(accepted))
 
     def metadata(self) -> str:
         """The text committed beside the offset."""
@@ -95,7 +90,7 @@ class Position:
             default = asdict(cls(0, "", ""))
             if any(type(value) is not type(default[name]) for name, value in asdict(position).items()):
                 raise TypeError
-            if not (RANGES.fullmatch(position.unknown) and RANGES.fullmatch(position.accepted)):
+            if not (ranges.RANGES.fullmatch(position.unknown) and ranges.RANGES.fullmatch(position.accepted)):
                 raise ValueError
             return position
         except (ValueError, TypeError):
@@ -111,7 +106,3 @@ def decisions_of(metadata: str) -> int | None:
         return Position.parse(0, metadata).decisions
     except OperatorNeeded:
         return None
-
-
-def _ranges(text: str) -> list[tuple[int, int]]:
-    return [(int(a), int(b)) for a, b in (one.split("..") for one in text.split(",") if one)]

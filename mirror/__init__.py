@@ -5,7 +5,6 @@ and a mirror that starts asks the target where it was. In reading order:
 
 command    `penstock mirror`, and what an operator asks and decides
 service    the mirror as a process: a lane for each partition of each source
-topics     which topics are copied, and what they are called on the target
 source     a source cluster: who it is, and why a topic of it is refused
 target     a topic on the target, as the lanes that write to it need it
 creation   a topic is made on the target as the sources have it

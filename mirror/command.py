@@ -16,11 +16,11 @@ from penstock.mirror.decisions import Desk, Moved
 from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
 from penstock.mirror.status import STANDING, status
-from penstock.mirror.topics import Topics
 from penstock.pipeline import job
 from penstock.pipeline.commands.common import Asked
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.service import run_until_stopped
+from penstock.pipeline.topics import Topics
 
 FILE = click.option(
     "--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."

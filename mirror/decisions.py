@@ -19,14 +19,14 @@ from penstock.failpoints import declare, failpoint
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
 from penstock.mirror.target import topic_of
-from penstock.mirror.topics import Topics
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import send
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded, decided_alone
 from penstock.pipeline.metadata import NO_TOPIC_ID
 from penstock.pipeline.quarantine import Quarantine, chunks, note
+from penstock.pipeline.topics import Topics
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
@@ -99,15 +99,14 @@ class Desk:
         except OperatorNeeded:  # somebody else wrote it, and that is why the lane starts over
             before = None
         known = before or Position(0, UNSEEN, ours.topic_id)
+        # In another log no gap is known: what it has left out is said to be before the offset.
         same_log = known.topic_id in (UNSEEN, theirs.topic_id)
         after = replace(
-            known,
-            offset=offset,
+            (known if same_log else replace(known, offset=0, gap_ranges="")).passing(offset),
             topic_id=theirs.topic_id,
             target_id=ours.topic_id,
             leader_epoch=-1,
             cluster=(await self._source.metadata([])).cluster_id or "",
-            gaps=known.gaps + max(0, offset - (known.offset if same_log else 0)),
         )
         return await self._commit(lane, sender, "begin", before, after)
 
@@ -123,7 +122,7 @@ class Desk:
             raise OperatorNeeded(f"{lane} is at offset {before.offset}, and the source ends at {end}: {to} is not between")
         topic_id = (await topic_of(self._source, tp[0], f"source {self._name}")).topic_id
         before.check_topic(topic_id)
-        after = replace(before, offset=to, leader_epoch=-1, gaps=before.gaps + to - before.offset)
+        after = replace(before.passing(to), leader_epoch=-1)
         return await self._commit(lane, sender, "skip", before, after, (topic_id, to))
 
     async def retry(self, lane: Identity) -> Moved | str:
@@ -176,22 +175,23 @@ class Desk:
             "from": "" if before is None else str(before.offset),
             "to": str(after.offset),
         }
-        await sender.begin()
-        records = 0
-        if raw_to is None:
-            await send(sender, place, [note(None, headers, key)])
-        else:
-            assert before is not None
-            async for offset, data, count in self._raw(lane.partition, before.offset, *raw_to):
-                records += count
-                await send(sender, place, [*chunks(data, {"offset": str(offset), **headers}, key)])
-            await send(sender, place, [note(None, {"records": str(records), **headers}, key)])
-        after = replace(
-            after, decisions=after.decisions + 1, gap_records=after.gap_records + records, stopped="", stalled=""
-        )
-        await sender.send_offsets(lane.group, {lane.into: (after.offset, after.metadata())})
-        failpoint(SENT)
-        await sender.commit()
+        with decided_alone(lane, "penstock mirror status"):
+            await sender.begin()
+            records = 0
+            if raw_to is None:
+                await send(sender, place, [note(None, headers, key)])
+            else:
+                assert before is not None
+                async for offset, data, count in self._raw(lane.partition, before.offset, *raw_to):
+                    records += count
+                    await send(sender, place, [*chunks(data, {"offset": str(offset), **headers}, key)])
+                await send(sender, place, [note(None, {"records": str(records), **headers}, key)])
+            after = replace(
+                after, decisions=after.decisions + 1, gap_records=after.gap_records + records, stopped="", stalled=""
+            )
+            await sender.send_offsets(lane.group, {lane.into: (after.offset, after.metadata())})
+            failpoint(SENT)
+            await sender.commit()
         await sender.close()
         return Moved(lane, before, after)
 

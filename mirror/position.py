@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from penstock.pipeline import ranges
 from penstock.pipeline.failures import OperatorNeeded
 
 UNSEEN = b""  # the topic id of a source that was never reached: the target knows its name, its log is to be seen yet
+RANGES_MAX = 24  # ranges of gaps that are kept; of the oldest the source keeps no records for so long anyway
 REASON_MAX = 1000  # characters of why a lane stands still; Kafka takes 4096 bytes of metadata
 
 
@@ -24,8 +26,12 @@ class Position:
     reached), `target_id` the target topic's, `leader_epoch` that of the last source batch passed (-1: none yet),
     `cluster` the source's cluster id (empty where it has none, and before the source was reached);
     `records` and `rebuilt` count all records copied and batches rebuilt so far, `gaps` the offsets and `gap_records`
-    the records (where somebody could count them) that an operator let it pass without a copy. `decisions` counts what
-    operators decided, `copied_ms` is when the last batches were copied, `stopped` or `stalled` says why it stands still.
+    the records (where somebody could count them) that an operator let it pass without a copy; `gap_ranges` says which offsets,
+    the last `RANGES_MAX` ranges of them. `decisions` counts what operators decided, `copied_ms` is when the last batches were
+    copied, `stopped` or `stalled` says why it stands still.
+    `target_end` is the target's offset behind the last batch copied, and `producer_id` what that batch carries there: with
+    them one look at the positions says which of the target's batches they count (-1: noted by an earlier version, or nothing
+    was copied).
     `committed_ms` is when this position was committed, with batches or without; -1 where an earlier version did.
     """
 
@@ -42,6 +48,9 @@ class Position:
     copied_ms: int = -1
     stopped: str = ""
     stalled: str = ""
+    gap_ranges: str = ""
+    target_end: int = -1
+    producer_id: int = -1
     committed_ms: int = field(default=-1, compare=False)
 
     def metadata(self) -> str:
@@ -56,6 +65,9 @@ class Position:
                 "rebuilt": self.rebuilt,
                 "gaps": self.gaps,
                 "gap_records": self.gap_records,
+                "gap_ranges": self.gap_ranges,
+                "target_end": self.target_end,
+                "producer_id": self.producer_id,
                 "decisions": self.decisions,
                 "copied_ms": self.copied_ms,
                 "stopped": _short(self.stopped),
@@ -84,6 +96,9 @@ class Position:
                 int(fields.get("copied_ms", -1)),
                 str(fields.get("stopped", "")),
                 str(fields.get("stalled", "")),
+                _ranges(fields.get("gap_ranges", "")),
+                int(fields.get("target_end", -1)),
+                int(fields.get("producer_id", -1)),
                 int(fields.get("committed_ms", -1)),
             )
         except (ValueError, KeyError, TypeError):
@@ -91,6 +106,17 @@ class Position:
                 f"the committed position {offset} has metadata {metadata!r}, which no mirror wrote, so that nobody "
                 "knows which log it belongs to: `penstock mirror begin` says where to go on"
             ) from None
+
+    def passing(self, offset: int) -> Position:
+        """The position at another offset of the same log: what lies between is a gap, or (backwards) is to be copied again."""
+        known = ranges.parse(self.gap_ranges)
+        if offset >= self.offset:
+            left = ranges.merged([*known, *([(self.offset, offset - 1)] if offset > self.offset else [])])
+            gaps = self.gaps + offset - self.offset
+        else:
+            left = [(first, min(last, offset - 1)) for first, last in known if first < offset]
+            gaps = self.gaps - (ranges.size(known) - ranges.size(left))
+        return replace(self, offset=offset, gaps=gaps, gap_ranges=ranges.text_of(left[-RANGES_MAX:]))
 
     def check_cluster(self, cluster: str) -> None:
         """Refuse a source that is another cluster. Raises OperatorNeeded."""
@@ -116,6 +142,12 @@ class Position:
                 f"{self.target_id.hex()}), so the copy up to offset {self.offset} is gone: `penstock mirror begin` says "
                 "where to go on"
             )
+
+
+def _ranges(text: str) -> str:
+    if ranges.RANGES.fullmatch(text) is None:
+        raise ValueError
+    return text
 
 
 def _short(text: str) -> str:

@@ -18,7 +18,6 @@ from penstock.mirror.identity import Identity
 from penstock.mirror.position import decisions_of
 from penstock.mirror.source import Source
 from penstock.mirror.target import Into
-from penstock.mirror.topics import Topics
 from penstock.mirror.worker import CountsDiffer, Worker
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
@@ -26,6 +25,7 @@ from penstock.pipeline.failures import TRANSIENT, OperatorNeeded, patiently
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.lanes import Lane, Lanes, Pace, lanes_of, until_tried
 from penstock.pipeline.service import Replaced
+from penstock.pipeline.topics import Topics
 
 # A step that fails is begun again by its lane, which then asks the target where it stands; so no single call has to
 # be patient, and the steps of a transaction are over before the target's limit for it (a minute) is.

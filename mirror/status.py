@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from penstock.config import Config
 from penstock.mirror.position import UNSEEN, Position
-from penstock.mirror.topics import Topics
 from penstock.pipeline import job
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import TRANSIENT, OperatorNeeded
+from penstock.pipeline.topics import Topics
 
 PATIENCE = {"client.id": "penstock-mirror-status", "default.api.timeout.ms": 5_000}
 STANDING = ("stopped", "stalled", "silent", "no position")

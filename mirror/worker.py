@@ -202,10 +202,12 @@ class Worker:
         await sender.begin()
         failpoint(BEGUN)
         try:
-            await send(sender, self.identity.into, prepared.batches)
+            end = await send(sender, self.identity.into, prepared.batches)
         except Refused as error:
             raise self._refused(error, prepared.batches[error.index], batches) from error
         failpoint(PRODUCED)
+        if end >= 0:
+            after = replace(after, target_end=end, producer_id=sender.producer_id)
         await sender.send_offsets(self.identity.group, {self.identity.into: (after.offset, after.metadata())})
         failpoint(OFFSETS_SENT)
         await sender.commit()

@@ -21,8 +21,10 @@ assignors    how a group's leader shares partitions out
 background   an asyncio loop in a thread, under the synchronous clients
 service      the life of a service process
 job          the one file that describes a pipeline
+topics       which topics are copied, and what they are called on the target
 lanes        partitions on their way through a stage: mirror and dedupe share it
 sourcelog    the log that a lane reads, held against what its position notes of it
+ranges       ranges of offsets as a position notes them
 identity     taking a transactional id: for good, or again only if nobody else has it since
 failures     what a failure calls for: another try, a start over, an operator
 quarantine   the topic of what doesn't go on, and of what operators decided

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.mirror.position import Position
+from penstock.pipeline import ranges
 from penstock.pipeline.failures import OperatorNeeded
 
 POSITION = Position(7, bytes(range(16)), bytes(range(16, 32)), 3, 100, 2)
@@ -30,3 +33,23 @@ def test_another_topic() -> None:
     POSITION.check_target(bytes(range(16, 32)))
     with pytest.raises(OperatorNeeded, match="target topic was recreated"):
         POSITION.check_target(bytes(16))
+
+
+def test_gaps_are_noted_as_ranges() -> None:
+    at = Position(10, b"s", b"t").passing(20).passing(25)
+    assert (at.offset, at.gaps, at.gap_ranges) == (25, 15, "10..24")
+    at = replace(at, offset=40).passing(45)
+    assert (at.gaps, at.gap_ranges) == (20, "10..24,40..44")
+    assert Position.read(45, at.metadata()) == at
+    again = at.passing(12)  # what follows is copied after all
+    assert (again.offset, again.gaps, again.gap_ranges) == (12, 2, "10..11")
+    assert at.passing(0).gap_ranges == "" and at.passing(45) == at
+
+
+def test_of_many_gaps_the_last_ones_are_noted() -> None:
+    at = Position(0, b"s", b"t")
+    for _ in range(40):
+        at = replace(at.passing(at.offset + 3), offset=at.offset + 10)
+    assert at.gaps == 120 and len(ranges.parse(at.gap_ranges)) == 24 and at.gap_ranges.endswith("390..392")
+    worst = replace(at, gap_ranges=ranges.text_of([(10**18 + n, 10**18 + n) for n in range(0, 48, 2)]), stopped="x" * 2000)
+    assert len(replace(worst, stalled="x" * 2000).metadata().encode()) < 4096
