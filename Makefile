@@ -123,6 +123,12 @@ SEED ?=
 faults: ext
 	PYTHONPATH=tests $(BIN)/python -m support.admin_run --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
+# Mirror, dedupe and the load killed and paused at every failpoint, with our brokers and with Apache Kafka on either side.
+.PHONY: failpoints
+failpoints: build
+	PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -n 2 tests/faults/test_mirror_kill.py tests/faults/test_mirror_fence.py \
+	  tests/faults/test_mirror_decisions.py tests/faults/test_dedupe_kill.py tests/faults/test_dedupe_pause.py tests/spark/test_etl_kills.py
+
 # A broker's disk loses what wasn't flushed, again and again, while a mirror copies into it; needs root.
 CUTS ?= 100
 .PHONY: powercuts

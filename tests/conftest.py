@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.harness import BrokerProcess, topic_name
-from support.kafka_fixtures import apache_kafka  # noqa: F401  (a fixture)
+from support.kafka_fixtures import apache_kafka, kafka_as, second_kafka  # noqa: F401  (fixtures)
 
 # Small and quick: tests should not wait for groups to gather or for big preallocations.
 PROPERTIES: dict[str, object] = {

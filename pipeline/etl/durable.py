@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -20,11 +21,14 @@ def side_folder(table_path: str) -> Path:
 
 
 def write_json(path: Path, document: dict[str, Any], before_rename: Callable[[], None]) -> None:
-    """Write a JSON file: temporary file, fsync, `before_rename`, rename, fsync of the folder."""
-    aside = path.with_name(f".{path.name}.tmp")
-    _write_aside(aside, document)
+    """Write a JSON file: temporary file, fsync, `before_rename`, rename, fsync of the folder.
+
+    Another process that writes the same file may `sweep` the temporary one meanwhile: then the file is as that one has it.
+    """
+    aside = _write_aside(path, document)
     before_rename()
-    aside.rename(path)
+    with contextlib.suppress(FileNotFoundError):
+        aside.rename(path)
     sync_folder(path.parent)
 
 
@@ -33,8 +37,7 @@ def create_json(path: Path, document: dict[str, Any], before_link: Callable[[], 
 
     Raises FileExistsError.
     """
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    _write_aside(aside, document)
+    aside = _write_aside(path, document)
     before_link()
     try:
         os.link(aside, path)
@@ -43,13 +46,22 @@ def create_json(path: Path, document: dict[str, Any], before_link: Callable[[], 
     sync_folder(path.parent)
 
 
-def _write_aside(aside: Path, document: dict[str, Any]) -> None:
+def _write_aside(path: Path, document: dict[str, Any]) -> Path:
+    """A temporary file beside the one that it is to become, of this process alone."""
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     aside.parent.mkdir(parents=True, exist_ok=True)
     with aside.open("w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
+    return aside
+
+
+def sweep(path: Path) -> None:
+    """Remove temporary files that processes which were killed, or stand still, have left beside a file."""
+    for aside in path.parent.glob(f".{path.name}.*tmp"):
+        aside.unlink(missing_ok=True)
 
 
 def holds(path: Path, document: dict[str, Any]) -> bool:

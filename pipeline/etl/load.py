@@ -311,7 +311,9 @@ class Load:
         if stray:
             rejects.remove(self._started(), self._rejects, stray)
             failpoints.failpoint(REJECTS_CLEANED)
-        ready.mark_ready(self._table, commit)
+        while ready.mark_ready(self._table, status.night(commit.night) or commit):
+            # Another machine may have loaded the night again meanwhile: its marker is looked at once more, by what is so now.
+            status = table.status(self._table)
 
 
 def _commit_of(made: plan.Plan, counts: dict[table.TopicPartition, tuple[int, int]]) -> table.NightCommit:

@@ -40,6 +40,7 @@ def _mark(table_path: str, night: str, commit: NightCommit) -> bool:
         document["loaded_with"] = commit.night
     if durable.holds(path, document):
         return False
+    durable.sweep(path)
     durable.write_json(path, document, lambda: failpoints.failpoint(READY_ASIDE))
     failpoints.failpoint(AFTER_READY)
     return True

@@ -1,9 +1,10 @@
-"""Killed at every failpoint, the dedupe stage loses nothing and writes nothing twice."""
+"""Killed at every failpoint, with our broker or with Apache Kafka, the dedupe stage loses nothing and writes nothing twice."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,19 @@ from penstock import failpoints
 from penstock.pipeline.partitioner import partition_for
 from support.dedupe_rot import corrupt
 from support.dedupe_world import World
+from support.failpoint_cells import cells
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
 
 DECLARED = list(failpoints.declared("dedupe."))
 MOVED = "dedupe.moved"  # in one partition nothing moves
+IN_ONE_PARTITION = [name for name in DECLARED if name != MOVED]
+WHILE_MOVING = [MOVED, "dedupe.published", "dedupe.offsets_sent", "dedupe.committed"]
+ROLES = ("ours", "both")  # input and output are on one cluster
+IN_EACH_RUN = {
+    *((name, "ours") for name in IN_ONE_PARTITION),
+    *((name, "both") for name in ("dedupe.published", "dedupe.offsets_sent", "dedupe.committed")),
+}
 SMALL: dict[str, Any] = {
     "penstock_dedupe_memory_max_ids": 1000,
     "penstock_dedupe_batch_bytes": 4000,
@@ -30,40 +39,45 @@ def test_there_are_failpoints() -> None:
     assert len(DECLARED) >= 11
 
 
-def kill_at(w: World, failpoint: str, passages: tuple[int, ...]) -> None:
-    """Feed, kill and start again at each passage; what is left of the work is done by a last start."""
-    w.fill(batches=3)
-    w.stage.start()
-    w.await_done()
-    w.stage.kill()  # so that there is something to repair
-    for passage in passages:
-        w.fill(batches=12, count=200)
-        w.send(0, [w.batch(0, ["", None, "an id"], 3), corrupt(w, count=3)])
-        w.fill(batches=2)
-        w.stage.start(f"{failpoint}=kill@{passage}")
-        assert w.stage.wait() == -signal.SIGKILL, w.stage.text()
-    w.stage.start()
-    w.await_done()
-    assert w.stage.stop() == 0, w.stage.text()
-    w.check()
+@pytest.fixture
+def cluster(
+    shared_broker: BrokerProcess, kafka_as: Callable[[str], dict[str, ApacheKafka]], role: str
+) -> BrokerProcess | ApacheKafka:
+    return shared_broker if role == "ours" else kafka_as("target")["target"]
 
 
-@pytest.mark.parametrize("failpoint", [name for name in DECLARED if name != MOVED])
-def test_killed_at_a_failpoint(tmp_path: Path, shared_broker: BrokerProcess, failpoint: str) -> None:
+@pytest.mark.parametrize(("failpoint", "role"), cells(IN_ONE_PARTITION, IN_EACH_RUN, ROLES))
+def test_killed_at_a_failpoint(tmp_path: Path, cluster: BrokerProcess | ApacheKafka, failpoint: str, role: str) -> None:
+    """Fed, killed and started again at each passage; what is left of the work is done by a last start."""
     once = failpoint in ("dedupe.fenced", "dedupe.repaired")
-    with World(tmp_path, shared_broker, **SMALL) as w:
-        kill_at(w, failpoint, (1,) if once else (1, 2))
+    with World(tmp_path, cluster, **SMALL) as w:
+        w.fill(batches=3)
+        w.stage.start()
+        w.await_done()
+        w.stage.kill()  # so that there is something to repair
+        for passage in (1,) if once else (1, 2):
+            w.fill(batches=12, count=200)
+            w.send(0, [w.batch(0, ["", None, "an id"], 3)])
+            if role == "ours":  # Kafka takes no batch that it can't open
+                w.send(0, [corrupt(w, count=3)])
+            w.fill(batches=2)
+            w.stage.start(f"{failpoint}=kill@{passage}")
+            assert w.stage.wait() == -signal.SIGKILL, w.stage.text()
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0, w.stage.text()
+        w.check()
 
 
-@pytest.mark.parametrize("failpoint", [MOVED, "dedupe.published", "dedupe.offsets_sent", "dedupe.committed"])
-def test_killed_while_records_move(tmp_path: Path, shared_broker: BrokerProcess, failpoint: str) -> None:
+@pytest.mark.parametrize(("failpoint", "role"), cells(WHILE_MOVING, {(name, "ours") for name in WHILE_MOVING}, ROLES))
+def test_killed_while_records_move(
+    tmp_path: Path, cluster: BrokerProcess | ApacheKafka, failpoint: str, role: str
+) -> None:
     words = [f"id-{number}" for number in range(400)]
     home = {word: partition_for(word.encode(), 3) for word in words}
-    with World(tmp_path, shared_broker, partitions=3, **SMALL | {"penstock_dedupe_misplaced": "move"}) as w:
+    with World(tmp_path, cluster, partitions=3, **SMALL | {"penstock_dedupe_misplaced": "move"}) as w:
         for passage in (1, 2, 5):
-            for codec in (0, 3, 4):
-                for partition in range(3):
-                    w.send(partition, [w.batch(partition, w.random.sample(words, 150), codec)])
+            w.mix(words)
             w.stage.start(f"{failpoint}=kill@{passage}", await_started=False)
             assert w.stage.wait() == -signal.SIGKILL, w.stage.text()
         w.stage.start()
@@ -118,18 +132,4 @@ def test_an_aborted_output_never_enters_the_database(tmp_path: Path, shared_brok
         w.stage.start()
         w.await_done()
         assert w.stage.stop() == 0
-        w.check()
-
-
-@pytest.mark.kafka
-@pytest.mark.parametrize("failpoint", ["dedupe.published", "dedupe.offsets_sent", "dedupe.committed"])
-def test_killed_at_a_failpoint_with_apache_kafka(tmp_path: Path, apache_kafka: ApacheKafka, failpoint: str) -> None:
-    with World(tmp_path, apache_kafka, **SMALL) as w:
-        w.fill(batches=5)
-        w.stage.start(f"{failpoint}=kill@1")
-        assert w.stage.wait() == -signal.SIGKILL, w.stage.text()
-        w.fill(batches=5, count=500)
-        w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0, w.stage.text()
         w.check()

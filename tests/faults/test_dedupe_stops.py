@@ -154,59 +154,6 @@ def test_an_output_that_ends_before_the_store_stops(tmp_path: Path, make_broker:
 # Two at once
 
 
-def await_replaced(w: World) -> None:
-    """The older of two takes its partitions back once, and leaves them to the newer one when they are taken again."""
-    deadline = time.monotonic() + LIMIT_S
-    while w.stage.running:
-        assert time.monotonic() < deadline, w.stage.text()
-        w.fill(1)
-        time.sleep(0.2)
-    assert w.stage.wait() == 4
-    assert "another dedupe worker" in one_sentence(w.stage)
-
-
-def test_a_paused_worker_that_was_replaced_has_no_effect(tmp_path: Path, shared_broker: BrokerProcess) -> None:
-    with World(tmp_path, shared_broker, session_timeout_ms=300) as w:
-        w.fill()
-        w.stage.start()
-        w.await_done()
-        w.stage.signal(signal.SIGSTOP)
-        w.fill()
-        newer = w.other("newer", penstock_dedupe_data=tmp_path / "elsewhere")
-        try:
-            newer.start()
-            w.await_done(stage=newer)
-            w.stage.signal(signal.SIGCONT)
-            await_replaced(w)
-            w.await_done(stage=newer)
-            assert newer.stop() == 0
-        finally:
-            newer.kill()
-        w.check()
-
-
-def test_paused_inside_a_transaction_and_replaced(tmp_path: Path, shared_broker: BrokerProcess) -> None:
-    with World(tmp_path, shared_broker, session_timeout_ms=300) as w:
-        w.fill()
-        w.stage.start("dedupe.published=stop@1")
-        status = Path(f"/proc/{w.stage._process.pid}/stat")  # type: ignore[union-attr]  # it was started
-        deadline = time.monotonic() + LIMIT_S
-        while status.read_text().rpartition(")")[2].split()[0] != "T":
-            assert time.monotonic() < deadline, w.stage.text()
-            time.sleep(0.02)
-        newer = w.other("newer", penstock_dedupe_data=tmp_path / "elsewhere")
-        try:
-            newer.start()
-            w.await_done(stage=newer)
-            w.stage.signal(signal.SIGCONT)
-            await_replaced(w)
-            w.await_done(stage=newer)
-            assert newer.stop() == 0
-        finally:
-            newer.kill()
-        w.check()
-
-
 def test_the_same_folder_twice_is_refused_and_harms_nobody(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.stage.start()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.failpoint_cells import cells
 from support.harness import BrokerProcess
+from support.kafka_jars import ApacheKafka
 from support.mirror_world import LIMIT_S, World, brokers
+from support.stages import StageProcess
 
 
 @pytest.fixture(scope="module")
@@ -28,28 +29,46 @@ def w(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> Iterator[World]:
         yield made
 
 
-def test_a_kill_between_the_bytes_and_the_commit_leaves_nothing(w: World) -> None:
-    w.fill(3)
-    w.mirror.start()
-    w.await_copied()
-    assert w.mirror.stop() == 0
-    w.fill(3)
-    before = w.positions("EWR")
-    words = ["skip", "EWR", f"{w.topic}:0", "--to", "50", "--because", "a test", "--config", str(w.config)]
-    killed = subprocess.run(
-        [sys.executable, "-m", "penstock", "mirror", *words],
-        env={**os.environ, "PENSTOCK_FAILPOINTS": "mirror.decision_sent=kill"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    w.mirror.start()
-    w.await_copied()
-    assert w.mirror.stop() == 0
-    w.check()
-    assert before[0] is not None and w.status()["EWR", 0]["gaps"] == 0
+@pytest.mark.parametrize(("failpoint", "role"), cells(["mirror.decision_sent"], {("mirror.decision_sent", "ours")}))
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_a_command_that_did_not_commit_leaves_nothing(
+    tmp_path: Path,
+    clusters: dict[str, BrokerProcess],
+    kafka_as: Callable[[str], dict[str, ApacheKafka]],
+    failpoint: str,
+    role: str,
+    fault: str,
+) -> None:
+    """Killed between the bytes and the commit, or paused there until a mirror has taken the partition."""
+    nodes: dict[str, Any] = {"source": clusters["EWR"], "target": clusters["target"], **kafka_as(role)}
+    with World(tmp_path / "w", {"EWR": nodes["source"]}, nodes["target"], session_timeout_ms=300) as w:
+        w.fill(3)
+        w.mirror.start()
+        w.await_copied()
+        assert w.mirror.stop() == 0
+        w.fill(3)
+        skip = ["skip", "EWR", f"{w.topic}:0", "--to", "50", "--because", "a test", "--config", str(w.config)]
+        command = StageProcess("mirror", w.config, "command", skip)
+        try:
+            if fault == "kill":
+                command.start(f"{failpoint}=kill")
+                assert command.wait() == -signal.SIGKILL, command.text()
+            else:
+                command.pause_at(failpoint)
+            w.mirror.start()
+            w.await_copied()
+            if fault == "pause":
+                command.signal(signal.SIGCONT)
+                assert command.wait() == 1
+                (said,) = command.text().splitlines()
+                assert f"another process took over EWR {w.topic}:0 before this was committed" in said
+            w.fill(1)
+            w.await_copied()
+            assert w.mirror.stop() == 0
+            w.check()
+            assert w.status()["EWR", 0]["gaps"] == 0
+        finally:
+            command.kill()
 
 
 def test_commands_one_after_the_other_end_no_lane(w: World) -> None:

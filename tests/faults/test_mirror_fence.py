@@ -5,19 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import penstock.mirror.worker  # noqa: F401  (declares its failpoints)
+from penstock import failpoints
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.identity import take_identity
 from penstock.pipeline.transaction import Fenced, TransactionalSender
+from support.failpoint_cells import cells
 from support.harness import BrokerProcess, topic_name
-from support.mirror_world import LIMIT_S, World, brokers, run
+from support.kafka_jars import ApacheKafka
+from support.mirror_world import Cluster, World, brokers, run
 from support.stages import StageProcess
+
+DECLARED = [name for name in failpoints.declared("mirror.") if name != "mirror.decision_sent"]
+IN_EACH_RUN = {("mirror.begun", "ours"), ("mirror.committed", "ours"), ("mirror.produced", "target")}
 
 
 @pytest.fixture(scope="module")
@@ -26,37 +32,51 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bro
         yield made
 
 
-@pytest.mark.parametrize(
-    "stopped_at", ["", "mirror.begun=stop@3", "mirror.produced=stop@3", "mirror.offsets_sent=stop@3"]
-)
-def test_an_older_twin_has_no_effect(tmp_path: Path, clusters: dict[str, BrokerProcess], stopped_at: str) -> None:
+def test_an_older_twin_has_no_effect(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     quick: dict[str, Any] = {"penstock_mirror_batch_bytes": 3000, "session_timeout_ms": 300}
     with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["target"], **quick) as w:
         w.fill(10)
-        older, newer = StageProcess("mirror", w.config, "older"), w.mirror
+        older = StageProcess("mirror", w.config, "older")
         try:
-            older.start(stopped_at)
-            if stopped_at:
-                older.wait_for_state("T")
-            else:
-                older.wait_for("copies from")
-                older.signal(signal.SIGSTOP)
-            w.fill(10)
-            newer.start()
-            w.await_copied()
-            older.signal(signal.SIGCONT)
-            deadline = time.monotonic() + LIMIT_S
-            while older.running:
-                assert time.monotonic() < deadline, older.text()
-                w.fill(1)
-                time.sleep(0.2)
-            assert older.wait() == 4
-            said = [line for line in older.text().splitlines() if line.startswith("Error: ")]
-            assert len(said) == 1 and "took over" in said[0] and "Traceback" not in older.text()
-            w.fill(5)
-            w.await_copied()
-            assert newer.stop() == 0
+            older.start()
+            older.wait_for("copies from")
+            older.signal(signal.SIGSTOP)
+            w.replace(older)
+            assert w.mirror.stop() == 0
             w.check()
+        finally:
+            older.kill()
+
+
+@pytest.mark.parametrize(("failpoint", "role"), cells(DECLARED, IN_EACH_RUN))
+def test_paused_at_a_failpoint_a_twin_has_no_effect(
+    tmp_path: Path,
+    clusters: dict[str, BrokerProcess],
+    kafka_as: Callable[[str], dict[str, ApacheKafka]],
+    failpoint: str,
+    role: str,
+) -> None:
+    """At its first start, and in a copy that is well on its way.
+
+    A partition that it has not taken yet it takes later than the twin, and is the newer one there: hence one alone.
+    """
+    is_taking = failpoint == "mirror.fenced"
+    nodes: dict[str, Any] = {"source": clusters["EWR"], "target": clusters["target"], **kafka_as(role)}
+    quick: dict[str, Any] = {
+        "penstock_mirror_batch_bytes": 3000,
+        "penstock_mirror_position_refresh_ms": 1000,
+        "session_timeout_ms": 300,
+    }
+    with World(tmp_path, {"EWR": nodes["source"]}, nodes["target"], partitions=1 if is_taking else 2, **quick) as w:
+        older = StageProcess("mirror", w.config, "older")
+        try:
+            for passage in (1, 1) if is_taking else (1, 2):
+                w.fill(5)
+                w.fill_transactions("ac")
+                older.pause_at(f"{failpoint}@{passage}")
+                w.replace(older)
+                assert w.mirror.stop() == 0
+                w.check()
         finally:
             older.kill()
 
@@ -82,10 +102,15 @@ def test_an_identity_is_taken_again_only_from_nobody(clusters: dict[str, BrokerP
     run(scene())
 
 
-def test_a_transaction_that_took_too_long_is_not_a_twin(clusters: dict[str, BrokerProcess]) -> None:
+@pytest.mark.parametrize("whose", ["ours", pytest.param("Apache Kafka", marks=pytest.mark.kafka)])
+def test_a_transaction_that_took_too_long_is_not_a_twin(request: pytest.FixtureRequest, whose: str) -> None:
+    cluster: Cluster = (
+        request.getfixturevalue("clusters")["target"] if whose == "ours" else request.getfixturevalue("apache_kafka")
+    )
+
     async def scene() -> None:
         name, topic = topic_name("slow"), topic_name("slow")
-        async with Admin(clusters["target"].bootstrap) as admin:
+        async with Admin(cluster.bootstrap) as admin:
             await admin.create_topics({topic: 1})
             slow = TransactionalSender(admin, name, timeout_ms=300)
             await slow.init()
@@ -99,6 +124,9 @@ def test_a_transaction_that_took_too_long_is_not_a_twin(clusters: dict[str, Brok
             await again.send_offsets(name, {(topic, 0): (2, "")})
             await again.commit()
             assert (await admin.committed(name, [(topic, 0)]))[topic, 0] == (2, "")
+            await take_identity(admin, name, None)
+            with pytest.raises(Fenced):
+                await take_identity(admin, name, again)
 
     run(scene())
 

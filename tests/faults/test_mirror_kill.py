@@ -1,9 +1,12 @@
-"""Killed at every failpoint, or its target or a source killed or down, the mirror loses nothing and copies nothing twice."""
+"""Killed at every failpoint, or its target or a source killed or down, the mirror loses nothing and copies nothing twice.
+
+Not only with our brokers, but with Apache Kafka as a source, as the target and as both (`failpoint_cells`).
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,14 @@ import pytest
 
 import penstock.mirror.worker  # noqa: F401  (declares its failpoints)
 from penstock import failpoints
+from support.failpoint_cells import cells
 from support.harness import BrokerProcess
+from support.kafka_jars import ApacheKafka
 from support.mirror_world import World, brokers
 
 # Those of operators' commands are killed in test_mirror_decisions.py.
 DECLARED = [name for name in failpoints.declared("mirror.") if name != "mirror.decision_sent"]
+IN_EACH_RUN = {*((name, "ours") for name in DECLARED), ("mirror.produced", "source"), ("mirror.offsets_sent", "target")}
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +34,17 @@ def test_there_are_failpoints() -> None:
     assert len(DECLARED) >= 6
 
 
-@pytest.mark.parametrize("failpoint", DECLARED)
-def test_killed_at_a_failpoint(tmp_path: Path, clusters: dict[str, BrokerProcess], failpoint: str) -> None:
-    sources = {name: clusters[name] for name in ("EWR", "JFK")}
+@pytest.mark.parametrize(("failpoint", "role"), cells(DECLARED, IN_EACH_RUN))
+def test_killed_at_a_failpoint(
+    tmp_path: Path,
+    clusters: dict[str, BrokerProcess],
+    kafka_as: Callable[[str], dict[str, ApacheKafka]],
+    failpoint: str,
+    role: str,
+) -> None:
+    nodes: dict[str, Any] = {"source": clusters["EWR"], "target": clusters["target"], **kafka_as(role)}
     quick: dict[str, Any] = {"penstock_mirror_batch_bytes": 3000, "penstock_mirror_position_refresh_ms": 1000}
-    with World(tmp_path, sources, clusters["target"], **quick) as w:
+    with World(tmp_path, {"EWR": nodes["source"], "JFK": clusters["JFK"]}, nodes["target"], **quick) as w:
         for passage in (1, 2, 0, 1, 0):  # 0: to the end, so that the next kill is one of a copy that is well on its way
             w.fill(4)
             w.fill_transactions("ac")

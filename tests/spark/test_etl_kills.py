@@ -1,4 +1,7 @@
-"""kill -9 of the load at each of its failpoints, on our own broker: the run after it ends with the same table."""
+"""The load is killed, or paused while another one takes over, at each of its failpoints: the table is the same in the end.
+
+With our broker, and with Apache Kafka as the source, as the aggregate cluster and as both (`failpoint_cells`).
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pytest
 
 from penstock import failpoints
-from penstock.pipeline.etl import ready, table
+from penstock.pipeline.etl import durable, ready, table
 from support.etl_world import WarmJvm, World
+from support.failpoint_cells import WHOLE, roles
 from support.harness import BrokerProcess
+from support.kafka_jars import ApacheKafka
+from support.stages import StageProcess
 
 pytestmark = pytest.mark.spark
 
@@ -32,6 +39,8 @@ IN_A_NIGHT = [
     "etl.after_ready",
 ]
 IN_A_RELOAD = ["etl.rejects_cleaned"]
+AFTER_THE_COMMIT = ["etl.after_commit", "etl.ready_aside", "etl.after_ready", *IN_A_RELOAD]
+LIMIT_S = 170.0  # a JVM starts, on a machine that does much else
 NIGHTS = ["2013-01-01", "2013-01-02"]
 
 
@@ -40,10 +49,22 @@ def test_every_failpoint_of_the_load_is_tried() -> None:
     assert set(failpoints.declared("etl.")) == {*IN_A_NIGHT, *IN_A_RELOAD}
 
 
-@pytest.mark.timeout(400)
-def test_a_kill_anywhere_changes_nothing(make_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    broker = make_broker(**{"log.retention.ms": -1})  # the events are of 2013
-    world = World(broker.bootstrap, tmp_path)
+@pytest.fixture
+def world(
+    make_broker: Callable[..., BrokerProcess],
+    kafka_as: Callable[[str], dict[str, ApacheKafka]],
+    tmp_path: Path,
+    role: str,
+) -> World:
+    kafka = kafka_as(role)
+    ours = "" if role == "both" else make_broker(**{"log.retention.ms": -1}).bootstrap  # the events are of 2013
+    target, source = (kafka[name].bootstrap if name in kafka else ours for name in ("target", "source"))
+    return World(target, tmp_path, "" if source == target else source)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("role", roles({"ours"}))
+def test_a_kill_anywhere_changes_nothing(world: World, tmp_path: Path) -> None:
     world.events(NIGHTS[0], 30)
     world.send(NIGHTS[0], [b"bad", None])
     world.events(NIGHTS[1], 20)
@@ -64,6 +85,52 @@ def test_a_kill_anywhere_changes_nothing(make_broker: Callable[..., BrokerProces
         assert killed.returncode == -signal.SIGKILL, f"{name}: {killed.stdout}{killed.stderr}"
     assert world.etl("--night", NIGHTS[0], jvm=jvm).returncode == 0
     check(world)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("role", roles({"ours"}))
+def test_a_load_that_another_one_overtook_changes_nothing(world: World, tmp_path: Path) -> None:
+    """Each point has a night of its own. The lock of the table is of one machine: the other one doesn't see it."""
+    world.write_config(penstock_etl_clock="wall")
+    jvm = WarmJvm(world.config, tmp_path / "log")
+    tried = [*IN_A_NIGHT, *IN_A_RELOAD] if WHOLE else ["etl.ready_aside"]
+    for number, name in enumerate(tried, 1):
+        night = f"2013-01-{number:02}"
+        world.events(night, 5)
+        world.send(night, [b"bad"])
+        world.arrive()
+        again = ["--reload"] if name in IN_A_RELOAD else []
+        if again:
+            assert world.etl("--night", night, jvm=jvm).returncode == 0
+        older = StageProcess("etl", world.config, f"older{number}", ["--night", night, *again])
+        try:
+            older.pause_at(name, LIMIT_S)
+            (durable.side_folder(world.table) / "lock").unlink()
+            world.events(night, 1, start=5)
+            world.arrive()
+            done = world.etl("--night", night, jvm=jvm)
+            assert done.returncode == 0, done.stderr
+            is_over = name in AFTER_THE_COMMIT
+            if is_over:  # what is there isn't what the older one made
+                reloaded = world.etl("--night", night, "--reload", jvm=jvm)
+                assert reloaded.returncode == 0, reloaded.stderr
+            before = contents(world)
+            older.signal(signal.SIGCONT)
+            code, said = older.wait(LIMIT_S), older.text()
+            assert code == (0 if is_over else 1) and "Traceback" not in said, f"{name}: {said}"
+            assert contents(world) == before, name
+        finally:
+            older.kill()
+    rows, *_ = contents(world)
+    assert len({row["id"] for row in rows}) == len(rows) >= 5 * len(tried)
+
+
+def contents(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[table.NightCommit], list[str]]:
+    """Rows, rejects, what the table says of its nights, and what their markers say."""
+    tables = [deltalake.DeltaTable(path).to_pyarrow_table().to_pylist() for path in (world.table, f"{world.table}-rejects")]
+    rows, rejects = (sorted(found, key=lambda row: (row["partition"], row["offset"])) for found in tables)
+    commits = table.committed(world.table)
+    return rows, rejects, commits, [ready.ready_marker(world.table, commit.night).read_text() for commit in commits]
 
 
 def check(world: World) -> None:

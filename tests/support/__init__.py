@@ -3,7 +3,7 @@
 Processes
 - `harness`: a broker as a process on a free port, names that no other test uses, what a program printed
 - `kafka_jars`: Apache Kafka as a process, and its own programs
-- `kafka_fixtures`: the fixture `apache_kafka`, one node for a session
+- `kafka_fixtures`: the fixtures `apache_kafka` and `second_kafka`, nodes for a session, and `kafka_as`
 - `stages`: mirror, dedupe and the load as processes, started like a user would
 - `kcat`: kcat against a broker
 - `patience`: waiting for what another thread or process makes true
@@ -32,6 +32,7 @@ Inside the test process
 - `metadata_store`: the store of a broker that is stopped, changed node by node
 
 Faults
+- `failpoint_cells`: at which failpoints, with whose brokers, a stage is killed or paused
 - `faultio`, `faultio.c`: calls on files that fail or hang, in a process that the library is preloaded into
 - `clock`, `clock.c`: a wall clock that a test sets, likewise
 - `load`: load that writes down what it was told

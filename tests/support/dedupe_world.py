@@ -155,6 +155,12 @@ class World:
             ]
             self.send(partition, made)
 
+    def mix(self, words: Sequence[str], count: int = 150, codecs: Sequence[int] = (0, 3, 4)) -> None:
+        """Send a batch for each codec to every partition, of some of these ids, wherever they belong."""
+        for codec in codecs:
+            for partition in range(self.partitions):
+                self.send(partition, [self.batch(partition, self.random.sample(words, count), codec)])
+
     # Output
 
     def exists(self, topic: str) -> bool:

@@ -1,6 +1,7 @@
 """A small pipeline for the load's tests: topics on a broker, with the mirror's and dedupe's positions set by hand.
 
-One cluster plays source and aggregate: the mirror's group then stands on the very topic that dedupe reads.
+One cluster plays source and aggregate, unless a source of its own is given: the mirror's group then stands on the very topic
+that dedupe reads.
 """
 
 from __future__ import annotations
@@ -39,17 +40,26 @@ class World:
 
     bootstrap: str
     folder: Path
+    source: str = ""
     topic: str = field(default_factory=lambda: f"flights-{os.getpid()}-{next(NUMBERS)}")
     sent: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = [self.topic, f"{self.topic}.deduped"]
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for future in self.admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
-            future.result(30)
-        self.producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.topic, "linger.ms": 5})
-        self.producer.init_transactions(30)
+        self._there: list[tuple[Producer, list[str]]] = []
+        self.source_admin = self.admin = self._open(self.bootstrap, [self.topic, f"{self.topic}.deduped"])
+        if self.source:
+            self.source_admin = self._open(self.source, [self.topic])
         self.write_config()
+
+    def _open(self, bootstrap: str, topics: list[str]) -> AdminClient:
+        """Make topics at a cluster, which from now on gets what is sent."""
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in topics]).values():
+            future.result(30)
+        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": self.topic, "linger.ms": 5})
+        producer.init_transactions(30)
+        self._there.append((producer, topics))
+        return admin
 
     @property
     def table(self) -> str:
@@ -65,7 +75,7 @@ class World:
         """Write the configuration; keywords replace properties (`_` for `.`)."""
         properties = {
             "bootstrap.servers": self.bootstrap,
-            "source.one.bootstrap.servers": self.bootstrap,
+            "source.one.bootstrap.servers": self.source or self.bootstrap,
             "topics": self.topic,
             "penstock.dedupe.data": str(self.folder / "dedupe"),
             "penstock.etl.table": self.table,
@@ -80,24 +90,24 @@ class World:
 
     def send(self, day: str, values: list[bytes | None], *, stamp: str | None = None, abort: bool = False) -> None:
         """Send values (alternating partitions) as one transaction, as the day's records, to input and output."""
-        self.producer.begin_transaction()
-        for number, value in enumerate(values):
-            for topic in (self.topic, f"{self.topic}.deduped"):
-                self.producer.produce(
-                    topic, value, key=b"k", partition=number % PARTITIONS, timestamp=day_ms(stamp or day)
-                )
-        (self.producer.abort_transaction if abort else self.producer.commit_transaction)(30)
+        for producer, topics in self._there:
+            producer.begin_transaction()
+            for number, value in enumerate(values):
+                for topic in topics:
+                    place = {"partition": number % PARTITIONS, "timestamp": day_ms(stamp or day)}
+                    producer.produce(topic, value, key=b"k", **place)
+            (producer.abort_transaction if abort else producer.commit_transaction)(30)
 
     def events(self, day: str, count: int, start: int = 0) -> None:
         """Send good events of a day."""
         numbers = range(start, start + count)
         self.send(day, [json.dumps({"id": f"{day}/{n}", "day": day, "seconds": n}).encode() for n in numbers])
 
-    def _ends(self, topic: str, isolation: IsolationLevel) -> list[int]:
+    def _ends(self, admin: AdminClient, topic: str, isolation: IsolationLevel) -> list[int]:
         asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
         deadline = time.monotonic() + 30
         while True:
-            futures = self.admin.list_offsets(asked, isolation_level=isolation).values()
+            futures = admin.list_offsets(asked, isolation_level=isolation).values()
             try:
                 return [future.result(30).offset for future in futures]
             except KafkaException as error:
@@ -106,11 +116,12 @@ class World:
                     raise
                 time.sleep(0.05)
 
-    def ends(self, topic: str) -> list[int]:
+    def ends(self, topic: str, admin: AdminClient | None = None) -> list[int]:
         """The end offset of each partition, once it is stable (a commit is answered before its markers are)."""
+        admin = admin or self.admin
         while True:
-            ends = self._ends(topic, IsolationLevel.READ_UNCOMMITTED)
-            if self._ends(topic, IsolationLevel.READ_COMMITTED) == ends:
+            ends = self._ends(admin, topic, IsolationLevel.READ_UNCOMMITTED)
+            if self._ends(admin, topic, IsolationLevel.READ_COMMITTED) == ends:
                 return ends
 
     def commit(self, group: str, offsets: list[int], topic: str = "") -> None:
@@ -130,9 +141,8 @@ class World:
     def arrive(self, less: int = 0) -> None:
         """Let mirror and dedupe have passed all that was sent, but for the last `less` offsets."""
         self.ends(f"{self.topic}.deduped")
-        offsets = [end - less for end in self.ends(self.topic)]
-        self.commit("penstock-mirror.mirror.one", offsets)
-        self.commit("penstock-dedupe.dedupe", offsets)
+        self.commit("penstock-mirror.mirror.one", [end - less for end in self.ends(self.topic, self.source_admin)])
+        self.commit("penstock-dedupe.dedupe", [end - less for end in self.ends(self.topic)])
 
     def etl(
         self, *arguments: str, failpoints: str = "", jvm: WarmJvm | None = None

@@ -21,6 +21,7 @@ PROPERTIES = {
     "transaction.state.log.num.partitions": "4",
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "1000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "auto.create.topics.enable": "false",
     "log.retention.ms": "-1",
 }

@@ -197,6 +197,15 @@ class World:
         rows = json.loads(self.operate("status", "--json", code=code).splitlines()[0])
         return {(row["source"], row["partition"]): row for row in rows}
 
+    def replace(self, older: StageProcess) -> None:
+        """Let the mirror take over from a paused one, which then goes on and must end without any effect."""
+        self.fill(2)
+        self.mirror.start()
+        self.await_copied()
+        assert "took over" in older.wait_replaced(lambda: self.fill(1))
+        self.fill(2)
+        self.await_copied()
+
     # What the target has
 
     def group(self, source: str) -> str:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 LIMIT_S = 60.0
@@ -74,6 +74,25 @@ class StageProcess:
         while Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2][0] != letter:
             assert self.running and time.monotonic() < deadline, self.text()
             time.sleep(0.02)
+
+    def pause_at(self, failpoint: str, limit_s: float = LIMIT_S) -> StageProcess:
+        """Start it and wait until it stands at a failpoint, `name@passage`, by SIGSTOP."""
+        name, _, passage = failpoint.partition("@")
+        self.start(f"{name}=stop@{passage or 1}", await_started=False)
+        self.wait_for_state("T", limit_s)
+        return self
+
+    def wait_replaced(self, feed: Callable[[], None], limit_s: float = LIMIT_S) -> str:
+        """Let a paused process go on, and wait until it has given up all of its work to another; its last words."""
+        self.signal(signal.SIGCONT)
+        deadline = time.monotonic() + limit_s
+        while self.running:
+            assert time.monotonic() < deadline, self.text()
+            feed()
+            time.sleep(0.2)
+        said = [line for line in self.text().splitlines() if line.startswith("Error: ")]
+        assert self.wait() == 4 and len(said) == 1 and "Traceback" not in self.text(), self.text()
+        return said[0]
 
     def wait(self, limit_s: float = LIMIT_S) -> int:
         """Wait until it has ended; the exit code (minus the signal's number if one ended it)."""

@@ -193,6 +193,18 @@ def test_the_ready_marker_tells_the_counts_and_is_written_once(tmp_path: Path) -
     assert durable.side_folder(str(tmp_path)) in marker.parents
 
 
+def test_what_another_machine_left_of_a_marker_goes_and_does_no_harm(tmp_path: Path) -> None:
+    """A load stands still before its marker is there; another one writes it; then the first one goes on."""
+    marker, commit = ready.ready_marker(str(tmp_path), "2013-01-01"), night("2013-01-01", 1, 0, 5)
+    ready.mark_ready(str(tmp_path), night("2013-01-01", 2, 0, 5))
+    told = marker.read_text()
+    durable.write_json(marker, {"run": 1}, lambda: durable.sweep(marker))
+    assert marker.read_text() == told
+    (marker.parent / f".{marker.name}.{'0' * 32}.tmp").touch()
+    assert ready.mark_ready(str(tmp_path), commit)
+    assert [path.name for path in marker.parent.iterdir()] == [marker.name]
+
+
 def test_a_plan_reads_around_corrupt_batches(tmp_path: Path) -> None:
     corrupt = (
         plan.CorruptBatch(*TP, 10, 11, 14, 3),  # behind a control record at 10
