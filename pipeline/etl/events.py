@@ -14,14 +14,22 @@ if TYPE_CHECKING:
 
 BAD = "_bad"
 GOOD = "_good"
-PARSED = "_parsed"
+EVENT = "_event"  # the one object that the value is, null when it is none
+WHOLE = "_whole"  # whether the parser took all of the value, and nothing stands beside the object
 RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 # Records a task: above the one a night is split, below the other all partitions share a task, so a file a day.
 TASK_RECORDS_MAX = 500_000
 TASK_RECORDS_FEW = 20_000
-# A value may be followed by nothing but white space; inside of an array the parser sees what follows it.
-WRAPPED = "concat('{\"e\":[', cast(value AS STRING), ']}')"
-ENDS_WELL = "endswith(rtrim(' \t\r\n', cast(value AS STRING)), '}')"
+TEXT = "cast(value AS STRING)"
+# Spark's parser stops where the object ends, and a value may be followed by nothing but white space. Inside of an array the
+# parser sees what follows; that costs a copy of the value and an array around the event. A text whose only `}` is its last
+# byte needs none of it: the object that its first byte opens can't end earlier.
+PLAIN = (
+    f"startswith({TEXT}, '{{') AND endswith({TEXT}, '}}')"
+    " AND NOT contains(cast(substring(value, 1, octet_length(value) - 1) AS STRING), '}')"
+)
+WRAPPED = f"concat('{{\"e\":[', {TEXT}, ']}}')"
+ENDS_WELL = f"endswith(rtrim(' \t\r\n', {TEXT}), '}}')"
 PARSER = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": BAD}
 PARSER |= {
     "allowSingleQuotes": "false",
@@ -87,16 +95,26 @@ def parse(records: Any, declared: Declared) -> Any:
     """The declared columns, the event day, the record's position, and whether it is a good row (`_good`)."""
     from pyspark.sql import functions as F
 
-    parsed = records.withColumn(PARSED, F.expr(_from_json(f"STRUCT<{_struct(declared.columns)}>")))
+    event = f"STRUCT<{_struct(declared.columns)}, {BAD}: STRING>"
+    # Each step is a projection of its own, and Spark keeps apart what is costly and asked for more than once.
+    parsed = records.withColumn("_plain", F.expr(f"coalesce({PLAIN}, FALSE)")).withColumns({
+        "_alone": F.expr(f"if(_plain, from_json({TEXT}, {_literal(event)}, {OPTIONS}), NULL)"),
+        "_wrapped": F.expr(f"if(_plain, NULL, {_from_json(event)})"),
+    })  # fmt: skip
+    wrapped_whole = f"_wrapped.{BAD} IS NULL AND size(_wrapped.e) = 1 AND {ENDS_WELL}"
+    judged = parsed.withColumns({
+        EVENT: F.expr("if(_plain, _alone, element_at(_wrapped.e, 1))"),
+        WHOLE: F.expr(f"coalesce(if(_plain, _alone.{BAD} IS NULL, {wrapped_whole}), FALSE)"),
+    })  # fmt: skip
     columns = [F.expr(column.value(_raw(column))).alias(column.name) for column in declared.columns]
-    whole = [F.col(name) for name in ("key", "value", PARSED, *POSITION_COLUMNS)]
-    named = parsed.select(*whole, *columns).withColumn(EVENT_DAY, F.expr(f"cast(({declared.event_day}) AS DATE)"))
+    whole = [F.col(name) for name in ("key", "value", EVENT, WHOLE, *POSITION_COLUMNS)]
+    named = judged.select(*whole, *columns).withColumn(EVENT_DAY, F.expr(f"cast(({declared.event_day}) AS DATE)"))
     return named.withColumn(GOOD, F.expr(_good(declared)))
 
 
 def _raw(column: Column) -> str:
     """What was parsed for a column, before it is made what the schema declares."""
-    return f"element_at({PARSED}.e, 1).{column.quoted}"
+    return f"{EVENT}.{column.quoted}"
 
 
 def row_columns(declared: Declared) -> list[str]:
@@ -124,10 +142,10 @@ def with_reason(parsed: Any, declared: Declared) -> Any:
     one_object = f"{_from_json('MAP<STRING, STRING>')}"
     reason = f"""CASE
         WHEN value IS NULL THEN 'no value'
-        WHEN NOT is_valid_utf8(cast(value AS STRING)) THEN 'not UTF-8'
+        WHEN NOT is_valid_utf8({TEXT}) THEN 'not UTF-8'
         WHEN NOT {ENDS_WELL} OR {one_object}.{BAD} IS NOT NULL OR size({one_object}.e) != 1
              OR element_at({one_object}.e, 1) IS NULL THEN 'not one JSON object'
-        WHEN {PARSED}.{BAD} IS NOT NULL OR NOT {_fits(declared)}
+        WHEN NOT {WHOLE} OR NOT {_fits(declared)}
              THEN coalesce(nullif(concat_ws(', ', {", ".join(mismatches + misfits)}), ''),
                            'does not fit the declared schema')
         WHEN {_present(declared.required)} IS NOT TRUE THEN concat_ws(', ', {", ".join(absent) or "''"})
@@ -161,8 +179,7 @@ def _fits(declared: Declared) -> str:
 
 
 def _good(declared: Declared) -> str:
-    return f"""coalesce(value IS NOT NULL AND {PARSED}.{BAD} IS NULL AND size({PARSED}.e) = 1
-        AND element_at({PARSED}.e, 1) IS NOT NULL AND {ENDS_WELL} AND is_valid_utf8(cast(value AS STRING))
+    return f"""coalesce({WHOLE} AND {EVENT} IS NOT NULL AND is_valid_utf8({TEXT})
         AND {_present(declared.required)} AND {_fits(declared)} AND year({EVENT_DAY}) {YEARS}, FALSE)"""
 
 
@@ -173,8 +190,8 @@ def observe(parsed: Any, plan: Plan) -> tuple[Any, Any]:
 
     counted = Observation()
     measures = []
-    for index, (topic, partition) in enumerate(plan.ranges):
-        here = (F.col("topic") == topic) & (F.col("partition") == partition)
+    for index, (_, partition) in enumerate(plan.ranges):  # of one topic
+        here = F.col("partition") == partition
         measures.append(F.count_if(here).alias(f"records{index}"))
         measures.append(F.count_if(here & F.col(GOOD)).alias(f"rows{index}"))
     return parsed.observe(counted, *measures), counted

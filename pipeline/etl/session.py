@@ -26,6 +26,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
+    # A task's rows are of few days: a file open for each costs less than sorting the rows, in time and in memory.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",
