@@ -52,11 +52,18 @@ class LossyDisk:
 
     def mount(self) -> None:
         """As a machine does that starts again: the journal is replayed."""
-        until(self._mounted, f"{self.path} to be mounted afresh")
+        if not self._mounted():
+            # Another mount namespace (of a container that was started meanwhile) holds the file system that went down, so that
+            # one gets that again; what is on the disk is in the image, and a copy of it is another disk.
+            copy = self._image.with_suffix(".copy")
+            _run(["cp", "--sparse=always", str(self._image), str(copy)])
+            copy.replace(self._image)
+            assert self._mounted(), f"{self._image} can't be used after its power was cut"
 
     def _mounted(self) -> bool:
-        """Whether it can be read: where another mount namespace holds the old one, that is what one gets."""
-        _run(["mount", "-o", "loop", str(self._image), str(self.path)])
+        """Whether it is mounted and can be written to; it is left alone if not."""
+        options = "loop,nouuid" if self.kind == "xfs" else "loop"
+        _run(["mount", "-o", options, str(self._image), str(self.path)])
         try:
             (self.path / "mounted").write_bytes(b"")
         except OSError:
