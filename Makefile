@@ -21,7 +21,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # Python's byte code is compiled ahead, as an installation does: where PYTHONDONTWRITEBYTECODE is set, each broker would otherwise
 # compile the 12,000 lines of messages.py at every start, for 0.3 s and 20 MiB.
-ROOMS := bench broker dedupe mirror pipeline pyx
+FOLDERS := bench broker dedupe mirror pipeline pyx
 
 .PHONY: build demo test check ext clean
 build: build/stamp-venv ext jars
@@ -43,7 +43,7 @@ build/stamp-venv: build/stamp-apt pyproject.toml
 # The Cython modules, compiled in place; only what changed is compiled again.
 ext: build/stamp-venv
 	@flock build/lock $(BIN)/python setup.py -q build_ext --inplace --parallel 2
-	@$(BIN)/python -m compileall -q --invalidation-mode checked-hash penstock $(ROOMS)
+	@$(BIN)/python -m compileall -q --invalidation-mode checked-hash penstock $(FOLDERS)
 
 # The jars of Spark's Kafka source and of Delta, through Maven.
 .PHONY: jars

@@ -34,7 +34,7 @@ SETTLED_S = 1.0
 """How long nothing may change before a backup is taken."""
 LONGEST_S = 10.0
 """How long one may be put off by further changes."""
-LOOK_S = 2.0
+CHECK_S = 2.0
 """The least often that the broker checks whether the store's file is still in its place."""
 REST = 20
 """A backup that took long is followed by a pause of as many times that."""
@@ -140,7 +140,7 @@ class Backups:
         changed = self._store.changed
         while True:
             try:
-                await asyncio.wait_for(changed.wait(), LOOK_S)
+                await asyncio.wait_for(changed.wait(), CHECK_S)
             except TimeoutError:
                 if not await self._is_displaced():
                     continue
@@ -153,7 +153,7 @@ class Backups:
             await self._take()
             rested = time.monotonic() + (time.monotonic() - began) * REST
             while (left_s := rested - time.monotonic()) > 0:
-                await asyncio.sleep(min(left_s, LOOK_S))
+                await asyncio.sleep(min(left_s, CHECK_S))
                 if await self._is_displaced():
                     break
 

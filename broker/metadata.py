@@ -121,7 +121,7 @@ async def open_store(dirs: LogDirs, way: Way, most: int) -> EmbeddedStore:
     else:
         await loop.run_in_executor(None, check_adoptable, dirs, most)  # Before the store and its backups are set aside.
         new_id = uuid_text(new_uuid())
-        await loop.run_in_executor(None, _begin_anew, path, wrong, past, dirs, new_id)
+        await loop.run_in_executor(None, _begin_again, path, wrong, past, dirs, new_id)
     return await EmbeddedStore.open(path, restored=way is Way.RESTORE, new_id=new_id)
 
 
@@ -233,7 +233,7 @@ def _restore(path: Path, wrong: str, past: _Past) -> None:
     _log.warning("the metadata store was restored from %s%s", ours[0], said)
 
 
-def _begin_anew(path: Path, wrong: str, past: _Past, dirs: LogDirs, new_id: str) -> None:
+def _begin_again(path: Path, wrong: str, past: _Past, dirs: LogDirs, new_id: str) -> None:
     """Set aside all that there is of the old store, its backups too: those of the new one must not take their place. The
     folders name the new one from then on; a crash before it is there leaves one that is missing."""
     _log.warning("%s: %s", Way.ADOPT.value, wrong)

@@ -104,7 +104,7 @@ class Topics:
         """A topic by its id of 16 bytes."""
         return self._by_id.get(bytes(topic_id))
 
-    def deleted_lately(self, name: str) -> bool:
+    def deleted_recently(self, name: str) -> bool:
         """Whether a topic of that name was deleted a moment ago: asking for it must not make it again.
 
         The client that deleted it checks whether it is gone, and members of its groups still have it in their lists. In Kafka
@@ -395,7 +395,7 @@ class Topics:
         self._tell_missing(topics)
         await self._keep_up(topics)
         await self._raise_epochs(topics, await self._after_restoring(topics))
-        self._tell_resting(topics)
+        self._warn_of_paused(topics)
         for topic in topics:
             self._by_name[topic.name] = self._by_id[topic.topic_id] = topic
             self.logs.announce(topic)
@@ -497,7 +497,7 @@ class Topics:
                 folder, topic.name, len(topic.partitions), key[1] + 1,
             )  # fmt: skip
 
-    def _tell_resting(self, topics: Sequence[Topic]) -> None:
+    def _warn_of_paused(self, topics: Sequence[Topic]) -> None:
         names = [topic.name for topic in topics if awaits_confirmation(topic.configs)]
         if names:
             _log.warning(

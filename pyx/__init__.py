@@ -1,4 +1,4 @@
-"""The data plane: Cython without the GIL. Each room has a map in its `__init__.py`; beside the rooms:
+"""The data plane: Cython without the GIL. Each folder has a map in its `__init__.py`; beside the folders:
 
 posix        what is asked of Linux and of libc, and atomic numbers
 descriptors  file descriptors, which the whole process shares

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: the log folders, their room, and the size of each partition in them (KIP-113, KIP-827). Versions 1-5.
+"""DescribeLogDirs: log folders, their disks' space, and the size of each partition in them (KIP-113, KIP-827). Versions 1-5.
 
 Null topics = all; partitions that are not here are left out, as in Kafka. A folder that is offline answers
 KAFKA_STORAGE_ERROR without its partitions. `offset_lag` of a copy that is being made (`is_future_key`) counts bytes

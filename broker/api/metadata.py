@@ -105,7 +105,7 @@ async def _one(
 async def _create(context: Context, name: str, may_create: bool) -> Topic:
     check_name(name)
     may_create = may_create and context.config["auto.create.topics.enable"]
-    if not may_create or context.topics.deleted_lately(name):
+    if not may_create or context.topics.deleted_recently(name):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
     if name in INTERNAL:
         return await context.topics.ensure_internal(name, *internal_settings(context.config, name))

@@ -9,5 +9,5 @@ opening        opens the logs at start, those with the least to recover first
 adoption       topics that lie in the folders and that the store does not know: folders that Apache Kafka has left
 movestate      the rules of a partition's move between log folders, without a disk, a loop or a clock
 moving         carries these moves out
-ballast        a file that holds room on a disk, to be removed when the disk is full
+ballast        a file that holds space on a disk, to be removed when the disk is full
 """

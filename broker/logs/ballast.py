@@ -1,8 +1,8 @@
-"""A file that holds room on a log folder's disk, to be given up when the disk is full.
+"""A file that holds space on a log folder's disk, to be given up when the disk is full.
 
 A broker on a full disk still has to append markers and committed offsets, write checkpoints and the metadata store, and
-above all delete: without room for that, an operator can't even shorten the retention of a topic. So `.ballast` is taken
-while there is room, and let go when an append finds none; clients' appends are then refused until there is room for it
+above all delete: without space for that, an operator can't even shorten the retention of a topic. So `.ballast` is taken
+while there is space, and let go when an append finds none; clients' appends are then refused until there is space for it
 again, so that they don't eat it up. It is never more than a 64th of the file system.
 """
 
@@ -31,13 +31,13 @@ class Ballast:
         """Whether there is to be one (`penstock.ballast.bytes` is not 0)."""
         return self._wanted_bytes > 0
 
-    def has_room(self) -> bool:
-        """Whether the file system has room again, the ballast's own taken into account. Raises OSError."""
+    def has_space(self) -> bool:
+        """Whether the file system has space again, the ballast's own taken into account. Raises OSError."""
         size_bytes, free_bytes = self._size()
         return self.held_bytes + free_bytes >= ROOM * max(size_bytes, 1)
 
     def take(self) -> bool:
-        """Hold the room; False when there isn't enough. Raises OSError for anything but a full disk."""
+        """Hold the space; False when there isn't enough. Raises OSError for anything but a full disk."""
         if self.held_bytes:
             return True
         size_bytes, free_bytes = self._size()
@@ -49,18 +49,18 @@ class Ballast:
             os.posix_fallocate(fd, 0, size_bytes)
             self.held_bytes = size_bytes
         except OSError:
-            self.release()  # Another writer was faster, or the file system can't set room aside.
+            self.release()  # Another writer was faster, or the file system can't set space aside.
         finally:
             os.close(fd)
         return self.held_bytes > 0
 
     def release_left(self) -> None:
-        """Give up what a broker that was killed has left: on a full disk the start needs the room itself."""
+        """Give up what a broker that was killed has left: on a full disk the start needs the space itself."""
         self.was_left = self._path.is_file()
         self.release()
 
     def release(self) -> None:
-        """Give the room up."""
+        """Give the space up."""
         self.held_bytes = 0
         with contextlib.suppress(OSError):
             self._path.unlink()

@@ -6,7 +6,7 @@ DIR/meta.properties         Kafka's file: version 0 (broker.id, cluster.id), as 
                             another broker's or cluster's is refused. `directory.id` (KIP-858) is added where it lacks.
                             Once there is a metadata store, `penstock.metadata.store=metadata.db` and its id are added,
                             which Kafka leaves unread
-DIR/.ballast                room that is given up when the disk is full (ballast.py)
+DIR/.ballast                space that is given up when the disk is full (ballast.py)
 DIR/.kafka_cleanshutdown    there = the last stop flushed everything; taken away at start
 DIR/metadata.db             the embedded store (in the first folder of `log.dirs` only)
 DIR/metadata.db.changes     how many changes it has seen (store/sound.py)

@@ -7,7 +7,7 @@ until the next start: after a failed fsync it isn't known what the disk holds, s
 
 A full disk is no failure. The ballast (ballast.py) is let go, so that the broker itself goes on: markers, committed
 offsets, checkpoints, the store, deletes. Clients' appends are refused with KAFKA_STORAGE_ERROR, which they try again, until
-there is room for the ballast. Without a ballast each append finds out for itself.
+there is space for the ballast. Without a ballast each append finds out for itself.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from penstock.broker.topics import Topics
 from penstock.broker.upkeep.pending import PendingUpkeep
 from penstock.pyx.log.logmanager import LogManager
 
-LOOK_S = 1.0
-"""How often the room on a full disk is checked."""
-HAS_ROOM, FULL, RESERVED = range(3)
+CHECK_S = 1.0
+"""How often the space on a full disk is checked."""
+HAS_SPACE, FULL, RESERVED = range(3)
 
 _log = log.get(__name__)
 
@@ -53,13 +53,13 @@ class Disks:
         self._news = asyncio.Event()
 
     async def start(self) -> None:
-        """Take the ballasts and begin to watch. A disk that has no room for its ballast is said in the log."""
+        """Take the ballasts and begin to watch. A disk that has no space for its ballast is said in the log."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._logs.news_fd, self._hear)
         for log_dir in self._dirs.online:
             if log_dir.ballast.wanted and not await loop.run_in_executor(self._thread, _take, log_dir):
                 if log_dir.ballast.was_left:
-                    await self._ran_full(log_dir)  # It was before the kill: what room there is is the broker's own.
+                    await self._ran_full(log_dir)  # It was before the kill: what space there is is the broker's own.
                 else:
                     _log.warning("log_dir=%s has no room for a ballast", log_dir.path)
         self._task = tasks.start(self._run(), "disks")
@@ -82,20 +82,20 @@ class Disks:
         loop, looked_s = asyncio.get_running_loop(), 0.0
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), LOOK_S if self._full else None)
-            if self._full and loop.time() - looked_s >= LOOK_S:  # However much there is to hear of other folders.
-                await self._look_for_room()
+                await asyncio.wait_for(self._news.wait(), CHECK_S if self._full else None)
+            if self._full and loop.time() - looked_s >= CHECK_S:  # However much there is to hear of other folders.
+                await self._check_space()
                 looked_s = loop.time()
             if not self._news.is_set():
                 continue
             self._news.clear()
-            for path, (failed, room, *_) in self._logs.folder_states().items():
+            for path, (failed, space, *_) in self._logs.folder_states().items():
                 log_dir = self._dirs.by_path(path)
                 if log_dir is None or log_dir.offline:
                     continue
                 if failed:
                     self._fail(log_dir, failed)
-                elif room == FULL and path not in self._full:
+                elif space == FULL and path not in self._full:
                     await self._ran_full(log_dir)
 
     def _fail(self, log_dir: LogDir, error: int) -> None:
@@ -117,18 +117,18 @@ class Disks:
         if held_bytes or log_dir.ballast.was_left:
             log_dir.ballast.was_left = False
             await asyncio.get_running_loop().run_in_executor(self._thread, log_dir.ballast.release)
-            self._logs.set_room(path, RESERVED)
+            self._logs.set_space(path, RESERVED)
         _log.error(
             "log_dir=%s is full: clients' appends are refused until there is room again; the ballast gave %d bytes",
             path, held_bytes,
         )  # fmt: skip
 
-    async def _look_for_room(self) -> None:
+    async def _check_space(self) -> None:
         for log_dir in self._dirs.online:
             path = str(log_dir.path)
-            if path in self._full and await asyncio.get_running_loop().run_in_executor(self._thread, _room, log_dir):
+            if path in self._full and await asyncio.get_running_loop().run_in_executor(self._thread, _space, log_dir):
                 self._full.discard(path)
-                self._logs.set_room(path, HAS_ROOM)
+                self._logs.set_space(path, HAS_SPACE)
                 _log.info("log_dir=%s has room again", path)
 
 
@@ -139,9 +139,9 @@ def _take(log_dir: LogDir) -> bool:
         return False
 
 
-def _room(log_dir: LogDir) -> bool:
+def _space(log_dir: LogDir) -> bool:
     """Whether the ballast is held again, or, where none is wanted, whether anything is free."""
     try:
-        return log_dir.ballast.take() if log_dir.ballast.wanted else log_dir.ballast.has_room()
+        return log_dir.ballast.take() if log_dir.ballast.wanted else log_dir.ballast.has_space()
     except OSError as error:
         return error.errno not in (errno.ENOSPC, errno.EDQUOT)

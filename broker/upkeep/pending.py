@@ -22,7 +22,7 @@ from penstock.pyx.log.logtable import FolderState
 
 FLUSH_PAUSE_S = 1.0
 """Most time between the flushes of two logs that were rolled; else it is as long as the flush took."""
-LOOK_S = 0.25
+CHECK_S = 0.25
 """Between two checks whether a rolled segment is old enough to be flushed."""
 IDLE_S = 0.5
 """A log without an append for so long gives back what its file has ahead, within as long again."""
@@ -74,7 +74,7 @@ class PendingUpkeep:
                 self._threads, self._logs.flush_rolled, int(time.time() * 1000), 1, path
             )
             # Partitions that are filled alike are rolled together: their flushes shall not be one burst.
-            await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S) if flushed else LOOK_S)
+            await asyncio.sleep(min(time.monotonic() - began, FLUSH_PAUSE_S) if flushed else CHECK_S)
             flushed_since = flushed_since or flushed > 0
             # What is rolled while they are written brings no further event: the loop's condition sees it.
             if flushed_since and not (flushed and self._rolled(path)):

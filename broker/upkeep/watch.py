@@ -15,7 +15,7 @@ from penstock.broker import tasks
 from penstock.pyx import descriptors
 from penstock.pyx.net.border import Closed, DataPlane
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 SAY_AGAIN_S = 60.0
 NAMED_MAX = 5
 """Addresses in a line."""
@@ -76,7 +76,7 @@ class Watch:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             self._look(loop.time())
 
     def _look(self, now_s: float) -> None:

@@ -260,7 +260,7 @@ cdef int16_t _gather(
     cdef iovec piece
     if p.stopped:
         return NOT_LEADER_OR_FOLLOWER
-    if is_offline(p) or (from_client(part.origin) and atomic_load32(&p.folder.room) == FOLDER_RESERVED):
+    if is_offline(p) or (from_client(part.origin) and atomic_load32(&p.folder.space) == FOLDER_RESERVED):
         return KAFKA_STORAGE_ERROR
     error = place_validated(&p.config, taken, gathered.end)
     if error == 0:

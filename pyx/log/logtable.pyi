@@ -26,7 +26,7 @@ class Recovered(NamedTuple):
 
 class FolderState(NamedTuple):
     failed: int  # errno of its failure; 0 = none
-    room: int  # 0 = some, 1 = an append found none, 2 = kept for the broker itself
+    space: int  # on its disk: 0 = some, 1 = an append found none, 2 = kept for the broker itself
     rolled: bool  # a segment was sealed: `flush_rolled` has something to do
     ahead: bool  # files have more than their batches, for appends to come: `give_back_idle` will have something to do
     doubted: bool = False  # a network thread came upon an index file that may be wrong: `prove_doubted` has something to do
@@ -70,7 +70,7 @@ class LogTable(LogSetOwner):
     def fail_folder(self, path: str, error: int) -> None:
         """Take all partitions of a log folder offline, for as long as this object lives; `error` is an errno."""
 
-    def set_room(self, path: str, room: int) -> None:
+    def set_space(self, path: str, space: int) -> None:
         """0 = clients may append; 2 = only coordinators may (KAFKA_STORAGE_ERROR for the others); 1 = nobody is refused,
         but a full disk isn't reported again."""
 

@@ -37,7 +37,7 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 Recovered = namedtuple("Recovered", "log_start log_end batches_checked cut_bytes")
-FolderState = namedtuple("FolderState", "failed room rolled ahead doubted", defaults=[False])
+FolderState = namedtuple("FolderState", "failed space rolled ahead doubted", defaults=[False])
 
 _log = log.get(__name__)
 _TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
@@ -283,7 +283,7 @@ cdef class LogTable(LogSetOwner):
         with self.lock:
             for path, folder in self.folders.items():
                 states[path] = FolderState(
-                    atomic_load32(&folder.shared.failed), atomic_load32(&folder.shared.room),
+                    atomic_load32(&folder.shared.failed), atomic_load32(&folder.shared.space),
                     atomic_load32(&folder.shared.rolled) != 0, atomic_load32(&folder.shared.ahead) != 0,
                     atomic_load32(&folder.shared.doubted) != 0,
                 )
@@ -293,9 +293,9 @@ cdef class LogTable(LogSetOwner):
         """Take a folder offline; see logtable.pyi."""
         folder_fail(self.folder(path).shared, error)
 
-    def set_room(self, str path, int room):
-        """Say whether a folder has room; see logtable.pyi."""
-        atomic_store32(&self.folder(path).shared.room, room)
+    def set_space(self, str path, int space):
+        """Say whether a folder's disk has space; see logtable.pyi."""
+        atomic_store32(&self.folder(path).shared.space, space)
 
     def folder_of(self, str topic, int partition):
         """The log folder that a partition lies in; see logtable.pyi."""

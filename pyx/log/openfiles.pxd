@@ -1,6 +1,6 @@
-"""Open files of logs, of which those that weren't used lately are closed where descriptors run short (descriptors.pxd).
+"""Open files of logs, closed where descriptors run short and they weren't used recently (descriptors.pxd).
 
-A file counts as used lately if it was read or appended to since upkeep last passed, or since files were last closed.
+A file counts as used recently if it was read or appended to since upkeep last passed, or since files were last closed.
 """
 
 from libc.stdint cimport int32_t

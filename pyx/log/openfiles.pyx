@@ -15,7 +15,7 @@ cdef enum:
     CLOSED_PART = 8                    # of the open files, an eighth is closed at once
     CLOSED_MIN = 4
 
-cdef int64_t USED_LATELY = <int64_t>1 << 62        # added to the number of a file that was
+cdef int64_t USED_RECENTLY = <int64_t>1 << 62        # added to the number of a file that was
 
 cdef extern from *:
     """
@@ -37,7 +37,7 @@ pthread_mutex_init(&closing_lock, NULL)
 
 
 cdef inline int64_t _age_of(const Segment* s) noexcept nogil:
-    return s.opened + (USED_LATELY if s.touched else 0)
+    return s.opened + (USED_RECENTLY if s.touched else 0)
 
 
 cdef inline bint _may_close(const Segment* s) noexcept nogil:

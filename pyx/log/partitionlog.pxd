@@ -25,16 +25,16 @@ from penstock.pyx.posix cimport (
 )
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
-cdef enum FolderRoom:
-    FOLDER_HAS_ROOM = 0
-    FOLDER_FULL = 1                    # an append found no room; said once, until the control plane sets another value
-    FOLDER_RESERVED = 2                # what room there is is kept for the broker itself: clients are refused
+cdef enum FolderSpace:
+    FOLDER_HAS_SPACE = 0
+    FOLDER_FULL = 1                    # an append found none; said once, until the control plane sets another value
+    FOLDER_RESERVED = 2                # what there is is kept for the broker itself: clients are refused
 
 # What the partitions of one log folder (log.dirs) share. Reference counted.
 cdef struct LogFolder:
     int32_t refs
     int32_t failed                     # atomic: errno of the first failure, all its partitions are offline; 0 = none
-    int32_t room                       # atomic: FolderRoom
+    int32_t space                      # atomic: FolderSpace
     int32_t rolled                     # atomic: a segment was sealed and isn't flushed yet
     int32_t ahead                      # atomic: a segment's file has more than its batches, for appends to come
     int32_t doubted                    # atomic: a network thread waits for the proof of a segment
@@ -50,8 +50,8 @@ cdef inline void folder_fail(LogFolder* folder, int error) noexcept nogil:
         folder_tell(folder)
 
 cdef inline void folder_ran_full(LogFolder* folder) noexcept nogil:
-    if atomic_load32(&folder.room) == FOLDER_HAS_ROOM:
-        atomic_store32(&folder.room, FOLDER_FULL)
+    if atomic_load32(&folder.space) == FOLDER_HAS_SPACE:
+        atomic_store32(&folder.space, FOLDER_FULL)
         folder_tell(folder)
 
 cdef inline void folder_release(LogFolder* folder) noexcept nogil:

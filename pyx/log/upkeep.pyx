@@ -175,8 +175,8 @@ cdef bint is_flush_deferred(int64_t due_ms, int64_t now_ms) noexcept nogil:
 
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil:
     """With `upkeep` held: flushes sealed segments, the active one too if `all`; of that, `log_only`, not the indexes.
-    What retention will delete at its next look isn't worth the disk's time. In logs that keep little and grow fast that
-    shows only a moment after a segment was sealed, so the flush of each waits as long. 0 or errno."""
+    What retention will delete in its next round isn't worth the disk's time. In logs that keep little and grow fast
+    that shows only a moment after a segment was sealed, so the flush of each waits as long. 0 or errno."""
     cdef vector[Segment*] wanted
     cdef size_t i, expired, last
     cdef int64_t end, stable, believed, due_ms

@@ -121,7 +121,7 @@ cdef inline bint _copy_behind(Validated* out, const uint8_t* p, size_t n) noexce
     return True
 
 
-cdef int _compress_anew(
+cdef int _recompress(
     const LogConfig* config, const uint8_t* records, size_t done, BatchHeader* header, int codec, const uint8_t* data,
     size_t n, Validated* out
 ) noexcept nogil:
@@ -183,7 +183,7 @@ cdef int _open_batch(
         header.max_timestamp = newest
     if fault == BATCH_OK:
         if wanted != codec or not common:
-            fault = _compress_anew(config, records, done, header, wanted, data, n, out)
+            fault = _recompress(config, records, done, header, wanted, data, n, out)
         elif not out.rebuilt.empty() and not _copy_behind(out, p, <size_t>header.size):
             fault = BATCH_NO_MEMORY
     scratch_done(SCRATCH_KEPT_BYTES)

@@ -36,7 +36,7 @@ from penstock.pyx.request.sessions cimport sessions_unresolve_idle
 
 cdef enum:
     KEEP_BUFFERS_MS = 5000            # an idle connection's empty buffers are kept this long
-    DRAIN_LOOK_MS = 10
+    DRAIN_CHECK_MS = 10
     SMALLEST_BIT = 17                 # of INPUT_FREE_BYTES
     LARGEST_BIT = 31                  # of the largest buffer that a frame can need
     # Less than other threads have: from 6.12 on Linux lets a thread that wakes run at once only if its slice is shorter
@@ -295,12 +295,12 @@ cdef int _timeout_ms(Reactor* r) noexcept nogil:
     if r.accept_ms:
         until = min(until, r.accept_ms)
     if r.draining:
-        until = min(until, r.now_ms + DRAIN_LOOK_MS)
+        until = min(until, r.now_ms + DRAIN_CHECK_MS)
     return <int>max(until - _now_ms(), <int64_t>0)
 
 
 cdef void _run_ready(Reactor* r) noexcept nogil:
-    """One turn for each connection that is ready now; those that ask again come after the next look at the events."""
+    """One turn for each connection that is ready now; those that ask again come after the next epoll_wait."""
     cdef Connection* c = r.ready_first
     cdef Connection* after
     r.ready_first = NULL

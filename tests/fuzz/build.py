@@ -40,10 +40,10 @@ def sources() -> list[Path]:
 def link_tree() -> Path:
     """Make `build/fuzz/penstock`: every Python file and folder of the package, but none of its compiled modules."""
     package = FUZZ / "penstock"
-    rooms = [path.parent.relative_to(ROOT) for path in (ROOT / "pyx").rglob("__init__.py") if path.parent.name != "wire"]
-    for folder, into in ((ROOT / "penstock", package), *((ROOT / room, package / room) for room in sorted(rooms))):
+    folders = [path.parent.relative_to(ROOT) for path in (ROOT / "pyx").rglob("__init__.py") if path.parent.name != "wire"]
+    for source, into in ((ROOT / "penstock", package), *((ROOT / folder, package / folder) for folder in sorted(folders))):
         into.mkdir(parents=True, exist_ok=True)
-        for entry in folder.iterdir():
+        for entry in source.iterdir():
             link = into / entry.name
             wanted = entry.suffix == ".py" or (entry.is_dir() and entry.name in (*LINKED, "wire"))
             if wanted and not link.exists():

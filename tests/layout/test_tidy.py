@@ -1,4 +1,4 @@
-"""The house rules that a machine can hold: nothing half done in the product, every room with its door."""
+"""The house rules that a machine can hold: nothing half done in the product, every folder with its map."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import FetchRequest, ProduceRequest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("bench", "broker", "dedupe", "mirror", "pipeline", "pyx")
-PRODUCT = [*(ROOT / room for room in ROOMS), ROOT / "penstock"]
+FOLDERS = ("bench", "broker", "dedupe", "mirror", "pipeline", "pyx")
+PRODUCT = [*(ROOT / folder for folder in FOLDERS), ROOT / "penstock"]
 
 
 def tracked() -> list[Path]:
@@ -28,21 +28,21 @@ def sources(*suffixes: str) -> list[Path]:
 
 
 def product(*suffixes: str) -> list[Path]:
-    return [path for path in sources(*suffixes) if path.relative_to(ROOT).parts[0] in (*ROOMS, "penstock")]
+    return [path for path in sources(*suffixes) if path.relative_to(ROOT).parts[0] in (*FOLDERS, "penstock")]
 
 
-def test_the_links_lead_to_the_rooms() -> None:
-    for room in ROOMS:
-        assert (ROOT / "penstock" / room).resolve() == ROOT / room
+def test_the_links_lead_to_the_folders() -> None:
+    for folder in FOLDERS:
+        assert (ROOT / "penstock" / folder).resolve() == ROOT / folder
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_is_no_package_of_its_own(room: str) -> None:
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_is_no_package_of_its_own(folder: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", f"import {room}"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", f"import {folder}"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
-    assert f"`import penstock.{room}`" in done.stderr
+    assert f"`import penstock.{folder}`" in done.stderr
 
 
 @pytest.mark.parametrize("word", ["TODO", "FIXME", "XXX", "NotImplementedError", "type: ignore[misc]  #"])
@@ -92,7 +92,7 @@ def test_modules_do_not_lean_on_each_other_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-# By room: those of the other rooms here that it may lean on.
+# By folder: those of the other folders here that it may lean on.
 MAY_LEAN_ON = {
     "pyx.record": set[str](),
     "pyx.wire": set[str](),
@@ -111,23 +111,23 @@ MAY_LEAN_ON = {
 }
 
 
-def room_of(module: str) -> str:
+def folder_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
 def test_each_folder_of_broker_and_pyx_has_its_layer() -> None:
-    folders = {room_of(name) for name in leans_on() if re.match(r"(broker|pyx)\.\w+\.", name)}
-    assert folders == MAY_LEAN_ON.keys()
+    there = {folder_of(name) for name in leans_on() if re.match(r"(broker|pyx)\.\w+\.", name)}
+    assert there == MAY_LEAN_ON.keys()
 
 
-@pytest.mark.parametrize("room", MAY_LEAN_ON)
-def test_rooms_lean_on_each_other_one_way(room: str) -> None:
-    allowed = MAY_LEAN_ON[room] | {room}
+@pytest.mark.parametrize("folder", MAY_LEAN_ON)
+def test_folders_lean_on_each_other_one_way(folder: str) -> None:
+    allowed = MAY_LEAN_ON[folder] | {folder}
     others = [
         f"{name} -> {other}"
         for name, leans in leans_on().items()
         for other in leans
-        if room_of(name) == room and room_of(other) in MAY_LEAN_ON and room_of(other) not in allowed
+        if folder_of(name) == folder and folder_of(other) in MAY_LEAN_ON and folder_of(other) not in allowed
     ]
     assert others == []
 
@@ -280,9 +280,9 @@ def test_each_command_has_help_with_an_example(command: str) -> None:
     assert f"penstock {command}" in done.stdout.replace("\n", " ").split("Example", 1)[1]
 
 
-@pytest.mark.parametrize("room", ["", *(path.parent.name for path in sorted((ROOT / "pyx").glob("*/__init__.py")))])
-def test_the_map_of_a_data_plane_room_has_its_modules(room: str) -> None:
-    folder = ROOT / "pyx" / room
+@pytest.mark.parametrize("name", ["", *(path.parent.name for path in sorted((ROOT / "pyx").glob("*/__init__.py")))])
+def test_the_map_of_a_data_plane_folder_has_its_modules(name: str) -> None:
+    folder = ROOT / "pyx" / name
     head = (folder / "__init__.py").read_text().split('"""')[1]
     mapped = re.findall(r"^(\w+)  +\w", head, re.M)
     there = {path.name.split(".")[0] for path in product(".py", ".pyx", ".pxd") if path.parent == folder}
@@ -291,30 +291,30 @@ def test_the_map_of_a_data_plane_room_has_its_modules(room: str) -> None:
     assert sorted(mapped) == sorted(there - {"__init__"})
 
 
-def test_the_map_names_rooms_that_exist() -> None:
+def test_the_map_names_folders_that_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    for room in re.findall(r"^\| `([a-z/]+)/` \|", text, re.M):
-        assert (ROOT / room).is_dir(), room
+    for folder in re.findall(r"^\| `([a-z/]+)/` \|", text, re.M):
+        assert (ROOT / folder).is_dir(), folder
 
 
 def map_of(init: Path) -> list[str]:
-    """The names that the map in a room's docstring explains: a line each, a folder with a slash behind it."""
+    """The names that the map in a folder's docstring explains: a line each, a folder with a slash behind it."""
     docstring = re.match(r'"""(.*?)"""', init.read_text(), re.DOTALL)
     return re.findall(r"^(\w+/?) {2,}\S", docstring[1], re.M) if docstring else []
 
 
-def rooms() -> list[Path]:
+def mapped() -> list[Path]:
     # A file in `broker/api` is registered by being there.
     inits = [path for path in product(".py") if path.name == "__init__.py" and ROOT / "pyx" not in path.parents]
     return [path.parent for path in inits if path.parent != ROOT / "broker" / "api"]
 
 
-@pytest.mark.parametrize("room", rooms(), ids=lambda room: str(room.relative_to(ROOT)))
-def test_the_map_of_a_room_names_each_file_and_no_other(room: Path) -> None:
-    inside = [path.relative_to(room) for path in tracked() if room in path.parents and not path.is_symlink()]
+@pytest.mark.parametrize("folder", mapped(), ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_the_map_of_a_folder_names_each_file_and_no_other(folder: Path) -> None:
+    inside = [path.relative_to(folder) for path in tracked() if folder in path.parents and not path.is_symlink()]
     files = {path.stem for path in inside if len(path.parts) == 1 and path.suffix == ".py"}
     folders = {f"{path.parts[0]}/" for path in inside if len(path.parts) > 1}
-    named = map_of(room / "__init__.py")
+    named = map_of(folder / "__init__.py")
     assert sorted(named) == sorted((files - {"__init__"}) | folders)
 
 

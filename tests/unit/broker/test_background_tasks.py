@@ -25,7 +25,7 @@ from penstock.broker.store.base import StoreError
 from penstock.broker.store.embedded import EmbeddedStore
 from penstock.broker.upkeep import disks as disks_module
 from penstock.broker.upkeep import periodic
-from penstock.broker.upkeep.disks import FULL, HAS_ROOM, RESERVED, Disks
+from penstock.broker.upkeep.disks import FULL, HAS_SPACE, RESERVED, Disks
 from penstock.broker.upkeep.logcleaner import LogCleaner
 from penstock.broker.upkeep.pending import PendingUpkeep
 from penstock.broker.upkeep.periodic import PeriodicUpkeep
@@ -185,19 +185,19 @@ def test_a_round_that_takes_very_long_is_said_once_with_its_folder(
 
 
 def test_a_disk_that_was_full_before_a_kill_is_the_brokers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ballast that the kill has left was given up for the start, and there is no room to take it anew."""
+    """The ballast that the kill has left was given up for the start, and there is no space to take it again."""
     path = tmp_path / "a"
     path.mkdir()
     (path / ".ballast").write_bytes(b"x")
     monkeypatch.setattr(Ballast, "take", lambda self: False)
     dirs = LogDirs.open([path], 1, 1 << 20)
     assert not (path / ".ballast").exists()
-    rooms: list[tuple[str, int]] = []
+    spaces: list[tuple[str, int]] = []
 
     async def run() -> None:
         news_fd = os.eventfd(0, os.EFD_NONBLOCK)
         logs: Any = SimpleNamespace(
-            news_fd=news_fd, folder_states=dict, set_room=lambda where, room: rooms.append((where, room))
+            news_fd=news_fd, folder_states=dict, set_space=lambda where, space: spaces.append((where, space))
         )
         disks = Disks(dirs, logs, SimpleNamespace(), SimpleNamespace(), lambda: None)  # type: ignore[arg-type]
         await disks.start()
@@ -206,25 +206,25 @@ def test_a_disk_that_was_full_before_a_kill_is_the_brokers_own(tmp_path: Path, m
 
     asyncio.run(run())
     dirs.close(clean=True)
-    assert rooms == [(str(path), RESERVED)]
+    assert spaces == [(str(path), RESERVED)]
 
 
 def test_a_full_disk_is_looked_at_while_others_have_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disks_module, "LOOK_S", 0.2)
-    monkeypatch.setattr(Ballast, "has_room", lambda self: True)
+    monkeypatch.setattr(disks_module, "CHECK_S", 0.2)
+    monkeypatch.setattr(Ballast, "has_space", lambda self: True)
     dirs = LogDirs.open([tmp_path / "a"], 1)
     path = str(tmp_path / "a")
 
     async def run() -> None:
-        has_room = asyncio.Event()
+        has_space = asyncio.Event()
         news_fd = os.eventfd(0, os.EFD_NONBLOCK)
 
-        def set_room(_: str, room: int) -> None:
-            if room == HAS_ROOM:
-                has_room.set()
+        def set_space(_: str, space: int) -> None:
+            if space == HAS_SPACE:
+                has_space.set()
 
         logs: Any = SimpleNamespace(
-            news_fd=news_fd, folder_states=lambda: {path: FolderState(0, FULL, False, False)}, set_room=set_room
+            news_fd=news_fd, folder_states=lambda: {path: FolderState(0, FULL, False, False)}, set_space=set_space
         )
         pending: Any = SimpleNamespace(look=lambda: None)
         disks = Disks(dirs, logs, SimpleNamespace(folder_failed=None), pending, lambda: None)  # type: ignore[arg-type]
@@ -232,11 +232,11 @@ def test_a_full_disk_is_looked_at_while_others_have_news(tmp_path: Path, monkeyp
         for _ in range(200):
             os.eventfd_write(news_fd, 1)
             await asyncio.sleep(0.02)
-            if has_room.is_set():
+            if has_space.is_set():
                 break
         await disks.stop()
         os.close(news_fd)
-        assert has_room.is_set()
+        assert has_space.is_set()
 
     asyncio.run(run())
     dirs.close(clean=True)
@@ -265,7 +265,7 @@ def test_a_segment_that_is_rolled_while_checkpoints_are_written_is_flushed_too()
             pending.look()
 
         logs: Any = SimpleNamespace(
-            folder_states=lambda: {"a": FolderState(0, HAS_ROOM, rolled[0], False)},
+            folder_states=lambda: {"a": FolderState(0, HAS_SPACE, rolled[0], False)},
             flush_rolled=flush_rolled,
             write_checkpoints=write_checkpoints,
         )

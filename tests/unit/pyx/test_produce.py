@@ -315,12 +315,12 @@ def test_a_request_cut_inside_appends_nothing(served: Broker) -> None:
 
 def test_old_clients_hear_of_a_full_disk_as_of_a_moved_leader(peer: Peer, tmp_path: Path) -> None:
     lead(tmp_path, "full")
-    LOGS.set_room(str(tmp_path), 2)
+    LOGS.set_space(str(tmp_path), 2)
     codes = [
         produced(peer.ask(produce("full", batch([b"a"]), version), version, ProduceResponse)).error_code
         for version in (0, 3, 4, 13)
     ]
-    LOGS.set_room(str(tmp_path), 0)
+    LOGS.set_space(str(tmp_path), 0)
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [ErrorCode.KAFKA_STORAGE_ERROR] * 2
 
 
