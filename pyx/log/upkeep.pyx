@@ -47,6 +47,12 @@ cdef int _emptied(int fd) noexcept nogil:
     return 0
 
 
+cdef int _trim(Segment* s) noexcept nogil:
+    """Gives back what a segment took of `preallocate` and didn't use. 0 or errno."""
+    cdef int fd = segment_open(s, False)
+    return -fd if fd < 0 else errno if s.size > 0 and ftruncate(fd, s.size) != 0 else 0
+
+
 cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
     """Under the lock: a new segment at the log end. 0, INDEX_WRONG or errno; after an error the old one goes on."""
     cdef Segment* active = p.log.segments.back()
@@ -59,6 +65,8 @@ cdef int roll(PartitionLog* p, int64_t now_ms) noexcept nogil:
         # At once, as a kill may come before the flush: recovery would drop all that follows a segment with a tail that
         # isn't batches.
         result = segment_give_back(active)
+    if result == 0 and p.config.preallocate:
+        result = _trim(active)
     if result == 0:
         result = producers_write(&p.log.producers, snapshot_stem(p.log.folder, p.log.log_end), False)
     if result != 0:

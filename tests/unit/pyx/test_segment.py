@@ -257,6 +257,16 @@ def test_preallocate_takes_a_segments_room_and_no_byte_of_its_size(tmp_path: Pat
     assert [bytes(raw) for raw in log.read_all()] == [bytes(raw) for raw in batches]
 
 
+def test_a_small_segment_keeps_nothing_of_what_it_preallocated(tmp_path: Path) -> None:
+    log = Log(tmp_path, preallocate=1, segment_bytes=4 << 20, segment_ms=1000, segment_jitter_ms=0, retention_ms=-1)
+    for second in (10, 20):  # the first segment of a log is made without: the second one is looked at
+        log.append(batch(1))
+        assert log.upkeep(time.time_ns() // 1_000_000 + second * 1000).rolled
+    _, sealed, active = log.files(".log")
+    assert sealed.stat().st_blocks * 512 <= sealed.stat().st_size + (64 << 10)
+    assert active.stat().st_blocks * 512 >= 4 << 20
+
+
 # Where it pays (ext4, XFS), a file that grows fast has room ahead, and on newer kernels zeros behind its batches; these tests
 # hold without, too. The first one says where there must be some.
 def grown(log: Log, megabytes: int = 4) -> list[bytes]:
