@@ -1,8 +1,10 @@
-"""The disk below a folder: its file system, and a slower one for one process (the kernel's limit for a control group)."""
+"""The disk below a folder: its file system, a slower one for one process, and a file system of one's own in a file."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +13,13 @@ from penstock.bench.world import Skipped
 
 GROUPS = Path("/sys/fs/cgroup")
 DEVICES = Path("/sys/dev/block")
+MAKE = {"xfs": ["mkfs.xfs", "-q", "-f"], "ext4": ["mkfs.ext4", "-q", "-F"]}
+TOOLS = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 @contextmanager
 def slow_disk(pid: int, folder: Path, bytes_per_s: int) -> Iterator[None]:
-    """Let a process read no faster than that from the disk on which a folder is. Raises Skipped."""
+    """Let a process read no faster than that from a folder's disk (a limit of a control group). Raises Skipped."""
     device, old = disk_of(folder), GROUPS / "blkio"
     try:
         if old.is_dir():
@@ -30,6 +34,36 @@ def slow_disk(pid: int, folder: Path, bytes_per_s: int) -> Iterator[None]:
     finally:
         (home / "cgroup.procs").write_text(str(pid))
         group.rmdir()
+
+
+@contextmanager
+def own_disk(folder: Path, kind: str, size: int) -> Iterator[Path]:
+    """A file system in a file, by a loop device: what it flushes, the disk below flushes, too. Raises Skipped."""
+    if os.getuid() != 0 or shutil.which(MAKE[kind][0], path=TOOLS) is None:
+        raise Skipped(f"a disk of its own needs root and `{MAKE[kind][0]}`")
+    if not Path("/dev/loop-control").exists():
+        raise Skipped("a disk of its own needs loop devices")
+    image, place = folder / f"{kind}.img", folder / kind
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(size)
+    try:
+        _run([*MAKE[kind], str(image)])
+        _run(["mount", "-o", "loop", str(image), str(place)])
+        try:
+            yield place
+        finally:
+            _run(["umount", str(place)])
+    finally:
+        image.unlink()
+        place.rmdir()
+
+
+def _run(command: list[str]) -> None:
+    environment = {**os.environ, "PATH": TOOLS}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode != 0:
+        raise Skipped(f"`{command[0]}` failed: {done.stderr.strip()}")
 
 
 def disk_of(folder: Path) -> str:

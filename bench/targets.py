@@ -286,6 +286,14 @@ PIPELINE_TARGETS = [
         why="A place in the hash table has 24 bytes and is used at most by half; an id has a length and a prefix beside it.",
     ),
     Target(
+        "penstock.transaction.flush: mirror's MB/s and dedupe's messages/s, ext4 / XFS",
+        ">= 0.8 x without it",
+        (
+            *(Bound(f"mirror-flush-{kind}", "mb_per_s", 0.8, times=WITHOUT, at_least=True) for kind in ("ext4", "xfs")),
+            *(Bound(f"dedupe-flush-{kind}", "messages_per_s", 0.8, times=WITHOUT, at_least=True) for kind in ("ext4", "xfs")),
+        ),
+    ),
+    Target(
         "audit of one more night after 30",
         "<= 1/15 x the audit of all 31",
         (),

@@ -14,6 +14,7 @@ Those of the pipeline:
 
 mirror     a topic copied exactly once, beside MirrorMaker 2
 dedupe     the stage with many ids in its store, and the store alone
+flush      what a flush of each transaction costs mirror and dedupe
 pipelineclients  our Python clients, beside confluent-kafka
 nights     a night beside a bare Spark job that does the same
 """
@@ -25,6 +26,7 @@ from penstock.bench.cases import (
     clients,
     consume,
     dedupe,
+    flush,
     functions,
     latency,
     lifecycle,
@@ -54,6 +56,7 @@ BROKER_CASES: list[Case] = [
 PIPELINE_CASES: list[Case] = [
     *mirror.CASES,
     *dedupe.CASES,
+    *flush.CASES,
     *nights.CASES,
     *pipelineclients.CASES,
 ]

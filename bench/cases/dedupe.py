@@ -202,7 +202,10 @@ class Dedupe(Case):
 
     def prepare(self, world: World, side: str) -> None:
         known = world.scaled(MANY if side == PENSTOCK else FEW, least=1000)
-        self._works[side] = Worked(world, f"{self.name}-{side}", world.broker(PENSTOCK), known, world.path("data"))
+        self._begin(world, side, world.broker(PENSTOCK), known)
+
+    def _begin(self, world: World, side: str, broker: Broker, known: int) -> None:
+        self._works[side] = Worked(world, f"{self.name}-{side}", broker, known, world.path("data"))
 
     def run(self, world: World, side: str) -> Sample:
         work = self._works[side]

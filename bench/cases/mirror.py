@@ -113,8 +113,11 @@ class Mirror(Case):
     sides: tuple[str, ...] = (PENSTOCK, MIRROR_MAKER)
     _copies: dict[str, Copy] = field(default_factory=dict)
 
+    def _target(self, world: World, side: str) -> Broker:
+        return world.broker(self.brokers, "target")
+
     def _copy(self, world: World, side: str) -> Copy:
-        source, target = (world.broker(self.brokers, name) for name in ("source", "target"))
+        source, target = world.broker(self.brokers, "source"), self._target(world, side)
 
         def stage_of(topic: str) -> Stage:
             if side == MIRROR_MAKER:
