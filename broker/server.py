@@ -184,6 +184,11 @@ class Server:
         self._undo.append(context.coordinators.stop)
         cut = [one for one in dirs.online if one.partitions and one.may_be_cut and not one.was_clean]
         await context.coordinators.start(bool(cut), all(one.was_flushed for one in cut))
+        if not flushes:
+            _log.info(
+                "transactions are not flushed: a power cut may take records whose commit, and whose consumer's position, "
+                "survives (penstock.transaction.flush=true prevents it)"
+            )
         await topics.finish_deletions(context.coordinators.topic_deleted)
         cleaner = LogCleaner(context)
         cleaner.start()

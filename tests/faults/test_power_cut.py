@@ -22,6 +22,7 @@ from support.mirror_world import World, brokers
 from support.patience import until
 
 CUTS = int(os.environ.get("PENSTOCK_CUTS", "4"))
+NOT_FLUSHED = "transactions are not flushed: a power cut may take records whose commit"
 INTERNAL = ("__consumer_offsets-*/*.log", "__transaction_state-*/*.log")
 
 
@@ -104,6 +105,7 @@ def test_a_copy_is_exact_through_power_cuts(tmp_path: Path, kind: str) -> None:
         assert w.mirror.stop() == 0
         w.check()
         assert "a power cut came before this start" in target.log_text()
+        assert NOT_FLUSHED not in target.log_text()
 
 
 def test_without_flushes_a_position_may_survive_its_records(tmp_path: Path) -> None:
@@ -129,3 +131,4 @@ def test_without_flushes_a_position_may_survive_its_records(tmp_path: Path) -> N
         w.await_copied()
         with pytest.raises(AssertionError, match="lost"):
             w.check_ids()
+        assert NOT_FLUSHED in target.log_text()  # as its start said
