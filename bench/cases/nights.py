@@ -24,7 +24,7 @@ from penstock.bench.programs import SOURCES, ProgramError
 from penstock.bench.sides import BEFORE, PENSTOCK, SPARK, Server, penstock_of
 from penstock.bench.world import World
 from penstock.broker.process import PROGRAM
-from penstock.pipeline.etl.jars import spark_classpath
+from penstock.pipeline.etl.jars import spark_jars
 from penstock.pyx.wire import requests
 
 PARTITIONS = 4
@@ -92,7 +92,7 @@ class Night(Case):
     def _command(self, world: World, side: str, folder: Path, bootstrap: str, topic: str) -> list[str]:
         table = folder / "table"
         if side == SPARK:
-            words = [bootstrap, f"{topic}.deduped", str(table), SCHEMA, EVENT_DAY, spark_classpath()]
+            words = [bootstrap, f"{topic}.deduped", str(table), SCHEMA, EVENT_DAY, ":".join(map(str, spark_jars(s3a=False)))]
             return [sys.executable, str(SOURCES / "bare_night.py"), *words]
         config = folder / "pipeline.properties"
         properties = {

@@ -15,6 +15,8 @@ from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, Unreadable, count_topic
 from penstock.pipeline.audit.snapshot import TRIES, MovingError, Snapshot, take
+from penstock.pipeline.etl import places
+from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import NightCommit, committed, rows_by_partition
 
 
@@ -170,14 +172,14 @@ async def _dedupe_hop(
 Loaded = tuple[list[NightCommit], dict[tuple[str, int], int]]
 
 
-def _loaded(path: str) -> Loaded:
+def _loaded(table: Storage) -> Loaded:
     """The table's nights and its rows by partition, read when no commit came in between."""
     for _ in range(TRIES):
-        nights = committed(path)
-        rows = rows_by_partition(path) if nights else {}
-        if nights == committed(path):
+        nights = committed(table)
+        rows = rows_by_partition(table) if nights else {}
+        if nights == committed(table):
             return nights, rows
-    raise MovingError(f"the table `{path}` changed at each of {TRIES} reads; audit again when it is calmer")
+    raise MovingError(f"the table `{table}` changed at each of {TRIES} reads; audit again when it is calmer")
 
 
 async def _table_hop(config: Config, loaded: Loaded, written: Hop, progress: Callable[[int], None]) -> Hop:
@@ -217,7 +219,7 @@ async def audit(config: Config, progress: Callable[[int], None] = lambda records
     could be told of, and nothing waits). Raises KafkaError, EtlError, MovingError.
     """
     # The table first, then stage by stage towards the sources: nothing may seem to be ahead of what it came from.
-    loaded = await asyncio.to_thread(_loaded, config["penstock.etl.table"])
+    loaded = await asyncio.to_thread(_loaded, places.at(config["penstock.etl.table"], config))
     snapshot = await take(config)
     topic = job.input_topic(config)
     hops, together = await _source_hops(config, snapshot, progress)

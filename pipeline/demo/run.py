@@ -100,7 +100,7 @@ class Run:
         """Nights whose ready marker is there, counted from the first."""
         done = 0
         for day in self.plan.days:
-            if not ready_marker(str(self.table), day.isoformat()).exists():
+            if not (self.table / ready_marker(day.isoformat())).exists():
                 break
             done += 1
         return done

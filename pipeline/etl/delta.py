@@ -14,6 +14,7 @@ from typing import Any
 from penstock.pipeline.etl.declared import EVENT_DAY, Declared
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.plan import Plan
+from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import DOMAIN_PREFIX, RUN_APP_ID, NightCommit, status
 
 # Checkpoints cost seconds of a small night; the log is read by Delta and by us at a few hundred commits as
@@ -29,7 +30,7 @@ class Transaction:
     """An open transaction on the table: `write_rows` once, then `commit`; dropped, it leaves only unused
     files."""
 
-    def __init__(self, spark: Any, table_path: str, plan: Plan, declared: Declared) -> None:
+    def __init__(self, spark: Any, table: Storage, plan: Plan, declared: Declared) -> None:
         """Begin; a table that is not there is made, empty. Raises Refused when the table's run number is not the one
         that the plan was made on."""
         self._session = spark._jsparkSession
@@ -38,7 +39,7 @@ class Transaction:
         self._plan = plan
         self._none = self._jvm.scala.Option.empty()
         self._mode = self._jvm.org.apache.spark.sql.SaveMode
-        self._log = self._delta.DeltaLog.forTable(self._session, table_path)
+        self._log = self._delta.DeltaLog.forTable(self._session, table.uri)
         self._transaction = self._log.startTransaction(self._none, self._none)
         if self._transaction.readVersion() < 0:
             self._create(declared)
@@ -47,7 +48,7 @@ class Transaction:
         # Delta would find the run number by a job; the log's text says it quicker. Since we say that we read it, a
         # commit of another load that comes before ours makes ours fail.
         self._transaction.readTxn().addOne(RUN_APP_ID)
-        run = status(table_path).run
+        run = status(table).run
         if run != plan.run - 1:
             raise Refused(
                 f"the table is at run {run}, so run {plan.run} was overtaken by another process; run it again"

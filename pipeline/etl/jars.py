@@ -1,4 +1,4 @@
-"""The jars that Spark lacks for this job: its Kafka source and Delta.
+"""The jars that Spark lacks for this job: its Kafka source and Delta, and for tables at s3a:// Hadoop's client for S3.
 
 `python -m penstock.pipeline.etl.jars` fetches them. Spark's own `spark.jars.packages` can't: the token
 provider is published under another version than the source that names it. What the jars need beyond this
@@ -8,6 +8,7 @@ list is part of Spark itself.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from penstock.pipeline.etl import maven
 
@@ -26,15 +27,37 @@ SPARK_JARS = [
 ]
 
 
-def spark_classpath() -> str:
-    """The jars' paths, separated as a Java class path has them. Raises maven.MavenError."""
-    return ":".join(str(path) for path in maven.fetch(SPARK_JARS))
+# Hadoop's client for S3, of the version of PySpark's Hadoop, and the parts of Amazon's SDK that it needs: 14 MB, where the
+# bundle that it names has more than 600. Their Netty, HTTP client and logging are Spark's own.
+S3A_JARS = [
+    maven.Jar(coordinates)
+    for coordinates in (
+        "org.apache.hadoop:hadoop-aws:3.4.2",
+        "org.reactivestreams:reactive-streams:1.0.4",
+        "software.amazon.eventstream:eventstream:1.0.1",
+        *(
+            f"software.amazon.awssdk:{part}:2.29.52"
+            for part in (
+                "annotations", "apache-client", "arns", "auth", "aws-core", "aws-query-protocol", "aws-xml-protocol",
+                "checksums", "checksums-spi", "crt-core", "endpoints-spi", "http-auth", "http-auth-aws",
+                "http-auth-aws-eventstream", "http-auth-spi", "http-client-spi", "identity-spi", "json-utils", "metrics-spi",
+                "netty-nio-client", "profiles", "protocol-core", "regions", "retries", "retries-spi", "s3",
+                "s3-transfer-manager", "sdk-core", "sts", "third-party-jackson-core", "utils",
+            )
+        ),
+    )
+]  # fmt: skip
+
+
+def spark_jars(*, s3a: bool) -> list[Path]:
+    """The jars' paths, with those for tables at s3a:// if they are asked for. Raises maven.MavenError."""
+    return [path for jars in (SPARK_JARS, *([S3A_JARS] if s3a else [])) for path in maven.fetch(jars)]
 
 
 def main() -> int:
-    """Fetch the jars; quick when they are there already."""
+    """Fetch the jars that each load needs, with `--s3a` the others too; quick when they are there already."""
     try:
-        maven.fetch(SPARK_JARS)
+        spark_jars(s3a="--s3a" in sys.argv[1:])
     except maven.MavenError as error:
         print(f"penstock: {error}", file=sys.stderr)
         return 1

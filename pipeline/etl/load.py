@@ -16,16 +16,16 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from penstock import failpoints, log
 from penstock.config import Config
-from penstock.pipeline.etl import declared, durable, events, fitting, plan, ready, rejects, session, table
+from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
 from penstock.pipeline.etl.delta import Transaction
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.night import NIGHTS_MAX, Night, between, parse_night, time_zone
+from penstock.pipeline.etl.storage import Storage
 
 ROWS_WRITTEN = failpoints.declare("etl.rows_written", "the rows' files are written, nothing is committed")
 REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are committed to their own table")
@@ -69,9 +69,8 @@ class Load:
         Raises ConfigError.
         """
         self._config = config
-        self._table = str(Path(config["penstock.etl.table"]).absolute())
-        given = config["penstock.etl.rejects"]
-        self._rejects = str(Path(given).absolute()) if given else f"{self._table}-rejects"
+        self._table = places.at(config["penstock.etl.table"], config)
+        self._rejects = places.at(places.rejects(config), config)
         self._declared = declared.parse(config["penstock.etl.schema"], config["penstock.etl.event.day"])
         self._zone = time_zone(config["penstock.etl.time.zone"])
         self._incomplete = incomplete
@@ -109,7 +108,7 @@ class Load:
         with _lock(self._table):
             status = table.status(self._table)
             self._begun = night, reload, status.run
-            fitting.check_fits(self._declared, status.schema, self._table)
+            fitting.check_fits(self._declared, status.schema, str(self._table))
             pending = plan.pending(self._table, status)
             commit = status.night(str(night))
             if commit is not None and not reload:
@@ -231,8 +230,7 @@ class Load:
         """Spark; the first call starts it, for a night of so many offsets."""
         if self._spark is None:
             self._on_step("starting Spark")
-            folder = durable.side_folder(self._table) / "spark"
-            self._spark = session.start(self._config, str(self._zone), folder, offsets)
+            self._spark = session.start(self._config, str(self._zone), self._table.workspace / "spark", offsets)
             self._on_step(f"Spark {self._spark.version} is up")
         return self._spark
 
@@ -342,13 +340,12 @@ def _skipped(night: Night, status: table.Status) -> list[Night]:
 
 
 @contextlib.contextmanager
-def _lock(table_path: str) -> Iterator[None]:
+def _lock(table: Storage) -> Iterator[None]:
     """Hold the table for this process. Raises Refused when another one of this machine has it."""
-    folder = durable.side_folder(table_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
+    table.workspace.mkdir(parents=True, exist_ok=True)
+    with (table.workspace / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(f"another process is loading `{table_path}`") from None
+            raise Refused(f"another process is loading `{table}`") from None
         yield

@@ -6,12 +6,11 @@ import json
 import re
 import uuid
 from dataclasses import astuple, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from penstock import failpoints
-from penstock.pipeline.etl import durable
 from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
 from penstock.pipeline.etl.table import NightCommit, Status, TopicPartition
 
 BEFORE_PLAN = failpoints.declare("etl.before_plan", "the cut is known, nothing is written")
@@ -19,6 +18,7 @@ PLAN_ASIDE = failpoints.declare("etl.plan_aside", "the plan is in its temporary 
 AFTER_PLAN = failpoints.declare("etl.after_plan", "the plan is persisted, nothing is read")
 
 
+FOLDER = f"{SIDE_FOLDER}/plans"
 WITHOUT_ID = "none"
 """What stands for the id of plans that were written before plans had one."""
 
@@ -95,50 +95,54 @@ class Plan:
         }
 
 
-def _folder(table_path: str) -> Path:
-    return durable.side_folder(table_path) / "plans"
+def name(run: int) -> str:
+    """The name of a run's plan beside its table."""
+    return f"{FOLDER}/run-{run:08d}.json"
 
 
-def _path(table_path: str, run: int) -> Path:
-    return _folder(table_path) / f"run-{run:08d}.json"
-
-
-def persist(table_path: str, plan: Plan) -> None:
+def persist(table: Storage, plan: Plan) -> None:
     """Write the plan down, durably. Raises Refused when there is one of its run already."""
     failpoints.failpoint(BEFORE_PLAN)
-    path = _path(table_path, plan.run)
-    _sweep(table_path, plan.run)
+    _sweep(table, plan.run)
     try:
-        durable.create_json(path, plan.document(), lambda: failpoints.failpoint(PLAN_ASIDE))
+        table.create(name(plan.run), _bytes(plan), lambda: failpoints.failpoint(PLAN_ASIDE))
     except FileExistsError:
-        raise Refused(f"another process has planned run {plan.run} meanwhile (`{path}`); run it again") from None
+        raise Refused(
+            f"another process has planned run {plan.run} meanwhile (`{table}/{name(plan.run)}`); run it again"
+        ) from None
     failpoints.failpoint(AFTER_PLAN)
 
 
-def replace(table_path: str, plan: Plan) -> None:
+def replace(table: Storage, plan: Plan) -> None:
     """Write a plan down once more, with what was found out while it was carried out. Raises Refused when the plan that
     is there is another one."""
-    before = load(table_path, plan.run)
+    before = load(table, plan.run)
     if before is None or before.id != plan.id:
         raise Refused(f"the plan of run {plan.run} was replaced by another process; run it again")
-    durable.write_json(_path(table_path, plan.run), plan.document(), lambda: failpoints.failpoint(PLAN_ASIDE))
+    table.replace(name(plan.run), _bytes(plan), lambda: failpoints.failpoint(PLAN_ASIDE))
 
 
-def _sweep(table_path: str, run: int) -> None:
+def _bytes(plan: Plan) -> bytes:
+    return (json.dumps(plan.document(), indent=1) + "\n").encode()
+
+
+def _sweep(table: Storage, run: int) -> None:
     """Remove what killed processes left of plans of earlier runs; a file of this run may be another machine's."""
-    for path in _folder(table_path).glob(".run-*.tmp"):
-        number = re.match(r"\.run-(\d+)\.json\.", path.name)
+    for left in table.names(FOLDER):
+        number = re.fullmatch(r"\.run-(\d+)\.json\..*tmp", left)
         if number is not None and int(number[1]) < run:
-            path.unlink(missing_ok=True)
+            table.remove(f"{FOLDER}/{left}")
 
 
-def load(table_path: str, run: int) -> Plan | None:
+def load(table: Storage, run: int) -> Plan | None:
     """The plan of a run. Raises EtlError when its file is there but can't be read."""
-    path = _path(table_path, run)
+    path = f"{table}/{name(run)}"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = table.read(name(run)).decode()
     except FileNotFoundError:
         return None
+    except UnicodeDecodeError as error:
+        raise EtlError(f"the plan `{path}` can't be read ({error}); remove it to plan the night again") from None
     try:
         document = json.loads(text)
         ranges = {(str(topic), int(part)): (int(start), int(end)) for topic, part, start, end in document["ranges"]}
@@ -155,12 +159,12 @@ def load(table_path: str, run: int) -> Plan | None:
     return plan
 
 
-def pending(table_path: str, status: Status) -> Plan | None:
+def pending(table: Storage, status: Status) -> Plan | None:
     """The plan that was written down but never committed, if there is one; it agrees with the table.
 
     Raises Refused when the table has moved under it.
     """
-    plan = load(table_path, status.run + 1)
+    plan = load(table, status.run + 1)
     if plan is None:
         return None
     if plan.reload:
@@ -171,14 +175,14 @@ def pending(table_path: str, status: Status) -> Plan | None:
         ends = status.ends
         agrees = not ends or {tp: start for tp, (start, _) in plan.ranges.items()} == ends
     if not agrees:
-        where = _path(table_path, plan.run)
+        where = f"{table}/{name(plan.run)}"
         raise Refused(f"the plan `{where}` of night {plan.night} does not continue what the table holds; remove it")
     return plan
 
 
-def check_committed(table_path: str, commit: NightCommit) -> None:
+def check_committed(table: Storage, commit: NightCommit) -> None:
     """Compare a committed night with the plan of its run. Raises Refused with the first difference."""
-    plan = load(table_path, commit.run)
+    plan = load(table, commit.run)
     if plan is None:
         return
     if plan.night != commit.night:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 
 from penstock import failpoints
-from penstock.pipeline.etl import durable
+from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
 from penstock.pipeline.etl.table import NightCommit
 
 READY_ASIDE = failpoints.declare("etl.ready_aside", "the ready marker is in its temporary file")
 AFTER_READY = failpoints.declare("etl.after_ready", "the ready marker is there")
 
 
-def ready_marker(table_path: str, night: str) -> Path:
-    """Where the marker of a night (`YYYY-MM-DD`) is once the night is complete in the table."""
-    return durable.side_folder(table_path) / "_READY" / f"night={night}"
+def ready_marker(night: str) -> str:
+    """The name, in the table's folder, that the marker of a night (`YYYY-MM-DD`) has once the night is complete there."""
+    return f"{SIDE_FOLDER}/_READY/night={night}"
 
 
-def mark_ready(table_path: str, commit: NightCommit) -> bool:
+def mark_ready(table: Storage, commit: NightCommit) -> bool:
     """Write the markers of a commit's nights unless they say the same already; whether one was written.
 
     A night that was loaded with a later one names it (`loaded_with`); the counts are then those of all together.
     """
-    written = [_mark(table_path, night, commit) for night in (*commit.nights, commit.night)]
+    written = [_mark(table, night, commit) for night in (*commit.nights, commit.night)]
     return any(written)
 
 
-def _mark(table_path: str, night: str, commit: NightCommit) -> bool:
-    path = ready_marker(table_path, night)
+def _mark(table: Storage, night: str, commit: NightCommit) -> bool:
     document = {
         "night": night,
         "run": commit.run,
@@ -38,9 +37,18 @@ def _mark(table_path: str, night: str, commit: NightCommit) -> bool:
     }
     if night != commit.night:
         document["loaded_with"] = commit.night
-    if durable.holds(path, document):
+    if _holds(table, night, document):
         return False
-    durable.sweep(path)
-    durable.write_json(path, document, lambda: failpoints.failpoint(READY_ASIDE))
+    data = (json.dumps(document, indent=1) + "\n").encode()
+    table.sweep(ready_marker(night))
+    table.replace(ready_marker(night), data, lambda: failpoints.failpoint(READY_ASIDE))
     failpoints.failpoint(AFTER_READY)
     return True
+
+
+def _holds(table: Storage, night: str, document: dict[str, object]) -> bool:
+    """Whether the marker is there and says this."""
+    try:
+        return bool(json.loads(table.read(ready_marker(night))) == document)
+    except (FileNotFoundError, ValueError):
+        return False

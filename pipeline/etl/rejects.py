@@ -8,13 +8,11 @@ one run don't touch each other's.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-import deltalake
-
 from penstock.pipeline.etl.plan import WITHOUT_ID, CorruptBatch, Plan
-from penstock.pipeline.etl.table import Status, reject_runs
+from penstock.pipeline.etl.storage import Storage
+from penstock.pipeline.etl.table import LOG, Status, delta_table, reject_runs
 
 COLUMNS = ("night", "run", "plan", "topic", "partition", "offset", "timestamp", "reason", "key", "value")
 FOUND = COLUMNS[3:]  # what is known of a reject before it is stamped with its night, run and plan
@@ -25,12 +23,12 @@ SCHEMA = (
 Run = tuple[int, str]  # its number and the id of its plan
 
 
-def write(spark: Any, path: str, plan: Plan, rejected: Any) -> None:
+def write(spark: Any, place: Storage, plan: Plan, rejected: Any) -> None:
     """Replace whatever the plan left before by these rejects (a frame with the columns of `with_reason`)."""
     from pyspark.sql import functions as F
 
     stamps = {"night": F.lit(plan.night), "run": F.lit(plan.run).cast("BIGINT"), "plan": F.lit(plan.id)}
-    _overwrite(spark, rejected.withColumns(stamps).select(*COLUMNS), path, [(plan.run, plan.id)])
+    _overwrite(spark, rejected.withColumns(stamps).select(*COLUMNS), place, [(plan.run, plan.id)])
 
 
 def of_batches(spark: Any, batches: Iterable[tuple[CorruptBatch, bytes | None]]) -> Any:
@@ -46,41 +44,44 @@ def of_batches(spark: Any, batches: Iterable[tuple[CorruptBatch, bytes | None]])
     )  # fmt: skip
 
 
-def count(spark: Any, path: str, plan: Plan) -> int:
+def count(spark: Any, place: Storage, plan: Plan) -> int:
     """How many rejects of a plan there are."""
-    return int(spark.read.format("delta").load(path).where(_condition([(plan.run, plan.id)])).count())
+    return int(spark.read.format("delta").load(place.uri).where(_condition([(plan.run, plan.id)])).count())
 
 
-def stray(path: str, status: Status) -> set[Run]:
+def stray(place: Storage, status: Status) -> set[Run]:
     """The runs that have rejects though the main table did not commit them, or replaced what they loaded. A run that is
     not over yet may be another machine's."""
     committed = {(night.run, night.plan) for night in status.nights}
-    return {run for run in reject_runs(path) - committed if run[0] <= status.run}
+    return {run for run in reject_runs(place) - committed if run[0] <= status.run}
 
 
-def remove(spark: Any, path: str, runs: Iterable[Run]) -> None:
+def remove(spark: Any, place: Storage, runs: Iterable[Run]) -> None:
     """Remove the rejects of these runs, in one commit."""
-    _overwrite(spark, spark.createDataFrame([], SCHEMA), path, runs)
+    _overwrite(spark, spark.createDataFrame([], SCHEMA), place, runs)
 
 
 def _condition(runs: Iterable[Run]) -> str:
     return " OR ".join(f"(run = {run} AND plan = '{plan}')" for run, plan in sorted(runs))
 
 
-def _overwrite(spark: Any, rows: Any, path: str, runs: Iterable[Run]) -> None:
-    there = (Path(path) / "_delta_log").is_dir()
-    if there and "plan" not in deltalake.DeltaTable(path).metadata().partition_columns:
-        _add_plans(spark, path)
+def _overwrite(spark: Any, rows: Any, place: Storage, runs: Iterable[Run]) -> None:
+    there = bool(place.names(LOG))
+    if there:
+        with delta_table(place) as table:
+            partitioned_by = table.metadata().partition_columns
+        if "plan" not in partitioned_by:
+            _add_plans(spark, place)
     writer = rows.write.format("delta").mode("overwrite").partitionBy("run", "plan")
     if there:
         writer = writer.option("replaceWhere", _condition(runs))
-    writer.save(path)
+    writer.save(place.uri)
 
 
-def _add_plans(spark: Any, path: str) -> None:
+def _add_plans(spark: Any, place: Storage) -> None:
     """Rewrite a table of rejects that was made before plans had ids, in one commit."""
     from pyspark.sql import functions as F
 
-    before = spark.read.format("delta").load(path).withColumn("plan", F.lit(WITHOUT_ID)).select(*COLUMNS)
+    before = spark.read.format("delta").load(place.uri).withColumn("plan", F.lit(WITHOUT_ID)).select(*COLUMNS)
     writer = before.write.format("delta").mode("overwrite").partitionBy("run", "plan")
-    writer.option("overwriteSchema", "true").save(path)
+    writer.option("overwriteSchema", "true").save(place.uri)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from penstock import log
 from penstock.config import Config
-from penstock.pipeline.etl import maven
+from penstock.pipeline.etl import maven, s3logstore
 from penstock.pipeline.etl.errors import EtlError
-from penstock.pipeline.etl.jars import spark_classpath
+from penstock.pipeline.etl.jars import spark_jars
 from penstock.pipeline.etl.jvm import JVM, check_java
 
 # A night is small beside a Spark start: one file listing, few partitions, no interface, no extra jobs.
@@ -20,8 +21,6 @@ from penstock.pipeline.etl.jvm import JVM, check_java
 # mode.
 SETTINGS = {
     "spark.app.name": "penstock-etl",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.ansi.enabled": "false",
@@ -33,6 +32,9 @@ SETTINGS = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
 }
+# Where tasks run in the driver's process nobody else is to reach it; executors of their own have to.
+ALONE = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+S3A = {"spark.delta.logStore.s3a.impl": s3logstore.CLASS}
 # What Spark has to say goes to a file beside the plans; what ends a night is said in our words.
 LOG4J = """\
 rootLogger.level = warn
@@ -58,36 +60,96 @@ def start(config: Config, time_zone: str, folder: Path, offsets: int = 0) -> Any
 
     Raises EtlError when Java, Maven or a jar is missing.
     """
-    check_java()
-    try:
-        classpath = spark_classpath()
-    except maven.MavenError as error:
-        raise EtlError(str(error)) from None
-    folder.mkdir(parents=True, exist_ok=True)
-    quiet = folder / "log4j2.properties"
-    quiet.write_text(LOG4J.format(folder=folder), encoding="utf-8")
+    settings = _start_jvm(config, folder, offsets)
     from pyspark.sql import SparkSession  # here, since `status` and the command's help must not pay for it
 
-    # As a URI, since Spark splits the options at blanks.
-    chosen = config["spark.driver.extraJavaOptions"]
-    if chosen is None:
-        chosen = SMALL_JVM if offsets < SMALL_OFFSETS else LARGE_JVM
-    java_options = f"{chosen} -Dlog4j2.configurationFile={quiet.absolute().as_uri()}"
-    secrets = config.secrets()
-    given = {name: str(config[name]) for name in config if name.startswith("spark.") and name not in secrets}
     builder = SparkSession.builder
-    settings = SETTINGS | {"spark.sql.session.timeZone": time_zone} | given
-    settings |= {"spark.driver.extraClassPath": classpath, "spark.driver.extraJavaOptions": java_options}
-    # By the connection to the JVM, never by its command line.
-    for name, value in (settings | secrets).items():
+    for name, value in ({"spark.sql.session.timeZone": time_zone} | settings).items():
         builder = builder.config(name, value)
-    # PySpark's client logs a lost JVM by the root logger, with tracebacks; we say it in a sentence.
-    logging.root.addHandler(logging.NullHandler())
-    JVM.start(settings, folder)
     try:
         return builder.getOrCreate()
     except Exception as error:  # noqa: BLE001  (pyspark raises several kinds, all mean the same here)
-        raise EtlError(f"Spark did not start: {_cause(error)}") from None
+        raise EtlError(f"Spark did not start: {cause(error)}") from None
+
+
+def gateway(config: Config, folder: Path) -> Any:
+    """What py4j calls the JVM: started here, without Spark, unless it runs already. Raises EtlError as `start` does."""
+    from pyspark import SparkContext
+
+    if SparkContext._jvm is None:
+        _start_jvm(config, folder, None)
+    return jvm()
+
+
+def jvm() -> Any:
+    """What py4j calls the JVM that runs."""
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm
+
+
+def hadoop_settings(config: Config) -> Any:
+    """Hadoop's configuration as Spark makes it, in the JVM."""
+    spark = jvm().org.apache.spark
+    hadoop = spark.deploy.SparkHadoopUtil.get().newConfiguration(spark.SparkConf())
+    prefix = "spark.hadoop."
+    for name, value in _given(config).items():
+        if name.startswith(prefix):
+            hadoop.set(name.removeprefix(prefix), value)
+    return hadoop
+
+
+def array(kind: Any, values: list[Any]) -> Any:
+    """A Java array of these values."""
+    from pyspark import SparkContext
+
+    made = SparkContext._gateway.new_array(kind, len(values))
+    for index, value in enumerate(values):
+        made[index] = value
+    return made
+
+
+def _start_jvm(config: Config, folder: Path, offsets: int | None) -> dict[str, str]:
+    """Start the JVM unless there is one, for about so many records (None: nobody knows yet); what Spark is to be told."""
+    check_java()
+    given = _given(config)
+    remote_tasks = re.match(r"local(\[|$)", given.get("spark.master", "local")) is None
+    on_s3 = any(str(value).startswith("s3a://") for value in config.values())
+    try:
+        jars = [str(path) for path in spark_jars(s3a=on_s3)]
+    except maven.MavenError as error:
+        raise EtlError(str(error)) from None
+    (folder / "classes").mkdir(parents=True, exist_ok=True)
+    quiet = folder / "log4j2.properties"
+    quiet.write_text(LOG4J.format(folder=folder), encoding="utf-8")
+    # As a URI, since Spark splits the options at blanks.
+    chosen = config["spark.driver.extraJavaOptions"]
+    if chosen is None:
+        # A driver without tasks plans and commits, however many records there are.
+        small = remote_tasks or (offsets is not None and offsets < SMALL_OFFSETS)
+        chosen = SMALL_JVM if small else LARGE_JVM
+    java_options = f"{chosen} -Dlog4j2.configurationFile={quiet.absolute().as_uri()}"
+    settings = SETTINGS | (S3A if on_s3 else {}) | ({} if remote_tasks else ALONE) | given
+    classes = folder / "classes"
+    classpath = [*jars, *([str(classes)] if on_s3 else [])]
+    settings |= {"spark.driver.extraClassPath": ":".join(classpath), "spark.driver.extraJavaOptions": java_options}
+    if remote_tasks:
+        settings["spark.jars"] = ",".join([*jars, *filter(None, [given.get("spark.jars")])])
+    # PySpark's client logs a lost JVM by the root logger, with tracebacks; we say it in a sentence.
+    logging.root.addHandler(logging.NullHandler())
+    # Secrets go by the connection to the JVM, never by its command line.
+    secrets = config.secrets()
+    JVM.start({name: value for name, value in settings.items() if name not in secrets}, folder)
+    if on_s3:
+        s3logstore.compile_into(jvm(), classes)
+    return settings
+
+
+def _given(config: Config) -> dict[str, str]:
+    """What the user says to Spark, secrets with it."""
+    said = {name: str(config[name]) for name in config if name.startswith("spark.") and config[name] is not None}
+    return said | {name: value for name, value in config.secrets().items() if name.startswith("spark.")}
 
 
 def stop(spark: Any) -> None:
@@ -113,7 +175,7 @@ def failures_as_words(what: str) -> Iterator[None]:
                 f"Spark's JVM ended {JVM.gone() or f'or does not answer ({error})'}: run the night again, nothing is loaded"
                 " twice; a JVM that lacked memory takes `spark.driver.memory`"
             ) from error
-        raise EtlError(f"{what}: Spark failed: {_cause(error)}") from error
+        raise EtlError(f"{what}: Spark failed: {cause(error)}") from error
 
 
 def came_from_kafka(error: EtlError) -> bool:
@@ -130,7 +192,7 @@ def _lost(error: BaseException) -> bool:
     return isinstance(error, Py4JError) and getattr(error, "java_exception", None) is None and bool(JVM.gone())
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """The first line of the innermost cause, which names what went wrong; outer ones say which task it stopped."""
     if _lost(error):
         return f"its JVM ended {JVM.gone() or f'or does not answer ({error})'}"

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import deltalake
 import pyarrow.parquet
 from deltalake.exceptions import DeltaError
 
 from penstock.pipeline.etl.errors import EtlError
+from penstock.pipeline.etl.localstorage import LocalStorage
+from penstock.pipeline.etl.storage import Storage
 
 DOMAIN_PREFIX = "penstock.etl.night."
 RUN_APP_ID = "penstock.etl"
+LOG = "_delta_log"
 FORMAT = 1
 
 TopicPartition = tuple[str, int]
@@ -131,11 +136,11 @@ class Status:
         return next((commit.topic_id for commit in reversed(self.nights) if commit.topic_id), "")
 
 
-def status(table_path: str) -> Status:
+def status(table: Storage) -> Status:
     """The table's nights and run number; an empty status when there is no table yet. Raises EtlError."""
     nights: dict[str, NightCommit] = {}
     run, schema = 0, ""
-    for action in _ledger_actions(Path(table_path) / "_delta_log"):
+    for action in _ledger_actions(table):
         domain, txn, metadata = action.get("domainMetadata"), action.get("txn"), action.get("metaData")
         if domain is not None and domain["domain"].startswith(DOMAIN_PREFIX):
             nights.pop(domain["domain"], None)
@@ -148,22 +153,27 @@ def status(table_path: str) -> Status:
     return Status(sorted(nights.values(), key=lambda commit: commit.night), run, schema)
 
 
-def committed(table_path: str) -> list[NightCommit]:
+def committed(table: Storage) -> list[NightCommit]:
     """The committed nights in order of their dates; none when there is no table. Raises EtlError."""
-    return status(table_path).nights
+    return status(table).nights
 
 
-def rows_by_partition(table_path: str) -> dict[TopicPartition, int]:
+def rows_by_partition(table: Storage) -> dict[TopicPartition, int]:
     """Rows by the topic and partition that they came from, counted in the table's current data files."""
-    if not (Path(table_path) / "_delta_log").is_dir():
+    if not table.names(LOG):
         return {}
     counts: Counter[TopicPartition] = Counter()
     try:
-        for batch in deltalake.DeltaTable(table_path).to_pyarrow_dataset().to_batches(columns=["topic", "partition"]):
-            _count_rows(batch, counts)
+        with delta_table(table) as log:
+            fragments = log.to_pyarrow_dataset().get_fragments()
+            files = [fragment.path for fragment in fragments]
+        for name in files:
+            with table.file(name) as data, pyarrow.parquet.ParquetFile(data) as file:
+                for batch in file.iter_batches(columns=["topic", "partition"]):
+                    _count_rows(batch, counts)
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         said = (str(error) or type(error).__name__).splitlines()[0]
-        raise EtlError(f"the rows of the table `{table_path}` can't be counted: {said}") from None
+        raise EtlError(f"the rows of the table `{table}` can't be counted: {said}") from None
     return dict(counts)
 
 
@@ -173,31 +183,50 @@ def _count_rows(batch: pyarrow.RecordBatch, counts: Counter[TopicPartition]) -> 
         counts[row["topic"], row["partition"]] += row["count_all"]
 
 
-def reject_runs(rejects_path: str) -> set[tuple[int, str]]:
+def reject_runs(rejects: Storage) -> set[tuple[int, str]]:
     """The runs, each with the id of its plan, of which the rejects' table holds rows."""
-    if not (Path(rejects_path) / "_delta_log").is_dir():
+    if not rejects.names(LOG):
         return set()
-    partitions = deltalake.DeltaTable(rejects_path).partitions()
+    with delta_table(rejects) as table:
+        partitions = table.partitions()
     return {(int(partition["run"]), partition.get("plan", "none")) for partition in partitions}
 
 
-def _ledger_actions(log: Path) -> Iterator[dict[str, Any]]:
+@contextmanager
+def delta_table(table: Storage) -> Iterator[deltalake.DeltaTable]:
+    """The table as delta-rs sees it. Of one that isn't in a folder it sees a copy of the log alone, since it would ask for the
+    place with settings and credentials of its own: its files are named relative to the table, and can't be opened by it."""
+    if isinstance(table, LocalStorage):
+        yield deltalake.DeltaTable(table.folder)
+        return
+    names = table.names(LOG)
+    checkpoint, commits = _newest_state(names)
+    with tempfile.TemporaryDirectory(prefix="penstock-log-") as copy:
+        (Path(copy) / LOG).mkdir()
+        for name in (*checkpoint, *commits):
+            (Path(copy) / LOG / name).write_bytes(table.read_commit(f"{LOG}/{name}"))
+        yield deltalake.DeltaTable(copy)
+
+
+def _ledger_actions(table: Storage) -> Iterator[dict[str, Any]]:
     """The actions that make up the ledger, oldest first: those of the newest whole checkpoint, then each
     later commit's."""
-    if not log.is_dir():
-        return
-    names = sorted(path.name for path in log.iterdir())
-    checkpoint_version, files = _newest_checkpoint(names)
-    for name in files:
-        yield from _checkpoint_actions(log / name)
-    for name in names:
-        commit = re.fullmatch(r"(\d{20})\.json", name)
-        if commit and int(commit[1]) > checkpoint_version:
-            with (log / name).open(encoding="utf-8") as lines:
-                for line in lines:
-                    # Most lines are files' statistics: only the few that matter are parsed.
-                    if line.startswith(('{"domainMetadata"', '{"txn"', '{"metaData"')):
-                        yield json.loads(line)
+    checkpoint, commits = _newest_state(table.names(LOG))
+    for name in checkpoint:
+        with table.file(f"{LOG}/{name}") as file:
+            yield from _checkpoint_actions(file)
+    for name in commits:
+        for line in table.read_commit(f"{LOG}/{name}").splitlines():
+            # Most lines are files' statistics: only the few that matter are parsed.
+            if line.startswith((b'{"domainMetadata"', b'{"txn"', b'{"metaData"')):
+                yield json.loads(line)
+
+
+def _newest_state(names: list[str]) -> tuple[list[str], list[str]]:
+    """The files of the newest whole checkpoint, and those of the commits behind it, in order."""
+    version, checkpoint = _newest_checkpoint(names)
+    commits = [match for match in (re.fullmatch(r"(\d{20})\.json", name) for name in names) if match is not None]
+    return checkpoint, [match[0] for match in commits if int(match[1]) > version]
 
 
 def _newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
@@ -223,8 +252,8 @@ def _newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
     return newest, found[newest]
 
 
-def _checkpoint_actions(path: Path) -> Iterator[dict[str, Any]]:
-    with pyarrow.parquet.ParquetFile(path) as file:
+def _checkpoint_actions(data: BinaryIO) -> Iterator[dict[str, Any]]:
+    with pyarrow.parquet.ParquetFile(data) as file:
         wanted = [name for name in ("domainMetadata", "txn", "metaData") if name in file.schema_arrow.names]
         for batch in file.iter_batches(columns=wanted):
             for row in batch.to_pylist():

@@ -17,7 +17,7 @@ import deltalake
 import pytest
 
 from penstock import failpoints
-from penstock.pipeline.etl import durable, ready, table
+from penstock.pipeline.etl import ready, table
 from support.etl_world import WarmJvm, World
 from support.failpoint_cells import WHOLE, roles
 from support.harness import BrokerProcess
@@ -105,7 +105,7 @@ def test_a_load_that_another_one_overtook_changes_nothing(world: World, tmp_path
         older = StageProcess("etl", world.config, f"older{number}", ["--night", night, *again])
         try:
             older.pause_at(name, LIMIT_S)
-            (durable.side_folder(world.table) / "lock").unlink()
+            (world.storage.workspace / "lock").unlink()
             world.events(night, 1, start=5)
             world.arrive()
             done = world.etl("--night", night, jvm=jvm)
@@ -129,8 +129,8 @@ def contents(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]], 
     """Rows, rejects, what the table says of its nights, and what their markers say."""
     tables = [deltalake.DeltaTable(path).to_pyarrow_table().to_pylist() for path in (world.table, f"{world.table}-rejects")]
     rows, rejects = (sorted(found, key=lambda row: (row["partition"], row["offset"])) for found in tables)
-    commits = table.committed(world.table)
-    return rows, rejects, commits, [ready.ready_marker(world.table, commit.night).read_text() for commit in commits]
+    commits = table.committed(world.storage)
+    return rows, rejects, commits, [world.storage.read(ready.ready_marker(commit.night)).decode() for commit in commits]
 
 
 def check(world: World) -> None:
@@ -141,11 +141,11 @@ def check(world: World) -> None:
     assert sorted(row["id"] for row in found) == sorted(expected)
     kept = deltalake.DeltaTable(f"{world.table}-rejects").to_pyarrow_table().to_pylist()
     assert Counter(reject["reason"] for reject in kept) == {"not one JSON object": 1, "no value": 1}
-    commits = table.committed(world.table)
+    commits = table.committed(world.storage)
     assert [commit.night for commit in commits] == NIGHTS
     assert {reject["run"] for reject in kept} == {commits[0].run}
-    rows = table.rows_by_partition(world.table)
+    rows = table.rows_by_partition(world.storage)
     for tp, count in rows.items():
         assert sum(commit.partitions[tp].rows for commit in commits) == count
     for commit in commits:
-        assert json.loads(ready.ready_marker(world.table, commit.night).read_text())["rows"] == commit.rows
+        assert json.loads(world.storage.read(ready.ready_marker(commit.night)))["rows"] == commit.rows

@@ -15,10 +15,11 @@ import deltalake
 import pytest
 
 from penstock import failpoints
+from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.audit.counts import count_topic
-from penstock.pipeline.etl import declared, delta, plan, ready, session, table
+from penstock.pipeline.etl import declared, delta, places, plan, ready, session, table
 from penstock.pipeline.etl import rejects as reject_table
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.load import Load, Outcome
@@ -98,13 +99,13 @@ def test_each_record_is_a_row_of_its_day_once(world: World, run: Run) -> None:
     assert len({(row["partition"], row["offset"]) for row in found}) == 520
     assert {(row["topic"], row["timestamp"].year) for row in found} == {(f"{world.topic}.deduped", 2013)}
 
-    commits = table.committed(world.table)
+    commits = table.committed(world.storage)
     assert commits == [first.commit, second.commit]
     by_header = asyncio.run(count_topic(world.bootstrap, f"{world.topic}.deduped"))
     for partition in (0, 1):
         tp = (f"{world.topic}.deduped", partition)
         assert sum(commit.partitions[tp].records for commit in commits) == by_header.records[partition]
-        assert sum(commit.partitions[tp].rows for commit in commits) == table.rows_by_partition(world.table)[tp]
+        assert sum(commit.partitions[tp].rows for commit in commits) == table.rows_by_partition(world.storage)[tp]
         assert commits[0].partitions[tp].end == commits[1].partitions[tp].start
         # The markers and aborted records make the offsets more than the records.
         assert commits[0].partitions[tp].end - commits[0].partitions[tp].start > commits[0].partitions[tp].records
@@ -118,7 +119,7 @@ def test_a_night_without_records_commits_too(world: World, run: Run) -> None:
     world.arrive()
     assert run("2013-01-02", clock="wall").commit.rows == 4
     assert run("2013-01-03", clock="wall").commit.rows == 0
-    assert [commit.run for commit in table.committed(world.table)] == [1, 2, 3]
+    assert [commit.run for commit in table.committed(world.storage)] == [1, 2, 3]
     assert len(rows(world)) == 4
 
 
@@ -126,7 +127,7 @@ def test_a_second_run_adds_nothing_and_restores_the_marker(world: World, run: Ru
     world.events("2013-01-01", 6)
     world.arrive()
     run("2013-01-01", clock="wall")
-    marker = ready.ready_marker(world.table, "2013-01-01")
+    marker = Path(world.table) / ready.ready_marker("2013-01-01")
     told = json.loads(marker.read_text())
     assert (told["rows"], told["run"]) == (6, 1)
     version = deltalake.DeltaTable(world.table).version()
@@ -302,11 +303,11 @@ def test_an_incomplete_night_waits_fails_or_is_marked(world: World, run: Run) ->
     world.commit("penstock-mirror.mirror.one", world.ends(world.topic))
     with pytest.raises(Incomplete, match="dedupe: "):
         run("2013-01-01", incomplete="wait", wait_seconds=0.3)
-    assert table.committed(world.table) == []
+    assert table.committed(world.storage) == []
     marked = run("2013-01-01", incomplete="mark").commit
     assert marked.rows == 22
     assert all(words.startswith("dedupe: ") for words in marked.missing) and marked.missing
-    assert table.committed(world.table)[0].missing == marked.missing
+    assert table.committed(world.storage)[0].missing == marked.missing
 
 
 def test_trailing_markers_are_nothing_to_wait_for(world: World, run: Run) -> None:
@@ -341,17 +342,17 @@ def test_a_night_takes_missing_ones_along_only_when_it_is_told_to(world: World, 
     world.arrive()
     with pytest.raises(Refused, match=r"night 2013-01-02\.\.2013-01-03 is not in the table yet"):
         run("2013-01-04", clock="wall")
-    assert len(table.committed(world.table)) == 1
+    assert len(table.committed(world.storage)) == 1
     commit = run("2013-01-04", clock="wall", covering=True).commit
     assert (commit.rows, commit.nights) == (6, ("2013-01-02", "2013-01-03"))
-    assert table.committed(world.table)[-1] == commit
-    told = json.loads(ready.ready_marker(world.table, "2013-01-03").read_text())
+    assert table.committed(world.storage)[-1] == commit
+    told = json.loads((Path(world.table) / ready.ready_marker("2013-01-03")).read_text())
     assert (told["night"], told["loaded_with"], told["rows"], told["run"]) == ("2013-01-03", "2013-01-04", 6, 2)
-    assert "loaded_with" not in json.loads(ready.ready_marker(world.table, "2013-01-04").read_text())
+    assert "loaded_with" not in json.loads((Path(world.table) / ready.ready_marker("2013-01-04")).read_text())
 
-    ready.ready_marker(world.table, "2013-01-02").unlink()
+    (Path(world.table) / ready.ready_marker("2013-01-02")).unlink()
     assert run("2013-01-02", clock="wall").did == "already"
-    assert ready.ready_marker(world.table, "2013-01-02").exists()
+    assert (Path(world.table) / ready.ready_marker("2013-01-02")).exists()
     with pytest.raises(Refused, match="2013-01-02 was loaded with night 2013-01-04"):
         run("2013-01-02", reload=True)
     assert run("2013-01-04", reload=True).commit.nights == commit.nights
@@ -364,7 +365,7 @@ def test_a_reload_replaces_exactly_the_rows_of_its_night(world: World, run: Run,
         world.send(day, [b"bad"])
         world.arrive()
         run(day, clock="wall")
-    before, first_commit = rows(world), table.committed(world.table)[0]
+    before, first_commit = rows(world), table.committed(world.storage)[0]
     # Somebody compacts the table, so that a file holds rows of all nights, and loses a row of two of them.
     lost = {"2013-01-01/10", "2013-01-01/17"}
     kept = spark.read.format("delta").load(world.table).where(f"id NOT IN {tuple(lost)}")
@@ -374,10 +375,10 @@ def test_a_reload_replaces_exactly_the_rows_of_its_night(world: World, run: Run,
     assert (again.did, again.commit.run, again.commit.rows, again.commit.rejects) == ("reloaded", 4, 8, 1)
     expected = {row["id"]: row for row in before if row["id"] != "2013-01-01/17"}
     assert {row["id"]: row for row in rows(world)} == expected and len(rows(world)) == len(expected)
-    commits = table.committed(world.table)
+    commits = table.committed(world.storage)
     assert [commit.run for commit in commits] == [1, 4, 3] and commits[0] == first_commit
     assert sorted(reject["run"] for reject in rejects(world)) == [1, 3, 4]
-    assert json.loads(ready.ready_marker(world.table, "2013-01-02").read_text())["run"] == 4
+    assert json.loads((Path(world.table) / ready.ready_marker("2013-01-02")).read_text())["run"] == 4
     world.events("2013-01-04", 1)
     world.arrive()
     assert (run("2013-01-04", clock="wall").commit.run, len(rows(world))) == (5, 24)
@@ -419,8 +420,8 @@ def test_a_plan_that_differs_from_the_commit_is_refused(world: World, run: Run) 
     world.arrive()
     commit = run("2013-01-01", clock="wall").commit
     ranges = {tp: (part.start, part.end - 1) for tp, part in commit.partitions.items()}
-    next((Path(world.table) / "_penstock" / "plans").iterdir()).unlink()
-    plan.persist(world.table, plan.Plan("2013-01-01", 1, ranges))
+    (Path(world.table) / plan.name(1)).unlink()
+    plan.persist(world.storage, plan.Plan("2013-01-01", 1, ranges))
     with pytest.raises(Refused, match="nothing was changed"):
         run("2013-01-01", clock="wall")
 
@@ -432,13 +433,13 @@ def test_of_two_loads_at_once_one_commits(world: World, run: Run, spark: Any) ->
     made = plan.Plan("2013-01-02", 2, {tp: (part.end, part.end) for tp, part in first.partitions.items()})
     another = plan.Plan("2013-01-03", 2, made.ranges)
     columns = declared.parse("id STRING", "id")
-    one, two = (delta.Transaction(spark, world.table, each, columns) for each in (made, another))
+    one, two = (delta.Transaction(spark, world.storage, each, columns) for each in (made, another))
     one.commit(table.NightCommit("2013-01-02", 2, {}))
     with pytest.raises(Refused, match="another process"):
         two.commit(table.NightCommit("2013-01-03", 2, {}))
     with pytest.raises(Refused, match="overtaken"):
-        delta.Transaction(spark, world.table, another, columns)
-    assert [commit.night for commit in table.committed(world.table)] == ["2013-01-01", "2013-01-02"]
+        delta.Transaction(spark, world.storage, another, columns)
+    assert [commit.night for commit in table.committed(world.storage)] == ["2013-01-01", "2013-01-02"]
 
 
 def test_rejects_of_another_plan_are_not_this_ones(world: World, run: Run, spark: Any) -> None:
@@ -451,8 +452,9 @@ def test_rejects_of_another_plan_are_not_this_ones(world: World, run: Run, spark
     old.write.format("delta").partitionBy("run").save(path)
     another = plan.Plan("2013-01-01", 1, {})
     reject_table.write(
-        spark, path, another, reject_table.of_batches(spark, [(plan.CorruptBatch("t", 0, 0, 0, 1, 1), b"another")])
-    )
+        spark, places.at(path, Config({}, frozenset())), another,
+        reject_table.of_batches(spark, [(plan.CorruptBatch("t", 0, 0, 0, 1, 1), b"another")]),
+    )  # fmt: skip
     world.events("2013-01-01", 4)
     world.send("2013-01-01", [b"bad"])
     world.arrive()
@@ -466,7 +468,7 @@ def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spar
         world.events(day, 4)
         world.arrive()
         run(day, clock="wall")
-    before = table.status(world.table)
+    before = table.status(world.storage)
     log_folder = Path(world.table) / "_delta_log"
     # Another's commit comes last, so that none of ours is left as a file of its own.
     spark.sql(f"ALTER TABLE delta.`{world.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
@@ -477,7 +479,7 @@ def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spar
     delta_log.checkpoint()
     delta_log.doLogCleanup(delta_log.update(False, none, none), none)
     assert [path.name for path in log_folder.glob("*.json")] == [f"{4:020d}.json"]
-    assert table.status(world.table) == before
+    assert table.status(world.storage) == before
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     world.events("2013-01-04", 4)
     world.arrive()

@@ -21,7 +21,8 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from penstock.pipeline import job
-from penstock.pipeline.etl import session
+from penstock.pipeline.etl import places, session
+from penstock.pipeline.etl.storage import Storage
 
 NUMBERS = itertools.count()
 PARTITIONS = 2
@@ -65,6 +66,12 @@ class World:
     def table(self) -> str:
         """The table's folder."""
         return str(self.folder / "table")
+
+    @property
+    def storage(self) -> Storage:
+        """The files of the table."""
+        config = job.load(self.config)
+        return places.at(config["penstock.etl.table"], config)
 
     @property
     def config(self) -> Path:

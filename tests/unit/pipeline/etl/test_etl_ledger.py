@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import failpoints
-from penstock.pipeline.etl import durable, plan, ready, table
+from penstock.pipeline.etl import plan, ready, table
 from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.table import NightCommit, Range, Status
 
 TP = ("events", 0)
@@ -65,16 +66,16 @@ def test_a_ledger_that_can_not_be_read_is_said(text: str) -> None:
 
 
 def test_no_table_is_an_empty_status(tmp_path: Path) -> None:
-    assert table.status(str(tmp_path)) == Status([], 0)
-    assert table.committed(str(tmp_path / "none")) == []
-    assert table.rows_by_partition(str(tmp_path)) == {}
+    assert table.status(LocalStorage(tmp_path)) == Status([], 0)
+    assert table.committed(LocalStorage(tmp_path / "none")) == []
+    assert table.rows_by_partition(LocalStorage(tmp_path)) == {}
 
 
 def test_the_newest_entry_of_a_night_counts(tmp_path: Path) -> None:
     write_commit(tmp_path, 0, night("2013-01-01", 1, 0, 5))
     write_commit(tmp_path, 1, night("2013-01-02", 2, 5, 9))
     write_commit(tmp_path, 2, night("2013-01-01", 3, 0, 5))
-    status = table.status(str(tmp_path))
+    status = table.status(LocalStorage(tmp_path))
     assert [(commit.night, commit.run) for commit in status.nights] == [("2013-01-01", 3), ("2013-01-02", 2)]
     assert status.run == 3
     assert status.ends == {TP: 9}
@@ -84,8 +85,8 @@ def test_a_checkpoint_stands_for_the_commits_before_it(tmp_path: Path) -> None:
     first, second, third = night("2013-01-01", 1, 0, 5), night("2013-01-02", 2, 5, 9), night("2013-01-03", 3, 9, 12)
     write_commit(tmp_path, 8, third)
     write_checkpoint(tmp_path, f"{7:020d}.checkpoint.parquet", [first, second])
-    assert table.committed(str(tmp_path)) == [first, second, third]
-    assert table.status(str(tmp_path)).run == 3
+    assert table.committed(LocalStorage(tmp_path)) == [first, second, third]
+    assert table.status(LocalStorage(tmp_path)).run == 3
 
 
 def test_a_checkpoint_in_parts_counts_only_when_it_is_whole(tmp_path: Path) -> None:
@@ -93,35 +94,35 @@ def test_a_checkpoint_in_parts_counts_only_when_it_is_whole(tmp_path: Path) -> N
     write_commit(tmp_path, 0, first)
     write_commit(tmp_path, 1, second)
     write_checkpoint(tmp_path, f"{1:020d}.checkpoint.{1:010d}.{2:010d}.parquet", [first])
-    assert table.committed(str(tmp_path)) == [first, second]
+    assert table.committed(LocalStorage(tmp_path)) == [first, second]
     write_checkpoint(tmp_path, f"{1:020d}.checkpoint.{2:010d}.{2:010d}.parquet", [second])
     (tmp_path / "_delta_log" / f"{0:020d}.json").unlink()
-    assert table.committed(str(tmp_path)) == [first, second]
+    assert table.committed(LocalStorage(tmp_path)) == [first, second]
 
 
 def test_a_removed_night_is_gone(tmp_path: Path) -> None:
     write_commit(tmp_path, 0, night("2013-01-01", 1, 0, 5))
     write_commit(tmp_path, 1, night("2013-01-01", 2, 0, 5), removed=True)
-    assert table.committed(str(tmp_path)) == []
+    assert table.committed(LocalStorage(tmp_path)) == []
 
 
 def test_a_plan_is_pending_until_its_run_is_committed(tmp_path: Path) -> None:
     made = plan.Plan("2013-01-02", 2, {TP: (5, 9)}, missing=("source x is down",))
-    plan.persist(str(tmp_path), made)
+    plan.persist(LocalStorage(tmp_path), made)
     before = Status([night("2013-01-01", 1, 0, 5)], 1)
-    assert plan.pending(str(tmp_path), before) == made
-    assert plan.pending(str(tmp_path), Status([*before.nights, night("2013-01-02", 2, 5, 9)], 2)) is None
+    assert plan.pending(LocalStorage(tmp_path), before) == made
+    assert plan.pending(LocalStorage(tmp_path), Status([*before.nights, night("2013-01-02", 2, 5, 9)], 2)) is None
 
 
 def test_a_plan_that_does_not_continue_the_table_is_refused(tmp_path: Path) -> None:
-    plan.persist(str(tmp_path), plan.Plan("2013-01-02", 2, {TP: (4, 9)}))
+    plan.persist(LocalStorage(tmp_path), plan.Plan("2013-01-02", 2, {TP: (4, 9)}))
     with pytest.raises(Refused, match="does not continue"):
-        plan.pending(str(tmp_path), Status([night("2013-01-01", 1, 0, 5)], 1))
+        plan.pending(LocalStorage(tmp_path), Status([night("2013-01-01", 1, 0, 5)], 1))
 
 
 def test_a_reload_plan_takes_the_committed_ranges_and_no_others(tmp_path: Path) -> None:
     status = Status([night("2013-01-01", 1, 0, 5)], 1)
-    right, wrong = str(tmp_path / "right"), str(tmp_path / "wrong")
+    right, wrong = LocalStorage(tmp_path / "right"), LocalStorage(tmp_path / "wrong")
     plan.persist(right, plan.Plan("2013-01-01", 2, {TP: (0, 5)}, reload=True))
     assert plan.pending(right, status) is not None
     plan.persist(wrong, plan.Plan("2013-01-01", 2, {TP: (0, 6)}, reload=True))
@@ -132,15 +133,15 @@ def test_a_reload_plan_takes_the_committed_ranges_and_no_others(tmp_path: Path) 
 def test_of_two_plans_of_a_run_the_first_stands(tmp_path: Path) -> None:
     """Two machines that share the table's folder: each may have seen that there is no plan yet."""
     first, second = (plan.Plan("2013-01-01", 1, {TP: (0, end)}) for end in (5, 6))
-    plan.persist(str(tmp_path), first)
+    plan.persist(LocalStorage(tmp_path), first)
     with pytest.raises(Refused, match="another process has planned run 1"):
-        plan.persist(str(tmp_path), second)
-    assert plan.load(str(tmp_path), 1) == first
+        plan.persist(LocalStorage(tmp_path), second)
+    assert plan.load(LocalStorage(tmp_path), 1) == first
     with pytest.raises(Refused, match="replaced by another"):
-        plan.replace(str(tmp_path), second)
+        plan.replace(LocalStorage(tmp_path), second)
     found = dataclasses.replace(first, corrupt=(plan.CorruptBatch(*TP, 0, 0, 1, 1),))
-    plan.replace(str(tmp_path), found)
-    assert plan.load(str(tmp_path), 1) == found
+    plan.replace(LocalStorage(tmp_path), found)
+    assert plan.load(LocalStorage(tmp_path), 1) == found
     assert [path.name for path in (tmp_path / "_penstock" / "plans").iterdir()] == ["run-00000001.json"]
 
 
@@ -149,59 +150,61 @@ def test_what_a_killed_process_left_of_a_plan_goes_with_a_later_one(tmp_path: Pa
     folder.mkdir(parents=True)
     for run in (1, 2):
         (folder / f".run-{run:08d}.json.{'0' * 32}.tmp").touch()
-    plan.persist(str(tmp_path), plan.Plan("2013-01-02", 2, {TP: (5, 9)}))
+    plan.persist(LocalStorage(tmp_path), plan.Plan("2013-01-02", 2, {TP: (5, 9)}))
     assert sorted(path.name[:18] for path in folder.iterdir()) == [".run-00000002.json", "run-00000002.json"]
 
 
 def test_a_plan_that_differs_from_the_committed_one_is_refused_with_the_difference(tmp_path: Path) -> None:
-    plan.persist(str(tmp_path), plan.Plan("2013-01-01", 1, {TP: (0, 6)}))
+    plan.persist(LocalStorage(tmp_path), plan.Plan("2013-01-01", 1, {TP: (0, 6)}))
     with pytest.raises(Refused, match=r"\(0, 6\) for events-0, the table committed \(0, 5\)"):
-        plan.check_committed(str(tmp_path), night("2013-01-01", 1, 0, 5))
-    plan.check_committed(str(tmp_path), night("2013-01-02", 2, 5, 9))
+        plan.check_committed(LocalStorage(tmp_path), night("2013-01-01", 1, 0, 5))
+    plan.check_committed(LocalStorage(tmp_path), night("2013-01-02", 2, 5, 9))
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"night": "2013-01-01", "run": 7, "reload": false, "ranges": [], "missing": []}']
 )
 def test_a_plan_that_can_not_be_read_is_said(tmp_path: Path, text: str) -> None:
-    plan.persist(str(tmp_path), plan.Plan("2013-01-01", 1, {TP: (0, 6)}))
+    plan.persist(LocalStorage(tmp_path), plan.Plan("2013-01-01", 1, {TP: (0, 6)}))
     next((tmp_path / "_penstock" / "plans").iterdir()).write_text(text)
     with pytest.raises(EtlError, match="plan"):
-        plan.load(str(tmp_path), 1)
+        plan.load(LocalStorage(tmp_path), 1)
 
 
 def test_a_plan_is_whole_or_not_there(tmp_path: Path) -> None:
     failpoints.arm(f"{plan.PLAN_ASIDE}=error")
     try:
         with pytest.raises(failpoints.FailpointError):
-            plan.persist(str(tmp_path), plan.Plan("2013-01-01", 1, {TP: (0, 6)}))
+            plan.persist(LocalStorage(tmp_path), plan.Plan("2013-01-01", 1, {TP: (0, 6)}))
     finally:
         failpoints.disarm()
-    assert plan.load(str(tmp_path), 1) is None
+    assert plan.load(LocalStorage(tmp_path), 1) is None
 
 
 def test_the_ready_marker_tells_the_counts_and_is_written_once(tmp_path: Path) -> None:
     commit = night("2013-01-01", 1, 0, 5)
-    assert ready.mark_ready(str(tmp_path), commit)
-    assert not ready.mark_ready(str(tmp_path), commit)
-    marker = ready.ready_marker(str(tmp_path), "2013-01-01")
+    assert ready.mark_ready(LocalStorage(tmp_path), commit)
+    assert not ready.mark_ready(LocalStorage(tmp_path), commit)
+    marker = tmp_path / ready.ready_marker("2013-01-01")
     told = json.loads(marker.read_text())
     assert told == {"night": "2013-01-01", "run": 1, "records": 5, "rows": 4, "rejects": 1, "missing": []}
     marker.unlink()
-    assert ready.mark_ready(str(tmp_path), commit)
-    assert ready.mark_ready(str(tmp_path), night("2013-01-01", 2, 0, 5))
-    assert durable.side_folder(str(tmp_path)) in marker.parents
+    assert ready.mark_ready(LocalStorage(tmp_path), commit)
+    assert ready.mark_ready(LocalStorage(tmp_path), night("2013-01-01", 2, 0, 5))
+    assert tmp_path / "_penstock" in marker.parents
 
 
 def test_what_another_machine_left_of_a_marker_goes_and_does_no_harm(tmp_path: Path) -> None:
     """A load stands still before its marker is there; another one writes it; then the first one goes on."""
-    marker, commit = ready.ready_marker(str(tmp_path), "2013-01-01"), night("2013-01-01", 1, 0, 5)
-    ready.mark_ready(str(tmp_path), night("2013-01-01", 2, 0, 5))
+    place, commit = LocalStorage(tmp_path), night("2013-01-01", 1, 0, 5)
+    name = ready.ready_marker("2013-01-01")
+    marker = tmp_path / name
+    ready.mark_ready(place, night("2013-01-01", 2, 0, 5))
     told = marker.read_text()
-    durable.write_json(marker, {"run": 1}, lambda: durable.sweep(marker))
+    place.replace(name, b"older", lambda: place.sweep(name))
     assert marker.read_text() == told
     (marker.parent / f".{marker.name}.{'0' * 32}.tmp").touch()
-    assert ready.mark_ready(str(tmp_path), commit)
+    assert ready.mark_ready(place, commit)
     assert [path.name for path in marker.parent.iterdir()] == [marker.name]
 
 
@@ -216,5 +219,5 @@ def test_a_plan_reads_around_corrupt_batches(tmp_path: Path) -> None:
     assert made.pieces(TP) == [(2, 10), (16, 20)]
     assert made.pieces(("events", 1)) == []
     assert (made.offsets, made.readable) == (26, 12)
-    plan.persist(str(tmp_path), made)
-    assert plan.load(str(tmp_path), 1) == made
+    plan.persist(LocalStorage(tmp_path), made)
+    assert plan.load(LocalStorage(tmp_path), 1) == made

@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 import pytest
 
+from penstock.config import Config, ConfigError
 from penstock.pipeline import job
+from penstock.pipeline.etl import places
 from penstock.pipeline.etl.cut import Cut
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.load import Load
@@ -25,15 +27,39 @@ def load(
     wait_seconds: float = 0,
     clock: Literal["wall", "records"] = "wall",
     schema: str = "id STRING, day DATE",
-    **more: Any,
+    more: dict[str, str] | None = None,
+    **options: Any,
 ) -> Load:
     config = folder / "pipeline.properties"
+    properties = {"penstock.etl.table": f"{folder}/table"} | (more or {})
     config.write_text(
         f"bootstrap.servers={NOBODY}\nsource.one.bootstrap.servers={NOBODY}\ntopics=flights\n"
-        f"penstock.dedupe.data={folder}/dedupe\npenstock.etl.table={folder}/table\n"
-        f"penstock.etl.schema={schema}\npenstock.etl.event.day=day\n"
+        f"penstock.dedupe.data={folder}/dedupe\n"
+        + "".join(f"{name}={value}\n" for name, value in properties.items())
+        + f"penstock.etl.schema={schema}\npenstock.etl.event.day=day\n"
     )
-    return Load(job.load(config), clock=clock, incomplete="wait", wait_seconds=wait_seconds, **more)
+    return Load(job.load(config), clock=clock, incomplete="wait", wait_seconds=wait_seconds, **options)
+
+
+@pytest.mark.parametrize(
+    "place", ["s3://bucket/table", "abfs://box/table", "hdfs://name", "file://host/table", "s3a://bucket"]
+)
+def test_a_place_that_a_table_can_not_lie_at_is_refused_and_no_folder_of_that_name_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f"`{place}` is no place for a table"):
+        load(tmp_path, more={"penstock.etl.table": place})
+    with pytest.raises(ConfigError, match=f"`{place}` is no place for a table"):
+        load(tmp_path, more={"penstock.etl.rejects": place})
+    assert [path.name for path in tmp_path.iterdir()] == ["pipeline.properties"]
+
+
+def test_a_folder_may_be_given_as_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place, folder in (("a table", tmp_path / "a table"), ((tmp_path / "b b").as_uri(), tmp_path / "b b")):
+        found = places.at(place, Config({}, frozenset()))
+        assert (str(found), found.uri) == (str(folder), f"file:{folder}")
 
 
 FIELDS = {"id": ("string", True), "day": ("date", True), "price": ("decimal(9,2)", True), "event_day": ("date", True)}
@@ -58,7 +84,9 @@ def commit(folder: Path, night: str, fields: dict[str, tuple[str, bool]] = FIELD
 def test_a_night_that_would_take_others_along_is_refused(tmp_path: Path) -> None:
     commit(tmp_path, "2013-01-01")
     one = load(tmp_path)
-    with pytest.raises(Refused, match=r"night 2013-01-02 is not in the table yet.* `--nights 2013-01-02\.\.2013-01-03`"):
+    with pytest.raises(
+        Refused, match=r"night 2013-01-02 is not in the table yet.* `--nights 2013-01-02\.\.2013-01-03`"
+    ):
         one.night(parse_night("2013-01-03"))
     with pytest.raises(Refused, match="nights behind 2013-01-01"):
         one.night(parse_night("2099-01-03"), covering=True)

@@ -1,0 +1,60 @@
+"""Delta's commits on S3, each a put that the store refuses if the version is there.
+
+Delta brings none for S3 that knows of a second driver without a database beside it: its S3SingleDriverLogStore asks whether
+the file is there, and then writes it. This one writes by a conditional put. It is Java, since Delta makes it by its class's
+name; Spark's own compiler of expressions, Janino, compiles it in the driver's JVM, so that neither a JDK nor a jar of ours has
+to be there. Only drivers commit, so no executor needs it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+CLASS = "penstock.S3LogStore"
+CONDITION = "fs.option.create.conditional.overwrite"
+"""The option by which Hadoop's client for S3 creates a file with `If-None-Match: *`."""
+REFUSED = "org.apache.hadoop.fs.s3a.RemoteFileChangedException"
+"""What that client makes of the store's answer that the condition doesn't hold."""
+
+# Janino takes generic types for raw ones.
+SOURCE = f"""
+package penstock;
+
+public class S3LogStore extends io.delta.storage.S3SingleDriverLogStore {{
+    public S3LogStore(org.apache.hadoop.conf.Configuration settings) {{ super(settings); }}
+
+    public void write(
+        org.apache.hadoop.fs.Path path, java.util.Iterator actions, Boolean overwrite,
+        org.apache.hadoop.conf.Configuration settings
+    ) throws java.io.IOException {{
+        if (overwrite.booleanValue()) {{ super.write(path, actions, overwrite, settings); return; }}
+        org.apache.hadoop.fs.FSDataOutputStreamBuilder builder = path.getFileSystem(settings).createFile(path);
+        builder.must("{CONDITION}", true);
+        org.apache.hadoop.fs.FSDataOutputStream stream = (org.apache.hadoop.fs.FSDataOutputStream) builder.build();
+        boolean written = false;
+        try {{
+            while (actions.hasNext()) {{
+                stream.write(((String) actions.next() + "\\n").getBytes(java.nio.charset.StandardCharsets.UTF_8));
+            }}
+            written = true;
+        }} finally {{
+            if (!written) {{ stream.abort(); }}
+        }}
+        try {{
+            stream.close();
+        }} catch ({REFUSED} there) {{
+            throw new java.nio.file.FileAlreadyExistsException(path.toString());
+        }}
+    }}
+}}
+"""
+
+
+def compile_into(jvm: Any, folder: Path) -> None:
+    """Write the class file into a folder that is on the JVM's class path."""
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(SOURCE)
+    target = folder.joinpath(*CLASS.split(".")).with_suffix(".class")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(bytes(compiler.getBytecodes().get(CLASS)))
