@@ -50,7 +50,7 @@ class Case(ABC):
     title: str
     sides: tuple[str, ...] = (PENSTOCK, KAFKA)
     warm = True  # one unrecorded round first: a JVM compiles, page caches fill
-    rounds_most = 1_000
+    rounds_max = 1_000
     series: tuple[str, ...] = ()  # prefix of metrics that are drawn one after the other
 
     def prepare(self, world: World, side: str) -> None:  # noqa: B027 - most cases need none

@@ -70,7 +70,7 @@ def _case(run: Run, case: Case, world: World, say: Say) -> Measured:
         for side in sides:
             prepared.append(side)
             _try(measured, side, say, lambda side=side: case.prepare(world, side))  # type: ignore[misc]
-        rounds = min(run.rounds, case.rounds_most)
+        rounds = min(run.rounds, case.rounds_max)
         for number in range(0 if case.warm else 1, rounds + 1):
             for side in sides:
                 if side not in measured.failed:

@@ -299,7 +299,7 @@ class Dispatch:
         header = decode_request_header(request.frame)
         # Bytes after the message are passed over, as Kafka does: librdkafka's Metadata has some.
         body = memoryview(request.frame)[header.body_start :]
-        message = REQUESTS[request.api_key].decode(body, version, trailing=True, most_elements=handler.elements_max)
+        message = REQUESTS[request.api_key].decode(body, version, trailing=True, elements_max=handler.elements_max)
         return handler, message, Call(version, header.client_id, request.peer, request.listener)
 
     def _answer_api_versions_range(self, request: Request) -> None:

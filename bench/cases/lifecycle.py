@@ -97,7 +97,7 @@ class Memory(Case):
     name: str = "memory"
     title: str = "memory and CPU at rest, after a load, and of idle connections"
     warm: bool = False
-    rounds_most: int = 1
+    rounds_max: int = 1
     connections: int = 5_000
     load_gb: float = 0.5
 
@@ -159,7 +159,7 @@ class Recovery(Case):
     name: str = "recovery"
     title: str = "kill -9 after 2 GB (scaled), to the first fetch"
     warm: bool = False
-    rounds_most: int = 3
+    rounds_max: int = 3
     gb: float = 2.0
 
     def run(self, world: World, side: str) -> Sample:
@@ -185,7 +185,7 @@ class Partitions(Case):
     name: str = "partitions-1000"
     title: str = "1,000 partitions (scaled) with a record in each"
     warm: bool = False
-    rounds_most: int = 3
+    rounds_max: int = 3
     partitions: int = 1_000
 
     def run(self, world: World, side: str) -> Sample:

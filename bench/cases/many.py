@@ -25,7 +25,7 @@ class Crowd(Case):
     title: str = "10,000 partitions and 10,000 groups (scaled) on one node"
     sides: tuple[str, ...] = (PENSTOCK,)
     warm: bool = False
-    rounds_most: int = 1
+    rounds_max: int = 1
     partitions: int = 10_000
     groups: int = 10_000
 
@@ -100,7 +100,7 @@ class Sustained(Case):
     title: str = "50 producers, keys, past retention, by the minute"
     sides: tuple[str, ...] = (PENSTOCK,)
     warm: bool = False
-    rounds_most: int = 1
+    rounds_max: int = 1
     series: tuple[str, ...] = ("mb_per_s_in_window_", "p99_ms_in_window_")
     producers: int = 50
     partitions: int = 50

@@ -152,7 +152,7 @@ class Steps(Case):
 
     inner: Case
     sides: tuple[str, ...] = (PENSTOCK,)
-    rounds_most: int = 1
+    rounds_max: int = 1
 
     def __post_init__(self) -> None:
         self.name = f"steps-{self.inner.name}"

@@ -353,16 +353,16 @@ class Message(Struct):
         version: int,
         *,
         trailing: bool = False,
-        most_elements: int = ANY_NUMBER,
+        elements_max: int = ANY_NUMBER,
     ) -> Self:
         """The message that is the whole of `data`, which lives as long as any bytes field of the result.
 
-        WireError if the version is unknown, the bytes are malformed, there are more than `most_elements` array
+        WireError if the version is unknown, the bytes are malformed, there are more than `elements_max` array
         elements in all, or something follows the message; what follows is passed over with `trailing` (group
         members' metadata, to which newer versions append).
         """
         cls._check_version(version)
-        r = (CompactReader if version >= cls.FLEXIBLE_FROM else Reader)(data, most_elements)
+        r = (CompactReader if version >= cls.FLEXIBLE_FROM else Reader)(data, elements_max)
         try:
             message = cls._read(r, version)
             if not trailing:
