@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.config import ConfigError
+from penstock.pipeline.client import TopicPartition
 from penstock.pyx.wire.consumerprotocol import read_assignment, read_subscription
 from penstock.pyx.wire.header import encode_versioned
 from penstock.pyx.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-TopicPartition = tuple[str, int]
 PROTOCOL_VERSION = 0  # all that eager assignors need; every client reads it
 
 

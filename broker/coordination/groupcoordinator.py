@@ -26,7 +26,8 @@ from penstock.broker.coordination.groupoffsets import Commit, Marker
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.offsets import OffsetRecord
 from penstock.broker.coordination.parts import Parts
-from penstock.broker.coordination.shell import Coordinator, Entry
+from penstock.broker.coordination.shell import Coordinator
+from penstock.broker.coordination.timers import Entry
 from penstock.broker.topic import GROUP_OFFSETS
 from penstock.broker.topics import Topics
 from penstock.errors import ErrorCode

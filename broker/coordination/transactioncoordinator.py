@@ -19,7 +19,8 @@ from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.machines import Now, TopicPartition
 from penstock.broker.coordination.parts import Parts
 from penstock.broker.coordination.producerids import BELIEVED, ProducerIds
-from penstock.broker.coordination.shell import Coordinator, Entry
+from penstock.broker.coordination.shell import Coordinator
+from penstock.broker.coordination.timers import Entry
 from penstock.broker.coordination.transactions import machine as transaction_machine
 from penstock.broker.coordination.transactions.events import (
     AddPartitions,

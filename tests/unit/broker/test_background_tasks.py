@@ -18,7 +18,7 @@ from penstock.broker import tasks
 from penstock.broker.configs.brokerconfig import load as load_config
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup
 from penstock.broker.coordination.groupcoordinator import GroupCoordinator
-from penstock.broker.coordination.shell import Entry, Timers
+from penstock.broker.coordination.timers import Entry, Timers
 from penstock.broker.logs.ballast import Ballast
 from penstock.broker.logs.logdirs import LogDirs
 from penstock.broker.store.base import StoreError
