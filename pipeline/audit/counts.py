@@ -8,22 +8,26 @@ what its header claims, and is a finding.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
+from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetched, Fetcher
-from penstock.pyx.record.rawbatch import BatchError, RawBatch, count_records
+from penstock.pipeline.ranges import Range
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, count_records, records
 
 BUCKET_MS = 600_000
+STABLE_S = 75.0  # longer than our stages' transactions may last
+STABLE_PAUSE_S = 0.1
+LAST = (1 << 63) - 1  # behind all offsets
 # An operator waits for the answer: a cluster that can't be reached is reported soon.
 CLIENT: dict[str, Any] = {"client.id": "penstock-audit", "default.api.timeout.ms": 15_000}
-
-Partition = tuple[str, int]
-
 
 # The broker, or the answer's bytes, say of these that there is no way to read on.
 UNREADABLE = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE})
@@ -43,11 +47,15 @@ class Unreadable:
 class TopicCounts:
     """The records of one topic on one cluster, up to the last stable offsets `ends`.
 
-    `short` are partitions whose log ends before the end that was asked for: (the log's end, the one asked for).
+    `left_out` are records in the gaps that were asked for, which `records` and `buckets` don't count; `is_cut` says that a
+    batch lies partly in a gap, or behind its end. `short` are partitions whose log ends before the end that was asked for:
+    (the log's end, the one asked for).
     """
 
     records: Counter[int] = field(default_factory=Counter)
     buckets: Counter[int] = field(default_factory=Counter)
+    left_out: Counter[int] = field(default_factory=Counter)
+    is_cut: bool = False
     starts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
     unreadable: list[Unreadable] = field(default_factory=list)
@@ -57,16 +65,34 @@ class TopicCounts:
     @property
     def total(self) -> int:
         """All records."""
-        return sum(self.records.values())
+        return self.records.total()
+
+    def add(self, partition: int, batch: RawBatch, end: int = LAST, gaps: Sequence[Range] = ()) -> int:
+        """Count what of a batch lies below an end and in no gap; how many records that is."""
+        held = records_of(batch)
+        behind, gone = _within(batch, held, [(end, LAST)]), _within(batch, held, gaps)
+        count = held - behind - gone
+        self.is_cut |= behind + gone > 0 and count > 0
+        self.left_out[partition] += gone
+        self.records[partition] += count
+        self.buckets[batch.max_timestamp // BUCKET_MS] += count
+        return count
+
+    def merge(self, other: TopicCounts) -> None:
+        """Count what another one counted, too."""
+        self.records.update(other.records)
+        self.buckets.update(other.buckets)
 
 
 async def count_topic(
     bootstrap: str,
     topic: str,
-    ends: dict[int, int] | None = None,
+    ends: Mapping[int, int] | None = None,
     on_progress: Callable[[int], None] = lambda records: None,
+    gaps: Mapping[int, Sequence[Range]] | None = None,
 ) -> TopicCounts:
-    """Count the committed records of a topic from its log start to its last stable offsets, or to `ends`.
+    """Count the committed records of a topic from its log start to its last stable offsets, or to `ends`; those in
+    `gaps` apart, by partition.
 
     on_progress is called with the number of records of each fetch. Raises KafkaError when the topic is
     not there or a partition can't be read to its end.
@@ -81,18 +107,48 @@ async def count_topic(
         counts.compacted = any("compact" in (policy or "") for policy in policies)
         partitions = [(topic, number) for number in sorted(cluster.topics[topic].partitions)]
         starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-        stable = await admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation="read_committed")
         counts.starts = {partition: starts[(topic, partition)].offset for _, partition in partitions}
-        for tp in partitions:
-            end, asked = stable[tp].offset, None if ends is None else ends.get(tp[1], 0)
-            counts.ends[tp[1]] = end if asked is None else min(asked, end)
-            if asked is not None and asked > end:
-                counts.short[tp[1]] = (end, asked)
-        await _scan(admin, topic, counts, on_progress)
+        asked = {} if ends is None else {tp: ends.get(tp[1], 0) for tp in partitions}
+        for tp, stable in (await stable_ends(admin, partitions, asked)).items():
+            counts.ends[tp[1]] = min(asked.get(tp, stable), stable)
+            if asked.get(tp, 0) > stable:
+                counts.short[tp[1]] = (stable, asked[tp])
+        await _scan(admin, topic, counts, on_progress, gaps or {})
     return counts
 
 
-async def _scan(admin: Admin, topic: str, counts: TopicCounts, on_progress: Callable[[int], None]) -> None:
+async def stable_ends(
+    admin: Admin, tps: Sequence[TopicPartition], wanted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The last stable offsets, once they are at the wanted ones: a transaction that began before may be open still. Those
+    of a log that ends before are as they are. Raises KafkaError when one stays open.
+    """
+    deadline = time.monotonic() + STABLE_S
+    while True:
+        stable = await admin.list_offsets(dict.fromkeys(tps, LATEST), isolation="read_committed")
+        short = [tp for tp in tps if stable[tp].offset < wanted.get(tp, 0)]
+        if short:
+            ends = await admin.list_offsets(dict.fromkeys(short, LATEST))
+            short = [tp for tp in short if wanted[tp] <= ends[tp].offset]
+        if not short:
+            return {tp: at.offset for tp, at in stable.items()}
+        if time.monotonic() > deadline:
+            (topic, partition), offset = short[0], stable[short[0]].offset
+            raise KafkaError(
+                ErrorCode.UNSTABLE_OFFSET_COMMIT,
+                f"a transaction is open in `{topic}` partition {partition} from offset {offset} on, so that what follows can't "
+                "be counted; `kafka-transactions.sh find-hanging` says whose it is",
+            )
+        await asyncio.sleep(STABLE_PAUSE_S)
+
+
+async def _scan(
+    admin: Admin,
+    topic: str,
+    counts: TopicCounts,
+    on_progress: Callable[[int], None],
+    gaps: Mapping[int, Sequence[Range]],
+) -> None:
     left = {(topic, partition): start for partition, start in counts.starts.items() if start < counts.ends[partition]}
     fetcher = Fetcher(admin, isolation="read_committed")
     fetcher.assign(dict(left))
@@ -101,12 +157,13 @@ async def _scan(admin: Admin, topic: str, counts: TopicCounts, on_progress: Call
             seen = 0
             for fetched in await fetcher.fetch():
                 end, position = counts.ends[fetched.partition], fetched.next_offset
+                omitted = gaps.get(fetched.partition, ())
                 for batch in fetched.batches:
                     if batch.base_offset >= end:
                         break
-                    seen += _add(counts, fetched.partition, batch, _count(batch))
+                    seen += counts.add(fetched.partition, batch, end, omitted)
                 if fetched.error is not None and position < end:
-                    position = await _behind_error(admin, counts, fetched)
+                    position = await _behind_error(admin, counts, fetched, omitted)
                     fetcher.seek(fetched.tp, position)
                 if position >= end:
                     left.pop(fetched.tp, None)
@@ -116,39 +173,59 @@ async def _scan(admin: Admin, topic: str, counts: TopicCounts, on_progress: Call
         await fetcher.close()
 
 
-def _add(counts: TopicCounts, partition: int, batch: RawBatch, records: int) -> int:
-    counts.records[partition] += records
-    counts.buckets[batch.max_timestamp // BUCKET_MS] += records
-    return records
-
-
-async def _behind_error(admin: Admin, counts: TopicCounts, fetched: Fetched) -> int:
+async def _behind_error(admin: Admin, counts: TopicCounts, fetched: Fetched, gaps: Sequence[Range]) -> int:
     """Where to go on in a partition after an error: behind a batch that can't be read, or at the partition's end where
-    no way on is known; at the new log start when retention was quicker. Raises KafkaError for all else."""
+    no way on is known; at the new log start when retention was quicker. Raises KafkaError for all else.
+
+    What lies in a gap was set aside by an operator: that it can't be read is known.
+    """
     error, partition, end = fetched.error, fetched.partition, counts.ends[fetched.partition]
-    corrupt = fetched.corrupt
+    corrupt, offset = fetched.corrupt, fetched.next_offset
+    gap = next((last for first, last in gaps if first <= offset <= last), None)
     if corrupt is not None:
-        claimed = max(0, min(corrupt.record_count, corrupt.last_offset - corrupt.base_offset + 1))
-        reason = str(error).removeprefix(f"batch at offset {corrupt.base_offset}: ")
-        counts.unreadable.append(Unreadable(partition, corrupt.base_offset, claimed, reason))
-        _add(counts, partition, corrupt, claimed)
-        return max(corrupt.last_offset, fetched.next_offset) + 1
+        counts.add(partition, corrupt, end, gaps)
+        if gap is None:
+            reason = str(error).removeprefix(f"batch at offset {corrupt.base_offset}: ")
+            counts.unreadable.append(Unreadable(partition, corrupt.base_offset, records_of(corrupt), reason))
+        return max(corrupt.last_offset, offset) + 1
     if isinstance(error, KafkaError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
         start = await admin.start_offset(fetched.tp)
-        if start > fetched.next_offset:
+        if start > offset:
             counts.starts[partition] = start
             return start
     if isinstance(error, BatchError) or (error is not None and error.code in UNREADABLE):
+        if gap is not None:
+            return gap + 1
         reason = f"{error}; what follows it in the partition is not counted"
-        counts.unreadable.append(Unreadable(partition, fetched.next_offset, 0, reason))
+        counts.unreadable.append(Unreadable(partition, offset, 0, reason))
         return end
     assert error is not None
     raise error
 
 
-def _count(batch: RawBatch) -> int:
-    """The header's count; a compressed message set of magic 0 or 1 says none and is opened (1 if it can't be)."""
+def records_of(batch: RawBatch) -> int:
+    """The header's count, no more than it has offsets; a compressed message set of magic 0 or 1 says none and is opened (1
+    if it can't be).
+    """
+    if batch.magic >= 2:
+        return max(0, min(batch.record_count, batch.last_offset - batch.base_offset + 1))
     try:
         return count_records(batch)
     except BatchError:
         return 1
+
+
+def _within(batch: RawBatch, held: int, ranges: Sequence[Range]) -> int:
+    """How many of the records that a batch holds lie in some ranges (which don't overlap)."""
+    first, last = batch.base_offset, batch.last_offset
+    overlaps = [(max(first, low), min(last, high)) for low, high in ranges if low <= last and first <= high]
+    covered = sum(high - low + 1 for low, high in overlaps)
+    if covered in (0, last - first + 1):
+        return held if covered else 0
+    if held == last - first + 1:
+        return covered
+    try:
+        offsets = [record.offset for record in records(batch)]
+    except BatchError:
+        return held
+    return sum(any(low <= offset <= high for low, high in overlaps) for offset in offsets)

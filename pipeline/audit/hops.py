@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,12 @@ from typing import Any
 from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, Unreadable, count_topic
-from penstock.pipeline.audit.snapshot import TRIES, MovingError, Snapshot, take
+from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, take
 from penstock.pipeline.etl import places
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import NightCommit, committed, rows_by_partition
+from penstock.pipeline.ranges import Range
+from penstock.pipeline.topics import Topics
 
 
 @dataclass
@@ -25,8 +27,10 @@ class Hop:
     """One line of the audit.
 
     `records` is what was counted, `expected` what the hop before says that it should be (None: nothing to compare
-    with), `waiting` what has not reached the next hop yet, `trouble` why the counts part or what can't be read, `note`
-    why nothing can be told of the comparison with the hop before, both in words.
+    with), `waiting` what has not reached the next hop yet, `left_out` what operators let the mirror pass without a copy, in the
+    offsets `gaps` by partition. `trouble` says why the counts part or what can't be read, `note` why nothing can be told of the
+    comparison with the hop before, both in words. `by_notes`: compaction has removed records from the log, so what the stages
+    noted of it is compared instead.
     """
 
     name: str
@@ -38,6 +42,9 @@ class Hop:
     trouble: str = ""
     note: str = ""
     unreadable: list[Unreadable] = field(default_factory=list)
+    left_out: int = 0
+    gaps: dict[str, list[Range]] = field(default_factory=dict)
+    by_notes: bool = False
 
     def conclude(self, damage: str, limits: str, compare: Callable[[], str]) -> None:
         """Set `trouble` and `note`: the counts are compared only if nothing limits it."""
@@ -49,14 +56,15 @@ class Hop:
 
 
 def _bucket(number: int) -> str:
-    """A bucket by the moment at which it begins."""
-    return datetime.datetime.fromtimestamp(number * BUCKET_MS / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
+    """A bucket by the moment at which it begins; in milliseconds where no calendar has it."""
+    try:
+        return datetime.datetime.fromtimestamp(number * BUCKET_MS / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return f"{number * BUCKET_MS} ms"
 
 
 def _limits(*counts: TopicCounts) -> str:
     """Words for logs that no longer hold all their records: their counts are only part of the story."""
-    if any(one.compacted for one in counts):
-        return "the topic is compacted: not compared"
     partitions = sum(start > 0 for one in counts for start in one.starts.values())
     return f"retention has removed the beginning of {partitions} partitions: not compared" if partitions else ""
 
@@ -88,84 +96,131 @@ def _trouble(found: Counter[Any], expected: Counter[Any], unit: str, name: Calla
 
 
 def _by_partition(counts: TopicCounts) -> dict[str, int]:
-    return {str(partition): counts.records[partition] for partition in sorted(counts.ends)}
+    return {str(partition): counts.records[partition] + counts.left_out[partition] for partition in sorted(counts.ends)}
 
 
-async def _source_hops(
-    config: Config, snapshot: Snapshot, progress: Callable[[int], None]
-) -> tuple[list[Hop], TopicCounts]:
-    """The sources' own counts up to the mirror's positions, and their sum (which has neither starts nor ends)."""
-    topic, together, hops = job.input_topic(config), TopicCounts(), []
-    for name, bootstrap in job.sources(config).items():
-        whole = await count_topic(bootstrap, topic, on_progress=progress)
-        marks = snapshot.mirror.marks[name]
+def _noted(marks: Iterable[dict[int, Mark]], *counters: str) -> Counter[int]:
+    """The sums of some of the counters that the stages committed, by partition."""
+    sums = Counter[int]()
+    for by_partition in marks:
+        for partition, mark in by_partition.items():
+            sums[partition] += sum(mark.counters.get(name, 0) for name in counters)
+    return sums
+
+
+def _compacted(hop: Hop, missing: Counter[int], what: str) -> tuple[str, str]:
+    """Trouble and limits of a hop whose input was compacted, by what is missing of the notes before it by partition:
+    compaction may have removed records before they were read, and adds none.
+    """
+    hop.by_notes = True
+    more = [f"partition {p}: {-count:,} more {what}" for p, count in sorted(missing.items()) if count < 0]
+    fewer = sum(count for count in missing.values() if count > 0)
+    limits = f"the topic is compacted, and {fewer:,} records fewer were {what}: compaction may have removed them before"
+    return "; ".join(more[:3]), limits if fewer and not more else ""
+
+
+@dataclass
+class Sources:
+    """The sources' records up to the mirror's positions, together; `noted` is what the mirror says that it copied.
+
+    `buckets_differ`: of some batches only a part was copied, or others have other maximum timestamps on the target.
+    """
+
+    hops: list[Hop] = field(default_factory=list)
+    records: Counter[int] = field(default_factory=Counter)
+    buckets: Counter[int] = field(default_factory=Counter)
+    noted: Counter[int] = field(default_factory=Counter)
+    buckets_differ: bool = False
+
+
+async def _sources(config: Config, snapshot: Snapshot, progress: Callable[[int], None]) -> Sources:
+    """Each source's own count, and what of it the mirror has reached."""
+    topics, into, together = Topics(config), job.input_topic(config), Sources()
+    for name, marks in snapshot.mirror.marks.items():
+        topic, bootstrap = topics.out_of(name, into), job.sources(config)[name]
+        assert topic is not None, "the snapshot has those sources whose topic it is"
+        gaps = {partition: mark.gaps for partition, mark in marks.items() if mark.gaps}
+        whole = await count_topic(bootstrap, topic, None, progress, gaps)
         reached = {partition: mark.offset for partition, mark in marks.items()}
         mirrored = whole
         if any(reached.get(partition, 0) != end for partition, end in whole.ends.items()):
-            mirrored = await count_topic(bootstrap, topic, reached, progress)
-        together.records.update(mirrored.records)
-        together.buckets.update(mirrored.buckets)
-        hop = Hop(f"{name} {topic}", whole.total, waiting=whole.total - mirrored.total, partitions=_by_partition(whole))
+            mirrored = await count_topic(bootstrap, topic, reached, progress, gaps)
+        noted = _noted([marks], "records")
+        hop = Hop(f"{name} {topic}", whole.total + whole.left_out.total(), waiting=whole.total - mirrored.total,
+                  partitions=_by_partition(whole), left_out=whole.left_out.total(), by_notes=whole.compacted)  # fmt: skip
+        hop.gaps = {str(partition): ranges for partition, ranges in sorted(gaps.items())}
         hop.unreadable = whole.unreadable
-        noted = Counter({partition: mark.counters.get("records", 0) for partition, mark in marks.items()})
         damage = "; ".join(filter(None, [_damage(whole), *(_short(mirrored) if mirrored is not whole else ())]))
+        unknown = sum(mark.unknown_gaps for mark in marks.values())
+        limits = f"{unknown:,} offsets were left out by operators, and which isn't noted: not compared" if unknown else ""
+        told = noted if whole.compacted else mirrored.records
         hop.conclude(
             damage,
-            _limits(whole, mirrored),
-            partial(_trouble, noted, mirrored.records, "mirrored by its own note, partition"),
+            limits or _limits(whole, mirrored),
+            partial(_trouble, noted, told, "mirrored by its own note, partition"),
         )
-        hops.append(hop)
-    return hops, together
+        together.hops.append(hop)
+        together.noted.update(noted)
+        together.records.update(told)
+        together.buckets.update(mirrored.buckets)
+        rebuilt = _noted([marks], "rebuilt").total()
+        together.buckets_differ |= whole.compacted or mirrored.is_cut or rebuilt > 0
+    return together
 
 
-def _mirror_hop(topic: str, arrived: TopicCounts, together: TopicCounts, sources: list[Hop]) -> Hop:
-    hop = Hop(f"aggregate {topic}", arrived.total, together.total, partitions=_by_partition(arrived))
-    hop.unreadable = arrived.unreadable
-    limits = _limits(arrived) or next((f"{source.name}: {source.note}" for source in sources if source.note), "")
+def _mirror_hop(config: Config, arrived: TopicCounts, sources: Sources) -> Hop:
+    topic = job.input_topic(config)
+    hop = Hop(f"aggregate {topic}", arrived.total, sources.records.total(), partitions=_by_partition(arrived))
+    hop.unreadable, hop.by_notes = arrived.unreadable, arrived.compacted
+    limits = _limits(arrived) or next((f"{source.name}: {source.note}" for source in sources.hops if source.note), "")
+    if not sources.hops:
+        limits = f"`penstock.mirror.rename` gives no topic of a source the name `{topic}`: not compared"
 
     def compare() -> str:
         minutes = BUCKET_MS // 60_000
-        return _trouble(arrived.records, together.records, "partition") or _trouble(
-            arrived.buckets, together.buckets, f"{minutes} minutes from", _bucket
-        )
+        found = sources.noted if arrived.compacted else arrived.records
+        parts = _trouble(found, sources.records, "partition")
+        if parts or arrived.compacted or sources.buckets_differ:
+            return parts
+        return _trouble(arrived.buckets, sources.buckets, f"{minutes} minutes from", _bucket)
 
     hop.conclude(_damage(arrived), limits, compare)
     return hop
 
 
 async def _dedupe_hop(
-    config: Config, snapshot: Snapshot, arrived: TopicCounts, progress: Callable[[int], None]
+    config: Config, snapshot: Snapshot, arrived: TopicCounts, mirrored: Counter[int], progress: Callable[[int], None]
 ) -> tuple[Hop, Hop]:
     """What dedupe has read of its input, and what it wrote; the rest is dropped by its own committed counters, or moved
-    into another partition of a topic that it reads, too."""
+    into another partition of a topic that it reads, too. `mirrored`: the records that came into its input by the notes."""
     target, topic, output = config["bootstrap.servers"], job.input_topic(config), job.output_topic(config)
     (marks,) = snapshot.dedupe.marks.values()
+    both = marks, snapshot.dedupe.moved
     read = await count_topic(target, topic, {partition: mark.offset for partition, mark in marks.items()}, progress)
     written = await count_topic(target, output, snapshot.dedupe.ends, progress)
     moved, still_moving = TopicCounts(), 0
     if snapshot.dedupe.moved:
         reached = {partition: mark.offset for partition, mark in snapshot.dedupe.moved.items()}
         moved = await count_topic(target, job.moved_topic(topic), reached, progress)
-        still_moving = sum(mark.counters.get("moved", 0) for mark in marks.values()) - moved.total
+        still_moving = _noted([marks], "moved").total() - moved.total
+    waiting = Counter({p: arrived.records[p] - read.records[p] for p in read.ends})
     before = Hop(f"read by {config['penstock.dedupe.name']}", read.total,
-                 waiting=arrived.total - read.total + max(0, still_moving), partitions=_by_partition(read))  # fmt: skip
-    dropped = Counter({p: read.records[p] + moved.records[p] - written.records[p] for p in read.ends})
-    noted, gone = Counter[int](), Counter[int]()
-    for by_partition in (marks, snapshot.dedupe.moved):
-        for partition, mark in by_partition.items():
-            left_out = mark.counters.get("dropped", 0) + mark.counters.get("quarantined", 0)
-            gone[partition] += left_out
-            noted[partition] += left_out + mark.counters.get("moved", 0)
-    hop = Hop(
-        f"aggregate {output}",
-        written.total,
-        read.total + moved.total - noted.total(),
-        gone.total(),
-        partitions=_by_partition(written),
-    )
+                 waiting=waiting.total() + max(0, still_moving), partitions=_by_partition(read))  # fmt: skip
+    trouble, limits = "", ""
+    records = Counter(read.records)
+    if read.compacted:
+        records = _noted([marks], "read")
+        missing = Counter({p: mirrored[p] - records[p] - waiting[p] for p in read.ends})
+        trouble, limits = _compacted(before, missing, "read")
+    before.conclude("; ".join(filter(None, [trouble, *_short(read), *_short(moved)])), limits, str)
+    kept = _noted(both, "written") if written.compacted else written.records
+    dropped = Counter({p: records[p] + moved.records[p] - kept[p] for p in read.ends})
+    gone = _noted(both, "dropped", "quarantined")
+    noted = _noted(both, "dropped", "quarantined", "moved")
+    hop = Hop(f"aggregate {output}", written.total, records.total() + moved.total - noted.total(), gone.total(),
+              partitions=_by_partition(written), by_notes=read.compacted or written.compacted)  # fmt: skip
     hop.unreadable = written.unreadable
     hop.conclude(_damage(written), _limits(read, moved, written), lambda: _trouble(dropped, noted, "dropped in partition"))
-    before.conclude("; ".join([*_short(read), *_short(moved)]), "", str)
     return before, hop
 
 
@@ -182,7 +237,9 @@ def _loaded(table: Storage) -> Loaded:
     raise MovingError(f"the table `{table}` changed at each of {TRIES} reads; audit again when it is calmer")
 
 
-async def _table_hop(config: Config, loaded: Loaded, written: Hop, progress: Callable[[int], None]) -> Hop:
+async def _table_hop(
+    config: Config, snapshot: Snapshot, loaded: Loaded, written: Hop, progress: Callable[[int], None]
+) -> Hop:
     """The table's rows, counted from its files, against the records of the ranges that its commits name."""
     path, topic = config["penstock.etl.table"], job.etl_topic(config)
     nights, by_partition = loaded
@@ -201,12 +258,16 @@ async def _table_hop(config: Config, loaded: Loaded, written: Hop, progress: Cal
               waiting=written.records - counted.total, partitions={str(p): found[p] for p in sorted(ends)})  # fmt: skip
     # The table's own rows are compared with its ledger, whatever is left of the topic.
     lost = _trouble(found, rows, "rows of partition")
-    damage = "; ".join([*_short(counted), *([lost] if lost else [])])
-    hop.conclude(
-        damage,
-        _limits(counted),
-        lambda: "" if lost else _trouble(rows + rejects, +counted.records, "loaded of partition"),
-    )
+    limits, more = _limits(counted), ""
+    if counted.compacted and not limits:
+        (marks,) = snapshot.dedupe.marks.values()
+        noted = _noted((marks, snapshot.dedupe.moved), "written")
+        above = Counter({int(p): count - counted.records[int(p)] for p, count in written.partitions.items()})
+        missing = Counter({p: noted[p] - rows[p] - rejects[p] - above[p] for p in ends})
+        more, limits = _compacted(hop, missing, "loaded")
+    damage = "; ".join(filter(None, [*_short(counted), lost, more]))
+    compared = "" if lost or counted.compacted else _trouble(rows + rejects, +counted.records, "loaded of partition")
+    hop.conclude(damage, limits, lambda: compared)
     return hop
 
 
@@ -222,18 +283,26 @@ async def audit(config: Config, progress: Callable[[int], None] = lambda records
     loaded = await asyncio.to_thread(_loaded, places.at(config["penstock.etl.table"], config))
     snapshot = await take(config)
     topic = job.input_topic(config)
-    hops, together = await _source_hops(config, snapshot, progress)
+    sources = await _sources(config, snapshot, progress)
     arrived = await count_topic(config["bootstrap.servers"], topic, snapshot.mirror.ends, progress)
-    hops.append(_mirror_hop(topic, arrived, together, hops))
-    before, written = await _dedupe_hop(config, snapshot, arrived, progress)
-    hops += [before, written, await _table_hop(config, loaded, written, progress)]
+    arrived.merge(snapshot.mirror.tail)
+    hops = [*sources.hops, _mirror_hop(config, arrived, sources)]
+    before, written = await _dedupe_hop(config, snapshot, arrived, sources.noted, progress)
+    hops += [before, written, await _table_hop(config, snapshot, loaded, written, progress)]
     parts_at = next((hop.name for hop in hops if hop.trouble), None)
-    others = [name for name in config["topics"] if name != topic]
+    chosen = Topics(config)
+    others = [name for name in config["topics"] if all(chosen.into(source, name) != topic for source in job.sources(config))]
     untold = [hop.name for hop in hops if hop.note]
     return {
         "hops": [asdict(hop) for hop in hops],
         "parts_at": parts_at,
         "findings": [{"hop": hop.name, **asdict(one)} for hop in hops for one in hop.unreadable],
+        "gaps": [
+            {"hop": hop.name, "partition": int(partition), "first": first, "last": last}
+            for hop in hops
+            for partition, ranges in hop.gaps.items()
+            for first, last in ranges
+        ],
         "untold": untold,
         "not_audited": others,
         "complete": parts_at is None and not untold and not any(hop.waiting for hop in hops),

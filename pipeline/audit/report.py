@@ -13,18 +13,19 @@ def render(audit: dict[str, Any]) -> Group:
     """A table with a line a hop, and one sentence that says what it comes to."""
     table = Table(title="Records at every hop, counted from the logs and the table")
     table.add_column("hop")
-    for column in ("records", "expected", "dropped", "waiting"):
+    columns = ["records", "expected", "dropped", "waiting", *(["left out"] if audit["gaps"] else [])]
+    for column in columns:
         table.add_column(column, justify="right")
     table.add_column("")
     for hop in audit["hops"]:
         expected = "" if hop["expected"] is None else f"{hop['expected']:,}"
-        dropped, waiting = (f"{hop[name]:,}" if hop[name] else "" for name in ("dropped", "waiting"))
-        mark = Text("ok", "green")
+        rest = [f"{hop[name]:,}" if hop[name] else "" for name in ("dropped", "waiting", "left_out")[: len(columns) - 2]]
+        mark = Text("ok, by the stages' notes: it is compacted" if hop["by_notes"] else "ok", "green")
         if hop["trouble"]:
             mark = Text(hop["trouble"], "red")
         elif hop["note"]:
             mark = Text(f"cannot tell: {hop['note']}", "yellow")
-        table.add_row(hop["name"], f"{hop['records']:,}", expected, dropped, waiting, mark)
+        table.add_row(hop["name"], f"{hop['records']:,}", expected, *rest, mark)
     if audit["parts_at"]:
         line = Text(f"The counts part at: {audit['parts_at']}", "red")
     elif audit["untold"]:
@@ -33,6 +34,10 @@ def render(audit: dict[str, Any]) -> Group:
         line = Text("Complete: every record is accounted for at every hop.", "green")
     else:
         line = Text("No count parts from another; some records are still on their way.", "yellow")
+    lines = [line]
+    if audit["gaps"]:
+        places = [f"{gap['hop']}:{gap['partition']} offsets {gap['first']} to {gap['last']}" for gap in audit["gaps"]]
+        lines.append(Text(f"Left out by operators, and no more missing than that: {'; '.join(places)}.", "yellow"))
     if audit["not_audited"]:
-        return Group(table, line, Text(f"Mirrored and not audited: {', '.join(audit['not_audited'])}.", "yellow"))
-    return Group(table, line)
+        lines.append(Text(f"Mirrored and not audited: {', '.join(audit['not_audited'])}.", "yellow"))
+    return Group(table, *lines)

@@ -1,22 +1,27 @@
 """Positions and ends that belong together, read from a pipeline that may be running.
 
-A partition's position and the end of its output move in one transaction. Two equal, stable reads of the position around
-a read of the end prove that no transaction came in between.
+A position says how many records it counts and up to which offset of the output they are, both of one transaction: one look
+at it is enough, however busy its stage is. Several sources write into one partition, and their positions are not of one
+moment. Everything below the last stable offset of before the look is in the positions; of the few batches behind it those
+count that lie below their source's own end. Whose a batch is its producer id says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline import job
+from penstock.pipeline import job, ranges
 from penstock.pipeline.admin import LATEST, Admin
-from penstock.pipeline.audit.counts import CLIENT
+from penstock.pipeline.audit.counts import CLIENT, TopicCounts, stable_ends
 from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.topics import Topics
+from penstock.pyx.record.rawbatch import RawBatch
 
 TRIES = 50
 PAUSE_S = 0.2
@@ -28,22 +33,36 @@ class MovingError(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """A stage's committed position in one input partition, with the counters committed beside it."""
+    """A stage's committed position in one input partition, with the counters committed beside it, and the offsets of the
+    input that operators have left out."""
 
     offset: int
     counters: dict[str, int]
+    gaps: list[ranges.Range]
+
+    @property
+    def output_end(self) -> int:
+        """The output's offset behind what the position counts; -1 where that isn't noted."""
+        return max(self.counters.get("target_end", -1), self.counters.get("output_end", -1))
+
+    @property
+    def unknown_gaps(self) -> int:
+        """How many offsets were left out of which it isn't noted (any more) which they are."""
+        return max(0, self.counters.get("gaps", 0) - ranges.size(self.gaps))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stage:
-    """Positions by group and input partition, and the stable ends of the output that they belong to.
+    """Positions by group and input partition.
 
-    `moved`: the positions in the topic of moved records, if the stage has one.
+    They count what the output has below `ends`, and what of it is in `tail`. `moved`: the positions in the topic of moved
+    records, if the stage has one.
     """
 
     marks: dict[str, dict[int, Mark]]
-    ends: dict[int, int]
-    moved: dict[int, Mark]
+    ends: dict[int, int] = field(default_factory=dict)
+    tail: TopicCounts = field(default_factory=TopicCounts)
+    moved: dict[int, Mark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,56 +73,94 @@ class Snapshot:
     dedupe: Stage
 
 
-def _counters(metadata: str) -> dict[str, int]:
+def _mark(offset: int, metadata: str) -> Mark:
+    """A position as far as it can be read: the counts say what follows from what it lacks."""
     try:
         fields = json.loads(metadata)
     except ValueError:
-        return {}
-    return {name: value for name, value in fields.items() if isinstance(value, int)} if isinstance(fields, dict) else {}
+        fields = None
+    if not isinstance(fields, dict):
+        return Mark(offset, {}, [])
+    text = str(fields.get("gap_ranges", ""))
+    known = ranges.parse(text) if ranges.RANGES.fullmatch(text) else []
+    return Mark(offset, {name: value for name, value in fields.items() if type(value) is int}, known)
 
 
-async def _marks(
-    admin: Admin, groups: dict[str, str], topics: Sequence[str], partitions: Sequence[int]
-) -> dict[str, dict[TopicPartition, Mark]]:
-    found: dict[str, dict[TopicPartition, Mark]] = {}
-    for name, group in groups.items():
-        tps = [(topic, number) for topic in topics for number in partitions]
-        committed = await admin.committed(group, tps, require_stable=True)
-        found[name] = {
-            tp: Mark(entry[0], _counters(entry[1] or "")) for tp, entry in committed.items() if entry is not None
-        }
-    return found
+async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Mark]:
+    """A partition's positions in a group, those of its topics that have one: what was decided before now is in them."""
+    committed = await admin.committed(group, tps, require_stable=True)
+    return {tp: _mark(*found) for tp, found in committed.items() if found is not None}
 
 
-async def _stage(admin: Admin, groups: dict[str, str], topic: str, output: str, moved: str = "") -> Stage:
-    """Each partition's marks and end, taken when nothing moved meanwhile; partitions that moved are read again. `moved` is
-    the topic of moved records, which need not be there."""
+async def _stage(admin: Admin, groups: Mapping[str, str], topic: str, output: str, moved: str = "") -> Stage:
+    """Each partition's marks and end; `moved` is the topic of moved records, which need not be there."""
     left = sorted((await admin.metadata([topic])).topics[topic].partitions)
-    topics = [topic, moved] if moved else [topic]
-    stage = Stage({name: {} for name in groups}, {}, {})
+    stage = Stage({name: {} for name in groups})
     for _ in range(TRIES):
-        before = await _marks(admin, groups, topics, left)
-        found = await admin.list_offsets({(output, number): LATEST for number in left}, isolation="read_committed")
-        after = await _marks(admin, groups, topics, left)
-        for partition in list(left):
-            tps = [(each, partition) for each in topics]
-            if any(before[name].get(tp) != after[name].get(tp) for name in groups for tp in tps):
-                continue
-            left.remove(partition)
-            stage.ends[partition] = found[(output, partition)].offset
-            for name in groups:
-                if (topic, partition) in after[name]:
-                    stage.marks[name][partition] = after[name][(topic, partition)]
-                if (moved, partition) in after[name]:
-                    stage.moved[partition] = after[name][(moved, partition)]
+        stable = await admin.list_offsets({(output, number): LATEST for number in left}, isolation="read_committed")
+        # Partition by partition: offsets of an open transaction are waited for, and all together are never without one.
+        asked = [(name, number) for name in groups for number in left]
+        found = await asyncio.gather(
+            *(_marks(admin, groups[name], [(each, p) for each in (topic, moved) if each]) for name, p in asked)
+        )
+        for (name, number), marks in zip(asked, found, strict=True):
+            stage.marks[name].pop(number, None)
+            if (topic, number) in marks:
+                stage.marks[name][number] = marks[topic, number]
+            if (moved, number) in marks:
+                stage.moved[number] = marks[moved, number]
+        for number in list(left):
+            marks_of = [marks[number] for marks in stage.marks.values() if number in marks]
+            if await _add_tail(admin, stage, (output, number), stable[output, number].offset, marks_of):
+                left.remove(number)
         if not left:
             return stage
         await asyncio.sleep(PAUSE_S)
-    raise MovingError(f"the stage that writes `{output}` moved at each of {TRIES} reads; audit again when it is calmer")
+    raise MovingError(
+        f"what writes into `{output}` partition {left[0]} was not to be told apart at each of {TRIES} looks: is a mirror of "
+        "an older version running, or does somebody else write there in transactions?"
+    )
+
+
+async def _add_tail(admin: Admin, stage: Stage, tp: TopicPartition, stable: int, marks: Sequence[Mark]) -> bool:
+    """Add to a stage what of an output partition its positions count; whether that could be told."""
+    end = max([stable, *(mark.output_end for mark in marks)])
+    stage.ends[tp[1]] = stable
+    if end == stable:
+        return True
+    batches = await _read(admin, tp, stable, end)
+    if batches is None or len(stage.marks) == 1:  # the log itself says what is wrong with it, or all is one writer's
+        stage.ends[tp[1]] = end
+        return True
+    writers = {mark.counters.get("producer_id", -1): mark.output_end for mark in marks}
+    if any(batch.is_transactional and batch.producer_id not in writers for batch in batches):
+        return False
+    for batch in batches:
+        if batch.is_transactional and batch.base_offset < writers[batch.producer_id]:
+            stage.tail.add(tp[1], batch)
+    return True
+
+
+async def _read(admin: Admin, tp: TopicPartition, start: int, end: int) -> list[RawBatch] | None:
+    """The committed batches of a partition between two offsets; None where they can't be read. Raises KafkaError."""
+    if (await stable_ends(admin, [tp], {tp: end}))[tp] < end:
+        return None
+    found: list[RawBatch] = []
+    fetcher = Fetcher(admin, isolation="read_committed")
+    fetcher.assign({tp: start})
+    try:
+        while fetcher.position(tp) < end:
+            for fetched in await fetcher.fetch(ahead=False):
+                found += [batch for batch in fetched.batches if batch.base_offset < end]
+                if fetched.error is not None:
+                    return None
+    finally:
+        await fetcher.close()
+    return found
 
 
 async def take(config: Config) -> Snapshot:
-    """Read the aggregate cluster. Raises KafkaError, KeyError for a topic that is not there, MovingError."""
+    """Read the aggregate cluster. Raises KafkaError, MovingError."""
     topic, output = job.input_topic(config), job.output_topic(config)
     async with Admin(config["bootstrap.servers"], **CLIENT) as admin:
         counts = []
@@ -119,6 +176,7 @@ async def take(config: Config) -> Snapshot:
         # The later stage first: what it has read was there before, so no stage ever seems to be ahead of its input.
         stage = config["penstock.dedupe.name"]
         dedupe = await _stage(admin, {stage: job.dedupe_group(config)}, topic, output, job.moved_topic(topic))
-        mirror_groups = {name: job.mirror_group(config, name) for name in job.sources(config)}
-        mirror = await _stage(admin, mirror_groups, topic, topic)
+        chosen = Topics(config)
+        sources = [name for name in job.sources(config) if chosen.out_of(name, topic) is not None]
+        mirror = await _stage(admin, {name: job.mirror_group(config, name) for name in sources}, topic, topic)
     return Snapshot(mirror, dedupe)

@@ -22,6 +22,7 @@ from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.table import Status, TopicPartition
 from penstock.pipeline.metadata import TopicInfo
+from penstock.pipeline.topics import Topics
 
 Clock = Literal["wall", "records"]
 
@@ -39,6 +40,7 @@ class Cut:
         self._target = ClusterView("the aggregate cluster", config["bootstrap.servers"])
         self._sources = {name: ClusterView(f"source {name}", address) for name, address in job.sources(config).items()}
         self._input = job.input_topic(config)
+        self._topics = Topics(config)
         self._topic = job.etl_topic(config)
         self._log = log.get(__name__)
 
@@ -80,8 +82,11 @@ class Cut:
         return missing
 
     async def _not_mirrored(self, name: str, cluster: ClusterView, goals: Goals) -> list[str]:
-        tps = await cluster.partitions(self._input)
-        self._check_count(cluster, self._input, tps, await self._target.partitions(self._input))
+        topic = self._topics.out_of(name, self._input)
+        if topic is None:
+            return []  # none of this source's topics is called so on the target
+        tps = await cluster.partitions(topic)
+        self._check_count(cluster, topic, tps, await self._target.partitions(self._input))
         known = goals.sources.setdefault(name, {})
         open_partitions = [tp for tp in tps if tp not in known]
         ends: Offsets = {}
@@ -97,8 +102,10 @@ class Cut:
             for tp, end in ends.items()
             if end == -1
         ]
-        positions = await self._target.committed(job.mirror_group(self._config, name), tps)
-        missing += await self._elsewhere(cluster, self._input, positions)
+        into = {(self._input, partition): (topic, partition) for _, partition in tps}
+        committed = await self._target.committed(job.mirror_group(self._config, name), into)
+        positions = {into[tp]: position for tp, position in committed.items()}
+        missing += await self._elsewhere(cluster, topic, positions)
         behind = await self._behind(cluster, known, positions)
         return missing + [f"{cluster.name}: {tp[0]}-{tp[1]} is mirrored up to {at} of {end}" for tp, at, end in behind]
 

@@ -138,6 +138,13 @@ class Status:
 
 def status(table: Storage) -> Status:
     """The table's nights and run number; an empty status when there is no table yet. Raises EtlError."""
+    try:
+        return _status(table)
+    except (ValueError, KeyError, TypeError, AttributeError, pyarrow.ArrowException) as error:
+        raise EtlError(f"the log of the table `{table}` can't be read: {error!r}") from None
+
+
+def _status(table: Storage) -> Status:
     nights: dict[str, NightCommit] = {}
     run, schema = 0, ""
     for action in _ledger_actions(table):
