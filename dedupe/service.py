@@ -79,13 +79,13 @@ class Dedupe:
             topics = [group.create_task(self._begin(topic, output)) for topic, output in self.topics.items()]
             running = group.create_task(self.lanes.run())
             hearing = group.create_task(self._hear())
-            pending: set[asyncio.Task[None]] = {running, *topics}
-            while running in pending:
-                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                if pending == {running} and not self.lanes.lanes:  # no topic could begin: `stopped` says why
-                    running.cancel()
-                    hearing.cancel()
-                    return
+            for begun in self._begun.values():
+                await begun.wait()
+            if len(self._refused) == len(self.topics):  # `stopped` says why
+                for task in (running, hearing, *topics):
+                    task.cancel()
+                return
+            await running
             raise Replaced(
                 f"another dedupe worker of stage `{self.name}` took over every partition of this one; only one may run for a "
                 "partition, and that one goes on: leave it, or stop it before this one is started again"
@@ -106,7 +106,8 @@ class Dedupe:
             self.lanes.hear({tp: decisions_of(at[1]) for tp, at in found.items() if at is not None})
 
     async def _begin(self, topic: str, output: str) -> None:
-        """Find a topic, make its output if it is not there, and give each partition a lane. Raises FolderError."""
+        """Find a topic, make its output if it is not there, and give each partition a lane; one that is refused is tried
+        again and again. Raises FolderError."""
         begun = self._begun[topic]
 
         async def find() -> tuple[list[int], int, Quarantine]:
@@ -121,13 +122,19 @@ class Dedupe:
                 raise
             return partitions, limit, quarantine
 
-        try:
-            partitions, limit, quarantine = await patiently(find, f"find topic `{topic}` and its output", self._log)
-            self._add_workers(topic, output, self._chosen(topic, partitions), limit, quarantine)
-        except (KafkaError, ConfigError) as error:
-            self._refused[topic] = str(error)
-            self._log.error("%s is STOPPED, the others go on: %s", topic, error)
-        begun.set()
+        while True:
+            try:
+                partitions, limit, quarantine = await patiently(find, f"find topic `{topic}` and its output", self._log)
+                self._add_workers(topic, output, self._chosen(topic, partitions), limit, quarantine)
+                self._refused.pop(topic, None)
+                begun.set()
+                return
+            except (KafkaError, ConfigError) as error:
+                if self._refused.get(topic) != str(error):
+                    self._log.error("%s is STOPPED, the others go on: %s", topic, error)
+                self._refused[topic] = str(error)
+            begun.set()
+            await asyncio.sleep(self.config["penstock.watch.ms"] / 1000)  # what it is refused for may be mended
 
     async def _output(self, topic: str, partitions: int) -> int:
         """Make the output topic if it is not there; the bytes that it allows a batch.
