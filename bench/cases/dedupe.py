@@ -29,6 +29,7 @@ MANY, FEW = 100_000_000, 1_000_000
 SIZE_MAX_BYTES, MEMORY_MAX_IDS = 8 << 30, 1_000_000  # the stage's own defaults
 BATCH_BYTES = 131_072
 REPEATS = 0.006
+QUIET_S = 2.0  # files that don't change for so long are merged
 CPU_GRAIN_S = 0.01  # of what the kernel counts
 TOPIC = {"segment.bytes": str(64 * MIB), "retention.bytes": str(1024 * MIB)}
 
@@ -81,8 +82,22 @@ class Stores:
             for data in chunks(0, count):
                 add(store, data)
             spill(store)
+            _merged(path)
             store.close()
         shutil.copytree(self._filled[key], to, copy_function=_link_or_copy)
+
+
+def _merged(database: Path) -> None:
+    """Wait until files are merged no more: the CPU of that would be taken for the look-ups'."""
+
+    def files() -> list[tuple[str, int]]:
+        return sorted((path.name, path.stat().st_size) for path in database.glob("*.sst"))
+
+    before = files()
+    while True:
+        time.sleep(QUIET_S)
+        if before == (before := files()):
+            return
 
 
 def _link_or_copy(source: str, to: str) -> str:
