@@ -26,6 +26,7 @@ class Source:
         self.log = log.get(__name__, source=name)
         self._target = target
         self._rings: dict[str, str] = {}  # topic here -> the group that says it is copied from our target
+        self._begun = self._ended = 0  # the latest look that has begun, and that has ended well
         self._learnt = False
         self._learning = asyncio.Lock()
 
@@ -35,10 +36,14 @@ class Source:
         return self._learnt
 
     async def learn(self, *, again: bool = False) -> None:
-        """Learn which cluster this is, and who mirrors our target into it. Raises KafkaError."""
+        """Learn which cluster this is, and who mirrors our target into it; `again`: by a look that begins after this call, which
+        callers share. Raises KafkaError.
+        """
+        wanted = self._begun + 1
         async with self._learning:
-            if self._learnt and not again:
+            if self._ended >= wanted or (self._learnt and not again):
                 return
+            self._begun += 1
             self.target_id = (await self._target.metadata([])).cluster_id or ""
             self.cluster_id = (await self.admin.metadata([], refresh=True)).cluster_id or ""
             rings: dict[str, str] = {}
@@ -49,10 +54,14 @@ class Source:
                     rings.update(dict.fromkeys(copied, group))
             self._rings = rings
             self._learnt = True
+            self._ended = self._begun
 
-    async def check(self, topic: str, into: str) -> None:
-        """Refuse a copy that would never end, or that is made twice. Raises OperatorNeeded, KafkaError."""
-        await self.learn()
+    async def check(self, topic: str, into: str, *, again: bool = False) -> None:
+        """Refuse a copy that would never end, or that is made twice; `again`: after another look at the source.
+
+        Raises OperatorNeeded, KafkaError.
+        """
+        await self.learn(again=again)
         key = f"`source.{self.name}.bootstrap.servers`"
         if self.cluster_id and self.cluster_id == self.target_id and topic == into:
             raise OperatorNeeded(

@@ -134,7 +134,12 @@ class Worker:
         await self._source_log.check(position.offset, position.leader_epoch)
         position = replace(position, cluster=self._cluster.cluster_id, stopped="", stalled="")
         if position != self.position:
+            is_new = position.cluster != self.position.cluster
             await self._commit_position(position)
+            if is_new:
+                # A mirror the other way round may be starting now, too: each has said what it copies before it looks, so that
+                # at least one of the two sees the other.
+                await self._cluster.check(self.identity.partition[0], self._into.name, again=True)
         failpoint(POSITIONED)
         self._log.info("copies from offset %d", position.offset)
         return {self.identity.partition: position.offset}
@@ -157,10 +162,16 @@ class Worker:
         if len(theirs.partitions) != len(ours.partitions):
             raise CountsDiffer(
                 f"topic {topic} has {len(theirs.partitions)} partitions at source {self.identity.source} and "
-                f"{len(ours.partitions)} on the target; they must have the same number, since an id must always meet the "
-                "same dedupe worker: the copy goes on by itself once they have"
+                f"{len(ours.partitions)} on the target, and a copy needs the same number: make both equal with `penstock topics "
+                f"grow {self._grown(topic, len(theirs.partitions), len(ours.partitions))}`, and the copy goes on by itself"
             )
         return theirs.topic_id
+
+    def _grown(self, topic: str, theirs: int, ours: int) -> str:
+        """What `penstock topics grow` has to be told so that both have as many partitions."""
+        if theirs > ours:
+            return f"{self._into.name} -p {theirs} -b TARGET"
+        return f"{topic} -p {ours} -b SOURCE"
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit the position again, so that an idle one doesn't expire on the target, with why it stands still."""

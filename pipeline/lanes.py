@@ -34,7 +34,8 @@ HELD_BYTES = 64 << 20  # what waits in all lanes together, about
 LANE_BYTES_MIN = 1 << 20  # a lane may hold this much however many there are
 LANE_PIECES = 8  # answers that one lane keeps alive
 QUIET_S = 10.0  # a stalled lane that does nothing for so long without a failure is well again
-TAKEN_OVER_S = 60.0  # a lane that others take twice in so long is left to them
+TAKEN_OVER_S = 600.0  # a lane that others take twice in so long, or in so many sessions, and work on is left to them
+TAKEN_OVER_SESSIONS = 20
 MARKERS_LINGER_S = 0.25  # how long an answer without a record waits for the next one
 LAST_TURN_S = 10.0  # how long a stop waits for the turns under way
 
@@ -350,14 +351,16 @@ class Lanes:
                 await self._failed(lane, error)
 
     async def _taken_over(self, lane: Lane) -> None:
-        """Somebody else has the identity: leave it to them for a session, then take it back, but only once a minute."""
+        """Somebody else has the identity: leave it to them for a session, then take it back, but only once."""
         self._pause(lane)
         now = asyncio.get_running_loop().time()
-        lane.lost_at = [at for at in lane.lost_at if now - at < TAKEN_OVER_S] + [now]
+        # Each of two that share a name notices at its next turn only, and then waits for a session.
+        within_s = max(TAKEN_OVER_S, TAKEN_OVER_SESSIONS * self._session_s)
+        lane.lost_at = [at for at in lane.lost_at if now - at < within_s] + [now]
         if len(lane.lost_at) > 1:
             lane.is_lost = True
             self._stop(lane, OperatorNeeded(
-                f"another process took over this partition twice within {TAKEN_OVER_S:.0f} s: two of the same name run; "
+                f"another process took over this partition twice within {within_s:.0f} s: two of the same name run; "
                 "stop one of them"
             ))  # fmt: skip
             self._lost.set()

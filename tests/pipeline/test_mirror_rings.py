@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,31 @@ def test_a_ring(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
         assert w.mirror.stop() == 0
         assert records(w, clusters["JFK"]) == [10, 10]
         w.check()
+
+
+def test_a_ring_whose_two_mirrors_start_at_once(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """Neither has copied anything when the other one looks; no record may go round, whoever is first."""
+    with World(tmp_path / "w", {"JFK": clusters["JFK"]}, clusters["EWR"], penstock_watch_ms=600_000) as w:
+        w.create(clusters["EWR"])
+        back = {
+            "bootstrap.servers": clusters["JFK"].bootstrap,
+            "source.EWR.bootstrap.servers": clusters["EWR"].bootstrap,
+            "topics": w.topic,
+            "penstock.mirror.name": f"{w.topic}-back",
+            "penstock.watch.ms": 600_000,
+        }
+        other = StageProcess("mirror", write_properties(tmp_path / "back.properties", back), "back")
+        try:
+            w.mirror.start(await_started=False)
+            other.start(await_started=False)
+            for stage in (w.mirror, other):
+                stage.wait_for(" started\n")
+            w.fill(1)
+            time.sleep(3)
+            assert max(records(w, clusters["JFK"])) == 10 and max(records(w, clusters["EWR"])) <= 20
+            assert "a ring: group" in w.mirror.text() + other.text()
+        finally:
+            other.kill()
 
 
 def test_another_cluster_behind_the_address(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
