@@ -31,6 +31,7 @@ from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 SENT = declare("mirror.decision_sent", "what is set aside and the new position are sent, not committed")
+PATIENCE = {"default.api.timeout.ms": 10_000}  # an operator waits for the answer
 FETCH_BYTES = 4 << 20
 HEAD = struct.Struct(">qi")  # a batch's base offset and its length behind these
 MAGIC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT, HEADER_BYTES = 16, 21, 23, 57, 61
@@ -49,7 +50,7 @@ class Desk:
     """Decisions about one source's lanes, taken for a reason (`because`)."""
 
     def __init__(self, config: Config, source: str, because: str) -> None:
-        client = {"client.id": f"penstock-mirror-{config['penstock.mirror.name']}-operator"}
+        client = {"client.id": f"penstock-mirror-{config['penstock.mirror.name']}-operator", **PATIENCE}
         self._config = config
         self._name = source
         self._because = because

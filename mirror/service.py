@@ -147,6 +147,9 @@ class Mirror:
             if source.name not in copy.present:
                 copy.present.add(source.name)
                 self._set_out_for(copy)
+        for copy in self._copies.values():
+            if copy.into.name in self._refused and source.name in copy.present and not copy.lock.locked():
+                self._set_out_for(copy)
         ours = await self.target.metadata([copy.into.name for copy in self._copies.values()], refresh=True)
         lanes = self._lanes[source.name]
         for copy in self._copies.values():
@@ -222,9 +225,12 @@ class Mirror:
             async with copy.lock:
                 await patiently(find, f"find topic {name} on the target", self._log)
                 await self._add_lanes(copy, [one for one in sources if not await self._refuses(one, copy)])
-        except KafkaError as error:
+            if self._refused.pop(name, None) is not None:
+                self._log.info("%s goes on", name)
+        except KafkaError as error:  # the next look tries again
+            if self._refused.get(name) != str(error):
+                self._log.error("%s is STOPPED, the others go on: %s", name, error)
             self._refused[name] = str(error)
-            self._log.error("%s is STOPPED, the others go on: %s", name, error)
         copy.tried.set()
 
     async def _add_lanes(self, copy: Copy, sources: Sequence[Source]) -> None:

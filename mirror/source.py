@@ -36,8 +36,8 @@ class Source:
         return self._learnt
 
     async def learn(self, *, again: bool = False) -> None:
-        """Learn which cluster this is, and who mirrors our target into it; `again`: by a look that begins after this call, which
-        callers share. Raises KafkaError.
+        """Learn which cluster this is, and who mirrors our target into it; `again`: by a look that begins after this call and
+        that callers share. Raises KafkaError.
         """
         wanted = self._begun + 1
         async with self._learning:

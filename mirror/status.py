@@ -19,7 +19,7 @@ from penstock.pipeline.failures import TRANSIENT, OperatorNeeded
 from penstock.pipeline.topics import Topics
 
 PATIENCE = {"client.id": "penstock-mirror-status", "default.api.timeout.ms": 5_000}
-STANDING = ("stopped", "stalled", "silent", "no position")
+STANDING = ("stopped", "stalled", "silent", "no position", "not copied")
 LONGEST_STEP_MS = 60_000  # the target's limit for a transaction: a mirror's steps are over before
 SOON_MS = 10_000  # a lane that is behind for longer says so beside its state
 LOOK_AGAIN_MS = 2_000  # beyond the linger: within that a lane that runs has copied something of what waits
@@ -52,6 +52,8 @@ async def _of_source(config: Config, target: Admin, name: str, address: str) -> 
         topic = chosen.out_of(name, copied)
         if topic is not None and chosen.wants(topic):
             topics[copied] = topic
+    theirs = await _wanted(address, chosen)
+    topics |= {chosen.into(name, topic): topic for topic in theirs}
     cluster = await target.metadata([*topics], refresh=True)
     ids = {into: cluster.topics[into].topic_id for into in topics if into in cluster.topics}
     there = [(copied, number) for copied in ids for number in sorted(cluster.topics[copied].partitions)]
@@ -69,12 +71,26 @@ async def _of_source(config: Config, target: Admin, name: str, address: str) -> 
         await asyncio.sleep((config["penstock.mirror.linger.ms"] + LOOK_AGAIN_MS) / 1000)
         positions = await target.all_committed(job.mirror_group(config, name))
         rows = [row(into) for into in lanes]
-    rows += [
-        {**_empty(name, (topic, None)), "state": "no topic", "why": f"`{copied}` is not on the target yet"}
-        for copied, topic in topics.items()
-        if copied not in ids and not any(lane[0] == copied for lane in lanes)
-    ]
+    for copied, topic in topics.items():
+        if copied not in ids and not any(lane[0] == copied for lane in lanes):
+            state, why = "no topic", f"`{copied}` is not on the target yet, and source {name} doesn't have it or can't be asked"
+            if topic in theirs:
+                state, why = "not copied", (
+                    f"`{copied}` is not on the target: a mirror that runs makes it within `penstock.watch.ms`, or its log says "
+                    "what it is refused for"
+                )
+            rows.append({**_empty(name, (topic, None)), "state": state, "why": why})
     return rows
+
+
+async def _wanted(address: str, chosen: Topics) -> set[str]:
+    """The topics of a source that are copied; none where it can't be asked now."""
+    try:
+        async with Admin(address, **PATIENCE) as source:
+            cluster = await source.metadata(None if chosen.are_searched else chosen.named, refresh=True)
+            return {topic for topic, info in cluster.topics.items() if chosen.wants(topic, info.internal)}
+    except TRANSIENT:
+        return set()
 
 
 def silent_after_ms(config: Config) -> int:

@@ -160,10 +160,11 @@ class Worker:
         ours = await topic_of(self._target, self._into.name, "target", refresh)
         self.position.check_target(ours.topic_id)
         if len(theirs.partitions) != len(ours.partitions):
+            grown = self._grown(topic, len(theirs.partitions), len(ours.partitions))
             raise CountsDiffer(
                 f"topic {topic} has {len(theirs.partitions)} partitions at source {self.identity.source} and "
-                f"{len(ours.partitions)} on the target, and a copy needs the same number: make both equal with `penstock topics "
-                f"grow {self._grown(topic, len(theirs.partitions), len(ours.partitions))}`, and the copy goes on by itself"
+                f"{len(ours.partitions)} on the target, and a copy needs the same number: make both equal with `penstock "
+                f"topics grow {grown}`, and the copy goes on by itself"
             )
         return theirs.topic_id
 

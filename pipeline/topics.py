@@ -16,16 +16,12 @@ class Topics:
     """
 
     def __init__(self, config: Config) -> None:
+        for sentence in wrong(config):
+            raise ConfigError(sentence)
         self.named: list[str] = list(dict.fromkeys(config["topics"]))
         self._include = _expression(config, "topics.include")
         self._exclude = _expression(config, "topics.exclude")
         self._rename: str = config["penstock.mirror.rename"]
-        left = self._rename.replace(TOPIC, "", 1).replace(SOURCE, "")
-        if TOPIC not in self._rename or "$" in left:
-            raise ConfigError(
-                f"`penstock.mirror.rename={self._rename}` must hold {TOPIC} once, and may hold {SOURCE}: other topics would "
-                "run into each other"
-            )
 
     @property
     def are_searched(self) -> bool:
@@ -57,11 +53,22 @@ class Topics:
         return into[len(before) : len(into) - len(after)]
 
 
+def wrong(config: Config) -> list[str]:
+    """All that is wrong with the choice, a sentence each."""
+    found = []
+    for key in ("topics.include", "topics.exclude"):
+        try:
+            _expression(config, key)
+        except RegexError as error:
+            found.append(f"`{key}={config[key]}` is no expression: {error}")
+    rename = config["penstock.mirror.rename"]
+    if TOPIC not in rename or "$" in rename.replace(TOPIC, "", 1).replace(SOURCE, ""):
+        found.append(
+            f"`penstock.mirror.rename={rename}` must hold {TOPIC} once, and may hold {SOURCE}: other topics would run into "
+            "each other"
+        )
+    return found
+
+
 def _expression(config: Config, key: str) -> Regex | None:
-    text = config[key]
-    if not text:
-        return None
-    try:
-        return compile_regex(text)
-    except RegexError as error:
-        raise ConfigError(f"`{key}={text}` is no expression: {error}") from None
+    return compile_regex(config[key]) if config[key] else None

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from penstock.config import Config, ConfigError, read_texts
-from penstock.pipeline import job
+from penstock.pipeline import job, topics
 from penstock.pipeline.etl import declared
 from penstock.pipeline.etl.night import time_zone
 
@@ -48,7 +48,7 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
     # A value that can't be read was given all the same: what is wrong with it has been said.
     found += [f"the pipeline's file lacks {words}" for words in job.lacking(config, parts, [*meant, *given])]
     if "mirror" in parts:
-        found += job.one_cluster(config)
+        found += job.one_cluster(config) + topics.wrong(config)
     asked: list[Callable[[], Any]] = []
     if "dedupe" in parts:
         asked.append(lambda: job.deduped(config))

@@ -63,6 +63,27 @@ def exists(w: World, topic: str) -> bool:
     return topic in found.topics
 
 
+def test_a_topic_that_the_target_refuses_is_shown_and_made_once_it_can_be(
+    tmp_path: Path, clusters: dict[str, BrokerProcess]
+) -> None:
+    """A name that collides with another one on the target (a dot and an underscore are one in metrics)."""
+    with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["target"]) as w:
+        refused, in_the_way = f"{w.topic}.col_lide", f"{w.topic}.col.lide"
+        w.admin(clusters["EWR"], lambda admin: admin.create_topics({refused: 1}))
+        w.admin(w.target, lambda admin: admin.create_topics({in_the_way: 1}))
+        send(w, clusters["EWR"], refused, b"one")
+        w.configure(topics="", topics_include=f"{w.topic}.*")
+        w.mirror.start()
+        w.mirror.wait_for(f"{refused} is STOPPED, the others go on")
+        lanes = w.status(code=1)
+        assert lanes["EWR", None]["state"] == "not copied"  # type: ignore[index]  # it has no partitions on the target
+        w.admin(w.target, lambda admin: admin.delete_topics([in_the_way]))
+        await_true(w, lambda: exists(w, refused))
+        await_records(w, refused, 1)
+        assert w.mirror.text().count(f"{refused} is STOPPED") == 1
+        assert w.mirror.stop() == 0
+
+
 def test_topics_of_an_expression_are_followed(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     sources = {name: clusters[name] for name in ("EWR", "JFK")}
     with World(tmp_path, sources, clusters["target"]) as w:

@@ -220,6 +220,8 @@ def test_a_key_that_stands_twice_in_the_file(command: str, config: Path) -> None
         ({"source.b.bootstrap.servers": "A:2, a:1"}, "source a and source b have the address `a:1` in common"),
         ({"bootstrap.servers": "A:1"}, "source a and the target (`bootstrap.servers`) have the address `a:1` in common"),
         ({"bootstrap.servers": "a:1", "penstock.mirror.rename": "${source}.${topic}"}, ""),
+        ({"topics.include": "(a"}, "`topics.include=(a` is no expression: missing closing )"),
+        ({"penstock.mirror.rename": "x"}, "`penstock.mirror.rename=x` must hold ${topic} once"),
     ],
 )
 def test_a_check_says_one_thing_once(changed: dict[str, str | None], said: str, tmp_path: Path) -> None:

@@ -119,11 +119,11 @@ class Input:
 
 
 class Stage:
-    def __init__(self, *workers: Worker, refresh_ms: int = 50, stalled_ms: int = 300_000) -> None:
+    def __init__(self, *workers: Worker, refresh_ms: int = 50, stalled_ms: int = 300_000, session_ms: int = 50) -> None:
         self.input = Input()
         self.workers = {("t", i): worker for i, worker in enumerate(workers)}
         fetcher: Any = self.input
-        self.lanes = Lanes(fetcher, log.get(__name__), refresh_ms, 10, session_ms=50, stalled_ms=stalled_ms)
+        self.lanes = Lanes(fetcher, log.get(__name__), refresh_ms, 10, session_ms=session_ms, stalled_ms=stalled_ms)
         for tp, worker in self.workers.items():
             worker.tp = tp
             self.lanes.add(tp, worker)
@@ -183,6 +183,16 @@ def test_an_identity_that_is_taken_twice_stops_one_lane_and_its_position_is_left
     assert "another process took over this partition twice" in stage.lanes.stopped()["t-0"]
     last_take = len(worker.calls) - worker.calls[::-1].index("take")
     assert "refresh" not in worker.calls[last_take:] and worker.force == 1
+
+
+def test_two_that_take_turns_by_long_sessions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a session is, two that share a name lose the identity within some of them."""
+    monkeypatch.setattr("penstock.pipeline.lanes.TAKEN_OVER_S", 0.0)
+    fenced = {("take", n): FENCED for n in (2, 3, 5, 6)}
+    worker = Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2)} | fenced)
+    stage = Stage(worker, Worker(), session_ms=500)
+    asyncio.run(stage.run(lambda: bool(stage.lanes.stopped())))
+    assert "another process took over this partition twice" in stage.lanes.stopped()["t-0"]
 
 
 def test_when_all_were_taken_twice_it_ends() -> None:
