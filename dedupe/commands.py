@@ -243,7 +243,7 @@ async def _rows(admin: Admin, stage: Stage) -> list[dict[str, Any]]:
             {
                 "topic": stage.topic,
                 "partition": partition,
-                **_state(None if found is None else position),
+                **_state(None if found is None else position, ends[output].offset),
                 **noted,
                 "offset": None if found is None else position.offset,
                 "end": ends[tp].offset,
@@ -265,8 +265,10 @@ STANDING = ("stopped", "stalled")
 NOT_SHOWN = ("topic_id", "output_id", "moved_id", "partitions")
 
 
-def _state(position: Position | None) -> dict[str, str]:
-    """How a partition is, and why it stands still if it does, as its position says."""
+def _state(position: Position | None, output_end: int) -> dict[str, str]:
+    """How a partition is, and why it stands still if it does, as its position says; of none, as its output says."""
+    if position is None and output_end > 0:
+        return {"state": "stopped", "why": "its output has data and its position is gone: `penstock dedupe position` sets one"}
     if position is None:
         return {"state": "no position", "why": "no worker has begun it"}
     unknown = f"ids of output offsets {position.unknown} are unknown" if position.unknown else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from penstock.dedupe.position import Position
@@ -10,6 +11,11 @@ from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.job import moved_topic
+
+BEGIN_AGAIN = (
+    "begin with an empty output topic, a new `penstock.dedupe.name` and an empty `penstock.dedupe.data` (all its topics begin "
+    "again)"
+)
 
 
 class Found(NamedTuple):
@@ -24,15 +30,18 @@ class Found(NamedTuple):
 
 
 class Topics:
-    """Of one input partition, `tp`; `go_on` is the sentence that says by which command an operator moves its position."""
+    """Of one input partition, `tp`, whose ids are in `folder`; `go_on` is the sentence that says by which command an operator
+    moves its position.
+    """
 
-    def __init__(self, admin: Admin, tp: TopicPartition, output_topic: str, group: str, go_on: str) -> None:
+    def __init__(self, admin: Admin, tp: TopicPartition, output_topic: str, group: str, folder: Path, go_on: str) -> None:
         self._admin = admin
         self._tp = tp
         self._input = tp[0]
         self._output = output_topic
         self._moved = moved_topic(tp[0])
         self._group = group
+        self._folder = folder
         self._go_on = go_on
 
     async def find(self) -> Found:
@@ -66,8 +75,9 @@ class Topics:
         if found.output_id != position.output_id:
             raise OperatorNeeded(
                 f"the output topic was recreated (its id is {found.output_id}, {position.output_id} was "
-                f"written so far), so what was written is gone; `penstock groups delete {self._group} --topic "
-                f"{self._tp[0]}:{self._tp[1]}` lets the partition's input be deduped again"
+                f"written so far), so what was written is gone; to dedupe the partition's input again stop the stage, "
+                f"`penstock groups delete {self._group} --topic {self._tp[0]}:{self._tp[1]}`, remove `{self._folder}`, and "
+                "start it"
             )
         if position.moved_id not in ("", found.moved_id):
             raise OperatorNeeded(
@@ -81,8 +91,7 @@ class Topics:
         if began_with not in (0, partitions):
             raise OperatorNeeded(
                 f"`{self._input}` and `{self._output}` had {began_with} partitions when the stage began and have "
-                f"{partitions} now, so that ids meet other workers than before; begin with an empty output topic and a "
-                "new `penstock.dedupe.name` (all its topics begin again)"
+                f"{partitions} now, so that ids meet other workers than before; {BEGIN_AGAIN}"
             )
 
 
@@ -90,8 +99,7 @@ def check_id(name: str, topic_id: str, noted: str) -> None:
     """See that a topic that is read, called `name`, is the one that its position notes. Raises OperatorNeeded."""
     if topic_id != noted:
         raise OperatorNeeded(
-            f"the {name} was recreated (its id is {topic_id}, {noted} was read so far); "
-            "begin with an empty output topic and a new `penstock.dedupe.name` (all its topics begin again)"
+            f"the {name} was recreated (its id is {topic_id}, {noted} was read so far); {BEGIN_AGAIN}"
         )
 
 

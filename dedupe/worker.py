@@ -110,7 +110,7 @@ class Worker:
         self._reported = time.monotonic()
         self._misplaced_again = 0.0
         self._go_on = f"`penstock dedupe position --topic {tp[0]} -p {tp[1]} --at OFFSET --because TEXT` says where to go on"
-        self._topics = Topics(admin, tp, settings.output_topic, settings.group, self._go_on)
+        self._topics = Topics(admin, tp, settings.output_topic, settings.group, self.folder.path, self._go_on)
         self._input = self._read(tp, "input topic", settings.misplaced)
         # What isn't in its place there is in none.
         misplaced: Misplaced = "stop" if settings.misplaced == "move" else settings.misplaced
@@ -154,32 +154,24 @@ class Worker:
 
         The folder must be locked. Raises Fenced, OperatorNeeded, KafkaError, OSError.
         """
-        topics = await self._topics.find()
-        for each in (self._input, self._moved):
-            each.rules = replace(each.rules, partitions=topics.partitions)
         name = identity(self._settings.stage, self.tp)
         self._sender = await take_identity(self._admin, name, None if force else self._sender)
         failpoint(FENCED)
         committed = await self._admin.committed(self._settings.group, [self.tp, self._moved.tp])
-        found, moved = committed[self.tp], committed[self._moved.tp]
-        if found is not None:
-            self._input.position = Position.parse(*found)
-            self._topics.check(topics, self.position)
-        else:
-            await self._begin(topics)
-        if self.position.moved_id:
-            self._go_on_with_moved(moved)
-        elif topics.moved_id:
-            await self._begin_moved(topics)
-        self._sender.pin(self.output[0], bytes.fromhex(self.position.output_id))
-        if self.position.moved_id:
-            self._sender.pin(self._moved.tp[0], bytes.fromhex(self.position.moved_id))
+        for each in (self._input, self._moved):
+            found = committed[each.tp]
+            each.position = Position(0, "", "") if found is None else Position.parse(*found)
+        are_there = False
         try:
+            await self._check_topics(self._sender)
+            are_there = True
             await self._repair()
         except OperatorNeeded as error:
-            unknown = error.offsets if isinstance(error, UnknownIds) else self.position.unknown
-            # So that any host sees why, and what there is to accept; each time, so that the position doesn't expire.
-            await self._commit(replace(self.position, unknown=unknown, stopped=str(error)[:REASON_MAX]))
+            if self.position.topic_id:
+                unknown = error.offsets if isinstance(error, UnknownIds) else self.position.unknown
+                # So that any host sees why, and what there is to accept; each time, so that the position doesn't expire.
+                after = replace(self.position, unknown=unknown, stopped=str(error)[:REASON_MAX])
+                await self._commit(after, alone=not are_there)
             raise
         except KafkaError as error:
             why = str(error)[:REASON_MAX]
@@ -189,6 +181,23 @@ class Worker:
         if self.position.unknown:
             await self._commit(replace(self.position, unknown=""))
         failpoint(REPAIRED)
+
+    async def _check_topics(self, sender: TransactionalSender) -> None:
+        """See that the topics are those of the position, or begin one. Raises OperatorNeeded, KafkaError."""
+        topics = await self._topics.find()
+        for each in (self._input, self._moved):
+            each.rules = replace(each.rules, partitions=topics.partitions)
+        if self.position.topic_id:
+            self._topics.check(topics, self.position)
+        else:
+            await self._begin(topics)
+        if self.position.moved_id:
+            self._check_moved()
+        elif topics.moved_id:
+            await self._begin_moved(topics)
+        sender.pin(self.output[0], bytes.fromhex(self.position.output_id))
+        if self.position.moved_id:
+            sender.pin(self._moved.tp[0], bytes.fromhex(self.position.moved_id))
 
     async def _begin(self, topics: Found) -> None:
         """The first position, allowed only while the output is empty and with as many partitions as the others began."""
@@ -216,13 +225,12 @@ class Worker:
         self._moved.position = Position(start, topics.moved_id, topics.output_id, partitions=topics.partitions)
         await self._commit(replace(self.position, moved_id=topics.moved_id))
 
-    def _go_on_with_moved(self, found: tuple[int, str] | None) -> None:
-        if found is None:
+    def _check_moved(self) -> None:
+        if not self._moved.position.topic_id:
             raise OperatorNeeded(
                 f"group `{self._settings.group}` has no position of {self._moved.tp[0]}-{self.tp[1]}, which was read before; "
                 f"{self._go_on}, and reads moved records from their beginning: those whose ids are known are dropped"
             )
-        self._moved.position = Position.parse(*found)
 
     async def _repair(self) -> None:
         """A store that this process has already open may have ids beyond what was committed, so it is opened again."""
@@ -293,16 +301,20 @@ class Worker:
         """Commit the position again, so that an idle one doesn't expire, with why the partition stands still."""
         await self._commit(replace(self.position, stopped=stopped[:REASON_MAX], stalled=stalled[:REASON_MAX]))
 
-    async def _commit(self, position: Position) -> None:
+    async def _commit(self, position: Position, *, alone: bool = False) -> None:
+        """`alone`: without that of moved records, whose topic may be gone."""
         assert self._sender is not None, "take the identity first"
         await self._sender.begin()
-        await self._send_positions(self._sender, {self.tp: position})
+        if alone:
+            await self._sender.send_offsets(self._settings.group, {self.tp: (position.offset, position.metadata())})
+        else:
+            await self._send_positions(self._sender, {self.tp: position})
         await self._sender.commit()
         self._input.position = position
 
     async def _send_positions(self, sender: TransactionalSender, changed: dict[TopicPartition, Position]) -> None:
-        """All positions, so that none expires alone."""
-        positions = {each.tp: each.position for each in self._inputs} | changed
+        """All positions that there are, so that none expires alone."""
+        positions = {each.tp: each.position for each in self._inputs if each.position.topic_id} | changed
         if positions[self.tp].moved_id:
             positions.setdefault(self._moved.tp, self._moved.position)
         await sender.send_offsets(

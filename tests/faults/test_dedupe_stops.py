@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -118,14 +120,39 @@ def test_what_a_partition_stood_still_for_is_forgotten_once_it_is_over(tmp_path:
 
 
 def test_an_output_created_anew_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
-    with World(tmp_path, shared_broker) as w:
+    """Any host sees why, and the way on that the sentence says works."""
+    with World(tmp_path, shared_broker, penstock_watch_ms=200) as w:
         w.fill()
         w.stage.start()
         w.await_done()
-        assert w.stage.stop() == 0
         w.admin(lambda admin: admin.delete_topics([w.output]))
+        w.admin(lambda admin: admin.create_topics({w.output: w.partitions}))
+        until(lambda: "recreated" in w.position()[1]["stopped"], "the position to say why", w.stage.text)
+        status = w.ask("status")
+        assert status.returncode == 1 and "the output topic was recreated" in status.stdout
+        await_stopped(w.stage, f"remove `{w.database}`, and start it")
+        (why,) = (line for line in w.stage.text().splitlines() if "is STOPPED" in line)
+        command = why.partition("`penstock ")[2].partition("`")[0].split()
+        words = [sys.executable, "-m", "penstock", *command, "--yes", "-b", shared_broker.bootstrap]
+        subprocess.run(words, check=True, capture_output=True)
+        shutil.rmtree(w.database)
         w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        w.check()
+
+
+def test_an_output_created_anew_within_a_turn(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """The batches are on their way when the topic is replaced: they must not follow the name into the new one."""
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start("dedupe.sifted=stop@1")
+        w.stage.wait_for_state("T")
+        w.admin(lambda admin: admin.delete_topics([w.output]))
+        w.admin(lambda admin: admin.create_topics({w.output: w.partitions}))
+        w.stage.signal(signal.SIGCONT)
         await_stopped(w.stage, "the output topic was recreated")
+        assert w.admin(lambda admin: admin.end_offset((w.output, 0))) == 0
 
 
 def test_an_output_that_ends_before_the_store_stops(tmp_path: Path, make_broker: Callable[..., BrokerProcess]) -> None:
