@@ -23,7 +23,9 @@ def main() -> None:
     """Fills a folder, which must be new or a bundle."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--tools", default="xfsprogs,fdisk,chrony", help="Debian packages that the roles install too")
+    # python3-apt is Ansible's: a small Debian lacks it, and Ansible then installs it by itself, out of the bundle.
+    tools = "xfsprogs,fdisk,chrony,python3-apt"
+    options.add_argument("--tools", default=tools, help="Debian packages that the roles install too")
     options.add_argument("--tar", type=Path, help="make an archive of it, as the role `package` wants it")
     options.add_argument("packages", nargs="+", type=Path, help="our .deb files")
     given = options.parse_args()

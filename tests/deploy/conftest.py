@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from support import machines
+from support.fleet_world import Release
+from support.packages import build, bundle
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,8 +20,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=lacking))
 
 
+def make_release(folder: Path, *options: str) -> Release:
+    """The packages of this checkout in a bundle; options of `deploy/deb/build.py`."""
+    packages = build(folder / "deb", *options)
+    return Release(packages[0].name.split("_")[1], bundle(folder / "bundle", packages, folder / "bundle.tar"))
+
+
 @pytest.fixture(scope="session")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[machines.Fleet]:
-    """A hub without machines."""
-    with machines.fleet(tmp_path_factory.mktemp("fleet")) as made:
-        yield made
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """What the machines get first."""
+    return make_release(tmp_path_factory.mktemp("release"), "--etl")
+
+
+@pytest.fixture(scope="session")
+def next_release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """What they are upgraded to."""
+    return make_release(tmp_path_factory.mktemp("next"), "--etl", "--revision", "2")
+
+
+@pytest.fixture(scope="session")
+def small_release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """Without PySpark: a tenth of the bytes, where a test copies them again and again, or to a slow machine."""
+    return make_release(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
+def next_small_release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """What such machines are upgraded to."""
+    return make_release(tmp_path_factory.mktemp("next-small"), "--revision", "2")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,72 +18,21 @@ from pathlib import Path
 
 import pytest
 
-from support.machines import Fleet, Machine, Plays, until
-from support.packages import COLLECTION, build, bundle
+from support import faultio
+from support.fleet_world import DISKS_USED, HIDDEN, Release, World
+from support.machines import fleet, until
 
 pytestmark = [pytest.mark.machines, pytest.mark.timeout(3600), pytest.mark.xdist_group("machines")]
 
 DATACENTERS = ("ewr", "jfk", "lga", "aggregate")
-DISKS_USED = 2  # of three: the last one is for what comes later
 FEATURES = {"cachestat", "direct_io", "time_slice", "nice", "boot_id"}
 BROKER = "/opt/penstock/current/bin/penstock"
-HIDDEN = "hunter2-of-the-store"
-
-
-class World:
-    """The fleet as the inventory describes it."""
-
-    def __init__(self, fleet: Fleet, version: str, archive: Path) -> None:
-        self.fleet = fleet
-        self.inventory = fleet.folder / "hosts.json"
-        self.plays = Plays(COLLECTION, fleet, self.inventory, {"penstock_version": version, "penstock_bundle": str(archive)})
-        self.plays.variables |= {
-            "penstock_aggregate": "aggregate",
-            "penstock_settle_seconds": 1,
-            "broker_topics": {"flights": {"partitions": 2}},
-            "pipeline_properties": {
-                "topics": "flights",
-                "penstock.etl.schema": "id STRING NOT NULL, day DATE NOT NULL, carrier STRING",
-                "penstock.etl.event.day": "day",
-                # No night of these tests asks a store for anything; Spark won't start without the secret.
-                "spark.hadoop.fs.s3a.secret.key": "${file:penstock.secrets:s3.key}",
-            },
-            "pipeline_secrets": {"s3.key": HIDDEN},
-        }
-
-    def machine(self, datacenter: str) -> Machine:
-        return self.fleet.machines[f"{datacenter}-1"]
-
-    def address(self, datacenter: str) -> str:
-        return f"{self.machine(datacenter).address}:9092"
-
-    def describe(self, **disks_of: list[int]) -> None:
-        """Write the inventory; `disks_of`: the numbers of a datacenter's disks, if they aren't the first two."""
-        groups: dict[str, object] = {}
-        for datacenter in DATACENTERS:
-            machine = self.machine(datacenter)
-            disks = [machine.disks[number] for number in disks_of.get(datacenter, range(DISKS_USED))]
-            host = {"ansible_host": machine.address, "disks_devices": disks}
-            groups[datacenter] = {"hosts": {machine.name: host}, "vars": {"penstock_datacenter": datacenter}}
-        groups["brokers"] = {"hosts": {f"{one}-1": {} for one in DATACENTERS}}
-        for group in ("mirrors", "dedupers", "etl"):
-            groups[group] = {"hosts": {"aggregate-1": {}}}
-        self.inventory.write_text(json.dumps({"all": {"children": groups}}))
-
-    def main_pid(self, datacenter: str) -> str:
-        return self.machine(datacenter).ssh("systemctl show --property MainPID --value penstock-broker").strip()
 
 
 @pytest.fixture(scope="module")
-def world(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("bundle")
-    packages = build(folder / "deb", "--etl")
-    archive = bundle(folder / "bundle", packages, folder / "bundle.tar")
-    made = World(fleet, packages[0].name.split("_")[1], archive)
-    for datacenter in DATACENTERS:
-        fleet.add(f"{datacenter}-1", disks=3)
-    made.describe()
-    yield made
+def world(tmp_path_factory: pytest.TempPathFactory, release: Release) -> Iterator[World]:
+    with fleet(tmp_path_factory.mktemp("fleet")) as machines:
+        yield World(machines, release, DATACENTERS)
 
 
 def test_a_check_of_bare_boxes_changes_nothing(world: World) -> None:
@@ -95,6 +46,7 @@ def test_a_check_of_bare_boxes_changes_nothing(world: World) -> None:
 
 
 def test_from_nothing_to_a_running_pipeline(world: World) -> None:
+    world.machine("lga").ssh("dpkg --remove python3-apt")  # as on a small Debian; Ansible wants it
     world.plays.run("site")
     for datacenter in DATACENTERS:
         machine = world.machine(datacenter)
@@ -287,11 +239,64 @@ def test_a_disk_is_swapped_and_the_other_one_keeps_its_records(world: World) -> 
     assert world.plays.run("site").changed == 0
 
 
-def test_upgrade_and_the_way_back(world: World, tmp_path: Path) -> None:
+def test_the_first_disk_is_replaced_as_the_refusal_says(world: World) -> None:
+    machine, bootstrap = world.machine("lga"), world.address("lga")
+    world.fleet.penstock("topics", "create", "spread", "-p", "4", "-b", bootstrap)
+    world.fleet.penstock("produce", "spread", "-b", bootstrap, text="\n".join(map(str, range(400))))
+    first, second = machine.ssh("sed -n s/^log.dirs=//p /etc/penstock/server.properties").strip().split(",")
+    there = {int(one.rpartition("-")[2]) for one in machine.ssh(f"ls {second}").split() if one.startswith("spread-")}
+    shown = world.fleet.penstock("consume", "spread", "--from", "earliest", "--json", "-b", bootstrap)
+    kept = sorted(one["value"] for one in map(json.loads, shown.splitlines()) if one["partition"] in there)
+    assert 0 < len(kept) < 400
+    old = first.split("/")[3]
+    refused = world.plays.run("swap_disk", "--extra-vars", f"swap_host=lga-1 swap_id={old} swap_confirm={old}", check=False)
+    assert refused.code != 0
+    said = " ".join(refused.text.split())
+    command = re.search(r"as root: (runuser .*? --forget-log-dir \S+)\. ", said)
+    assert command is not None, refused.text
+    assert machine.ssh("systemctl is-active penstock-broker").strip() == "active"
+    point = os.path.dirname(first)  # noqa: PTH120 - of another machine
+    machine.ssh(f"systemctl stop penstock-broker; umount {point}; sed -i '\\#{point}#d' /etc/fstab")
+    machine.ssh(f"systemd-run --quiet --unit once {command[1]}")
+    until(lambda: "started on" in machine.ssh("journalctl --quiet --output cat -u once"), 60, "the broker with its backup")
+    machine.ssh("systemctl stop once")
+    world.describe(lga=[1, 2])
+    world.plays.run("site")
+    assert world.plays.run("site").changed == 0
+    shown = world.fleet.penstock("consume", "spread", "--from", "earliest", "-b", bootstrap)
+    assert sorted(shown.split()) == kept
+    assert machine.ssh("sed -n s/^log.dirs=//p /etc/penstock/server.properties").startswith(second)
+
+
+def test_a_roll_waits_for_a_recovery_that_moves(world: World, tmp_path: Path) -> None:
+    """One large log on a disk that needs 0.6 s for each MiB: longer than the play waits for a start that stands still."""
+    machine, bootstrap = world.machine("ewr"), world.address("ewr")
+    world.fleet.penstock("topics", "create", "large", "-p", "1", "-b", bootstrap)
+    lines = "\n".join(str(number).ljust(100_000, "x") for number in range(800))
+    world.fleet.penstock("produce", "large", "-b", bootstrap, text=lines)
+    shutil.copy(faultio.build(tmp_path), machine.root / "usr/local/lib/faultio.so")
+    machine.ssh("echo 'read slow600 large-0/00000000000000000000.log$' > /usr/local/lib/faultio.control")
+    slow = """[Service]
+    ExecStartPre=/bin/sh -c 'rm -f /srv/penstock/*/log/.kafka_cleanshutdown'
+    Environment=LD_PRELOAD=/usr/local/lib/faultio.so FAULT_CTL=/usr/local/lib/faultio.control
+    """
+    drop_in = "/etc/systemd/system/penstock-broker.service.d"
+    machine.ssh(f"mkdir -p {drop_in}; cat > {drop_in}/slow.conf <<'END'\n{slow}\nEND")
+    try:
+        world.plays.run("roll", "--limit", "ewr-1", "--extra-vars", json.dumps({"broker_stalled_seconds": 20}))
+        said = machine.ssh("journalctl --quiet --output cat -u penstock-broker | grep -o 'recovering .* checked' | uniq")
+    finally:
+        machine.ssh(f"rm -r {drop_in}; systemctl daemon-reload")
+    # All of it in one log: the number of those that are open stays the same.
+    opened = [line.split()[1] for line in said.splitlines()]
+    assert max(opened.count(one) for one in set(opened)) >= 20, said
+    shown = world.fleet.penstock("consume", "large", "--from", "earliest", "-b", bootstrap).split()
+    assert len(shown) == 800
+
+
+def test_upgrade_and_the_way_back(world: World, next_release: Release) -> None:
     old = dict(world.plays.variables)
-    packages = build(tmp_path / "deb", "--etl", "--revision", "2")
-    archive = bundle(tmp_path / "bundle", packages, tmp_path / "bundle.tar")
-    new = {"penstock_version": packages[0].name.split("_")[1], "penstock_bundle": str(archive)}
+    new = next_release.variables
 
     def runs() -> set[str]:
         ask = "readlink /proc/$(systemctl show --property MainPID --value penstock-broker)/exe /opt/penstock/current"

@@ -31,6 +31,13 @@ Inside the test process
 - `pagecache`: what of a file is in the page cache
 - `metadata_store`: the store of a broker that is stopped, changed node by node
 
+Machines (`make deploy-test`)
+- `packages`: Debian packages and bundles of this checkout
+- `machines`: Debian in systemd-nspawn, and Ansible against it
+- `emulated`: Debian in an emulated machine
+- `fleet_world`: datacenters on such machines
+- `callbacks`: what Ansible itself loads: one that kills it
+
 Faults
 - `failpoint_cells`: at which failpoints, with whose brokers, a stage is killed or paused
 - `faultio`, `faultio.c`: calls on files that fail or hang, in a process that the library is preloaded into

@@ -2,7 +2,7 @@
  *
  * FAULT_CTL names a control file, read at each call. A line is `CALL ERRNO SUBSTRING`: the call on a file whose path
  * contains SUBSTRING (`TAIL$`: ends with TAIL) fails with that errno; `short` instead of an errno makes a write put only 7 bytes, `hang` a call
- * wait for as long as the line is there, with a file of the control file's name and `.hangs` beside it, `slow` one take 0.1 s
+ * wait for as long as the line is there, with a file of the control file's name and `.hangs` beside it, `slow100` one take 100 ms
  * longer. CALL is write
  * (write, pwrite, pwritev, posix_fallocate, open for creation), open (of a file that is there), read (read, pread,
  * preadv2, sendfile), direct (pread past the page cache), sync (fsync, fdatasync, syncfs) or remove (unlink, unlinkat, by
@@ -24,8 +24,7 @@
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define SHORT (-1)
 #define HANG (-2)
-#define SLOW (-3)
-#define SLOW_US 100000
+#define SLOW (-3) /* and below: milliseconds */
 
 static const char *control;
 
@@ -45,7 +44,8 @@ static int rule(const char *call, const char *path) {
     text[n > 0 ? n : 0] = 0;
     for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
         if (sscanf(line, "%15s %15s %1023s", verb, what, where) == 3 && !strcmp(verb, call) && fits(path, where))
-            return !strcmp(what, "short") ? SHORT : !strcmp(what, "hang") ? HANG : !strcmp(what, "slow") ? SLOW : atoi(what);
+            return !strcmp(what, "short") ? SHORT : !strcmp(what, "hang") ? HANG :
+                   !strncmp(what, "slow", 4) ? SLOW - atoi(what + 4) : atoi(what);
     return 0;
 }
 
@@ -58,7 +58,7 @@ static int wait_out(const char *call, const char *path) {
         if (fd >= 0) syscall(SYS_close, fd);
         usleep(1000);
     }
-    if (f == SLOW) usleep(SLOW_US);
+    if (f <= SLOW) usleep((SLOW - f) * 1000);
     return f;
 }
 

@@ -1,14 +1,16 @@
 """Machines of a test's own: Debian in systemd-nspawn, each with loop disks, in network namespaces that nobody else sees.
 
 A machine's root is an overlay over one debootstrapped Debian, which is made once and kept. What a container can't show -
-fstab at boot, udev, kernel settings, limits of control groups - is not tried here.
+fstab at boot, udev, kernel settings, limits of control groups - is tried in an emulated one (emulated.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ PACKAGES = (
     "kmod,procps,iputils-ping"
 )
 NETWORK = "10.77.0"
+CALLBACKS = Path(__file__).parent / "callbacks"
 BOOT_S = 120
 STOP_S = 90
 # Stands in for udev, which a container doesn't have: device files of partitions that come.
@@ -75,7 +78,7 @@ class Machine:
     def __init__(self, fleet: Fleet, name: str, number: int, disks: int, disk_mb: int) -> None:
         self.fleet = fleet
         self.name = name
-        self.address = f"{NETWORK}.{10 + number}"
+        self.address = fleet.address(number)
         self.folder = fleet.folder / name
         self.root = self.folder / "root"
         self.namespace = f"{fleet.tag}{number}"
@@ -146,7 +149,8 @@ class Machine:
     def _state(self) -> str:
         assert self._process is not None
         assert self._process.poll() is None, (self.folder / "console").read_text(errors="replace")[-4000:]
-        done = subprocess.run(self._ssh("systemctl is-system-running"), capture_output=True, text=True, check=False)
+        command = ssh_command(self.fleet, self.address, "systemctl is-system-running")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
     def stop(self) -> None:
@@ -161,12 +165,14 @@ class Machine:
             process.kill()
             process.wait()
 
-    def _ssh(self, command: str) -> list[str]:
-        return [*self.fleet.inside, "ssh", *SSH_OPTIONS, "-i", str(self.fleet.key), f"root@{self.address}", command]
-
     def ssh(self, command: str) -> str:
         """What a command prints there."""
-        return run(self._ssh(command))
+        return run(ssh_command(self.fleet, self.address, command))
+
+
+def ssh_command(fleet: Fleet, address: str, command: str) -> list[str]:
+    """How a command is run on a machine of a fleet."""
+    return [*fleet.inside, "ssh", *SSH_OPTIONS, "-i", str(fleet.key), f"root@{address}", command]
 
 
 SSH_OPTIONS = (
@@ -185,6 +191,10 @@ class Fleet:
         self.key = folder / "key"
         self.undo: list[Callable[[], object]] = []
         self.machines: dict[str, Machine] = {}
+
+    def address(self, number: int) -> str:
+        """Of the machine with a number, from 1 on."""
+        return f"{NETWORK}.{10 + number}"
 
     @property
     def inside(self) -> list[str]:
@@ -256,20 +266,38 @@ class Plays:
 
     def run(self, playbook: str, *options: str, check: bool = True) -> Play:
         """Run one of the collection's playbooks."""
-        import json
+        play = self._run(playbook, options, {})
+        assert not check or play.code == 0, play.text[-12_000:]
+        return play
 
+    def run_killed(self, playbook: str, task: int) -> str:
+        """Run a playbook and kill it as it has begun a task, counted from 1: that one's name; "" if it ended before."""
+        file = self._fleet.folder / "killed"
+        file.unlink(missing_ok=True)
+        environment = {"ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS), "ANSIBLE_CALLBACKS_ENABLED": "kill_at"}
+        environment |= {"PENSTOCK_KILL_AT": str(task), "PENSTOCK_KILL_FILE": str(file)}
+        play = self._run(playbook, (), environment)
+        assert play.code in (0, -signal.SIGKILL), play.text[-12_000:]
+        return file.read_text() if play.code else ""
+
+    def _run(self, playbook: str, options: Sequence[str], more: Mapping[str, str]) -> Play:
         extra = json.dumps(self.variables)
         command = [*self._fleet.inside, str(Path(sys.executable).with_name("ansible-playbook"))]
         command += ["-i", str(self._inventory), f"penstock.appliance.{playbook}", "--extra-vars", extra, *options]
         ssh = " ".join([*SSH_OPTIONS, "-i", str(self._fleet.key), "-o", "ControlMaster=auto", "-o", "ControlPersist=60s"])
         environment = {**os.environ, "ANSIBLE_SSH_ARGS": ssh, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
         environment |= {"ANSIBLE_HOME": str(self._fleet.folder / "ansible"), "ANSIBLE_REMOTE_USER": "root"}
-        done = subprocess.run(
-            command, cwd=self._collection, env=environment, capture_output=True, text=True, check=False
-        )
-        play = Play(done.returncode, done.stdout + done.stderr)
-        self.log.open("a").write(play.text)
-        assert not check or play.code == 0, play.text[-12_000:]
+        # Two fleets at a time have the same addresses: a connection that was kept would lead to the other's machine.
+        environment |= {"ANSIBLE_SSH_CONTROL_PATH_DIR": str(self._fleet.folder / "cp")}
+        # Into a file: what a killed one had started holds its output, and isn't waited for.
+        output = self._fleet.folder / "play.log"
+        with output.open("w") as out:
+            done = subprocess.run(
+                command, cwd=self._collection, env={**environment, **more}, stdout=out, stderr=subprocess.STDOUT, check=False
+            )
+        play = Play(done.returncode, output.read_text())
+        with self.log.open("a") as log:
+            log.write(play.text)
         return play
 
 

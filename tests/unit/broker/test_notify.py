@@ -49,7 +49,7 @@ def test_recovery_within_one_large_log_is_progress(tmp_path: Path) -> None:
         producer.produce("large", b"x" * 900_000)
     assert producer.flush(TIMEOUT_S) == 0
     broker.kill()
-    control.write_text("read slow large-0/00000000000000000000.log$\n")
+    control.write_text("read slow100 large-0/00000000000000000000.log$\n")
     with listen(tmp_path / "n") as heard:
         broker.environment["NOTIFY_SOCKET"] = str(tmp_path / "n")
         broker.start()

@@ -63,6 +63,7 @@ uuid:
   returned: when there is one
 """
 
+import fcntl
 import os
 import re
 import stat
@@ -71,6 +72,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
+LOCK = "/run/lock/penstock-disk"
 MARKER = ".penstock-disk"
 EDGE_BYTES = 1 << 20
 NODE_TIMEOUT_S = 30
@@ -371,6 +373,9 @@ def main() -> None:
     )
     result: dict = {"changed": False}
     try:
+        # The module of a play that was killed goes on to its end; this one waits for it.
+        lock = Path(LOCK).open("w")  # noqa: SIM115 - held until this process ends
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if module.params["state"] == "released":
             release(module, result)
             module.exit_json(**result)
