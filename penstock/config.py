@@ -220,6 +220,10 @@ class Schema:
         for key in self.properties:
             parts = key.split(".")
             if key.count("*") == 1 and len(parts) == len(words):
+                # The user's own word is no likeness: without it the two have to be alike, too.
+                rest = ".".join(word for part, word in zip(parts, words, strict=True) if part != "*")
+                if not difflib.get_close_matches(rest, [key.replace("*.", "").replace(".*", "")], n=1):
+                    continue
                 key = ".".join(word if part == "*" and word else part for part, word in zip(parts, words, strict=True))
             keys.append(key)
         return next(iter(difflib.get_close_matches(name, keys, n=1)), None)

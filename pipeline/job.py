@@ -119,8 +119,18 @@ SCHEMA = Schema(
         Property("penstock.etl.incomplete", parse_choice("wait", "fail", "mark"), "wait",
                  "What to do while a source has not delivered the whole night."),
         Property("penstock.etl.wait.seconds", parse_int(0), 3600, "Limit of `wait`."),
+        Property("penstock.etl.retry.backoff.ms", parse_int(0), 60_000,
+                 "How long `--follow` waits after a failure before it tries that table again."),
         Property("penstock.etl.clock", parse_choice("wall", "records"), "wall",
                  "Whether a night is over by the wall clock or by the sources' record timestamps."),
+        Property("penstock.etl.after", parse_choice("dedupe", "mirror"), "dedupe",
+                 "The stage that a night waits for: `mirror` loads a topic that isn't deduplicated, `penstock.etl.topic`."),
+        Property("etl.*.topic", parse_topic, None, "What the table of this name is loaded from; there may be several."),
+        Property("etl.*.table", parse_str, None, "Its folder."),
+        Property("etl.*.rejects", parse_str, None, "Folder of its rejects' table; default TABLE-rejects."),
+        Property("etl.*.schema", parse_str, None, "Its columns."),
+        Property("etl.*.event.day", parse_str, None, "Its event day."),
+        Property("etl.*.after", parse_choice("dedupe", "mirror"), "dedupe", "The stage that its nights wait for."),
         Property("spark.master", parse_str, "local[*]", "Where Spark runs."),
         Property("spark.driver.memory", parse_str, "1g", "Heap of the driver."),
         Property("spark.driver.extraJavaOptions", parse_str, None,
@@ -131,6 +141,10 @@ SCHEMA = Schema(
     listed_by="penstock config --list",
 )  # fmt: skip
 
+
+# What begins the names of properties that each table has.
+OF_A_TABLE = "penstock.etl."
+TABLE_KEYS = ("topic", "table", "rejects", "schema", "event.day", "after")
 
 # What each part can't do without; of several names between bars one is enough.
 INPUT = "penstock.dedupe.input.topic|topics"
@@ -160,12 +174,24 @@ def load(path: str | Path, overrides: Iterable[str] = (), part: str = "") -> Con
 
 def lacking(config: Config, parts: Iterable[str], meant: Collection[str] = ()) -> list[str]:
     """The properties that some parts need and don't have, each with its help. Those that were `meant` are there, misspelt."""
-    needed = dict.fromkeys(names for part in parts for names in NEEDED[part])
+    needed = dict.fromkeys(names for part in parts for names in _needed(config, part))
     return [
         " or ".join(f"`{name}` ({_help(name)})" for name in names.split("|"))
         for names in needed
         if not any(_given(config, name) or fnmatch.filter(meant, name) for name in names.split("|"))
     ]
+
+
+def _needed(config: Config, part: str) -> list[str]:
+    """The names of `NEEDED`, with those of a table for each table that the file has."""
+    shared = [names for names in NEEDED[part] if not names.startswith(OF_A_TABLE)]
+    own = [names.removeprefix(OF_A_TABLE) for names in NEEDED[part] if names.startswith(OF_A_TABLE)]
+    if not own:
+        return shared
+    names = table_names(config)
+    if all(_given(config, key_of(name, "topic")) and config.get(key_of(name, "after")) == "mirror" for name in names):
+        shared.remove(INPUT)  # nothing is asked of dedupe
+    return shared + [key_of(name, key) for name in names for key in (["topic", *own] if name else own)]
 
 
 def _given(config: Config, name: str) -> bool:
@@ -176,7 +202,51 @@ def _given(config: Config, name: str) -> bool:
 
 
 def _help(name: str) -> str:
-    return SCHEMA.properties[name].doc.rstrip(".")
+    prop = SCHEMA.properties.get(name) or SCHEMA.properties[re.sub(r"^etl\.[^.]+\.", "etl.*.", name)]
+    return prop.doc.rstrip(".")
+
+
+def key_of(table: str, key: str) -> str:
+    """The name of a table's property; the plain ones are those of the table without a name."""
+    return f"etl.{table}.{key}" if table else OF_A_TABLE + key
+
+
+def table_names(config: Config) -> list[str]:
+    """The tables that the file describes, by name: "" is the one of the plain keys, there unless only others are given."""
+    names = dict.fromkeys(name.split(".")[1] for name in config if name.startswith("etl."))
+    plain = any(config.get(OF_A_TABLE + key) for key in ("topic", "table", "rejects", "schema", "event.day"))
+    return ["", *names] if plain or not names else list(names)
+
+
+def one_table(config: Config, name: str) -> Config:
+    """The pipeline as if this table were its only one: its properties under the plain keys. Raises ConfigError."""
+    if name not in table_names(config):
+        raise ConfigError(f"the file describes no table `{name}`, but {words_for_tables(table_names(config))}")
+    of_it = {OF_A_TABLE + key: config.get(key_of(name, key), SCHEMA.properties[OF_A_TABLE + key].default) for key in TABLE_KEYS}
+    return Config({**config, **of_it}, config.given)
+
+
+def words_for_tables(names: Iterable[str]) -> str:
+    """Tables as messages name them."""
+    return ", ".join(f"the table `{name}`" if name else "the table of the plain keys" for name in names)
+
+
+def check_tables(config: Config) -> None:
+    """See that no two tables share a folder, and that the stage that one comes after writes its topic. Raises ConfigError."""
+    seen: dict[str, str] = {}
+    for name in table_names(config):
+        topic, key = config.get(key_of(name, "topic")), key_of(name, "after")
+        if name and topic and config.get(key, "dedupe") == "dedupe" and topic not in (written := deduped(config).values()):
+            raise ConfigError(
+                f"`{key_of(name, 'topic')}={topic}` is no topic that dedupe writes ({', '.join(written)}): correct it, or set"
+                f" `{key}=mirror` for one that isn't deduplicated"
+            )
+        for key in ("table", "rejects"):
+            folder = config.get(key_of(name, key))
+            if folder and seen.setdefault(folder.rstrip("/"), name_of := key_of(name, key)) != name_of:
+                raise ConfigError(
+                    f"`{name_of}={folder}` is the folder of `{seen[folder.rstrip('/')]}`, too: each needs one of its own"
+                )
 
 
 def sources(config: Config) -> dict[str, str]:
@@ -223,7 +293,14 @@ def moved_topic(topic: str) -> str:
 
 
 def input_topic(config: Config) -> str:
-    """The topic that dedupe reads and the nights' rows come from. Raises ConfigError when nothing says which of several."""
+    """The topic that dedupe reads and the nights' rows come from; of a table that is loaded after the mirror, the mirror's.
+
+    Raises ConfigError when nothing says which of several.
+    """
+    if config["penstock.etl.after"] == "mirror":
+        if not config["penstock.etl.topic"] and len(config["topics"]) != 1:
+            raise ConfigError("`penstock.etl.after=mirror` needs `penstock.etl.topic`: the one topic that is loaded")
+        return str(config["penstock.etl.topic"] or config["topics"][0])
     pairs = deduped(config)
     loaded = [topic for topic, output in pairs.items() if output == config["penstock.etl.topic"]]
     if len(pairs) > 1 and not loaded:
@@ -235,8 +312,10 @@ def input_topic(config: Config) -> str:
 
 
 def output_topic(config: Config) -> str:
-    """The topic that dedupe writes, and the nights are loaded from unless `penstock.etl.topic` names another."""
-    return deduped(config)[input_topic(config)]
+    """The topic that dedupe writes (after the mirror alone: the mirror's own), and the nights are loaded from unless
+    `penstock.etl.topic` names another."""
+    topic = input_topic(config)
+    return topic if config["penstock.etl.after"] == "mirror" else deduped(config)[topic]
 
 
 def etl_topic(config: Config) -> str:

@@ -24,8 +24,9 @@ COMPLETE, PARTS, CANNOT_TELL, ON_ITS_WAY = 0, 1, 3, 4  # exit codes
 @click.command("audit")
 @click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+@click.option("--table", metavar="NAME", help="The table of `etl.NAME.table`. [the one of the plain keys, or else the first]")
 @click.option("--json", "as_json", is_flag=True, help="The counts as JSON on standard output.")
-def command(path: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+def command(path: Path, overrides: tuple[str, ...], table: str | None, as_json: bool) -> None:
     """Count the records at every hop, side by side, and name the first hop at which they part.
 
     The counts come from the logs and the table, not from any process. Exit codes: 0 complete; 1 a count parts, a batch
@@ -35,6 +36,14 @@ def command(path: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     Example: penstock audit --config pipeline.properties
     """  # fmt: skip
     config = job.load(path, overrides, "audit")
+    names = job.table_names(config)
+    chosen = names[0] if table is None else table
+    config = job.one_table(config, chosen)
+    if config["penstock.etl.after"] == "mirror":
+        raise click.ClickException(
+            f"{job.words_for_tables([chosen])} is loaded after the mirror, and the audit counts through dedupe: name another"
+            " one with --table"
+        )
     columns = (TextColumn("counting"), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("records", total=None)
@@ -44,6 +53,7 @@ def command(path: Path, overrides: tuple[str, ...], as_json: bool) -> None:
             raise click.ClickException(str(error)) from None
         except OSError as error:
             raise click.ClickException(os_error_text(error)) from None
+    answer["not_audited"] += [job.words_for_tables([name]) for name in names if name != chosen]
     if as_json:
         click.echo(json.dumps(answer))
     else:

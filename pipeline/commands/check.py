@@ -53,9 +53,11 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
     if "dedupe" in parts:
         asked.append(lambda: job.deduped(config))
     if config.get("topics") and {"etl", "audit"} & set(parts):
-        asked.append(lambda: job.input_topic(config))
+        asked.append(lambda: job.check_tables(config))
+        asked += [lambda name=name: job.input_topic(job.one_table(config, name)) for name in job.table_names(config)]  # type: ignore[misc]
     if "etl" in parts:
-        asked += [lambda: time_zone(config["penstock.etl.time.zone"]), lambda: _declared(config)]
+        asked.append(lambda: time_zone(config["penstock.etl.time.zone"]))
+        asked += [lambda name=name: _declared(config, name) for name in job.table_names(config)]  # type: ignore[misc]
         asked.append(config.secrets)
     for question in asked:
         try:
@@ -65,6 +67,7 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _declared(config: Config) -> None:
-    if config.get("penstock.etl.schema") and config.get("penstock.etl.event.day"):
-        declared.parse(config["penstock.etl.schema"], config["penstock.etl.event.day"])
+def _declared(config: Config, table: str) -> None:
+    schema, event_day = (config.get(job.key_of(table, key)) for key in ("schema", "event.day"))
+    if schema and event_day:
+        declared.parse(schema, event_day, job.key_of(table, "event.day"))

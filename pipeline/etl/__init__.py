@@ -11,6 +11,8 @@ declared       the declared schema of an event
 columntypes    the types that a schema may declare, read without Spark
 fitting        whether the declared schema fits the table that is there
 session        the Spark session
+engine         Spark for the nights of one call, shared by all tables
+follow         every night after its end, in order
 jvm            Spark's JVM: started, asked why it ended
 children       the programs that a load starts, of which none outlives it
 interrupt      signals that end the command

@@ -53,6 +53,10 @@ class Children:
         with self._lock:
             return [process.pid for process in self._running]
 
+    def ended(self, process: subprocess.Popen[bytes]) -> None:
+        """Forget a program that has ended, or end it."""
+        self._end(process)
+
     def end(self) -> None:
         """End all programs and let no other start; each is gone when this returns."""
         with self._lock:

@@ -2,7 +2,8 @@
 
 A source partition's records of the night are followed hop by hop: the source's end once the night is over (replaying
 history: its offset at the night's end, by timestamps), the mirror's position in the source, the aggregate input's end after
-that, dedupe's position in the input, the output's end after that. A goal, once known, stays fixed for the call, so that new
+that, dedupe's position in the input, the output's end after that. A table of a topic that isn't deduplicated follows them up
+to the aggregate. A goal, once known, stays fixed for the call, so that new
 records don't move it away while the stages catch up.
 """
 
@@ -42,6 +43,7 @@ class Cut:
         self._input = job.input_topic(config)
         self._topics = Topics(config)
         self._topic = job.etl_topic(config)
+        self._deduplicated = config["penstock.etl.after"] == "dedupe"
         self._log = log.get(__name__)
 
     async def close(self) -> None:
@@ -76,7 +78,8 @@ class Cut:
             return missing
         try:
             # What has come of an incomplete night is no goal to keep: more of it is on its way.
-            missing += await self._not_deduplicated(Goals(goals.night_end_ms) if missing else goals)
+            kept = Goals(goals.night_end_ms) if missing else goals
+            missing += await (self._not_deduplicated(kept) if self._deduplicated else self._not_stable(kept))
         except Unreachable as error:
             missing.append(str(error))
         return missing
@@ -121,8 +124,10 @@ class Cut:
             if not goals.moved:
                 goals.moved = await self._target.offsets(await self._target.partitions(moved), LATEST, stable=False)
             missing = await self._not_read(moved, goals.moved)
-        if missing:
-            return missing
+        return missing or await self._not_stable(goals)
+
+    async def _not_stable(self, goals: Goals) -> list[str]:
+        """The partitions of what is loaded that can't be read up to the end that they had, one sentence each."""
         outputs = await self._target.partitions(self._topic)
         if not goals.output:
             goals.output = await self._target.offsets(outputs, LATEST, stable=False)

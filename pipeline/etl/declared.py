@@ -99,8 +99,8 @@ class Declared:
         return ", ".join([*own, f"{EVENT_DAY} DATE", *(f"`{name}` {kind}" for name, kind in POSITION_TYPES.items())])
 
 
-def parse(text: str, event_day: str) -> Declared:
-    """Read `name TYPE[ NOT NULL], ...` and an event day over them. Raises ConfigError."""
+def parse(text: str, event_day: str, key: str = "penstock.etl.event.day") -> Declared:
+    """Read `name TYPE[ NOT NULL], ...` and an event day over them, the value of a key. Raises ConfigError."""
     columns = [Column(*columntypes.named(piece)) for piece in columntypes.split(text)]
     names = [column.name.lower() for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -111,13 +111,13 @@ def parse(text: str, event_day: str) -> Declared:
         raise ConfigError(f"the schema declares `{taken[0]}`, which is a column that the load adds; rename it")
     for column in columns:
         columntypes.canonical(column.type)
-    _check_event_day(event_day, {column.name.lower(): column for column in columns})
+    _check_event_day(event_day, {column.name.lower(): column for column in columns}, key)
     return Declared(tuple(columns), event_day)
 
 
-def _check_event_day(text: str, columns: dict[str, Column]) -> None:
+def _check_event_day(text: str, columns: dict[str, Column], key: str) -> None:
     """See that the expression can be one, as far as that can be told without Spark. Raises ConfigError."""
-    what = f"`penstock.etl.event.day={text}`"
+    what = f"`{key}={text}`"
     tokens = [token for token in _TOKEN.finditer(text) if token["blank"] is None]
     if not tokens:
         raise ConfigError(f"{what} is no expression: give a column, or Spark SQL over columns")

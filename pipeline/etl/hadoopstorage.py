@@ -42,6 +42,7 @@ class HadoopStorage(Storage):
         self.workspace = _state_folder() / "etl" / f"{uri.rpartition('/')[2]}-{hashlib.sha256(uri.encode()).hexdigest()[:12]}"
         self._config = config
         self._connected: Any = None
+        self._connected_in: Any = None
         self._commits: dict[str, bytes] = {}
 
     def read(self, name: str) -> bytes:
@@ -75,8 +76,9 @@ class HadoopStorage(Storage):
 
     @property
     def _fs(self) -> Any:
-        if self._connected is None:
-            jvm = self._jvm
+        jvm = self._jvm
+        if self._connected_in is not jvm:  # one JVM may end, and another one start, while nights are waited for
+            self._connected_in = jvm
             self._connected = jvm.org.apache.hadoop.fs.Path(self.uri).getFileSystem(session.hadoop_settings(self._config))
         return self._connected
 

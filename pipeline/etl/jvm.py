@@ -70,7 +70,8 @@ class Jvm:
             del os.environ[PORT], os.environ[SECRET]
 
     def end(self) -> None:
-        """Let the JVM end by itself, as it does when nobody is left to talk to it; no trace of it stays then."""
+        """Let the JVM end by itself, as it does when nobody is left to talk to it; no trace of it stays then, and another
+        one may be started."""
         if self._private is not None:
             self._private.cleanup()
         if self._process is not None and self._process.stdin is not None:
@@ -78,6 +79,20 @@ class Jvm:
                 self._process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(EXIT_WITHIN_S)
+            CHILDREN.ended(self._process)
+
+    def forget(self) -> None:
+        """Let PySpark forget a JVM that has ended: it would talk to that one for ever, and start no other."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        if self._process is None or self._process.poll() is None:
+            return
+        gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+        SparkContext._active_spark_context = SparkSession._instantiatedSession = None
+        if gateway is not None:
+            with contextlib.suppress(Exception):  # nobody is there to hear it
+                gateway.shutdown()
 
     def gone(self) -> str:
         """How the JVM ended, in words; empty when it is there, or isn't ours."""

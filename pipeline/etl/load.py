@@ -23,6 +23,7 @@ from penstock.config import Config
 from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
 from penstock.pipeline.etl.delta import Transaction
+from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.night import NIGHTS_MAX, Night, between, parse_night, time_zone
 from penstock.pipeline.etl.storage import Storage
@@ -63,8 +64,11 @@ class Load:
         wait_seconds: float,
         on_step: Callable[[str], None] = lambda words: None,
         spark: Any = None,
+        engine: Engine | None = None,
+        ahead: bool = True,
     ) -> None:
-        """`on_step` is told in a few words what is going on. A given `spark` is used and left running.
+        """`on_step` is told in a few words what is going on. A given `spark` is used and left running, a given `engine` is
+        shared with other tables; `ahead` starts it while the night is waited for.
 
         Raises ConfigError.
         """
@@ -78,8 +82,9 @@ class Load:
         self._on_step = on_step
         self._cut = Cut(config, clock, self._zone)
         self._runner = asyncio.Runner()
-        self._spark = spark
-        self._owns_spark = spark is None
+        self._engine = engine or Engine(config, str(self._zone), on_step, spark)
+        self._shares_engine = engine is not None
+        self._ahead = ahead
         self._validated = False
         self._begun: tuple[Night, bool, int] | None = None
         self._log = log.get(__name__)
@@ -88,15 +93,30 @@ class Load:
         """Stop Spark and close the connections."""
         self._runner.run(self._cut.close())
         self._runner.close()
-        if self._owns_spark and self._spark is not None:
-            session.stop(self._spark)
-            self._spark = None
+        if not self._shares_engine:
+            self._engine.stop()
 
     def check_begun(self, night: Night) -> None:
         """See that a night is not in the future. Raises Refused."""
         today = datetime.datetime.now(self._zone).date()
         if night.date > today:
             raise Refused(f"night {night} has not begun: it is {today} in {self._zone}")
+
+    def over_in_s(self, night: Night) -> float:
+        """How long a night still goes on, where the wall clock says when it is over; else and after its end 0."""
+        goals, now_ms = self._cut.goals(night), round(time.time() * 1000)
+        return (goals.night_end_ms - now_ms) / 1000 if self._cut.too_early(goals, now_ms) else 0.0
+
+    def next_night(self, first: Night) -> tuple[Night, bool]:
+        """The night that the table takes next, `first` if it has none yet, and whether that is a reload that was begun.
+
+        Raises EtlError.
+        """
+        status = table.status(self._table)
+        pending = plan.pending(self._table, status)
+        if pending is not None:
+            return parse_night(pending.night), pending.reload
+        return (parse_night(status.nights[-1].night).next if status.nights else first), False
 
     def night(self, night: Night, *, reload: bool = False, covering: bool = False) -> Outcome:
         """Load a night, or see that it is loaded. Nights that are missing before it are loaded with it only if it is
@@ -212,7 +232,8 @@ class Load:
                 more = f" (and {len(missing) - 1} more like it)" if len(missing) > 1 else ""
                 self._on_step(f"{night} waits, at most {deadline - now:.0f} seconds more: {missing[0]}{more}")
                 # Time that would be spent anyway; how many records there will be isn't known yet.
-                await asyncio.to_thread(self._started, session.SMALL_OFFSETS)
+                if self._ahead:
+                    await asyncio.to_thread(self._started, session.SMALL_OFFSETS)
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 1.5)
 
@@ -228,11 +249,7 @@ class Load:
 
     def _started(self, offsets: int = 0) -> Any:
         """Spark; the first call starts it, for a night of so many offsets."""
-        if self._spark is None:
-            self._on_step("starting Spark")
-            self._spark = session.start(self._config, str(self._zone), self._table.workspace / "spark", offsets)
-            self._on_step(f"Spark {self._spark.version} is up")
-        return self._spark
+        return self._engine.started(self._table.workspace / "spark", offsets)
 
     def _run_around_rot(self, made: plan.Plan) -> table.NightCommit:
         """Load a persisted plan. Batches that Spark's client can't open are found and left out, for the rejects."""
@@ -275,7 +292,7 @@ class Load:
         return commit
 
     def _parsed(self, made: plan.Plan) -> Any:
-        records = events.read(self._spark, self._config["bootstrap.servers"], made)
+        records = events.read(self._started(), self._config["bootstrap.servers"], made)
         return events.parse(records, self._declared)
 
     def _write_rows(self, transaction: Transaction, made: plan.Plan) -> table.NightCommit:
@@ -295,11 +312,11 @@ class Load:
         expected = commit.rejects
         if made.corrupt:
             data = self._runner.run(self._cut.raw_bytes(made.corrupt, CORRUPT_BYTES_KEPT))
-            rejected = rejected.unionByName(rejects.of_batches(self._spark, zip(made.corrupt, data, strict=True)))
+            rejected = rejected.unionByName(rejects.of_batches(self._started(), zip(made.corrupt, data, strict=True)))
             expected += len(made.corrupt) - sum(batch.records for batch in made.corrupt)
-        rejects.write(self._spark, self._rejects, made, rejected)
+        rejects.write(self._started(), self._rejects, made, rejected)
         failpoints.failpoint(REJECTS_WRITTEN)
-        kept = rejects.count(self._spark, self._rejects, made)
+        kept = rejects.count(self._started(), self._rejects, made)
         if kept != expected:
             raise EtlError(f"night {made.night}: {expected} rejects were found, but {kept} kept")
 

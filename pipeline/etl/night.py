@@ -20,6 +20,11 @@ class Night:
     def __str__(self) -> str:
         return self.date.isoformat()
 
+    @property
+    def next(self) -> Night:
+        """The night after it."""
+        return Night(self.date + datetime.timedelta(days=1))
+
     def end_ms(self, zone: ZoneInfo) -> int:
         """The first millisecond (since 1970, UTC) that is not of this night."""
         midnight = datetime.datetime.combine(self.date + datetime.timedelta(days=1), datetime.time(), zone)

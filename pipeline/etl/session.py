@@ -50,7 +50,8 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 
 # The JVM of a night of few records: quick to start, and over before its second compiler would pay.
 SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-LARGE_JVM = "-XX:+UseParallelGC"
+# Little of what a night makes lives on, so one collecting thread does, and the heap stays small.
+LARGE_JVM = "-XX:+UseSerialGC"
 SMALL_OFFSETS = 500_000
 
 

@@ -6,6 +6,10 @@ import asyncio
 import datetime
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +27,7 @@ from penstock.pipeline.etl import declared, delta, places, plan, ready, session,
 from penstock.pipeline.etl import rejects as reject_table
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.load import Load, Outcome
+from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.night import parse_night
 from penstock.pipeline.sender import Sender
 from penstock.pyx.record.builder import BatchBuilder
@@ -486,6 +491,60 @@ def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spar
     assert run("2013-01-02", clock="wall").did == "already"
     assert run("2013-01-04", clock="wall").commit.run == 4
     assert len(rows(world)) == 16
+
+
+def test_tables_are_loaded_side_by_side_and_each_waits_for_its_own_stage(world: World) -> None:
+    world.describe_raw(penstock_etl_clock="wall")
+    world.events("2013-01-01", 6)
+    world.ends(f"{world.topic}.deduped")
+    world.commit("penstock-mirror.mirror.one", world.ends(world.topic))
+    # Dedupe has read nothing yet: the table after it is incomplete, the other one isn't.
+    one = world.etl("--night", "2013-01-01", "--incomplete", "fail")
+    assert (one.returncode, "Traceback" in one.stderr) == (3, False), one.stderr
+    assert "penstock: night 2013-01-01 is incomplete: dedupe: " in one.stderr
+    assert "1 of 2 tables were not loaded: the table of the plain keys" in one.stderr
+    assert [(json.loads(line)["table"], json.loads(line)["rows"]) for line in one.stdout.splitlines()] == [("raw", 6)]
+    assert table.committed(world.storage) == []
+    assert {tp[0] for tp in table.committed(LocalStorage(Path(world.raw_table)))[0].partitions} == {world.topic}
+
+    world.arrive()
+    refused = world.etl("--night", "2013-01-01", "--table", "row")
+    assert refused.returncode != 0 and "describes no table `row`, but the table of the plain keys" in refused.stderr
+    chosen = world.etl("--night", "2013-01-01", "--table", "")
+    assert (chosen.returncode, json.loads(chosen.stdout)["did"]) == (0, "loaded"), chosen.stderr
+    assert len(table.committed(world.storage)) == len(table.committed(LocalStorage(Path(world.raw_table)))) == 1
+
+
+def test_following_loads_each_night_in_order_after_failures_too(world: World) -> None:
+    today = datetime.datetime.now(datetime.UTC).date()
+    days = [(today - datetime.timedelta(days=back)).isoformat() for back in (3, 2, 1)]
+    world.describe_raw(penstock_etl_clock="wall", penstock_etl_retry_backoff_ms="500")
+    world.events(days[0], 4)
+    world.arrive(less=1)
+    world.commit("penstock-mirror.mirror.one", [0, 0])  # so far nothing is mirrored: both tables fail, and wait
+    command = [sys.executable, "-m", "penstock", "etl", "--config", str(world.config), "--json", "--follow"]
+    command += ["--night", days[0], "--until", days[2]]
+    with (world.folder / "said").open("w") as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said) as following:
+        while (world.folder / "said").read_text().count("is incomplete: source one:") < 2:
+            assert following.poll() is None
+            time.sleep(0.1)
+        world.arrive()
+        answers = [json.loads(line) for line in following.stdout or ()]
+        assert following.wait() == 0, (world.folder / "said").read_text()
+    by_table = {name: [one["night"] for one in answers if one["table"] == name] for name in ("", "raw")}
+    assert by_table == {"": days, "raw": days}
+    assert [commit.rows for commit in table.committed(world.storage)] == [4, 0, 0]
+    # One that is ended while it waits for the night that goes on leaves nothing behind.
+    with (world.folder / "said").open("w") as said, subprocess.Popen(command[:-2], stdout=said, stderr=said) as following:
+        while "waits until" not in (world.folder / "said").read_text():
+            assert following.poll() is None
+            time.sleep(0.1)
+        started = [(task / "children").read_text() for task in Path(f"/proc/{following.pid}/task").iterdir()]
+        assert "".join(started) == "", "no JVM while it waits"
+        following.terminate()
+        assert following.wait() == -signal.SIGTERM
+    assert "interrupted" in (world.folder / "said").read_text()
+    assert "Traceback" not in (world.folder / "said").read_text()
 
 
 def test_a_topic_made_anew_is_refused(world: World, run: Run) -> None:

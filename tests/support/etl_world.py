@@ -138,6 +138,18 @@ class World:
         consumer.commit(offsets=positions, asynchronous=False)
         consumer.close()
 
+    def describe_raw(self, **changes: str) -> None:
+        """Add a table `raw` to the configuration: of the input topic, which is loaded after the mirror."""
+        raw = {"topic": self.topic, "table": self.raw_table, "schema": SCHEMA, "event.day": "day", "after": "mirror"}
+        self.write_config(**changes)
+        with self.config.open("a") as file:
+            file.writelines(f"etl.raw.{name}={value}\n" for name, value in raw.items())
+
+    @property
+    def raw_table(self) -> str:
+        """The folder of the table `raw`."""
+        return str(self.folder / "raw")
+
     def delete_records_before(self, offset: int) -> None:
         """Delete the first records of the output topic."""
         topic = f"{self.topic}.deduped"

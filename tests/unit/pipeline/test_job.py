@@ -101,3 +101,59 @@ def test_the_page_of_properties_is_the_table() -> None:
     assert done.exit_code == 0
     assert done.output == page.read_text(), "`penstock config --list --markdown > pipeline/PROPERTIES.md` writes it"
     assert sum(line.startswith("| `") for line in done.output.splitlines()) == len(job.SCHEMA.properties)
+
+
+RAW = {"etl.raw.topic": "clicks", "etl.raw.table": "raw", "etl.raw.schema": "id STRING", "etl.raw.event.day": "current_date()"}
+
+
+def test_a_file_may_describe_several_tables(tmp_path: Path) -> None:
+    texts = {**OWN["etl"], **RAW, "etl.raw.after": "mirror"}
+    config = job.load(write_properties(tmp_path / "p.properties", texts), (), "etl")
+    assert job.table_names(config) == ["", "raw"]
+    job.check_tables(config)
+    raw, plain = job.one_table(config, "raw"), job.one_table(config, "")
+    assert (job.input_topic(raw), job.etl_topic(raw), raw["penstock.etl.table"]) == ("clicks", "clicks", "raw")
+    assert (job.input_topic(plain), job.etl_topic(plain)) == ("flights", "flights.deduped")
+    assert plain["penstock.etl.table"] == "table"
+
+
+def test_named_tables_need_no_plain_one_and_after_the_mirror_nothing_of_dedupe(tmp_path: Path) -> None:
+    path = write_properties(tmp_path / "p.properties", {"bootstrap.servers": "target:9092", **SOURCE, **RAW})
+    with pytest.raises(ConfigError, match="`topics`"):
+        job.load(path, (), "etl")
+    config = job.load(path, ["etl.raw.after=mirror"], "etl")
+    assert job.table_names(config) == ["raw"]
+    with pytest.raises(ConfigError, match=r"`etl\.raw\.schema` \(Its columns\)"):
+        job.load(path, ["etl.raw.after=mirror", "etl.raw.schema="], "etl")
+    with pytest.raises(ConfigError, match=r"did you mean `etl\.raw\.schema`\?"):
+        job.load(path, ["etl.raw.shcema=id STRING"], "etl")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, "`etl.raw.topic=clicks` is no topic that dedupe writes (flights.deduped)"),
+        ({"etl.raw.after": "mirror", "etl.raw.table": "table/"}, "`etl.raw.table=table/` is the folder of `penstock.etl"),
+        ({"etl.raw.after": "mirror", "etl.raw.event.day": "dya"}, "`etl.raw.event.day=dya` names `dya`"),
+    ],
+)
+def test_tables_that_can_not_be_are_found_by_check(tmp_path: Path, change: dict[str, str], words: str) -> None:
+    path = write_properties(tmp_path / "p.properties", {**OWN["etl"], **RAW, **change})
+    checked = CliRunner().invoke(root, ["check", "--config", str(path), "--for", "etl"])
+    assert checked.exit_code == 2 and words in checked.output, checked.output
+
+
+@pytest.mark.parametrize(
+    "asked", [["--night", "2013-01-01", "--nights", "2013-01-01"], ["--until", "2013-01-01"], ["--follow", "--reload"]]
+)
+def test_options_that_contradict_each_other_are_refused(tmp_path: Path, asked: list[str]) -> None:
+    path = write_properties(tmp_path / "p.properties", OWN["etl"])
+    refused = CliRunner().invoke(root, ["etl", "--config", str(path), *asked])
+    assert refused.exit_code == 2 and "Traceback" not in refused.output
+
+
+def test_an_audit_names_the_tables_that_it_can_not_count(tmp_path: Path) -> None:
+    path = write_properties(tmp_path / "p.properties", {**OWN["etl"], **RAW, "etl.raw.after": "mirror"})
+    for table, words in (("raw", "the table `raw` is loaded after the mirror"), ("row", "describes no table `row`")):
+        refused = CliRunner().invoke(root, ["audit", "--config", str(path), "--table", table])
+        assert refused.exit_code != 0 and words in f"{refused.output}{refused.exception}"
