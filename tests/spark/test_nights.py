@@ -493,6 +493,7 @@ def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spar
     assert len(rows(world)) == 16
 
 
+@pytest.mark.timeout(400)
 def test_tables_are_loaded_side_by_side_and_each_waits_for_its_own_stage(world: World) -> None:
     world.describe_raw(penstock_etl_clock="wall")
     world.events("2013-01-01", 6)
@@ -515,6 +516,7 @@ def test_tables_are_loaded_side_by_side_and_each_waits_for_its_own_stage(world: 
     assert len(table.committed(world.storage)) == len(table.committed(LocalStorage(Path(world.raw_table)))) == 1
 
 
+@pytest.mark.timeout(400)
 def test_following_loads_each_night_in_order_after_failures_too(world: World) -> None:
     today = datetime.datetime.now(datetime.UTC).date()
     days = [(today - datetime.timedelta(days=back)).isoformat() for back in (3, 2, 1)]
