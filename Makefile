@@ -129,6 +129,18 @@ failpoints: build
 	PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -n 2 tests/faults/test_mirror_kill.py tests/faults/test_mirror_fence.py \
 	  tests/faults/test_mirror_decisions.py tests/faults/test_dedupe_kill.py tests/faults/test_dedupe_pause.py tests/spark/test_etl_kills.py
 
+# Nights on a Spark cluster, and into tables at hdfs:// and s3a://. NameNode and DataNode come from Maven; the S3 server is built as
+# a Go module, which takes minutes and a Go of 1.25 or newer (Debian 12 has none).
+S3_SERVER := github.com/versity/versitygw/cmd/versitygw@v1.8.0
+.PHONY: remote-tables
+remote-tables: build build/s3/versitygw
+	$(BIN)/python -m penstock.pipeline.etl.jars --s3a
+	PENSTOCK_REMOTE_TABLES=1 $(BIN)/pytest -q tests/spark/test_spark_cluster.py tests/spark/test_remote_tables.py
+
+build/s3/versitygw:
+	@command -v go >/dev/null || { echo "make remote-tables needs Go 1.25 or newer to build an S3 server"; exit 1; }
+	GOBIN=$(CURDIR)/build/s3 GOFLAGS=-buildvcs=false go install $(S3_SERVER)
+
 # A broker's disk loses what wasn't flushed, again and again, while a mirror copies into it; needs root.
 CUTS ?= 100
 .PHONY: powercuts

@@ -151,15 +151,14 @@ def _fill_etl(package: Package) -> dict[str, str]:
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-compile", "--require-hashes"]
     _run([*install, "-r", str(HERE / "requirements-etl.lock"), "--target", str(package.site)])
     shutil.rmtree(package.site / "bin", ignore_errors=True)
-    jars = json.loads(_said([sys.executable, "-c", LIST_JARS]))
-    folder = package.prefix / "share" / "penstock" / "jars" / jars["set"]
-    folder.mkdir(parents=True)
+    jars = package.prefix / "share" / "penstock" / "jars"
     pins = dict(reversed(line.split()) for line in (HERE / "jars.sha256").read_text().splitlines() if line.strip())
-    for text in jars["paths"]:
+    for text in json.loads(_said([sys.executable, "-c", LIST_JARS])):
         jar = Path(text)
         if hashlib.sha256(jar.read_bytes()).hexdigest() != pins.get(jar.name):
             sys.exit(f"`{jar}` isn't the file that deploy/deb/jars.sha256 names; look why before you change that")
-        shutil.copy(jar, folder)
+        (jars / jar.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(jar, jars / jar.parent.name)
     return {
         "Depends": ", ".join([f"penstock-{package.release}", JRE]),
         "Description": "nightly tables of a Penstock pipeline, by PySpark\n"
@@ -169,9 +168,8 @@ def _fill_etl(package: Package) -> dict[str, str]:
 
 LIST_JARS = """\
 import json
-from penstock.pipeline.etl import jars, maven
-paths = maven.fetch(jars.SPARK_JARS)
-print(json.dumps({"set": paths[0].parent.name, "paths": [str(path) for path in paths]}))
+from penstock.pipeline.etl import jars
+print(json.dumps([str(path) for path in jars.spark_jars(s3a=True)]))
 """
 
 

@@ -6,6 +6,8 @@ Processes
 - `kafka_fixtures`: the fixtures `apache_kafka` and `second_kafka`, nodes for a session, and `kafka_as`
 - `stages`: mirror, dedupe and the load as processes, started like a user would
 - `kcat`: kcat against a broker
+- `spark_cluster`: a standalone Spark cluster with executors in processes of their own
+- `remote_stores`: HDFS and an S3 server
 - `patience`: waiting for what another thread or process makes true
 
 Single requests to a broker
@@ -19,6 +21,7 @@ Worlds: topics, a stage between them, a ledger of what was sent
 - `mirror_world`: source clusters and a target
 - `dedupe_world`: an input topic and a dedupe stage
 - `etl_world`: a pipeline whose positions are set by hand
+- `table_look`: what a table holds, wherever it lies
 - `dedupe_rot`: batches that are right by header and corrupt inside
 
 Inside the test process

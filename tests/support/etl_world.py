@@ -42,6 +42,8 @@ class World:
     bootstrap: str
     folder: Path
     source: str = ""
+    place: str = ""  # of the table; a folder unless it is given
+    properties: dict[str, str] = field(default_factory=dict)
     topic: str = field(default_factory=lambda: f"flights-{os.getpid()}-{next(NUMBERS)}")
     sent: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
 
@@ -64,8 +66,8 @@ class World:
 
     @property
     def table(self) -> str:
-        """The table's folder."""
-        return str(self.folder / "table")
+        """The table's folder or URI."""
+        return self.place or str(self.folder / "table")
 
     @property
     def storage(self) -> Storage:
@@ -91,6 +93,7 @@ class World:
             "penstock.etl.clock": "records",
             "penstock.etl.wait.seconds": "0",
             "spark.driver.memory": "512m",
+            **self.properties,
         }
         properties |= {name.replace("_", "."): value for name, value in changes.items()}
         self.config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
@@ -169,7 +172,7 @@ class World:
         """Run `penstock etl` as a process of its own, with its own JVM or a warm one."""
         command = [sys.executable, "-m", "penstock", "etl", "--config", str(self.config), "--json", *arguments]
         environment = os.environ | {"PENSTOCK_FAILPOINTS": failpoints} | (jvm.environment if jvm else {})
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=170, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
         if jvm:
             jvm.clear()
         return done
