@@ -102,8 +102,9 @@ bundle:
 	$(MAKE) deb ETL=1
 	$(BIN)/python deploy/deb/bundle.py --out dist/bundle --tar dist/penstock-bundle-$$(ls dist/deb | sed -n 's/^penstock-\([0-9][^_]*\)_.*/\1/p').tar dist/deb/*.deb
 
-# From nothing to a running pipeline on machines of its own (systemd-nspawn, as root).
-APT_DEPLOY := debootstrap systemd-container xfsprogs fdisk iproute2 openssh-client
+# From nothing to a running pipeline on machines of its own (systemd-nspawn, and one that is emulated; as root), with plays killed
+# at every task (PENSTOCK_DEPLOY_KILLS=5: at every fifth).
+APT_DEPLOY := debootstrap systemd-container xfsprogs fdisk iproute2 openssh-client qemu-system-x86
 .PHONY: deploy-test
 deploy-test: build deploy-tools
 	$(call install,$(APT_DEPLOY) $(APT_DEB))
