@@ -2,8 +2,9 @@
 
 Once no change has come for a while, the store's bytes are written beside it (`metadata.db.backup`; the one before
 becomes `metadata.db.backup.1`) and, where there are several log folders, into the second one too. Each is written under
-another name, flushed, read and checked before it takes its place. That is done in a thread of its own: neither the loop
-nor the store waits for these disks. A backup that can't be written is a warning, and is tried again.
+another name, flushed, read and checked before it takes its place. That is done in a thread a folder: neither the loop
+nor the store waits for these disks, nor one of them for the other. A backup that can't be written is a warning, and is tried
+again.
 
 While the broker runs, an operator may remove the store's file, or put another one in its place. The broker then goes on with
 the file that it has open, which no start will find: that is an ERROR, and each change goes into a backup at once.
@@ -16,13 +17,13 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.logs.folder import STORE
+from penstock.broker.logs.folderthreads import FolderThreads
 from penstock.broker.store.base import StoreError
 from penstock.broker.store.embedded import REPLACED, EmbeddedStore
 from penstock.broker.store.sound import check, glance
@@ -36,6 +37,8 @@ LONGEST_S = 10.0
 """How long one may be put off by further changes."""
 CHECK_S = 2.0
 """The least often that the broker checks whether the store's file is still in its place."""
+HANGS_S = 30.0
+"""When a backup that isn't written yet is said to wait for its disk."""
 REST = 20
 """A backup that took long is followed by a pause of as many times that."""
 
@@ -111,15 +114,24 @@ def write(folder: Path, image: bytes) -> None:
     sync_folder(folder)
 
 
+def _has_backup(folder: Path) -> bool:
+    try:
+        return (folder / NEWEST).exists()
+    except OSError:
+        return True  # Not known: writing the next one shows what is wrong with the disk.
+
+
 class Backups:
     """Of one store, in these folders, from `start` to `stop`. On the loop."""
 
     def __init__(self, store: EmbeddedStore, folders: Sequence[Path]) -> None:
         self._store = store
         self._folders = folders
-        self._thread = ThreadPoolExecutor(1, "backups")
+        self._threads = FolderThreads("backups", 1)
         self._task: asyncio.Task[None] | None = None
-        self._kept = -1  # the changes that the newest backup has
+        self._writing: dict[Path, asyncio.Future[None]] = {}  # under way
+        self._behind: set[Path] = set()  # of these, those that lack a change that came since
+        self._kept = dict.fromkeys(folders, -1)  # the changes that each newest backup has
         self._failing: set[Path] = set()
         self._displaced = ""  # what has become of the store's file, if it isn't in its place
 
@@ -134,7 +146,7 @@ class Backups:
             await asyncio.gather(self._task, return_exceptions=True)
             await self._is_displaced()
             await self._take()
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+        await self._threads.stop()
 
     async def _run(self) -> None:
         changed = self._store.changed
@@ -159,17 +171,16 @@ class Backups:
 
     async def _is_displaced(self) -> bool:
         """Whether the store's file isn't in its place. Says it once, and has a backup taken where there is none."""
-        loop = asyncio.get_running_loop()
-        displaced, has_backups = await loop.run_in_executor(self._thread, self._look)
-        if displaced and not has_backups:
-            self._kept = -1
+        displaced = await self._threads.run(self._store.path, self._store.displaced)
+        if displaced:
+            await self._look_for_backups()
         if displaced == self._displaced:
             return bool(displaced)
         self._displaced = displaced
         if not displaced:
             _log.warning("the metadata store %s is in its place again", self._store.path)
             return False
-        self._kept = -1
+        self._kept = dict.fromkeys(self._folders, -1)
         _log.error(
             "the metadata store %s %s while the broker runs: from now on all changes are only in its backups (%s). Stop the "
             "broker%s, and start it once with `--restore-metadata`",
@@ -178,28 +189,47 @@ class Backups:
         )  # fmt: skip
         return True
 
-    def _look(self) -> tuple[str, bool]:
-        """What has become of the store's file, and whether each folder has a backup."""
-        try:
-            has_backups = all((folder / NEWEST).exists() for folder in self._folders)
-        except OSError:
-            has_backups = True  # Not known: writing the next one shows what is wrong with the disk.
-        return self._store.displaced(), has_backups
+    async def _look_for_backups(self) -> None:
+        """Have one taken for a folder that has none any more, unless one is on its way."""
+        for folder in self._folders:
+            if folder not in self._writing:
+                looking = asyncio.ensure_future(self._threads.run(folder, _has_backup, folder))
+                await asyncio.wait([looking], timeout=CHECK_S)
+                if looking.done() and not looking.result():
+                    self._kept[folder] = -1
 
     async def _take(self) -> None:
-        """Take a backup, unless nothing has changed. What fails is tried again after the next change."""
+        """Take a backup, unless nothing has changed, in each folder that isn't busy with one; wait for these until they seem to
+        hang. What fails is tried again after the next change."""
         try:
             changes = await self._store.changes()
-            if changes == self._kept:
+            wanted = [folder for folder, kept in self._kept.items() if kept != changes and folder not in self._writing]
+            self._behind |= {folder for folder in self._writing if changes != self._kept[folder]}
+            if not wanted:
                 return
             image = await self._store.image()
         except StoreError as error:
             _log.warning("no backup of the metadata store can be taken: %s", error)
             return
-        loop = asyncio.get_running_loop()
-        done = [await loop.run_in_executor(self._thread, self._write, folder, image) for folder in self._folders]
-        if all(done):
-            self._kept = changes
+        for folder in wanted:
+            self._writing[folder] = asyncio.ensure_future(self._write_in_thread(folder, image, changes))
+        # Not in the thread of another folder: this one may be about to hang.
+        await asyncio.wait([self._writing[folder] for folder in wanted], return_when=asyncio.FIRST_COMPLETED)
+
+    async def _write_in_thread(self, folder: Path, image: bytes, changes: int) -> None:
+        said = asyncio.get_running_loop().call_later(
+            HANGS_S, _log.warning, "the backup of the metadata store in %s isn't written after %d s; does its disk hang?",
+            folder, HANGS_S,
+        )  # fmt: skip
+        try:
+            if await self._threads.run(folder, self._write, folder, image):
+                self._kept[folder] = changes
+        finally:
+            said.cancel()
+            del self._writing[folder]
+            if folder in self._behind:
+                self._behind.remove(folder)
+                self._store.changed.set()
 
     def _write(self, folder: Path, image: bytes) -> bool:
         try:

@@ -6,6 +6,9 @@ with its part of `log.cleaner.dedupe.buffer.size`; `log.cleaner.io.max.bytes.per
 All three may be altered at run time.
 When nothing is due a thread waits for `log.cleaner.backoff.ms`.
 
+Each log folder has threads of its own, of which `log.cleaner.threads` work at the same time in all. A pass that takes longer
+than LONG_S doesn't count any more, since its disk may hang: then the other folders' logs are compacted beside it.
+
 How far each log was compacted is in the checkpoints of its log folder (`penstock.pyx.log.checkpoint`), by topic id; that
 a log was compacted at all is there before its first file is. Should it be lost, the log counts as dirty and is compacted
 again.
@@ -19,15 +22,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from errno import EDQUOT, EMFILE, ENFILE, ENOENT, ENOSPC
+from itertools import product
+from pathlib import Path
 
 from penstock import log
 from penstock.broker import tasks
 from penstock.broker.configs.properties import CLEANER_THREADS_MAX
 from penstock.broker.configs.topicconfig import awaits_confirmation, topic_value
 from penstock.broker.context import Context
+from penstock.broker.logs.folderthreads import FolderThreads
+from penstock.broker.logs.logdirs import LogDir
 from penstock.errors import KafkaError
 from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, UncleanableError, cleanable
 from penstock.pyx.compaction.pace import Pace
@@ -35,6 +43,9 @@ from penstock.pyx.log.checkpoint import Key
 
 PASSING = frozenset((ENOSPC, EDQUOT, EMFILE, ENFILE, ENOENT))
 """Errors that say nothing about the log: it is tried again later."""
+
+LONG_S = 10.0
+"""How long a pass keeps those of other folders waiting."""
 
 _log = log.get(__name__)
 
@@ -77,10 +88,12 @@ class LogCleaner:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._pace = Pace(context.config["log.cleaner.io.max.bytes.per.second"])
-        self._executor = ThreadPoolExecutor(CLEANER_THREADS_MAX, "cleaner")  # which makes as many as are needed
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._threads = FolderThreads("cleaner", CLEANER_THREADS_MAX)  # which makes as many as are needed
+        self._tasks: dict[tuple[Path, int], asyncio.Task[None]] = {}
         self._stopped = False
-        self._lock = threading.Lock()
+        self._working = 0  # passes that count
+        self._ended = asyncio.Event()  # set whenever these get fewer
+        self._locks = {log_dir.path: threading.Lock() for log_dir in context.dirs}  # of choosing: it may wait for the disk
         self._busy: set[Key] = set()
         self._left_alone: set[tuple[bytes, int]] = set()
 
@@ -94,9 +107,11 @@ class LogCleaner:
         config = self._context.config
         self._pace.limit(config["log.cleaner.io.max.bytes.per.second"])
         if config["log.cleaner.enable"] and not self._stopped:
-            for number in range(config["log.cleaner.threads"]):
-                if number not in self._tasks or self._tasks[number].done():
-                    self._tasks[number] = tasks.start(self._run(number), f"cleaner-{number}")
+            for log_dir, number in product(self._context.dirs, range(config["log.cleaner.threads"])):
+                task = self._tasks.get((log_dir.path, number))
+                if task is None or task.done():
+                    work = tasks.start(self._run(log_dir, number), f"cleaner-{number} of {log_dir.path}")
+                    self._tasks[log_dir.path, number] = work
 
     async def stop(self) -> None:
         """End; a pass that is under way ends between two batches and leaves its log as it was."""
@@ -105,7 +120,7 @@ class LogCleaner:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+        await self._threads.stop()
 
     def _sizes(self) -> tuple[int, float, int]:
         """What a thread's Cleaner is made with."""
@@ -116,26 +131,49 @@ class LogCleaner:
             config["penstock.log.cleaner.inflated.max.bytes"],
         )
 
-    async def _run(self, number: int) -> None:
-        loop, config = asyncio.get_running_loop(), self._context.config
+    async def _run(self, log_dir: LogDir, number: int) -> None:
+        config = self._context.config
         sizes = self._sizes()
         cleaner = Cleaner(self._pace, *sizes)
         while number < config["log.cleaner.threads"]:
             if sizes != self._sizes():
                 sizes = self._sizes()
                 cleaner = Cleaner(self._pace, *sizes)
-            candidates = self._candidates()
+            candidates = self._candidates(log_dir)
             worked = False
             if candidates:
                 try:
-                    worked = await loop.run_in_executor(self._executor, self._turn, cleaner, candidates)
+                    async with self._counted():
+                        work = self._turn, self._locks[log_dir.path], cleaner, candidates
+                        worked = await self._threads.run(log_dir.path, *work)
                 except Exception:  # noqa: BLE001 - without it compacted topics would grow for ever
                     _log.exception("a pass of the cleaner has failed")
             if not worked:
                 await asyncio.sleep(config["log.cleaner.backoff.ms"] / 1000)
 
-    def _candidates(self) -> list[Candidate]:
-        """Every partition of a compacted topic whose configs are confirmed. On the loop."""
+    @asynccontextmanager
+    async def _counted(self) -> AsyncIterator[None]:
+        """Wait until fewer passes are under way than may be, and count as one for a while."""
+        while self._working >= self._context.config["log.cleaner.threads"]:
+            self._ended.clear()
+            await self._ended.wait()
+        self._working += 1
+        once = ExitStack()
+        once.callback(self._count_no_more)
+        timer = asyncio.get_running_loop().call_later(LONG_S, once.close)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            once.close()  # Which does nothing the second time.
+
+    def _count_no_more(self) -> None:
+        self._working -= 1
+        self._ended.set()
+
+    def _candidates(self, log_dir: LogDir) -> list[Candidate]:
+        """Every partition of a folder whose topic is compacted and has confirmed configs. On the loop."""
+        of = self._context.dirs.of
         config, found = self._context.config, []
         for topic in self._context.topics.all():
 
@@ -156,12 +194,13 @@ class LogCleaner:
                     value("delete.retention.ms"),
                 )
                 for state in topic.partitions
+                if of((topic.name, state.index)) is log_dir
             ]
         return found
 
-    def _turn(self, cleaner: Cleaner, candidates: list[Candidate]) -> bool:
+    def _turn(self, lock: threading.Lock, cleaner: Cleaner, candidates: list[Candidate]) -> bool:
         """Compact the dirtiest log that is due. False: there was none, or its disk had no room. In a thread."""
-        with self._lock:
+        with lock:
             chosen = self._choose(candidates)
             if chosen is None:
                 return False
@@ -169,8 +208,7 @@ class LogCleaner:
         try:
             return self._compact(cleaner, chosen)
         finally:
-            with self._lock:
-                self._busy.discard(chosen.key)
+            self._busy.discard(chosen.key)
 
     def _choose(self, candidates: list[Candidate]) -> Candidate | None:
         now_ms, logs = self._context.age_now_ms(), self._context.log_manager
@@ -221,8 +259,7 @@ class LogCleaner:
             "topic=%s partition=%d is not compacted any more until the broker restarts: %s",
             candidate.topic, candidate.index, why,
         )  # fmt: skip
-        with self._lock:
-            self._left_alone.add((candidate.topic_id, candidate.index))
+        self._left_alone.add((candidate.topic_id, candidate.index))
 
 
 def _report(candidate: Candidate, done: Compacted, seconds: float) -> None:
