@@ -7,6 +7,7 @@ kernelfeatures  which of the kernel's features this process has
 context         the broker's parts, as each handler gets them
 dispatch        from a request's bytes to its handler and back
 refusal         an answer that carries one error code wherever its API has a place for it
+patience        how long a request waits for work that may wait for a disk
 turns           a handler with much to do lets the loop do other work now and then
 tasks           tasks that run for as long as the broker does
 listeners       listeners: names, addresses and limits

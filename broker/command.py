@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -98,7 +100,18 @@ def command(
         asyncio.run(_serve(server, folders))
     except (ServerError, FolderError, StoreError, KafkaError, OSError) as error:
         click.echo(f"penstock: {error}", err=True)
-        sys.exit(1)
+        _end(server, 1)
+    _end(server, 0)
+
+
+def _end(server: Server, code: int) -> None:
+    """End the process, whose interpreter would wait for a thread that hangs."""
+    if server.left_behind:
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)
+    if code:
+        sys.exit(code)
 
 
 def _give_memory_back() -> None:

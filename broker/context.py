@@ -21,6 +21,7 @@ from penstock.broker.coordination.groupcoordinator import GroupCoordinator
 from penstock.broker.coordination.producerids import check_ids
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.logs.logdirs import LogDirs
+from penstock.broker.patience import Patience
 from penstock.broker.store.base import BadValueError, Store
 from penstock.broker.topics import Topics
 from penstock.errors import KafkaError
@@ -87,6 +88,7 @@ class Context:
     features: Features = field(default_factory=Features)
     # Held from reading a resource's configs until they are replaced, so that two alterations both count.
     config_changes: asyncio.Lock = field(default_factory=asyncio.Lock)
+    patience: Patience = field(default_factory=Patience)
     # Read by `load`.
     entities: Entities = field(init=False)
     coordinators: Coordinators = field(init=False)

@@ -116,8 +116,16 @@ class Answers(Protocol):
         """Append a produce, wait for the disk and answer it; False if its coordinator has to be asked."""
         ...
 
-    def serve_produce(self, request: Request, refused: dict[int, int]) -> None:
-        """Append a produce but for what is refused, and answer it."""
+    def append_produce(self, request: Request, refused: dict[int, int]) -> bytes | None:
+        """Append a produce but for what is refused; the answer, None if its connection is to be closed."""
+        ...
+
+    def flush_produce(self, request: Request) -> None:
+        """Wait for the disk for what was appended (flush.messages)."""
+        ...
+
+    def answer_produce(self, request: Request, answer: bytes) -> None:
+        """Send the answer."""
         ...
 
 
@@ -265,7 +273,7 @@ class Dispatch:
         task.add_done_callback(forget)
 
     async def _produce(self, request: Request, before: Sequence[asyncio.Future[None]]) -> None:
-        """A produce that waits for a disk, or whose transaction coordinator has to be asked; the latter is then served
+        """A produce that waits for a disk, or whose transaction coordinator has to be asked; the latter is then appended
         without a pause, so that no marker comes between."""
         try:
             if before:
@@ -279,7 +287,16 @@ class Dispatch:
             refused = transactionalproduce.refused(
                 self._context.transactions, request, *self._answers.unverified(request)
             )
-            self._answers.serve_produce(request, refused)
+            answer = self._answers.append_produce(request, refused)
+            if folders:
+                await self._flushing.run(folders, self._answers.flush_produce, request)
+            if answer is None:
+                self._answers.close_connection(request.token)
+            else:
+                self._answers.answer_produce(request, answer)
+        except OSError as error:  # Nobody knows whether it is on the disk: the client asks again.
+            _log.error("api=produce version=%d: it can't be flushed: %s", request.api_version, error)
+            self._answers.close_connection(request.token)
         except Exception:  # noqa: BLE001 - the rim, as in _handle
             self.failed += 1
             _log.exception("api=produce version=%d failed for %s", request.api_version, request.peer)
@@ -356,5 +373,6 @@ class Dispatch:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._context.patience.stop()
         await self._flushing.stop()
         self._coding.shutdown()

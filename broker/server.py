@@ -83,6 +83,8 @@ class Server:
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._clean = False
         self._opening: asyncio.Task[None] | None = None
+        self.left_behind = False
+        """After the stop: a thread hangs in a disk, which would keep the process from its end."""
         self.failed = asyncio.Event()
         """Set when the broker can't go on: its starter stops it."""
 
@@ -131,7 +133,7 @@ class Server:
         flushes = self.config["penstock.transaction.flush"]
         dirs = await loop.run_in_executor(None, LogDirs.open, folders, self.node_id, ballast_bytes, flushes)
         self._undo.append(lambda: self._close_folders(dirs))
-        data_plane = self._data_plane = self._bind()
+        data_plane = self._data_plane = self._bind(len(folders))
         self._undo.append(lambda: self._stop_data_plane(data_plane))
         self._limits = Limits(data_plane, self.config)
         # Until logs are opened, a start that is refused leaves the folders as clean as they were.
@@ -218,7 +220,7 @@ class Server:
                 return
             await topics.logs.note_opened()
 
-    def _bind(self) -> DataPlane:
+    def _bind(self, folders: int) -> DataPlane:
         config = self.config
         data_plane = DataPlane(
             network_threads=config["num.network.threads"],
@@ -228,6 +230,7 @@ class Server:
             queued_bytes_max=config["queued.max.request.bytes"],
             fetch_max_bytes=config["fetch.max.bytes"],
             logs=self._logs,
+            folders=folders,
             fetch_sessions=config["max.incremental.fetch.session.cache.slots"],
             fetch_sessions_bytes=config["penstock.fetch.session.cache.bytes"],
             frame_ms=config["penstock.request.arrival.timeout.ms"],
@@ -272,6 +275,7 @@ class Server:
 
     async def _stop_opening(self, topics: Topics) -> None:
         await topics.logs.stop()
+        self.left_behind = topics.logs.left_behind
         if self._opening is not None:
             await self._opening
         if not topics.logs.all_open:

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
@@ -50,11 +51,15 @@ from penstock.pyx.log.logmanager import LogManager
 
 DELETED_LATELY_S = 0.5  # longer than a client's check after a deletion takes, shorter than any client tries again
 
+SLOW_DELETION_S = 5
+"""A deletion that takes longer is said in the log."""
+
 CREATED = declare("topics.created", "a new topic is in the store, its logs are not there yet")
 MARKED = declare("topics.marked", "a topic is marked as deleted, its logs are all there")
 EMPTIED = declare("topics.emptied", "a marked topic's logs are gone, its nodes are still in the store")
 
 _log = log.get(__name__)
+T = TypeVar("T")
 
 
 class Topics:
@@ -104,24 +109,47 @@ class Topics:
         """A topic by its id of 16 bytes."""
         return self._by_id.get(bytes(topic_id))
 
+    def _known(self, name: str) -> Topic:
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return topic
+
     def deleted_recently(self, name: str) -> bool:
         """Whether a topic of that name was deleted a moment ago: asking for it must not make it again.
 
         The client that deleted it checks whether it is gone, and members of its groups still have it in their lists. In Kafka
-        the answer is that it isn't there, since a creation takes a moment.
+        the answer is that it isn't there, since a creation takes a moment. So it is while its disk holds up the deletion.
         """
-        return time.monotonic() - self._deleted_s.get(name, -DELETED_LATELY_S) < DELETED_LATELY_S
+        return name in self._leaving or time.monotonic() - self._deleted_s.get(name, -DELETED_LATELY_S) < DELETED_LATELY_S
 
     def all(self) -> Iterable[Topic]:
         """Every topic, by name."""
         return [self._by_name[name] for name in sorted(self._by_name)]
 
-    def partition(self, name: str, index: int) -> PartitionState:
-        """A partition that is led here. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+    def holding(self, name: str, index: int) -> Topic:
+        """The topic, which has that partition. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self._by_name.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name}-{index}")
-        return topic.partitions[index]
+        return topic
+
+    def partition(self, name: str, index: int) -> PartitionState:
+        """A partition that is led here. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        return self.holding(name, index).partitions[index]
+
+    async def ask(self, name: str, index: int, work: Callable[..., T], *given: object) -> T:
+        """What `work(*given)` gives or raises, which asks a partition's log and waits for its disk or its lock. Raises
+        KafkaError UNKNOWN_TOPIC_OR_PARTITION, also if it may be a later topic of that name that has answered."""
+        topic = self.holding(name, index)
+        answer = await self.logs.ask((name, index), work, *given)
+        self._check_is_there(topic)
+        return answer
+
+    def _check_is_there(self, topic: Topic) -> None:
+        """After a pause: that the topic wasn't deleted, and another one made of its name. Raises KafkaError."""
+        if self._by_name.get(topic.name) is not topic:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' does not exist.")
 
     def check_leader_epoch(self, name: str, index: int, epoch: int) -> PartitionState:
         """A partition whose leader epoch a client believes to be `epoch` (-1 = it does not say; KIP-320)."""
@@ -220,10 +248,9 @@ class Topics:
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
         """Grow a topic to `count` partitions. Raises KafkaError."""
+        topic = self._known(name)
         async with self._changes:
-            topic = self._by_name.get(name)
-            if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            self._check_is_there(topic)
             have = len(topic.partitions)
             if count <= have:
                 raise KafkaError(
@@ -274,10 +301,9 @@ class Topics:
     async def alter_configs(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace a topic's own configs; they hold for the next append, and nothing is removed by the old ones any more.
         Raises KafkaError."""
+        topic = self._known(name)
         async with self._changes:
-            topic = self._by_name.get(name)
-            if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            self._check_is_there(topic)
             check_topic_configs(configs)
             async with _stored(name):
                 await self._store.set(paths.topic_config(name), config_json(configs))
@@ -303,10 +329,9 @@ class Topics:
 
         forget: takes back what is kept under the name (committed offsets), before another topic may have it.
         """
+        topic = self._known(name)
         async with self._changes:
-            topic = self._by_name.get(name)
-            if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            self._check_is_there(topic)
             async with _stored(name):
                 await self._mark_deleted(name)
             failpoint(MARKED)
@@ -317,6 +342,12 @@ class Topics:
             self.version += 1
             lay_in = self.logs.leave(topic)
             free = self._leaving[name] = asyncio.Event()
+        where = ", ".join(sorted({str(log_dir.path) for log_dir in lay_in if log_dir is not None}))
+        said = asyncio.get_running_loop().call_later(
+            SLOW_DELETION_S, _log.warning,
+            "the deletion of topic=%s waits for its logs (%s) for %d s by now: until they are removed a new topic of this name "
+            "waits, too", name, where, SLOW_DELETION_S,
+        )  # fmt: skip
         try:
             await self.logs.remove(topic, lay_in)
             failpoint(EMPTIED)
@@ -326,6 +357,7 @@ class Topics:
                 async with _stored(name):
                     await self._forget_former(name)
         finally:
+            said.cancel()
             del self._leaving[name]
             free.set()
         _log.info("deleted topic=%s id=%s", name, uuid_text(topic.topic_id))

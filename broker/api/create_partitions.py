@@ -1,6 +1,7 @@
 """CreatePartitions: more partitions for a topic; they serve when it is answered. Versions 0-3.
 
-`count` is the new total. A manual assignment may only name this node. `timeout_ms` is not used.
+`count` is the new total. A manual assignment may only name this node. When `timeout_ms` is over the answer is
+REQUEST_TIMED_OUT; the work goes on.
 
 The coordinators' topics don't grow: a group or transactional id belongs to the partition that its name's hash gives by
 their number, so that with another number what is stored of it would be searched where it isn't.
@@ -25,6 +26,7 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
     names = Counter(topic.name for topic in request.topics)
     response = CreatePartitionsResponse()
     turns = Turns()
+    deadline = context.patience.deadline(request.timeout_ms)
     for topic in {topic.name: topic for topic in request.topics}.values():
         await turns.take()
         result = Result(name=topic.name)
@@ -33,7 +35,8 @@ async def handle(context: Context, request: CreatePartitionsRequest, call: Call)
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             _check_name(topic.name)
             _check_assignments(context, topic)
-            await context.topics.add_partitions(topic.name, topic.count, validate_only=request.validate_only)
+            only = request.validate_only
+            await deadline.wait(context.topics.add_partitions(topic.name, topic.count, validate_only=only))
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         response.results.append(result)

@@ -2,8 +2,8 @@
 
 Versions 0-7. Partitions -1 = `num.partitions`, replication factor -1 = `default.replication.factor`
 (KIP-464); with one node the factor is 1 and a manual assignment may only name this node. Configs are
-checked against the table in `broker/configs/topicconfig.py`. `validate_only` does everything but create. `timeout_ms` is
-not used: creation is not handed to other nodes.
+checked against the table in `broker/configs/topicconfig.py`. `validate_only` does everything but create. When `timeout_ms`
+is over the answer is REQUEST_TIMED_OUT; the creation goes on.
 """
 
 from collections import Counter
@@ -11,6 +11,7 @@ from collections import Counter
 from penstock.broker.assignments import check_assignment
 from penstock.broker.configs.topicconfig import check_topic_configs
 from penstock.broker.context import Call, Context
+from penstock.broker.patience import Deadline
 from penstock.broker.topic import check_name
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
@@ -29,19 +30,20 @@ async def handle(context: Context, request: CreateTopicsRequest, call: Call) -> 
     names = Counter(wanted.name for wanted in request.topics)
     response = CreateTopicsResponse()
     turns = Turns()
+    deadline = context.patience.deadline(request.timeout_ms)
     for name, wanted in {topic.name: topic for topic in request.topics}.items():
         await turns.take()
         try:
             if names[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            result = await _one(context, wanted, request.validate_only)
+            result = await _one(context, wanted, request.validate_only, deadline)
         except KafkaError as error:
             result = Result(name=name, error_code=error.code, error_message=error.what)
         response.topics.append(result)
     return response
 
 
-async def _one(context: Context, wanted: Wanted, validate_only: bool) -> Result:
+async def _one(context: Context, wanted: Wanted, validate_only: bool, deadline: Deadline) -> Result:
     check_name(wanted.name)
     if wanted.name == CLUSTER_METADATA:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {wanted.name} is prohibited.")
@@ -52,7 +54,8 @@ async def _one(context: Context, wanted: Wanted, validate_only: bool) -> Result:
     configs = {name: value for name, value in given.items() if value is not None}
     result = Result(name=wanted.name, error_message=None, num_partitions=partitions, replication_factor=1)
     if not validate_only:
-        result.topic_id = (await context.topics.create(wanted.name, partitions, configs)).topic_id
+        topic = await deadline.wait(context.topics.create(wanted.name, partitions, configs))
+        result.topic_id = topic.topic_id
     result.configs = [
         CreateTopicsResponse.CreatableTopicConfigs(
             name=entry.name, value=entry.text, read_only=entry.read_only, config_source=entry.source

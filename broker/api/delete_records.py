@@ -1,8 +1,12 @@
-"""DeleteRecords: move a partition's start up (KIP-107). Versions 0-2; offset -1 = the high watermark."""
+"""DeleteRecords: move a partition's start up (KIP-107). Versions 0-2; offset -1 = the high watermark.
+
+What waits for its disk is bound to the topic by id: a later topic of that name keeps its records. When `timeout_ms` is over
+the answer is REQUEST_TIMED_OUT, and the work goes on.
+"""
 
 from penstock.broker.configs.topicconfig import topic_value
 from penstock.broker.context import Call, Context
-from penstock.broker.topic import INTERNAL
+from penstock.broker.topic import INTERNAL, Topic
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
@@ -16,7 +20,7 @@ TopicResult = DeleteRecordsResponse.DeleteRecordsTopicResult
 async def handle(context: Context, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
     """Answer per partition; one that fails does not touch the others."""
     response = DeleteRecordsResponse()
-    wanted: list[tuple[Result, str, int]] = []
+    wanted: list[tuple[Result, Topic, int]] = []
     turns = Turns()
     for topic in request.topics:
         results = []
@@ -24,15 +28,19 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
             await turns.take()
             result = Result(partition_index=asked.partition_index, low_watermark=-1)
             try:
-                _check(context, topic.name, asked.partition_index, asked.offset)
-                wanted.append((result, topic.name, asked.offset))
+                known = _checked(context, topic.name, asked.partition_index, asked.offset)
+                wanted.append((result, known, asked.offset))
             except KafkaError as error:
                 result.error_code = error.code
             results.append(result)
         response.topics.append(TopicResult(name=topic.name, partitions=results))
-    keys = [(name, result.partition_index) for result, name, _ in wanted]
-    before = [(name, result.partition_index, offset) for result, name, offset in wanted]
-    outcomes = await context.topics.logs.ask_each(keys, context.log_manager.delete_records, before)
+    keys = [(known.name, result.partition_index) for result, known, _ in wanted]
+    before = [(known.name, known.topic_id, result.partition_index, offset) for result, known, offset in wanted]
+    work = context.topics.logs.ask_each(keys, context.log_manager.delete_records, before)
+    try:
+        outcomes = await context.patience.deadline(request.timeout_ms).wait(work)
+    except KafkaError as error:
+        outcomes = [error] * len(wanted)
     for (result, _, _), outcome in zip(wanted, outcomes, strict=True):
         if isinstance(outcome, KafkaError):
             result.error_code = outcome.code
@@ -43,11 +51,12 @@ async def handle(context: Context, request: DeleteRecordsRequest, call: Call) ->
     return response
 
 
-def _check(context: Context, name: str, index: int, offset: int) -> None:
-    context.topics.partition(name, index)
-    topic = context.topics.get(name)
-    policy = topic_value(context.config, topic.configs if topic else {}, "cleanup.policy")
+def _checked(context: Context, name: str, index: int, offset: int) -> Topic:
+    """The topic, if the partition's records may be deleted up to there. Raises KafkaError."""
+    topic = context.topics.holding(name, index)
+    policy = topic_value(context.config, topic.configs, "cleanup.policy")
     if name in INTERNAL or policy == ["compact"]:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{name} is compacted")
     if offset < -1:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}")
+    return topic

@@ -2,12 +2,13 @@
 
 Versions 0-6. The deletion is written to the store first, so a crash can't leave half a topic. It is refused
 with TOPIC_DELETION_DISABLED when `delete.topic.enable` is false; internal topics may be deleted, as in
-Kafka.
+Kafka. When `timeout_ms` is over the answer is REQUEST_TIMED_OUT; the deletion goes on.
 """
 
 from collections import Counter
 
 from penstock.broker.context import Call, Context
+from penstock.broker.patience import Deadline
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
@@ -26,20 +27,21 @@ async def handle(context: Context, request: DeleteTopicsRequest, call: Call) -> 
     response = DeleteTopicsResponse()
     times = Counter(wanted)
     turns = Turns()
+    deadline = context.patience.deadline(request.timeout_ms)
     for name, topic_id in times:
         await turns.take()
         result = Result(name=name, topic_id=topic_id)
         try:
             if times[name, topic_id] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            await _delete(context, result, call.api_version)
+            await _delete(context, result, call.api_version, deadline)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.what
         response.responses.append(result)
     return response
 
 
-async def _delete(context: Context, result: Result, version: int) -> None:
+async def _delete(context: Context, result: Result, version: int, deadline: Deadline) -> None:
     if not context.config["delete.topic.enable"]:
         code = ErrorCode.TOPIC_DELETION_DISABLED if version >= DISABLED_SINCE else ErrorCode.INVALID_REQUEST
         raise KafkaError(code, "Topic deletion is disabled.")
@@ -57,7 +59,7 @@ async def _delete(context: Context, result: Result, version: int) -> None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic.")
     result.name, result.topic_id = topic.name, topic.topic_id
     try:
-        await context.topics.delete(topic.name, context.coordinators.topic_deleted)
+        await deadline.wait(context.topics.delete(topic.name, context.coordinators.topic_deleted))
     except OSError as error:
         # It is marked and no longer seen; the next start removes what is left of its files.
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{topic.name}': {error}") from error

@@ -26,8 +26,7 @@ async def handle(
 async def _one(context: Context, name: str, index: int) -> DescribeProducersResponse.PartitionResponse:
     answer = DescribeProducersResponse.PartitionResponse(partition_index=index)
     try:
-        context.topics.partition(name, index)
-        producers = await context.topics.logs.ask((name, index), context.log_manager.producers, name, index)
+        producers = await context.topics.ask(name, index, context.log_manager.producers, name, index)
     except KafkaError as error:
         answer.error_code, answer.error_message = error.code, error.what
         return answer

@@ -63,8 +63,7 @@ async def _one(context: Context, topic: str, asked: Asked, isolation: int, versi
     context.topics.check_leader_epoch(topic, index, asked.current_leader_epoch)
     logs = context.log_manager
     offsets = logs.offsets(topic, index)
-    # What read_committed can't see yet has no offset for it either.
-    end = offsets.last_stable if isolation == READ_COMMITTED else offsets.high_watermark
+    end = _end(context, topic, index, isolation)
     wanted = asked.timestamp
     if wanted < 0 and (wanted < EARLIEST_PENDING or version < SINCE.get(wanted, 0)):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {wanted}")
@@ -77,17 +76,25 @@ async def _one(context: Context, topic: str, asked: Asked, isolation: int, versi
         if offsets.log_start < offsets.log_end:
             answer.leader_epoch = _epoch_at(context, topic, index, offsets.log_start, offsets.leader_epoch)
     elif wanted not in (LATEST_TIERED, EARLIEST_PENDING):
-        ask = context.topics.logs.ask
+        ask = context.topics.ask
         if wanted == MAX_TIMESTAMP:
-            found = await ask((topic, index), logs.max_timestamp, topic, index)
+            found = await ask(topic, index, logs.max_timestamp, topic, index)
+            # The records that were appended since, among which the thread may have found it.
+            end = _end(context, topic, index, isolation)
         else:
-            found = await ask((topic, index), logs.offset_for_timestamp, topic, index, wanted)
+            found = await ask(topic, index, logs.offset_for_timestamp, topic, index, wanted)
         if found is not None and found[0] < end:
             answer.offset, answer.timestamp = found
             answer.leader_epoch = _epoch_at(context, topic, index, found[0], offsets.leader_epoch)
     if version < EPOCHS_SINCE:
         answer.leader_epoch = -1
     return answer
+
+
+def _end(context: Context, topic: str, index: int, isolation: int) -> int:
+    """What read_committed can't see yet has no offset for it either."""
+    offsets = context.log_manager.offsets(topic, index)
+    return offsets.last_stable if isolation == READ_COMMITTED else offsets.high_watermark
 
 
 def _epoch_at(context: Context, topic: str, index: int, offset: int, current_epoch: int) -> int:
@@ -111,7 +118,7 @@ async def _old_style(context: Context, topic: str, asked: Asked) -> Answer:
     context.topics.partition(topic, index)
     offsets = context.log_manager.offsets(topic, index)
     segments = context.log_manager.segments(topic, index)
-    modified_ms = await context.topics.logs.ask((topic, index), _modified_ms, [segment.path for segment in segments])
+    modified_ms = await context.topics.ask(topic, index, _modified_ms, [segment.path for segment in segments])
     starts = [max(segment.base_offset, offsets.log_start) for segment in segments]
     if segments[-1].size_bytes > 0:
         starts.append(offsets.high_watermark)

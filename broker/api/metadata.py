@@ -4,6 +4,7 @@ Versions 0-13. A topic is asked for by name (created if the client and `auto.cre
 or, since version 12, by id. All topics: null since version 1, the empty list in version 0. A topic that has
 just been created serves already. The answer that creates it says so below version 7, whose clients often take an
 error for the end; from 7 on it says UNKNOWN_TOPIC_OR_PARTITION as Kafka's does, and the client asks again.
+So it says of a topic that is being deleted.
 Operations that a client may do (KIP-430, versions 8-10 of the cluster, 8 and up of a topic) are all there are:
 there is no authorizer.
 """
@@ -13,6 +14,7 @@ from typing import cast
 
 from penstock.broker.acls import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, operations_bits
 from penstock.broker.context import Call, Context
+from penstock.broker.patience import Deadline
 from penstock.broker.topic import INTERNAL, Topic, check_name, internal_settings
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
@@ -23,6 +25,8 @@ KEY, VERSIONS = 3, (0, 13)
 NO_ID = bytes(16)
 IDS_SINCE = 12
 ASKED_AGAIN_SINCE = 7  # Clients of Kafka 2.0 and later ask again for a topic that has just been created.
+CREATION_MS = 5_000
+"""How long a request waits for topics that it makes: others must be told of, even if a disk hangs. The creation goes on."""
 
 Entry = MetadataResponse.MetadataResponseTopic
 
@@ -45,9 +49,10 @@ async def handle(context: Context, request: MetadataRequest, call: Call) -> Meta
     # Java's client sends an empty name beside an id.
     asked = dict.fromkeys((None if any(one.topic_id) else one.name, bytes(one.topic_id)) for one in request.topics)
     turns = Turns()
+    deadline = context.patience.deadline(CREATION_MS)
     for name, topic_id in asked:
         await turns.take()
-        found = await _one(context, name, topic_id, may_create, call.api_version)
+        found = await _one(context, name, topic_id, may_create, call.api_version, deadline)
         response.topics.append(tell(found) if isinstance(found, Topic) else found)
     return response
 
@@ -82,7 +87,7 @@ def _refused(request: MetadataRequest) -> MetadataResponse:
 
 
 async def _one(
-    context: Context, name: str | None, topic_id: bytes, may_create: bool, version: int
+    context: Context, name: str | None, topic_id: bytes, may_create: bool, version: int, deadline: Deadline
 ) -> Entry | Topic:
     """The topic, or an entry that says why there is none."""
     if name is None:
@@ -93,7 +98,7 @@ async def _one(
     topic = context.topics.get(name)
     if topic is None:
         try:
-            topic = await _create(context, name, may_create)
+            topic = await _create(context, name, may_create, deadline)
             if version >= ASKED_AGAIN_SINCE:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
         except KafkaError as error:
@@ -102,14 +107,21 @@ async def _one(
     return topic
 
 
-async def _create(context: Context, name: str, may_create: bool) -> Topic:
+async def _create(context: Context, name: str, may_create: bool, deadline: Deadline) -> Topic:
     check_name(name)
     may_create = may_create and context.config["auto.create.topics.enable"]
     if not may_create or context.topics.deleted_recently(name):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
     if name in INTERNAL:
-        return await context.topics.ensure_internal(name, *internal_settings(context.config, name))
-    return await context.topics.ensure(name, context.config["num.partitions"], {})
+        made = context.topics.ensure_internal(name, *internal_settings(context.config, name))
+    else:
+        made = context.topics.ensure(name, context.config["num.partitions"], {})
+    try:
+        return await deadline.wait(made)
+    except KafkaError as error:
+        if error.code != ErrorCode.REQUEST_TIMED_OUT:
+            raise
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, name) from None
 
 
 def describe(topic: Topic) -> Entry:

@@ -27,6 +27,8 @@ from penstock.pyx.log.logmanager import LogManager
 
 ASKING_THREADS = 4
 """Requests that wait for the logs of one folder at the same time."""
+PATIENCE_S, PATIENCE_TIMES = 5.0, 4
+"""How long a stop waits for deletions before it says so, and how often."""
 SWAPPED_S = 0.01
 """How often it is asked whether a compaction has put its files in their place."""
 
@@ -63,6 +65,8 @@ class TopicLogs:
         self.moving = Moving(self)
         self._asking = FolderThreads("asking", ASKING_THREADS)
         self._deleting = FolderThreads("deleting", 1)
+        self.left_behind = False
+        """After `stop`: a thread still removes a topic's logs, and its disk hangs."""
         self._unopened: list[Job] = []
         self._missed: list[Topic] = []  # their settings changed while their logs weren't open
 
@@ -122,7 +126,15 @@ class TopicLogs:
         """Begin no further log: the broker stops. Nobody may call `ask` or `delete` any more."""
         self._opening.stop()
         await self._asking.stop()
-        await self._deleting.stop()
+        for _ in range(PATIENCE_TIMES):
+            left = await self._deleting.wait(PATIENCE_S)
+            if not left:
+                break
+            _log.warning("the stop waits for deletions of topics in %s: does that disk hang?", ", ".join(map(str, left)))
+        self._deleting.leave()
+        if left:
+            self.left_behind = True
+            _log.error("the stop leaves deletions in %s to the next start", ", ".join(map(str, left)))
 
     async def ask(self, key: Key, work: Callable[..., T], *given: object) -> T:
         """What `work(*given)` gives or raises, which asks a partition's log and waits for its disk or its lock."""
@@ -378,10 +390,11 @@ class TopicLogs:
         await self.remove(topic, self.leave(topic))
 
     def leave(self, topic: Topic) -> list[LogDir | None]:
-        """The first half, under `changes`: the partitions lie nowhere any more, and none of their moves swaps its folders.
-        Where each lay."""
+        """The first half, under `changes`: the partitions serve nobody and lie nowhere any more, and none of their moves
+        swaps its folders. Where each lay."""
         for state in topic.partitions:
             self.moving.forget((topic.name, state.index))
+            self._logs.retire(topic.name, state.index)
         return [self._dirs.drop((topic.name, state.index)) for state in topic.partitions]
 
     async def remove(self, topic: Topic, lay_in: Sequence[LogDir | None]) -> None:

@@ -13,7 +13,7 @@ from penstock.pyx.log.epochs cimport epochs_assign
 from penstock.pyx.log.files cimport is_full, is_passing, wall_ms
 from penstock.pyx.log.index cimport INDEX_WRONG, RELATIVE_MAX
 from penstock.pyx.log.logconfig cimport LogConfig
-from penstock.pyx.log.origin cimport CLIENT, REPLICA, Origin, from_client
+from penstock.pyx.log.origin cimport CLIENT, REPLICA, Origin, flushed_by_caller, from_client
 from penstock.pyx.log.partition cimport wake_reactors
 from penstock.pyx.log.partitionlog cimport (
     FOLDER_RESERVED, PartitionLog, advance_high_watermark, doubt_segment, fail_log, folder_ran_full, folder_tell,
@@ -174,6 +174,7 @@ cdef uint64_t _take_in(
     cdef const uint8_t* records = taken.records
     cdef int64_t position = s.size
     cdef bint epochs_changed = False
+    cdef bint waits = p.high_watermark < p.log.log_end     # for a flush, whatever flush.messages is by now
     cdef size_t i
     s.tail = BatchPlace(taken.batches[first].base_offset, position, taken.batches[first].size)
     for i in range(taken.batches.size()):
@@ -192,8 +193,8 @@ cdef uint64_t _take_in(
     if epochs_changed or p.epochs_unwritten:
         write_epochs(p, False)
     atomic_store64(&p.log.log_end, s.next_offset)
-    # What has to be flushed is shown by the flush.
-    return 0 if is_flush_due(p) else advance_high_watermark(p, p.log.log_end, stable_end(p))
+    # What has to be flushed is shown by the flush, and nothing before what lies in front of it.
+    return 0 if waits or is_flush_due(p) else advance_high_watermark(p, p.log.log_end, stable_end(p))
 
 
 cdef int16_t _refused_by_disk(PartitionLog* p, int result, bint broken, uint64_t* wake) noexcept nogil:
@@ -379,8 +380,8 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
     _write(p, &gathered, now_ms, &wake)
     end = p.log.log_end
     for i in range(count):
-        due = due or parts[i].done.error == 0
-    due = due and is_flush_due(p)
+        due = due or (parts[i].done.error == 0 and not flushed_by_caller(parts[i].origin))
+    due = due and p.high_watermark < p.log.log_end
     pthread_mutex_unlock(&p.lock)
     wake_reactors(partition, wake)     # before a flush, which may take long
     if due and flush_until(p, end, now_ms) != 0:

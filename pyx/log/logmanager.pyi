@@ -94,8 +94,9 @@ class LogManager(LogTable):
     def offset_for_epoch(self, topic: str, partition: int, epoch: int) -> tuple[int, int]:
         """The largest epoch <= `epoch` in the log and its end offset; (-1, -1) if unknown."""
 
-    def delete_records(self, before: Iterable[tuple[str, int, int]]) -> list[int | KafkaError | OSError]:
-        """Move the starts of logs (topic, partition, offset) up to the offset; -1 = the high watermark. Slow.
+    def delete_records(self, before: Iterable[tuple[str, bytes, int, int]]) -> list[int | KafkaError | OSError]:
+        """Move the starts of logs (topic, its id, partition, offset) up to the offset; -1 = the high watermark. Slow. A
+        later topic of that name is UNKNOWN_TOPIC_OR_PARTITION.
 
         Answers of each the new log start, which is on the disk by then, or what went wrong: KafkaError(OFFSET_OUT_OF_RANGE)
         for an offset past the high watermark, OSError of the log folder's checkpoint.

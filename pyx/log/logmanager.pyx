@@ -271,9 +271,9 @@ cdef class LogManager(LogTable):
         """Move log starts; see logmanager.pyi."""
         cdef LeaderEntry led
         outcomes, folders = [], {}
-        for topic, partition, offset in before:
+        for topic, topic_id, partition, offset in before:
             try:
-                led = self.find(topic, partition)
+                led = self.find_id(topic, topic_id, partition)
             except KafkaError as error:
                 outcomes.append(error)
                 continue

@@ -32,6 +32,7 @@ cdef class LogTable(LogSetOwner):
     cdef dict led                      # (topic, partition) -> LeaderEntry
     cdef object opening                # those that are on their way into `led`
     cdef dict announced                # (topic, partition) -> LeaderEntry of those that aren't open
+    cdef dict retired                  # (topic, partition) -> LeaderEntry of those that nobody finds, until they are deleted
     cdef dict folders                  # path -> Folder
     cdef readonly int news_fd
     cdef readonly object rebuilt_indexes       # segments whose index files were wrong
@@ -40,6 +41,8 @@ cdef class LogTable(LogSetOwner):
 
     # Raises KafkaError for what isn't led, or isn't open.
     cdef LeaderEntry find(self, str topic, int partition)
+    # The same for what has waited, when another topic may have the name.
+    cdef LeaderEntry find_id(self, str topic, bytes topic_id, int partition)
     # Made when it is asked for first.
     cdef Folder folder(self, str path)
     # Give a partition's offsets to its folder's checkpoints (in memory), unless it isn't led any more: what a delete

@@ -112,6 +112,11 @@ class LogTable(LogSetOwner):
         With many partitions call flush_all first: each stop has then next to nothing to sync.
         """
 
+    def retire(self, topic: str, partition: int) -> None:
+        """Let nobody find an open partition any more, until `delete` removes it: producers and consumers hear
+        UNKNOWN_TOPIC_OR_PARTITION. Doesn't wait for its disk or its lock.
+        """
+
     def delete(self, topic: str, partition: int) -> None:
         """Stop without flushing, rename the folder to `<topic>-<partition>.<32 hex>-delete`, remove it. Slow.
 

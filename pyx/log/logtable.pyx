@@ -213,6 +213,7 @@ cdef class LogTable(LogSetOwner):
         self.loading = threading.Lock()
         self.led = {}
         self.announced = {}
+        self.retired = {}
         self.opening = set()
         self.folders = {}
         self.rebuilt_indexes = 0
@@ -237,6 +238,12 @@ cdef class LogTable(LogSetOwner):
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline")
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{partition} is not open yet")
         return <LeaderEntry>led
+
+    cdef LeaderEntry find_id(self, str topic, bytes topic_id, int partition):
+        led = self.find(topic, partition)
+        if _topic_id(led.p) != topic_id:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is a later topic's of that name")
+        return led
 
     cdef Folder folder(self, str path):
         found = self.folders.get(path)
@@ -515,6 +522,11 @@ cdef class LogTable(LogSetOwner):
             raise_os(result, p.log.folder)
         self._put(led)
 
+    def retire(self, str topic, int partition):
+        """Let nobody find a partition any more; see logtable.pyi."""
+        if (topic, partition) in self.led:
+            self.retired[topic, partition] = self._take_out(topic, partition)
+
     def delete(self, str topic, int partition):
         """Stop a partition and remove its folder; see logtable.pyi."""
         cdef LeaderEntry led
@@ -522,7 +534,7 @@ cdef class LogTable(LogSetOwner):
         if (topic, partition) in self.announced:
             self.withdraw(topic, partition)
             return
-        led = self._take_out(topic, partition)
+        led = self.retired.pop((topic, partition), None) or self._take_out(topic, partition)
         p = led.p
         with nogil:
             end_cleaning(p)

@@ -11,5 +11,9 @@ cdef enum Origin:
 cdef inline bint from_client(Origin origin) noexcept nogil:
     return origin == CLIENT or origin == VERIFIED or origin == ADDED
 
+# Appended on the control plane's loop, which waits for no flush: whoever appends so flushes before it answers.
+cdef inline bint flushed_by_caller(Origin origin) noexcept nogil:
+    return origin == VERIFIED or origin == ADDED
+
 cdef inline bint from_coordinator(Origin origin) noexcept nogil:
     return origin == COORDINATOR or origin == MARKER

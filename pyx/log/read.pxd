@@ -22,6 +22,7 @@ cdef struct ReadResult:
     int64_t log_start_offset
     int64_t log_end_offset
     void* segment
+    size_t folder                      # a number of the log folder that it lies in: partition_folder
 
 cdef struct AbortedTxn:
     int64_t producer_id

@@ -148,6 +148,7 @@ cdef int16_t _read(
     out.first_offset = -1
     out.next_offset = offset
     out.segment = NULL
+    out.folder = <size_t>p.folder
     while True:
         error = 0
         pthread_mutex_lock(&p.lock)

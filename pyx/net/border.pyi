@@ -7,7 +7,7 @@ leave each connection in the order of its requests, whatever the order in which 
 gone, or that was answered before, is dropped silently (counted as `answers_late`).
 
 Use: make, `listen`, `start`; watch `request_fd`; `take_requests`, `answer` each; `stop`. All functions may be called from any
-thread. `stop` waits; `serve_flushing` (an fsync) and `serve_produce` (an append) may wait for a disk.
+thread. `stop` waits; `serve_flushing` and `flush_produce` (an fsync) and `append_produce` may wait for a disk.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Request(NamedTuple):
     frame: bytes  # the whole request with its header, without the size in front; at least 10 bytes
     peer: str  # "10.0.0.1:4711", "[::1]:4711"
     listener: str  # as given to `listen`
-    handed_over: bool = False  # a produce for `serve_produce`: a transaction coordinator has to be asked before (KIP-890)
+    handed_over: bool = False  # a produce for `append_produce`: a transaction coordinator has to be asked before (KIP-890)
 
 class Closed(NamedTuple):
     """A connection that was closed for what its peer did, or didn't."""
@@ -52,7 +52,8 @@ class DataPlane:
     fetch_sessions_bytes bounds what all of them hold. frame_ms: a request that has begun to come has to be whole within it
     (and a second more for each 64 KiB), else its connection is closed; take_ms: so is one whose peer takes nothing of its
     answers for so long. memory_patience_ms: while a connection waits for memory for a request, one that holds some and for
-    so long brought less than would fill it in a minute is closed, the largest first.
+    so long brought less than would fill it in a minute is closed, the largest first. folders: how many log folders there
+    are; two threads each read cold pages.
 
     Raises ValueError for a number out of range, OSError when descriptors are short.
     """
@@ -73,6 +74,7 @@ class DataPlane:
         frame_ms: int = 60_000,
         take_ms: int = 300_000,
         memory_patience_ms: int = 5_000,
+        folders: int = 1,
     ) -> None: ...
     @property
     def request_fd(self) -> int:
@@ -135,8 +137,8 @@ class DataPlane:
     def unverified(self, request: Request) -> tuple[str, list[UnverifiedBatch]]:
         """The transactional id of a produce request, and the partitions in which it begins a transaction (KIP-890).
 
-        No partitions (and no id): no coordinator has to be asked. A malformed request has none; `serve_produce` closes its
-        connection.
+        No partitions (and no id): no coordinator has to be asked. A malformed request has none; `append_produce` gives
+        no answer.
         """
 
     def flushes(self, request: Request) -> frozenset[int]:
@@ -147,15 +149,23 @@ class DataPlane:
     def serve_flushing(self, request: Request) -> bool:
         """Append a produce request, sync it and answer it, in the calling thread, without the GIL. Slow. Its frame is
         written to. False, and nothing was done: it begins a transaction, so its coordinator has to be asked first, or it
-        is malformed, so that `serve_produce` closes its connection.
+        is malformed, so that `append_produce` gives no answer.
         """
 
-    def serve_produce(self, request: Request, refused: dict[int, int], *, lose_answer: bool = False) -> None:
-        """Append a produce request and answer it. Its frame is written to: the caller may not use it any more.
+    def append_produce(self, request: Request, refused: dict[int, int]) -> bytes | None:
+        """Append a produce request; the answer for `answer_produce`, None: its connection is to be closed. Its frame is
+        written to. What is to be synced before the answer (flush.messages) isn't: `flush_produce` does it.
 
         refused: places of `unverified` -> the error code that the partition is answered with; all others are appended.
-        Appends in the calling thread, without the GIL. lose_answer: the connection is closed instead of answered.
+        Appends in the calling thread, without the GIL.
         """
+
+    def flush_produce(self, request: Request) -> None:
+        """Sync the partitions with flush.messages of a produce that `append_produce` appended, without the GIL. Slow. Raises
+        OSError."""
+
+    def answer_produce(self, request: Request, answer: bytes) -> None:
+        """Send what `append_produce` gave."""
 
     def counters(self) -> dict[str, int]:
         """Sums over the threads since `start`, by name.

@@ -1,5 +1,6 @@
 """The border between the planes: requests out to the control plane, answers in. See border.pyi."""
 
+import os
 import socket
 import threading
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -13,7 +14,9 @@ from typing import NamedTuple
 from penstock.pyx.log.partition cimport LogSetOwner, partition_index, partition_topic
 from penstock.pyx.net.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
 from penstock.pyx.net.closures cimport CLOSURES_KEPT, Closure, closures_take
-from penstock.pyx.net.coldreader cimport reader_free, reader_loop, reader_new, reader_stop
+from penstock.pyx.net.coldreader cimport (
+    READER_FOLDERS_MAX, READER_THREADS_A_FOLDER, reader_free, reader_loop, reader_new, reader_stop,
+)
 from penstock.pyx.net.control cimport ControlRequest, queue_close
 from penstock.pyx.net.counters cimport Counters, counters_add
 from penstock.pyx.net.mailbox cimport (
@@ -29,7 +32,7 @@ from penstock.pyx.record.frame cimport (
 )
 from penstock.pyx.request.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, NamedFolders, ProduceResult, ProduceTally,
-    produce_flushes, produce_partitions, produce_serve,
+    produce_flush, produce_flushes, produce_partitions, produce_serve,
 )
 from penstock.pyx.request.sessions cimport sessions_free, sessions_new, sessions_unresolve_idle
 from penstock.pyx.request.verification cimport Unverified, find_unverified, unverified_free
@@ -39,7 +42,6 @@ from penstock.pyx.request.versions cimport (
 
 cdef enum:
     TAKE_MAX = 256
-    READER_THREADS = 2
     INPUT_BYTES_MIN = 1 << 20
 
 BACKLOG = 1024
@@ -106,6 +108,7 @@ cdef class DataPlane:
     cdef list _listeners                              # names, by index
     cdef list _reactor_threads
     cdef list _reader_threads
+    cdef int _folders
     cdef object _stopping                             # a lock
     cdef bint _started
     cdef bint _stopped
@@ -115,7 +118,7 @@ cdef class DataPlane:
         int64_t queued_bytes_max, int fetch_max_bytes, LogSetOwner logs not None,
         int fetch_sessions=1000, int64_t fetch_session_eviction_ms=120_000,
         int64_t fetch_sessions_bytes=64 << 20, int64_t frame_ms=60_000, int64_t take_ms=300_000,
-        int64_t memory_patience_ms=5_000
+        int64_t memory_patience_ms=5_000, int folders=1
     ):
         memset(&self.plane, 0, sizeof(Plane))
         self._logs = logs
@@ -127,6 +130,7 @@ cdef class DataPlane:
         self._listeners = []
         self._reactor_threads = []
         self._reader_threads = []
+        self._folders = folders
         if not 1 <= network_threads <= REACTORS_MAX:
             raise ValueError(f"network_threads is {network_threads}, not 1 to {REACTORS_MAX}")
         if min(max_request_bytes, max_idle_ms, fetch_max_bytes, frame_ms, take_ms, memory_patience_ms) <= 0:
@@ -227,7 +231,7 @@ cdef class DataPlane:
                 close(fd)
                 raise OSError("cannot watch the listening socket")
         self._bound = []
-        for i in range(READER_THREADS):
+        for i in range(READER_THREADS_A_FOLDER * min(max(self._folders, 1), READER_FOLDERS_MAX)):
             self._reader_threads.append(
                 threading.Thread(target=self._read, name=f"reader-{i}", daemon=True)
             )
@@ -378,7 +382,7 @@ cdef class DataPlane:
             token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
         return True
 
-    def serve_produce(self, request, dict refused, *, bint lose_answer=False) -> None:
+    def append_produce(self, request, dict refused) -> object:
         cdef bytes frame = request.frame
         cdef vector[int16_t] verdicts
         cdef RequestHead head
@@ -393,17 +397,36 @@ cdef class DataPlane:
             verdicts.resize(<size_t>partitions + 1)   # never empty: its address says that a coordinator was asked
             for place, error in refused.items():
                 if not 0 <= place < partitions:
-                    free(writer.p)
                     raise ValueError(f"the request has no partition {place}")
                 verdicts[<size_t>place] = error
             with nogil:
                 result = produce_serve(self.plane.logs, &head, body, &writer, &self.plane.produced, verdicts.data())
-        if (result == PRODUCE_ANSWERED or result == PRODUCE_SILENT) and not lose_answer:
-            token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
-            return
+        answer = None
+        if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
+            answer = PyBytes_FromStringAndSize(<char*>writer.p, <Py_ssize_t>writer.n)
         free(writer.p)
+        return answer
+
+    def flush_produce(self, request) -> None:
+        cdef bytes frame = request.frame
+        cdef RequestHead head
+        cdef Reader body
+        cdef int result
+        if not _begin(frame, &head, &body):
+            return
+        with nogil:
+            result = produce_flush(self.plane.logs, &head, body)
+        if result != 0:
+            raise OSError(result, os.strerror(result))
+
+    def answer_produce(self, request, bytes answer not None) -> None:
+        cdef Writer writer
         memset(&writer, 0, sizeof(Writer))
-        token_post(&self.plane, request.token, MAIL_CLOSE, &writer)
+        write_raw(&writer, PyBytes_AS_STRING(answer), <size_t>PyBytes_GET_SIZE(answer))
+        if writer.failed:
+            free(writer.p)
+            raise MemoryError
+        token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
 
     def counters(self) -> dict:
         cdef Counters total

@@ -1,4 +1,6 @@
-"""Cold pages: a few threads that wait for the disk, so that no network thread does.
+"""Cold pages: a few threads that wait for the disk, so that no network thread does. Each log folder has its own queue, and at
+most READER_THREADS_A_FOLDER threads work for it, so that a disk that hangs stops reads of no other folder. A thread that has
+read past the page cache keeps its buffer of some 520 KiB.
 
 A job is a range of a file. One that has a transport is sent there by the reader thread itself, for as long as the peer
 takes it and nobody else wants the thread; what is left then, and a job without one, is read into the page cache, from
@@ -21,7 +23,9 @@ from penstock.pyx.net.transport cimport Transport
 from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
 
 cdef enum:
-    READER_JOBS_MAX = 1024            # waiting at once; beyond it the network thread reads the range itself
+    READER_THREADS_A_FOLDER = 2
+    READER_FOLDERS_MAX = 64           # with queues of their own; more share the last one
+    READER_JOBS_MAX = 1024            # waiting at once in a queue; beyond it the network thread reads the range itself
     READER_CHUNK_BYTES = 131072       # sent by one call: the kernel may not give the processor to others within one
     READER_DIRECT_BYTES = 524288      # read by one past the page cache, for a peer that keeps up
     READER_DIRECT_MIN_BYTES = 65536  # for one that doesn't: what there is room for, but no less
@@ -29,6 +33,7 @@ cdef enum:
 
 cdef struct ReaderJob:
     int fd
+    size_t folder                     # a number of the log folder that the file lies in
     Transport transport               # none: the range is only read
     int64_t position
     int64_t length
@@ -48,12 +53,20 @@ cdef struct ReaderJob:
 # Called by a reader thread when a job is done. Whether the range could be read its next user will see.
 ctypedef void (*ReaderHook)(const ReaderJob* job) noexcept nogil
 
-cdef struct ReaderPool:
-    pthread_mutex_t lock
-    pthread_cond_t ready
+# The jobs of a log folder.
+cdef struct ReaderQueue:
+    size_t folder
     ReaderJob* first
     ReaderJob* last
     int32_t waiting
+    int32_t working                   # threads
+
+cdef struct ReaderPool:
+    pthread_mutex_t lock
+    pthread_cond_t ready
+    ReaderQueue queues[READER_FOLDERS_MAX]
+    int32_t queued                    # how many of them there are
+    int32_t turn                      # the queue that is looked at first
     bint stopping
     ReaderHook hook
 

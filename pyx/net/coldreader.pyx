@@ -28,8 +28,21 @@ cdef ReaderPool* reader_new(ReaderHook hook) noexcept nogil:
     return pool
 
 
+cdef ReaderQueue* _queue_of(ReaderPool* pool, size_t folder) noexcept nogil:
+    """Under the lock."""
+    cdef int32_t i
+    for i in range(pool.queued):
+        if pool.queues[i].folder == folder:
+            return &pool.queues[i]
+    if pool.queued < READER_FOLDERS_MAX:
+        pool.queues[pool.queued].folder = folder
+        pool.queued += 1
+    return &pool.queues[pool.queued - 1]
+
+
 cdef bint reader_submit(ReaderPool* pool, const ReaderJob* asked) noexcept nogil:
     cdef ReaderJob* job = <ReaderJob*>calloc(1, sizeof(ReaderJob))
+    cdef ReaderQueue* queue
     cdef bint taken = False
     cdef bint shared
     if job == NULL:
@@ -39,18 +52,19 @@ cdef bint reader_submit(ReaderPool* pool, const ReaderJob* asked) noexcept nogil
     shared = transport_share(&job.transport, &asked.transport)
     job.follows.position = -1
     pthread_mutex_lock(&pool.lock)
+    queue = _queue_of(pool, job.folder)
     if (
         job.fd >= 0
         and shared
-        and pool.waiting < READER_JOBS_MAX
+        and queue.waiting < READER_JOBS_MAX
         and not pool.stopping
     ):
-        if pool.last == NULL:
-            pool.first = job
+        if queue.last == NULL:
+            queue.first = job
         else:
-            pool.last.next = job
-        pool.last = job
-        pool.waiting += 1
+            queue.last.next = job
+        queue.last = job
+        queue.waiting += 1
         taken = True
         pthread_cond_signal(&pool.ready)
     pthread_mutex_unlock(&pool.lock)
@@ -66,27 +80,47 @@ cdef void _drop(ReaderJob* job) noexcept nogil:
     free(job)
 
 
-cdef ReaderJob* _take(ReaderPool* pool) noexcept nogil:
-    """The next job; NULL when the pool stops."""
+cdef ReaderQueue* _due(ReaderPool* pool) noexcept nogil:
+    """Under the lock: a queue in which a job waits that a thread may take, each in its turn. NULL: none."""
+    cdef ReaderQueue* queue
+    cdef int32_t i
+    for i in range(pool.queued):
+        queue = &pool.queues[(pool.turn + i) % pool.queued]
+        if queue.first != NULL and queue.working < READER_THREADS_A_FOLDER:
+            pool.turn = (pool.turn + i + 1) % pool.queued
+            return queue
+    return NULL
+
+
+cdef ReaderJob* _take(ReaderPool* pool, ReaderQueue** at) noexcept nogil:
+    """The next job and its queue; NULL when the pool stops."""
+    cdef ReaderQueue* queue
     cdef ReaderJob* job = NULL
     pthread_mutex_lock(&pool.lock)
-    while pool.first == NULL and not pool.stopping:
+    if at[0] != NULL:
+        at[0].working -= 1
+        at[0] = NULL
+    queue = _due(pool)
+    while queue == NULL and not pool.stopping:
         pthread_cond_wait(&pool.ready, &pool.lock)
+        queue = _due(pool)
     if not pool.stopping:
-        job = pool.first
-        pool.first = job.next
-        if pool.first == NULL:
-            pool.last = NULL
-        pool.waiting -= 1
+        job = queue.first
+        queue.first = job.next
+        if queue.first == NULL:
+            queue.last = NULL
+        queue.waiting -= 1
+        queue.working += 1
+        at[0] = queue
     pthread_mutex_unlock(&pool.lock)
     return job
 
 
-cdef bint _wanted(ReaderPool* pool) noexcept nogil:
-    """Whether a job waits for a thread."""
+cdef bint _wanted(ReaderPool* pool, const ReaderQueue* queue) noexcept nogil:
+    """Whether a job waits for the thread that works for this queue."""
     cdef bint yes
     pthread_mutex_lock(&pool.lock)
-    yes = pool.first != NULL or pool.stopping
+    yes = queue.first != NULL or pool.stopping
     pthread_mutex_unlock(&pool.lock)
     return yes
 
@@ -179,7 +213,7 @@ cdef ssize_t _send_some(ReaderJob* job, Direct* d) noexcept nogil:
     return transport_send_file(&job.transport, job.fd, at, <size_t>n)
 
 
-cdef void _send_range(ReaderPool* pool, ReaderJob* job, Direct* d) noexcept nogil:
+cdef void _send_range(ReaderPool* pool, const ReaderQueue* queue, ReaderJob* job, Direct* d) noexcept nogil:
     """Sends what the peer takes now, or takes soon while no other job waits for this thread."""
     cdef pollfd peer
     cdef ssize_t went
@@ -195,7 +229,7 @@ cdef void _send_range(ReaderPool* pool, ReaderJob* job, Direct* d) noexcept nogi
         elif went < 0 and errno == EAGAIN:
             # A peer that has yet to take what was read for it alone is waited for, whichever job waits for the thread.
             has_more = job.direct and job.position + job.sent < d.position + d.n
-            job.full = (_wanted(pool) and not has_more) or poll(&peer, 1, READER_PATIENCE_MS) <= 0
+            job.full = (_wanted(pool, queue) and not has_more) or poll(&peer, 1, READER_PATIENCE_MS) <= 0
             if job.full:
                 break
         elif went == 0 or errno != EINTR:
@@ -222,17 +256,18 @@ cdef void _read_range(ReaderJob* job, int nowhere) noexcept nogil:
 
 cdef void reader_loop(ReaderPool* pool) noexcept nogil:
     cdef int nowhere = open(b"/dev/null", O_WRONLY | O_CLOEXEC)
+    cdef ReaderQueue* queue = NULL
     cdef ReaderJob* job
     cdef Direct direct
     memset(&direct, 0, sizeof(Direct))
     block_signals()
     give_way()
     while True:
-        job = _take(pool)
+        job = _take(pool, &queue)
         if job == NULL:
             break
         if job.transport.fd >= 0:
-            _send_range(pool, job, &direct)
+            _send_range(pool, queue, job, &direct)
         if job.direct:
             job.ready = job.sent
             _direct_end(&direct, job)
@@ -254,10 +289,12 @@ cdef void reader_stop(ReaderPool* pool) noexcept nogil:
 
 cdef void reader_free(ReaderPool* pool) noexcept nogil:
     cdef ReaderJob* job
-    while pool.first != NULL:
-        job = pool.first
-        pool.first = job.next
-        _drop(job)
+    cdef int32_t i
+    for i in range(pool.queued):
+        while pool.queues[i].first != NULL:
+            job = pool.queues[i].first
+            pool.queues[i].first = job.next
+            _drop(job)
     pthread_cond_destroy(&pool.ready)
     pthread_mutex_destroy(&pool.lock)
     free(pool)

@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from penstock.pyx.log.pagecache cimport CACHE_NOT_ALL, CacheState, cache_state, range_is_cached
+from penstock.pyx.log.read cimport ReadResult
 from penstock.pyx.log.segment cimport Segment, segment_expect
 from penstock.pyx.net.coldreader cimport ReaderJob, reader_submit
 from penstock.pyx.net.mailbox cimport Mail
@@ -34,11 +35,14 @@ cdef bint output_watch(Reactor* r, Connection* c, int operation, bint room) noex
     return epoll_ctl(r.epoll, operation, c.transport.fd, &event) == 0
 
 
-cdef ReaderJob _reader_job(Reactor* r, Connection* c, int fd, int64_t position, int64_t length) noexcept nogil:
+cdef ReaderJob _reader_job(
+    Reactor* r, Connection* c, const ReadResult* read, int64_t position, int64_t length
+) noexcept nogil:
     """For a connection: a range that is only to be read."""
     cdef ReaderJob job
     memset(&job, 0, sizeof(ReaderJob))
-    job.fd = fd
+    job.fd = read.fd
+    job.folder = read.folder
     job.transport.fd = -1
     job.position = position
     job.length = length
@@ -65,7 +69,7 @@ cdef bint _reads_alone(Reactor* r, Connection* c, Segment* s) noexcept nogil:
 cdef bint _lend(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept nogil:
     """Whether a reader thread has the next n bytes of a piece now, since they aren't in the page cache."""
     cdef CacheState state
-    cdef ReaderJob job = _reader_job(r, c, piece.read.fd, piece.position, n)
+    cdef ReaderJob job = _reader_job(r, c, &piece.read, piece.position, n)
     state = cache_state(piece.read.fd, piece.position, n)
     if range_is_cached(piece.read.fd, piece.position, n, state):
         return False
@@ -199,7 +203,7 @@ cdef enum Step:
 cdef Step _warm_range(Reactor* r, Connection* c, FetchJob* job) noexcept nogil:
     """Has a reader thread read what a fetch of an old version needs in memory; it is tried again then."""
     cdef const FetchRange* cold = &job.ranges[job.cold]
-    cdef ReaderJob wanted = _reader_job(r, c, cold.read.fd, cold.read.position, cold.read.length)
+    cdef ReaderJob wanted = _reader_job(r, c, &cold.read, cold.read.position, cold.read.length)
     job.look = True
     if reader_submit(r.plane.readers, &wanted):
         c.lent = LENT_RANGE

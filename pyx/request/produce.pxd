@@ -55,7 +55,7 @@ cdef void produce_append(ProduceGroup* g) noexcept nogil
 cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil
 cdef void produce_clear(ProduceGroup* g) noexcept nogil
 
-# All of that for one request.
+# All of that for one request. With verdicts it isn't flushed (flush.messages): `produce_flush` comes before the answer.
 cdef ProduceResult produce_serve(
     LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil
@@ -71,5 +71,8 @@ cdef struct NamedFolders:
 # request in a thread of its own, so that no other connection of this network thread waits for a disk. `folders` (may be
 # NULL) gets those of the partitions that it names.
 cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders) noexcept nogil
+# What partitions of it with flush.messages have now is on the disk afterwards: for a request that was appended with verdicts.
+# 0, or errno of what failed.
+cdef int produce_flush(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
 # How many partitions a request names; -1 if it is malformed.
 cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil

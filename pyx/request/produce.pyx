@@ -10,11 +10,14 @@ from penstock.pyx.errorcodes cimport (
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_COMPRESSION_TYPE,
 )
 from penstock.pyx.log.append cimport Append, Appended, partition_append
+from penstock.pyx.log.files cimport wall_ms
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
-    LogSet, Partition, logset_flushes, partition_flushes, partition_folder, partition_known_id, partition_release,
-    partition_topic,
+    LogSet, Partition, logset_flushes, partition_flushes, partition_folder, partition_known_id, partition_offsets,
+    partition_release, partition_topic,
 )
+from penstock.pyx.log.partitionlog cimport log_of
+from penstock.pyx.log.upkeep cimport flush_until
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal
 from penstock.pyx.posix cimport calloc, free, realloc
 from penstock.pyx.record.batch cimport (
@@ -326,12 +329,24 @@ cdef void _add_folder(NamedFolders* folders, size_t folder) noexcept nogil:
         folders.count += 1
 
 
-cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders) noexcept nogil:
+cdef int _flush(Partition* partition) noexcept nogil:
+    """What the partition has now. 0 or errno."""
+    cdef int64_t log_start, last_stable, high_watermark, log_end
+    partition_offsets(partition, &log_start, &last_stable, &high_watermark, &log_end)
+    return flush_until(log_of(partition), log_end, wall_ms())
+
+
+cdef bint _each_flushing(
+    LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders, int* flushed
+) noexcept nogil:
+    """Whether a partition that is named has flush.messages. `folders` gets the folders of all; unless `flushed` is NULL
+    those with flush.messages are flushed, and it gets what went wrong."""
     cdef Reader* r = &body
     cdef Terms terms
     cdef ProduceTopic topic
     cdef Partition* partition
     cdef int32_t topics, index, _i, _j
+    cdef int result
     cdef bint flushes = False
     if not logset_flushes(logs) or produce_partitions(head, body) < 0:
         return False
@@ -344,13 +359,28 @@ cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, Na
         for _j in range(topic.partitions):
             produce_part(r, terms.version, &index)
             partition = produce_find(logs, &topic, index)
-            if partition != NULL:
-                flushes = flushes or partition_flushes(partition)
-                if folders != NULL:
-                    _add_folder(folders, partition_folder(partition))
-                partition_release(partition)
+            if partition == NULL:
+                continue
+            if partition_flushes(partition):
+                flushes = True
+                result = _flush(partition) if flushed != NULL else 0
+                if result != 0:
+                    flushed[0] = result
+            if folders != NULL:
+                _add_folder(folders, partition_folder(partition))
+            partition_release(partition)
         skip_tags(r, terms.flexible)
     return flushes
+
+
+cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders) noexcept nogil:
+    return _each_flushing(logs, head, body, folders, NULL)
+
+
+cdef int produce_flush(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil:
+    cdef int result = 0
+    _each_flushing(logs, head, body, NULL, &result)
+    return result
 
 
 cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.errors import ErrorCode
+from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.message import Message
 from penstock.pyx.wire.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteRecordsRequest,
+    DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeConfigsRequest,
@@ -27,15 +32,18 @@ from penstock.pyx.wire.messages import (
     HeartbeatRequest,
     IncrementalAlterConfigsRequest,
     ListOffsetsRequest,
+    ListOffsetsResponse,
     MetadataRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
+    ProduceResponse,
 )
 from support import faultio
 from support.harness import BrokerProcess, WireConnection
+from support.pagecache import drop_cache
 from support.patience import until
-from support.transaction_wire import batch, produce, produce_request
+from support.transaction_wire import batch, init, produce, produce_request
 
 # Each question is asked by a thread while a write to its log hangs; the main thread goes on meanwhile, and ends the hang.
 SCRIPT = """
@@ -150,6 +158,7 @@ class Hanging:
                 "num.network.threads": 4,
                 "offsets.topic.num.partitions": 1,
                 "log.retention.ms": -1,
+                "log.cleaner.backoff.ms": 200,
             },
             environment={"LD_PRELOAD": str(library), "FAULT_CTL": str(self.control)},
         ).start()
@@ -166,12 +175,16 @@ class Hanging:
         """Topics that lie in a folder."""
         return sorted(path.name[:-2] for path in self.folders[which].glob("[a-z]*-0"))
 
-    def hang(self, rule: str) -> None:
-        """Let calls hang, `CALL SUBSTRING`; none = all go on."""
+    def folders_of(self, topic: str) -> Path:
+        """Where its partition lies."""
+        return next(path for folder in self.folders if (path := folder / f"{topic}-0").is_dir())
+
+    def hang(self, *rules: str) -> None:
+        """Let calls hang, `CALL SUBSTRING` each; none or "" = all go on."""
         Path(f"{self.control}.hangs").unlink(missing_ok=True)
         beside = self.control.with_suffix(".new")
-        call, _, where = rule.partition(" ")
-        beside.write_text(f"{call} hang {where}\n" if rule else "")
+        each = (rule.partition(" ") for rule in rules if rule)
+        beside.write_text("".join(f"{call} hang {where}\n" for call, _, where in each))
         beside.replace(self.control)
 
     def wait(self) -> None:
@@ -242,10 +255,10 @@ def describe_producers(topic: str) -> DescribeProducersRequest:
     return kind(topics=[kind.TopicRequest(name=topic, partition_indexes=[0])])
 
 
-def delete_records(topic: str, offset: int = 0) -> DeleteRecordsRequest:
+def delete_records(topic: str, offset: int = 0, timeout_ms: int = 60_000) -> DeleteRecordsRequest:
     kind = DeleteRecordsRequest
     part = kind.DeleteRecordsPartition(partition_index=0, offset=offset)
-    return kind(topics=[kind.DeleteRecordsTopic(name=topic, partitions=[part])], timeout_ms=10_000)
+    return kind(topics=[kind.DeleteRecordsTopic(name=topic, partitions=[part])], timeout_ms=timeout_ms)
 
 
 def ask_all(wire: WireConnection, topic: str = "other") -> None:
@@ -408,6 +421,228 @@ def test_topics_come_and_go_while_a_deletion_hangs(hanging: Hanging) -> None:
     assert offset_of(asks, hung, -1) == (0, 0)
 
 
-def create_topic(name: str) -> CreateTopicsRequest:
+def create_topic(name: str, timeout_ms: int = 60_000) -> CreateTopicsRequest:
     kind = CreateTopicsRequest
-    return kind(topics=[kind.CreatableTopic(name=name, num_partitions=1, replication_factor=1)], timeout_ms=60_000)
+    return kind(topics=[kind.CreatableTopic(name=name, num_partitions=1, replication_factor=1)], timeout_ms=timeout_ms)
+
+
+def placed(hanging: Hanging, which: int, **configs: str) -> str:
+    """A new topic that lies in one of the folders."""
+    for number in range(10):
+        name = f"placed{len(hanging.topics_of(0)) + len(hanging.topics_of(1))}x{number}"
+        hanging.admin.create_topics([NewTopic(name, 1, config=configs)])[name].result()
+        if name in hanging.topics_of(which):
+            return name
+    raise AssertionError("no topic was placed there")
+
+
+class Asking(NamedTuple):
+    """All threads of a folder that ask logs wait for one that hangs."""
+
+    queued: str  # another topic of that folder, of one record
+    elsewhere: str  # one of the other folder
+    wires: list[WireConnection]  # that answer
+
+
+@pytest.fixture
+def asking(hanging: Hanging) -> Iterator[Asking]:
+    writer, asks = hanging.wires[:2]
+    folder = next(which for which in (0, 1) if "hung" in hanging.topics_of(which))
+    made = placed(hanging, folder)
+    for topic in ("hung", made):
+        assert produce(asks, None, 9, (topic, 0, batch((-1, -1), -1, transactional=False))) == [0]
+    hanging.hang("write hung-0/0000")
+    asked = produce_request(writer, None, 9, ("hung", 0, batch((-1, -1), -1, transactional=False)))
+    writer.send(encode_request(asked, 9, 1, "writer"))
+    hanging.wait()
+    wires = hanging.answering(7)
+    for wire in wires[:4]:
+        wire.send(encode_request(describe_producers("hung"), 0, 1, "asks"))
+    wires[4].ask(MetadataRequest(topics=None), 9)  # answered after the threads have begun
+    yield Asking(made, next(name for name in hanging.topics_of(1 - folder) if name != "__consumer_offsets"), wires[4:])
+    hanging.hang("")
+    for wire in (writer, *wires[:4]):
+        wire.receive()
+
+
+def test_what_waits_is_done_to_no_later_topic_of_the_name(hanging: Hanging, asking: Asking) -> None:
+    topic = asking.queued
+    late, late_offsets, asks = asking.wires
+    timed_out = asks.ask(delete_records(topic, -1, timeout_ms=1), 1)
+    assert timed_out.topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    late.send(encode_request(delete_records(topic, -1), 1, 1, "late"))
+    late_offsets.send(encode_request(list_offsets(topic, -3), 7, 1, "late"))
+    ask_all(asks, asking.elsewhere)  # so that both wait by now
+    assert asks.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=60_000), 5).responses[0].error_code == 0
+    assert asks.ask(create_topic(topic), 5).topics[0].error_code == 0
+    for _ in range(20):
+        assert produce(asks, None, 9, (topic, 0, batch((-1, -1), -1, transactional=False))) == [0]
+    hanging.hang("")
+    _, answer = decode_response(DeleteRecordsResponse, late.receive(), 1)
+    part = answer.topics[0].partitions[0]
+    assert (part.error_code, part.low_watermark) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    _, listed = decode_response(ListOffsetsResponse, late_offsets.receive(), 7)
+    assert listed.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (offset_of(asks, topic, -2), offset_of(asks, topic, -1)) == ((0, 0), (0, 20))
+
+
+def test_the_newest_record_is_found_if_it_came_while_the_request_waited(hanging: Hanging, asking: Asking) -> None:
+    waits, asks = asking.wires[:2]
+    waits.send(encode_request(list_offsets(asking.queued, -3), 7, 1, "waits"))
+    ask_all(asks, asking.elsewhere)  # so that it waits by now
+    builder = BatchBuilder()
+    builder.append(None, b"newer", 1_700_000_000_001)
+    newer = bytes(builder.build(-1, -1, -1, False))
+    assert produce(asks, None, 9, (asking.queued, 0, newer)) == [0]
+    hanging.hang("")
+    _, answer = decode_response(ListOffsetsResponse, waits.receive(), 7)
+    part = answer.topics[0].partitions[0]
+    assert (part.error_code, part.offset, part.timestamp) == (0, 1, 1_700_000_000_001)
+
+
+def test_an_append_waits_for_what_lies_in_front_of_it(hanging: Hanging) -> None:
+    """flush.messages is removed while a flush hangs."""
+    asks, writer = hanging.wires[:2]
+    hanging.admin.create_topics([NewTopic("flushed", 1, config={"flush.messages": "1"})])["flushed"].result()
+    assert produce(asks, None, 9, ("flushed", 0, batch((-1, -1), -1, b"first", transactional=False))) == [0]
+    hanging.hang("sync flushed-0/0000")
+    asked = produce_request(asks, None, 9, ("flushed", 0, batch((-1, -1), -1, b"second", transactional=False)))
+    writer.send(encode_request(asked, 9, 1, "writer"))
+    hanging.wait()
+    kind = IncrementalAlterConfigsRequest
+    config = kind.AlterableConfig(name="flush.messages", config_operation=1, value=None)
+    removed = kind(resources=[kind.AlterConfigsResource(resource_type=2, resource_name="flushed", configs=[config])])
+    assert asks.ask(removed, 1).responses[0].error_code == 0
+    other = hanging.wires[2]
+    asked = produce_request(asks, None, 9, ("flushed", 0, batch((-1, -1), -1, b"third", transactional=False)))
+    other.send(encode_request(asked, 9, 1, "other"))
+    until(lambda: b"third" in next(hanging.folders_of("flushed").glob("*.log")).read_bytes(), "an append")
+    reader = hanging.answering(1)[0]
+    part = reader.ask(fetch("flushed", 0, 0, 0), 11).responses[0].partitions[0]
+    assert b"second" not in bytes(part.records or b"") and part.high_watermark == 1
+    hanging.hang("")
+    writer.receive()
+    other.receive()
+    assert offset_of(reader, "flushed", -1) == (0, 3)
+
+
+def test_metadata_is_answered_while_a_deletion_hangs(hanging: Hanging) -> None:
+    hung, works = hanging.topics_of(1)[0], hanging.topics_of(0)[0]
+    behind = hanging.topics_of(1)[1]
+    asks, waits, waits_behind = hanging.wires[:3]
+    for topic in (hung, behind):
+        assert produce(asks, None, 9, (topic, 0, batch((-1, -1), -1, transactional=False))) == [0]
+    hanging.hang(f"remove second/{hung}-0.")
+    waits.send(encode_request(DeleteTopicsRequest(topic_names=[hung], timeout_ms=1), 5, 1, "waits"))
+    hanging.wait()
+    _, deleted = decode_response(DeleteTopicsResponse, waits.receive(), 5)
+    assert deleted.responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert asks.ask(create_topic(hung, timeout_ms=1), 5).topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    until(lambda: f"the deletion of topic={hung} waits" in hanging.broker.log_text(), "a line about the deletion")
+    kind = MetadataRequest
+    both = kind(topics=[kind.MetadataRequestTopic(name=name) for name in (hung, works)], allow_auto_topic_creation=True)
+    found = {topic.name: topic.error_code for topic in asks.ask(both, 9).topics}
+    assert found == {hung: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, works: 0}
+    # One that waits behind it in its folder is gone at once, too: nothing is acknowledged that its deletion takes along.
+    waits_behind.send(encode_request(DeleteTopicsRequest(topic_names=[behind], timeout_ms=60_000), 5, 1, "waits"))
+    until(lambda: behind not in [one.name for one in asks.ask(MetadataRequest(topics=None), 9).topics], "a deletion")
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert produce(asks, None, 9, (behind, 0, batch((-1, -1), -1, transactional=False))) == [unknown]
+    assert asks.ask(fetch(behind, 0, 0, 0), 11).responses[0].partitions[0].error_code == unknown
+    hanging.hang("")
+    _, deleted = decode_response(DeleteTopicsResponse, waits_behind.receive(), 5)
+    assert deleted.responses[0].error_code == 0
+    until(lambda: hung in [one.name for one in asks.ask(MetadataRequest(topics=None), 9).topics], "the topic again")
+
+
+def test_a_transactions_first_flush_holds_up_nobody(hanging: Hanging) -> None:
+    hung = placed(hanging, 1, **{"flush.messages": "1"})
+    wires = iter(hanging.wires)
+    writer, asks = next(wires), next(wires)
+    until(lambda: init(writer, "t")[0] == 0, "a producer id")
+    _, producer_id, epoch = init(writer, "t")
+    hanging.hang(f"sync second/{hung}-0/0000")
+    asked = produce_request(writer, "t", 12, (hung, 0, batch((producer_id, epoch), 0)))
+    writer.send(encode_request(asked, 12, 1, "writer"))
+    hanging.wait()
+    ask_all(asks, hanging.topics_of(0)[0])
+    part = asks.ask(fetch(hung, 0, 0, 0), 11).responses[0].partitions[0]
+    assert part.high_watermark == 0
+    hanging.hang("")
+    _, answer = decode_response(ProduceResponse, writer.receive(), 12)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+    assert asks.ask(fetch(hung, 0, 0, 0), 11).responses[0].partitions[0].high_watermark == 1
+
+
+def test_cold_reads_of_a_hung_disk_hold_up_no_other_folders(hanging: Hanging) -> None:
+    hung, works = hanging.topics_of(1)[0], hanging.topics_of(0)[0]
+    asks = hanging.wires[0]
+    large = os.urandom(400_000)
+    for topic in (hung, works):
+        for _ in range(4):
+            assert produce(asks, None, 9, (topic, 0, batch((-1, -1), -1, large, transactional=False))) == [0]
+    for file in (path for folder in hanging.folders for path in folder.glob("*-0/*.log")):
+        if file.stat().st_size:
+            until(partial(drop_cache, file), "pages that can be dropped")
+    hanging.hang("direct second/", "read second/")
+    waiting = hanging.wires[1:5]
+    for wire in waiting:
+        wire.send(encode_request(fetch(hung, 0, 0, 500), 11, 1, "waits"))
+    hanging.wait()
+    part = hanging.wires[5].ask(fetch(works, 0, 0, 500), 11).responses[0].partitions[0]
+    assert len(part.records or b"") > len(large)
+    hanging.hang("")
+    for wire in waiting:
+        wire.receive()
+
+
+def is_another(file: Path, inode: int) -> bool:
+    """Whether there is a file in the place of one with that number."""
+    return file.exists() and file.stat().st_ino != inode
+
+
+def test_a_disk_that_hangs_holds_up_no_other_folders_compaction(hanging: Hanging) -> None:
+    """The backups of the metadata store are kept beside it, too, and its removal is seen."""
+    configs = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
+    hung, works = placed(hanging, 1, **configs), placed(hanging, 0, **configs)
+    asks, alters = hanging.wires[:2]
+    hanging.hang("sync second/")
+
+    def fill(topic: str) -> None:
+        for number in range(60):
+            builder = BatchBuilder()
+            builder.append(b"key", b"%d" % number * 50, 1_700_000_000_000)
+            assert produce(asks, None, 9, (topic, 0, bytes(builder.build(-1, -1, -1, False)))) == [0]
+
+    fill(hung)
+    hanging.wait()
+    fill(works)
+    log_text = hanging.broker.log_text
+    until(lambda: f"compacted topic={works}" in log_text(), "a compaction", log_text)
+    backup = hanging.folders[0] / "metadata.db.backup"
+    until(backup.exists, "a backup")
+    for size in ("3000", "4000"):
+        before = backup.stat().st_ino
+        assert alters.ask(alter(works, size), 1).responses[0].error_code == 0
+        until(partial(is_another, backup, before), "a newer backup", log_text)
+    (hanging.folders[0] / "metadata.db").rename(hanging.folders[0] / "metadata.db.away")
+    until(lambda: "while the broker runs: from now on" in log_text(), "a word about the store", log_text)
+    (hanging.folders[0] / "metadata.db.away").rename(hanging.folders[0] / "metadata.db")
+    hanging.hang("")
+    until(lambda: f"compacted topic={hung}" in log_text(), "the other compaction", log_text)
+
+
+def test_a_stop_leaves_a_deletion_that_hangs_to_the_next_start(hanging: Hanging) -> None:
+    hung = hanging.topics_of(1)[0]
+    asks, waits = hanging.wires[:2]
+    assert produce(asks, None, 9, (hung, 0, batch((-1, -1), -1, transactional=False))) == [0]
+    hanging.hang(f"remove second/{hung}-0.")
+    waits.send(encode_request(DeleteTopicsRequest(topic_names=[hung], timeout_ms=60_000), 5, 1, "waits"))
+    hanging.wait()
+    assert hanging.broker.stop() == 0
+    assert "the stop waits for deletions of topics in" in hanging.broker.log_text()
+    hanging.hang("")
+    hanging.broker.start()
+    assert not list(hanging.folders[1].glob(f"{hung}-0*"))
+    with WireConnection(hanging.broker.bootstrap) as wire:
+        assert hung not in [topic.name for topic in wire.ask(MetadataRequest(topics=None), 9).topics]

@@ -44,9 +44,9 @@ def batch(
     )
 
 
-def delete_records(topic: str, offset: int, partition: int = 0) -> int:
+def delete_records(topic: str, offset: int, partition: int = 0, topic_id: bytes = TOPIC_ID) -> int:
     """Move a log's start; answers the new one."""
-    (outcome,) = LOGS.delete_records([(topic, partition, offset)])
+    (outcome,) = LOGS.delete_records([(topic, topic_id, partition, offset)])
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

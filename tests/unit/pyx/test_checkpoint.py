@@ -45,7 +45,7 @@ def filled(folder: Path, count: int = 10, log_start: int = 0) -> LogManager:
     for _ in range(count):
         logs.append_client("t", 0, batch(1))
     if log_start:
-        assert logs.delete_records([("t", 0, log_start)]) == [log_start]
+        assert logs.delete_records([("t", TOPIC_ID, 0, log_start)]) == [log_start]
     return logs
 
 

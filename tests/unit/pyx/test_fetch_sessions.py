@@ -123,7 +123,7 @@ def test_a_moved_log_start_is_news(served: Broker) -> None:
     with served.connect() as peer:
         LOGS.append("one", 0, batch([b"x", b"y"]))
         session = opened(peer, ends())
-        delete_records("one", -1)
+        delete_records("one", -1, topic_id=topic_id("one"))
         answer = peer.ask(request({}, session, 1), VERSION, FetchResponse)
         ((place, error, size),) = answered(answer)
         assert (place, error, size) == (("one", 0), 0, 0)

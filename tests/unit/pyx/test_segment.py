@@ -147,7 +147,14 @@ def test_records_of_many_logs_are_deleted_at_once(tmp_path: Path) -> None:
     in_the_way = tmp_path / "b" / "log-start-offset-checkpoint.tmp"
     in_the_way.mkdir()
     outcomes = LOGS.delete_records(
-        [(one.topic, 0, 4), ("nobody", 0, 1), (failing.topic, 0, 5), (two.topic, 0, 11), (two.topic, 0, -1)]
+        [
+            (one.topic, TOPIC_ID, 0, 4),
+            ("nobody", TOPIC_ID, 0, 1),
+            (failing.topic, TOPIC_ID, 0, 5),
+            (two.topic, TOPIC_ID, 0, 11),
+            (two.topic, TOPIC_ID, 0, -1),
+            (two.topic, TOPIC_ID[::-1], 0, 4),
+        ]
     )
     in_the_way.rmdir()
     assert [outcomes[0], outcomes[4]] == [4, 10]
@@ -155,6 +162,7 @@ def test_records_of_many_logs_are_deleted_at_once(tmp_path: Path) -> None:
     assert [refused.code for refused in outcomes if isinstance(refused, KafkaError)] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     assert read_checkpoint(tmp_path / "a" / "log-start-offset-checkpoint") == {(one.topic, 0): 4, (two.topic, 0): 10}
 
