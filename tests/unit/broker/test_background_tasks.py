@@ -313,21 +313,29 @@ def test_a_pattern_that_nobody_understands_does_not_keep_the_others_from_being_m
 
 def test_the_cleaners_threads_are_as_many_as_the_property_says() -> None:
     config = load_config()
-    context: Any = SimpleNamespace(config=config, topics=SimpleNamespace(all=list))
+
+    class Folders(list[Any]):
+        def of(self, key: object) -> None: ...
+
+    folders = Folders(SimpleNamespace(path=Path(name)) for name in ("a", "b"))
+    context: Any = SimpleNamespace(config=config, topics=SimpleNamespace(all=list), dirs=folders)
 
     def running() -> dict[str, asyncio.Task[Any]]:
         named = {task.get_name(): task for task in asyncio.all_tasks()}
         return {name: task for name, task in named.items() if name.startswith("cleaner-")}
 
+    def threads(count: int) -> set[str]:
+        return {f"cleaner-{number} of {folder}" for number in range(count) for folder in "ab"}
+
     async def run() -> None:
         cleaner = LogCleaner(context)
         cleaner.start()
-        assert set(running()) == {"cleaner-0"}
+        assert set(running()) == threads(1)
         config.alter({"log.cleaner.threads": "3", "log.cleaner.backoff.ms": "0"}, default=True)
-        assert set(running()) == {"cleaner-0", "cleaner-1", "cleaner-2"}
+        assert set(running()) == threads(3)
         config.alter({"log.cleaner.threads": "2", "log.cleaner.backoff.ms": "0"}, default=True)
-        await running()["cleaner-2"]
-        assert set(running()) == {"cleaner-0", "cleaner-1"}
+        await asyncio.gather(running()["cleaner-2 of a"], running()["cleaner-2 of b"])
+        assert set(running()) == threads(2)
         await cleaner.stop()
         config.alter({"log.cleaner.threads": "2"}, default=True)
         assert not running()

@@ -11,6 +11,7 @@ import pytest
 from penstock.broker import dispatch, turns
 from penstock.broker.configs.features import Features
 from penstock.broker.context import Call, Context
+from penstock.broker.patience import Patience
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.header import REQUESTS, decode_response, encode_request
 from penstock.pyx.wire.message import Message
@@ -74,7 +75,7 @@ def run(*frames: Frame) -> tuple[Answers, dispatch.Dispatch]:
     async def main() -> tuple[Answers, dispatch.Dispatch]:
         answers = Answers()
         # ApiVersions needs only the features; a handler that needs more fails, which is a case below.
-        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), cast(Any, answers))
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features(), patience=Patience())), cast(Any, answers))
         rim.take(cast(Any, list(frames)))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -168,7 +169,7 @@ def test_a_large_request_holds_up_its_own_connection_alone() -> None:
 
     async def main() -> list[int]:
         answers = Answers()
-        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), cast(Any, answers))
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features(), patience=Patience())), cast(Any, answers))
         unknown = Frame(connection + 3, 3, 99, 7, b"\x00\x03\x00\x63\x00\x00\x00\x07\xff\xff")
         frames = [large(connection), large(connection + 1), api_versions(3, connection + 2), unknown]
         rim.take(cast(Any, [*frames, api_versions(3, 2 * connection)]))
@@ -199,7 +200,7 @@ def test_huge_requests_are_dealt_with_one_after_the_other(monkeypatch: pytest.Mo
                 await may_end.wait()
             return DeleteTopicsResponse()
 
-        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), cast(Any, answers))
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features(), patience=Patience())), cast(Any, answers))
         monkeypatch.setitem(dispatch.HANDLERS, 20, dispatch.Handler(20, (0, 6), handle, "delete_topics"))
         frames = []
         for token, name in ((1, "first"), (2, "second")):
@@ -221,7 +222,7 @@ def test_huge_requests_are_dealt_with_one_after_the_other(monkeypatch: pytest.Mo
 def test_a_stop_closes_the_connections_of_large_requests_that_wait() -> None:
     async def main() -> Answers:
         answers = Answers()
-        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features())), cast(Any, answers))
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(features=Features(), patience=Patience())), cast(Any, answers))
         rim.take(cast(Any, [large(1), api_versions(3, 2)]))
         await asyncio.sleep(0)
         await rim.stop()
@@ -258,7 +259,7 @@ def test_requests_may_name_what_a_large_client_has_and_not_much_more(
 ) -> None:
     async def main() -> int:
         answers = Answers()
-        rim = dispatch.Dispatch(cast(Context, SimpleNamespace()), cast(Any, answers))
+        rim = dispatch.Dispatch(cast(Context, SimpleNamespace(patience=Patience())), cast(Any, answers))
         frame = encode_request(request_, version, 7, "me")
         rim.take(cast(Any, [Frame(1, request_.API_KEY, version, 7, frame)]))
         await answers.until(1)  # An accepted one fails in its handler, which has nothing to look into.
@@ -271,6 +272,8 @@ def test_requests_may_name_what_a_large_client_has_and_not_much_more(
 class NoTopics:
     """What handlers ask of topics, logs and groups, where there are none."""
 
+    producers = None
+
     def get(self, name: str) -> None:
         return None
 
@@ -280,6 +283,9 @@ class NoTopics:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
 
     def partition(self, name: str, index: int) -> None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+
+    async def ask(self, name: str, index: int, *work: object) -> None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
 
 
@@ -316,7 +322,8 @@ def test_a_long_list_lets_others_have_turns(monkeypatch: pytest.MonkeyPatch, req
     monkeypatch.setattr(turns, "TURN_S", 0)
     none = NoTopics()
     context = SimpleNamespace(
-        topics=none, log_manager=none, groups=none, node_id=1, cluster_id="c", advertised_for=lambda name: ("h", 1),
+        topics=none, log_manager=none, groups=none, patience=Patience(), node_id=1, cluster_id="c",
+        advertised_for=lambda name: ("h", 1),
         config={"auto.create.topics.enable": False, "delete.topic.enable": True, "num.partitions": 1},
     )  # fmt: skip
 
