@@ -34,8 +34,8 @@ HELD_BYTES = 64 << 20  # what waits in all lanes together, about
 LANE_BYTES_MIN = 1 << 20  # a lane may hold this much however many there are
 LANE_PIECES = 8  # answers that one lane keeps alive
 QUIET_S = 10.0  # a stalled lane that does nothing for so long without a failure is well again
-TAKEN_OVER_S = 600.0  # a lane that others take twice in so long, or in so many sessions, and work on is left to them
-TAKEN_OVER_SESSIONS = 20
+TAKEN_OVER_S = 60.0  # a lane that others take twice in so long, or in so many sessions, and work on is left to them
+TAKEN_OVER_SESSIONS = 5
 MARKERS_LINGER_S = 0.25  # how long an answer without a record waits for the next one
 LAST_TURN_S = 10.0  # how long a stop waits for the turns under way
 
