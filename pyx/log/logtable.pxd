@@ -32,7 +32,7 @@ cdef class LogTable(LogSetOwner):
     cdef dict led                      # (topic, partition) -> LeaderEntry
     cdef object opening                # those that are on their way into `led`
     cdef dict announced                # (topic, partition) -> LeaderEntry of those that aren't open
-    cdef dict retired                  # (topic, partition) -> LeaderEntry of those that nobody finds, until they are deleted
+    cdef dict retired                  # (topic, partition) -> LeaderEntry of those nobody finds, until they are deleted
     cdef dict folders                  # path -> Folder
     cdef readonly int news_fd
     cdef readonly object rebuilt_indexes       # segments whose index files were wrong

@@ -242,7 +242,8 @@ cdef class LogTable(LogSetOwner):
     cdef LeaderEntry find_id(self, str topic, bytes topic_id, int partition):
         led = self.find(topic, partition)
         if _topic_id(led.p) != topic_id:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is a later topic's of that name")
+            what = f"{topic}-{partition} is a later topic's of that name"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)
         return led
 
     cdef Folder folder(self, str path):

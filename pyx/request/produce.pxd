@@ -71,8 +71,8 @@ cdef struct NamedFolders:
 # request in a thread of its own, so that no other connection of this network thread waits for a disk. `folders` (may be
 # NULL) gets those of the partitions that it names.
 cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders) noexcept nogil
-# What partitions of it with flush.messages have now is on the disk afterwards: for a request that was appended with verdicts.
-# 0, or errno of what failed.
+# What partitions of it with flush.messages have now is on the disk afterwards: for a request that was appended with
+# verdicts. 0, or errno of what failed.
 cdef int produce_flush(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
 # How many partitions a request names; -1 if it is malformed.
 cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil
