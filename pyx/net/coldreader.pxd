@@ -1,6 +1,6 @@
 """Cold pages: a few threads that wait for the disk, so that no network thread does. Each log folder has its own queue,
-and at most READER_THREADS_A_FOLDER threads work for it, so that a disk that hangs stops reads of no other folder. A thread
-that has read past the page cache keeps its buffer of some 520 KiB.
+and at most READER_THREADS_A_FOLDER threads work for it, so that a disk that hangs stops reads of no other folder. A
+thread that has read past the page cache keeps its buffer of some 520 KiB.
 
 A job is a range of a file. One that has a transport is sent there by the reader thread itself, for as long as the peer
 takes it and nobody else wants the thread; what is left then, and a job without one, is read into the page cache, from
