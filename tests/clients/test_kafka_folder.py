@@ -86,7 +86,7 @@ def test_a_clean_kafka_folder_opens(tmp_path: Path, version: str) -> None:
         sender.produce("exact.ly-1", b"ours")
         sender.commit_transaction()
         assert read(broker.bootstrap, "exact.ly-1", 1) == [b"kept", b"kept", b"ours"]
-        assert "cut" not in broker.log_text()
+        assert ".log.cut-" not in broker.log_text()
     finally:
         broker.stop()
     assert sorted(path.name for path in (data / "__cluster_metadata-0").iterdir()) == metadata_log
