@@ -223,6 +223,8 @@ def test_a_partition_whose_folder_is_removed_goes_offline_alone(
         until(lambda: error() == ErrorCode.KAFKA_STORAGE_ERROR, "it to go offline", broker.log_text)
         for _ in range(5):
             assert error() == ErrorCode.KAFKA_STORAGE_ERROR
+    gone = f"files of {segments[0].parent} are gone"
+    until(lambda: gone in broker.log_text(), "the broker to say so", broker.log_text)  # which follows the answers
     said = [line for line in broker.log_text().splitlines() if " ERROR " in line]
-    assert len(said) == 1 and f"files of {segments[0].parent} are gone" in said[0], said
+    assert len(said) == 1 and gone in said[0], said
     assert consume(broker, other) == (list(range(RECORDS)), None)

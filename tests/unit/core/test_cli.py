@@ -242,7 +242,7 @@ def test_a_part_needs_its_own_keys_only(tmp_path: Path) -> None:
     code, _, complained = penstock("dedupe", "--config", str(config))
     assert code == 2 and "dedupe needs more than" in complained and "`penstock.dedupe.data` (Folder" in complained
     code, _, complained = penstock("etl", "--config", str(config), *NIGHT["etl"])
-    assert code == 2 and "`penstock.etl.table` (Folder" in complained and "dedupe.data" not in complained
+    assert code == 2 and "`penstock.etl.table` (The Delta table" in complained and "dedupe.data" not in complained
     own = {"penstock.etl.table": tmp_path / "t", "penstock.etl.schema": "id STRING", "penstock.etl.event.day": "date(id)"}
     sets = [word for name, value in own.items() for word in ("--set", f"{name}={value}")]
     code, _, complained = penstock("etl", "--config", str(config), *NIGHT["etl"], "--incomplete", "fail", *sets)
