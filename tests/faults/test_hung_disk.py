@@ -358,15 +358,20 @@ def fetch(topic: str, offset: int, isolation: int, wait_ms: int) -> FetchRequest
     )
 
 
-@pytest.mark.parametrize("isolation", [0, 1])
-def test_nobody_reads_what_flush_messages_has_not_flushed(hanging: Hanging, isolation: int) -> None:
-    asks, waits, writer = hanging.wires[:3]
+def hang_a_flush(hanging: Hanging, asks: WireConnection, writer: WireConnection) -> None:
+    """In the topic `flushed` a first record is flushed; the flush of a second one, which `writer` has sent, hangs."""
     hanging.admin.create_topics([NewTopic("flushed", 1, config={"flush.messages": "1"})])["flushed"].result()
     assert produce(asks, None, 9, ("flushed", 0, batch((-1, -1), -1, b"first", transactional=False))) == [0]
     hanging.hang("sync flushed-0/0000")
     asked = produce_request(asks, None, 9, ("flushed", 0, batch((-1, -1), -1, b"second", transactional=False)))
     writer.send(encode_request(asked, 9, 1, "writer"))
     hanging.wait()
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_nobody_reads_what_flush_messages_has_not_flushed(hanging: Hanging, isolation: int) -> None:
+    asks, waits, writer = hanging.wires[:3]
+    hang_a_flush(hanging, asks, writer)
     waits.send(encode_request(fetch("flushed", 1, isolation, 60_000), 11, 1, "waits"))
     part = asks.ask(fetch("flushed", 0, isolation, 0), 11).responses[0].partitions[0]
     assert b"first" in bytes(part.records or b"") and b"second" not in bytes(part.records or b"")
@@ -503,12 +508,7 @@ def test_the_newest_record_is_found_if_it_came_while_the_request_waited(hanging:
 def test_an_append_waits_for_what_lies_in_front_of_it(hanging: Hanging) -> None:
     """flush.messages is removed while a flush hangs."""
     asks, writer = hanging.wires[:2]
-    hanging.admin.create_topics([NewTopic("flushed", 1, config={"flush.messages": "1"})])["flushed"].result()
-    assert produce(asks, None, 9, ("flushed", 0, batch((-1, -1), -1, b"first", transactional=False))) == [0]
-    hanging.hang("sync flushed-0/0000")
-    asked = produce_request(asks, None, 9, ("flushed", 0, batch((-1, -1), -1, b"second", transactional=False)))
-    writer.send(encode_request(asked, 9, 1, "writer"))
-    hanging.wait()
+    hang_a_flush(hanging, asks, writer)
     kind = IncrementalAlterConfigsRequest
     config = kind.AlterableConfig(name="flush.messages", config_operation=1, value=None)
     removed = kind(resources=[kind.AlterConfigsResource(resource_type=2, resource_name="flushed", configs=[config])])

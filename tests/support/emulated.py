@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from support.machines import BASE, PACKAGES, STOP_S, SUITE, Fleet, run, ssh_command, until
+from support.machines import BASE, PACKAGES, STOP_S, Fleet, debian, run, ssh_command, until
 
 KERNEL = "linux-image-cloud-amd64"
 DEBIAN = BASE.with_name("emulated")
@@ -25,17 +25,6 @@ NETWORK_FILE = "[Match]\nName=eth0\n[Network]\nAddress={address}/24\n"
 def why_not() -> str:
     """What this machine lacks to emulate another, or nothing."""
     return "" if shutil.which("qemu-system-x86_64") else "qemu-system-x86_64 missing: `make deploy-test` installs it"
-
-
-def debian() -> Path:
-    """Debian with a kernel, as a folder; made the first time."""
-    if not DEBIAN.is_dir():
-        part = DEBIAN.with_name("emulated.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.parent.mkdir(parents=True, exist_ok=True)
-        run(["debootstrap", "--variant=minbase", f"--include={PACKAGES},{KERNEL},initramfs-tools", SUITE, str(part)])
-        part.rename(DEBIAN)
-    return DEBIAN
 
 
 class Emulated:
@@ -63,7 +52,7 @@ class Emulated:
 
     def _make_root(self) -> None:
         image, mounted = self._file("root", ROOT_MB), self.folder / "mounted"
-        run(["mkfs.ext4", "-q", "-d", str(debian()), str(image)])
+        run(["mkfs.ext4", "-q", "-d", str(debian(DEBIAN, f"{PACKAGES},{KERNEL},initramfs-tools")), str(image)])
         mounted.mkdir()
         run(["mount", "-o", "loop", str(image), str(mounted)])
         try:

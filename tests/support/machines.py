@@ -55,13 +55,18 @@ def why_not() -> str:
 
 def base() -> Path:
     """The Debian that all machines share; made the first time, from where debootstrap finds Debian."""
-    if not BASE.is_dir():
-        part = BASE.with_name("base.part")
+    return debian(BASE, PACKAGES)
+
+
+def debian(folder: Path, packages: str) -> Path:
+    """A folder with Debian and these packages (names with commas between them); made if it isn't there."""
+    if not folder.is_dir():
+        part = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.parent.mkdir(parents=True, exist_ok=True)
-        run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(part)])
-        part.rename(BASE)
-    return BASE
+        run(["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(part)])
+        part.rename(folder)
+    return folder
 
 
 def run(command: Sequence[str], **options: object) -> str:
