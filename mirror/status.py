@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -45,6 +46,16 @@ async def status(config: Config) -> list[Row]:
 
 
 async def _of_source(config: Config, target: Admin, name: str, address: str) -> list[Row]:
+    async with AsyncExitStack() as stack:
+        try:
+            source = await stack.enter_async_context(Admin(address, **PATIENCE))
+        except TRANSIENT:
+            source = None
+        return await _rows(config, target, name, source)
+
+
+async def _rows(config: Config, target: Admin, name: str, source: Admin | None) -> list[Row]:
+    """The lanes of a source; None: it can't be asked now."""
     positions = await target.all_committed(job.mirror_group(config, name))
     chosen = Topics(config)
     topics = {chosen.into(name, topic): topic for topic in chosen.named}
@@ -52,14 +63,14 @@ async def _of_source(config: Config, target: Admin, name: str, address: str) -> 
         topic = chosen.out_of(name, copied)
         if topic is not None and chosen.wants(topic):
             topics[copied] = topic
-    theirs = await _wanted(address, chosen)
+    theirs = await _wanted(source, chosen)
     topics |= {chosen.into(name, topic): topic for topic in theirs}
     cluster = await target.metadata([*topics], refresh=True)
     ids = {into: cluster.topics[into].topic_id for into in topics if into in cluster.topics}
     there = [(copied, number) for copied in ids for number in sorted(cluster.topics[copied].partitions)]
     lanes = list(dict.fromkeys([*there, *(tp for tp in sorted(positions) if tp[0] in topics)]))
     silent_ms = silent_after_ms(config)
-    ahead = await _ahead(address, [(topics[copied], number) for copied, number in lanes], silent_ms)
+    ahead = await _ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms)
 
     def row(into: TopicPartition) -> Row:
         tp = topics[into[0]], into[1]
@@ -83,14 +94,15 @@ async def _of_source(config: Config, target: Admin, name: str, address: str) -> 
     return rows
 
 
-async def _wanted(address: str, chosen: Topics) -> set[str]:
+async def _wanted(source: Admin | None, chosen: Topics) -> set[str]:
     """The topics of a source that are copied; none where it can't be asked now."""
+    if source is None:
+        return set()
     try:
-        async with Admin(address, **PATIENCE) as source:
-            cluster = await source.metadata(None if chosen.are_searched else chosen.named, refresh=True)
-            return {topic for topic, info in cluster.topics.items() if chosen.wants(topic, info.internal)}
+        cluster = await source.metadata(None if chosen.are_searched else chosen.named, refresh=True)
     except TRANSIENT:
         return set()
+    return {topic for topic, info in cluster.topics.items() if chosen.wants(topic, info.internal)}
 
 
 def silent_after_ms(config: Config) -> int:
@@ -101,18 +113,19 @@ def silent_after_ms(config: Config) -> int:
     return LONGEST_STEP_MS + sum(int(config[name]) for name in limits)
 
 
-async def _ahead(address: str, tps: list[TopicPartition], silent_ms: int) -> dict[TopicPartition, Ahead]:
+async def _ahead(source: Admin | None, tps: list[TopicPartition], silent_ms: int) -> dict[TopicPartition, Ahead]:
     """What a source has; what can't be asked now is left out."""
+    if source is None:
+        return {}
     try:
-        async with Admin(address, **PATIENCE) as source:
-            cluster = await source.metadata(list({topic for topic, _ in tps}), refresh=True)
-            there = [tp for tp in tps if tp[0] in cluster.topics and tp[1] in cluster.topics[tp[0]].partitions]
-            ends = await source.list_offsets(dict.fromkeys(there, LATEST), "read_committed")
-            since_ms = max(0, time.time_ns() // 1_000_000 - silent_ms)
-            young = await source.list_offsets(dict.fromkeys(there, since_ms))
-            return {tp: Ahead(ends[tp].offset, at.offset if at.offset >= 0 else None) for tp, at in young.items()}
+        cluster = await source.metadata(list({topic for topic, _ in tps}), refresh=True)
+        there = [tp for tp in tps if tp[0] in cluster.topics and tp[1] in cluster.topics[tp[0]].partitions]
+        ends = await source.list_offsets(dict.fromkeys(there, LATEST), "read_committed")
+        since_ms = max(0, time.time_ns() // 1_000_000 - silent_ms)
+        young = await source.list_offsets(dict.fromkeys(there, since_ms))
     except TRANSIENT:
         return {}
+    return {tp: Ahead(ends[tp].offset, at.offset if at.offset >= 0 else None) for tp, at in young.items()}
 
 
 def _empty(source: str, tp: tuple[str, int | None]) -> Row:
