@@ -45,7 +45,7 @@ class Children:
         try:
             said, _ = process.communicate()
         finally:
-            self._end(process)
+            self.end_one(process)
         return process.returncode, said.decode(errors="replace")
 
     def running(self) -> list[int]:
@@ -53,19 +53,16 @@ class Children:
         with self._lock:
             return [process.pid for process in self._running]
 
-    def ended(self, process: subprocess.Popen[bytes]) -> None:
-        """Forget a program that has ended, or end it."""
-        self._end(process)
-
     def end(self) -> None:
         """End all programs and let no other start; each is gone when this returns."""
         with self._lock:
             self._over = True
             running = list(self._running)
         for process in running:
-            self._end(process)
+            self.end_one(process)
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
+    def end_one(self, process: subprocess.Popen[bytes]) -> None:
+        """End a program, or forget one that has ended by itself."""
         if process.poll() is None:
             _signal(process, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):

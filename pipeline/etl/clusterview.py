@@ -70,13 +70,16 @@ class ClusterView:
 
     async def topic(self, topic: str) -> TopicInfo:
         """The topic as it is now. Raises Unreachable."""
+        found = await self._find(topic)
+        if found is None:
+            raise Unreachable(f"{self.name} has no topic `{topic}`")
+        return found
+
+    async def _find(self, topic: str) -> TopicInfo | None:
         try:
-            cluster = await (await self._connected()).metadata([topic], refresh=True)
+            return (await (await self._connected()).metadata([topic], refresh=True)).topics.get(topic)
         except (KafkaError, OSError) as error:
             raise Unreachable(f"{self.name} can't be asked: {error}") from None
-        if topic not in cluster.topics:
-            raise Unreachable(f"{self.name} has no topic `{topic}`")
-        return cluster.topics[topic]
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
         """The topic's partitions. Raises Unreachable."""
@@ -84,10 +87,7 @@ class ClusterView:
 
     async def has(self, topic: str) -> bool:
         """Whether it has the topic. Raises Unreachable."""
-        try:
-            return topic in (await (await self._connected()).metadata([topic], refresh=True)).topics
-        except (KafkaError, OSError) as error:
-            raise Unreachable(f"{self.name} can't be asked: {error}") from None
+        return await self._find(topic) is not None
 
     async def offsets(self, tps: Iterable[TopicPartition], at: int, *, stable: bool = True) -> Offsets:
         """Per partition the first offset at or after a timestamp (-1 if there is none), EARLIEST, or with LATEST

@@ -79,7 +79,7 @@ class Jvm:
                 self._process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(EXIT_WITHIN_S)
-            CHILDREN.ended(self._process)
+            CHILDREN.end_one(self._process)
 
     def forget(self) -> None:
         """Let PySpark forget a JVM that has ended: it would talk to that one for ever, and start no other."""
