@@ -113,7 +113,8 @@ def begin(
 def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...]) -> None:
     """Set a corrupt or refused batch aside: its bytes go to topic penstock.quarantine, and the copy goes on behind it.
 
-    Bytes and position are one transaction on the target; the position counts what was left out.
+    Bytes and position are one transaction on the target; the position counts what was left out. An offset within a batch
+    divides it: its records from there on are copied, unless the batch can't be opened.
 
     Example: penstock mirror skip EWR flights:3 --to 4711 --because "bad disk" --config pipeline.properties
     """  # fmt: skip

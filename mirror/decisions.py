@@ -7,35 +7,27 @@ commit anything in between; that mirror reads the new position and goes on from 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from penstock.config import Config
-from penstock.errors import ErrorCode, KafkaError, raise_for
+from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
+from penstock.mirror.aside import Stretch
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
 from penstock.mirror.target import topic_of
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import send
-from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded, decided_alone
-from penstock.pipeline.metadata import NO_TOPIC_ID
 from penstock.pipeline.quarantine import Quarantine, chunks, note
 from penstock.pipeline.topics import Topics
 from penstock.pipeline.transaction import TransactionalSender
-from penstock.pyx.wire.messages import FetchRequest, FetchResponse
 
 SENT = declare("mirror.decision_sent", "what is set aside and the new position are sent, not committed")
 PATIENCE = {"default.api.timeout.ms": 10_000}  # an operator waits for the answer
-FETCH_BYTES = 4 << 20
-HEAD = struct.Struct(">qi")  # a batch's base offset and its length behind these
-MAGIC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT, HEADER_BYTES = 16, 21, 23, 57, 61
-CONTROL = 0x20
 
 
 class Moved(NamedTuple):
@@ -114,17 +106,21 @@ class Desk:
     async def skip(self, lane: Identity, to: int) -> Moved:
         """Set aside what a lane has before it, up to an offset."""
         tp = lane.partition
-        end = await self._source.end_offset(tp)
+        end = await self._source.end_offset(tp, "read_committed")
         sender = await self._fence(lane)
         before = await self._position(lane)
         if before is None or before.topic_id == UNSEEN:
             raise OperatorNeeded(f"{lane} hasn't begun: `penstock mirror begin` says where")
         if not before.offset < to <= end:
-            raise OperatorNeeded(f"{lane} is at offset {before.offset}, and the source ends at {end}: {to} is not between")
+            raise OperatorNeeded(
+                f"{lane} is at offset {before.offset}, and what the source has committed ends at {end}: {to} is not between"
+            )
         topic_id = (await topic_of(self._source, tp[0], f"source {self._name}")).topic_id
         before.check_topic(topic_id)
+        stretch = Stretch(self._source, tp, topic_id, before.offset, to)
+        await stretch.check()
         after = replace(before.passing(to), leader_epoch=-1)
-        return await self._commit(lane, sender, "skip", before, after, (topic_id, to))
+        return await self._commit(lane, sender, "skip", before, after, stretch)
 
     async def retry(self, lane: Identity) -> Moved | str:
         """Let a stopped lane try again. One without a position can only begin: the answer says so."""
@@ -161,7 +157,7 @@ class Desk:
         decision: str,
         before: Position | None,
         after: Position,
-        raw_to: tuple[bytes, int] | None = None,
+        stretch: Stretch | None = None,
     ) -> Moved:
         """The position and what is set aside, in one transaction."""
         at = lane.partition[0], lane.partition[1]
@@ -179,13 +175,12 @@ class Desk:
         with decided_alone(lane, "penstock mirror status"):
             await sender.begin()
             records = 0
-            if raw_to is None:
+            if stretch is None:
                 await send(sender, place, [note(None, headers, key)])
             else:
-                assert before is not None
-                async for offset, data, count in self._raw(lane.partition, before.offset, *raw_to):
-                    records += count
-                    await send(sender, place, [*chunks(data, {"offset": str(offset), **headers}, key)])
+                async for piece in stretch.pieces():
+                    records += piece.records
+                    await send(sender, place, [*chunks(piece.data, {"offset": str(piece.offset), **headers}, key)])
                 await send(sender, place, [note(None, {"records": str(records), **headers}, key)])
             after = replace(
                 after, decisions=after.decisions + 1, gap_records=after.gap_records + records, stopped="", stalled=""
@@ -195,81 +190,3 @@ class Desk:
             await sender.commit()
         await sender.close()
         return Moved(lane, before, after)
-
-    async def _raw(
-        self, tp: TopicPartition, offset: int, topic_id: bytes, to: int
-    ) -> AsyncIterator[tuple[int, bytes, int]]:
-        """The bytes of the log from one offset up to another as the source gives them, unchecked: (offset, bytes, records)
-        a piece. Offsets that are gone are left out.
-        """
-        while offset < to:
-            part = await self._fetch(tp, offset, topic_id)
-            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset > offset:
-                offset = part.log_start_offset
-                continue
-            raise_for(part.error_code, f"fetch of `{tp[0]}` partition {tp[1]} at {offset}")
-            data = bytes(part.records or b"")
-            if not data:
-                return
-            size, behind, count = _cut(data, to)
-            yield offset, data[:size], count
-            if behind <= offset:  # nothing of it makes sense
-                return
-            offset = behind
-
-    async def _fetch(self, tp: TopicPartition, offset: int, topic_id: bytes) -> FetchResponse.PartitionData:
-        request = FetchRequest(
-            max_wait_ms=500,
-            min_bytes=1,
-            max_bytes=FETCH_BYTES,
-            isolation_level=0,
-            topics=[
-                FetchRequest.FetchTopic(
-                    topic=tp[0],
-                    topic_id=topic_id or NO_TOPIC_ID,
-                    partitions=[
-                        FetchRequest.FetchPartition(
-                            partition=tp[1], fetch_offset=offset, partition_max_bytes=FETCH_BYTES
-                        )
-                    ],
-                )
-            ],
-        )
-
-        async def attempt() -> FetchResponse.PartitionData:
-            answer: FetchResponse = await self._source.send(await self._source.leader(*tp), request)
-            raise_for(answer.error_code, "fetch")
-            if not answer.responses or not answer.responses[0].partitions:
-                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "an answer lacks the partition")
-            return answer.responses[0].partitions[0]
-
-        return await self._source.retry(attempt)
-
-
-def _cut(data: bytes, to: int) -> tuple[int, int, int]:
-    """How many of the bytes belong to batches that begin below `to`, the offset behind them, and their records.
-
-    Headers are believed only as far as they make sense; where they don't, all bytes are taken and the offset is `to`.
-    """
-    size, behind, count = 0, -1, 0
-    while size + HEAD.size <= len(data):
-        base, length = HEAD.unpack_from(data, size)
-        if base >= to:
-            behind = max(behind, to)
-            break
-        batch = data[size : size + HEAD.size + length]
-        if length <= 0 or base < behind:
-            return len(data), to, count
-        if len(batch) < HEAD.size + length:  # its rest comes with the next fetch
-            if behind < 0:
-                return len(data), to, count
-            break
-        if batch[MAGIC_AT] == 2 and len(batch) >= HEADER_BYTES:
-            (delta,) = struct.unpack_from(">i", batch, LAST_DELTA_AT)
-            if batch[ATTRIBUTES_AT + 1] & CONTROL == 0:
-                count += max(0, struct.unpack_from(">i", batch, COUNT_AT)[0])
-            behind = base + max(0, delta) + 1
-        else:
-            behind, count = base + 1, count + 1
-        size += len(batch)
-    return size, behind, count

@@ -25,6 +25,7 @@ topics       which topics are copied, and what they are called on the target
 lanes        partitions on their way through a stage: mirror and dedupe share it
 sourcelog    the log that a lane reads, held against what its position notes of it
 ranges       ranges of offsets as a position notes them
+recordcount  how many records a batch holds, and how many of them in some ranges
 identity     taking a transactional id: for good, or again only if nobody else has it since
 failures     what a failure calls for: another try, a start over, an operator
 quarantine   the topic of what doesn't go on, and of what operators decided

@@ -57,7 +57,7 @@ def committed_only(
             yield batch
 
 
-def _split(data: memoryview) -> tuple[list[RawBatch], BatchError | None]:
+def split_sound(data: memoryview) -> tuple[list[RawBatch], BatchError | None]:
     """The batches of an answer, and what is wrong with the bytes behind them."""
     try:
         return split(data), None
@@ -436,7 +436,7 @@ class Fetcher:
         )
         if not part.records:
             return fetched
-        batches, garbage = _split(memoryview(part.records))
+        batches, garbage = split_sound(memoryview(part.records))
         if garbage is not None and not batches:
             fetched.error = garbage
             return fetched

@@ -20,7 +20,8 @@ from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetched, Fetcher
 from penstock.pipeline.ranges import Range
-from penstock.pyx.record.rawbatch import BatchError, RawBatch, count_records, records
+from penstock.pipeline.recordcount import records_of, records_within
+from penstock.pyx.record.rawbatch import BatchError, RawBatch
 
 BUCKET_MS = 600_000
 STABLE_S = 75.0  # longer than our stages' transactions may last
@@ -70,7 +71,7 @@ class TopicCounts:
     def add(self, partition: int, batch: RawBatch, end: int = LAST, gaps: Sequence[Range] = ()) -> int:
         """Count what of a batch lies below an end and in no gap; how many records that is."""
         held = records_of(batch)
-        behind, gone = _within(batch, held, [(end, LAST)]), _within(batch, held, gaps)
+        behind, gone = records_within(batch, held, [(end, LAST)]), records_within(batch, held, gaps)
         count = held - behind - gone
         self.is_cut |= behind + gone > 0 and count > 0
         self.left_out[partition] += gone
@@ -201,31 +202,3 @@ async def _behind_error(admin: Admin, counts: TopicCounts, fetched: Fetched, gap
         return end
     assert error is not None
     raise error
-
-
-def records_of(batch: RawBatch) -> int:
-    """The header's count, no more than it has offsets; a compressed message set of magic 0 or 1 says none and is opened (1
-    if it can't be).
-    """
-    if batch.magic >= 2:
-        return max(0, min(batch.record_count, batch.last_offset - batch.base_offset + 1))
-    try:
-        return count_records(batch)
-    except BatchError:
-        return 1
-
-
-def _within(batch: RawBatch, held: int, ranges: Sequence[Range]) -> int:
-    """How many of the records that a batch holds lie in some ranges (which don't overlap)."""
-    first, last = batch.base_offset, batch.last_offset
-    overlaps = [(max(first, low), min(last, high)) for low, high in ranges if low <= last and first <= high]
-    covered = sum(high - low + 1 for low, high in overlaps)
-    if covered in (0, last - first + 1):
-        return held if covered else 0
-    if held == last - first + 1:
-        return covered
-    try:
-        offsets = [record.offset for record in records(batch)]
-    except BatchError:
-        return held
-    return sum(any(low <= offset <= high for low, high in overlaps) for offset in offsets)
