@@ -64,6 +64,9 @@ def _nested(text: str, kind: str, parts: list[str]) -> str:
     if kind != "struct":
         return f"{kind}<{','.join(map(canonical, parts))}>"
     fields = [named(part) for part in parts]
+    required = next((name for name, _, required in fields if required), None)
+    if required is not None:
+        raise ConfigError(f"`{text}` in the schema: `{required}` can't be NOT NULL, since only a whole column can be required")
     return f"struct<{','.join(f'{name}:{canonical(kind)}' for name, kind, _ in fields)}>"
 
 

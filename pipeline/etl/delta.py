@@ -11,6 +11,7 @@ import time
 import uuid
 from typing import Any
 
+from penstock.pipeline.etl import fitting
 from penstock.pipeline.etl.declared import EVENT_DAY, Declared
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.plan import Plan
@@ -53,14 +54,26 @@ class Transaction:
             raise Refused(
                 f"the table is at run {run}, so run {plan.run} was overtaken by another process; run it again"
             )
+        self._grow(declared)
+
+    def _schema(self, declared: Declared) -> str:
+        """The table's declared columns as Delta's log has them."""
+        return str(self._jvm.org.apache.spark.sql.types.StructType.fromDDL(declared.table_ddl).json())
+
+    def _grow(self, declared: Declared) -> None:
+        """Let this transaction's commit add the declared columns that the table lacks."""
+        document = json.loads(self._transaction.metadata().json())
+        schema = fitting.grown(document["metaData"]["schemaString"], self._schema(declared))
+        if schema:
+            document["metaData"]["schemaString"] = schema
+            self._transaction.updateMetadata(self._delta.actions.Action.fromJson(json.dumps(document)), False)
 
     def _create(self, declared: Declared) -> None:
         """Commit an empty table of the declared columns. (A writer of rows would make all of them nullable.)"""
-        schema = self._jvm.org.apache.spark.sql.types.StructType.fromDDL(declared.table_ddl)
         metadata = {
             "id": str(uuid.uuid4()),
             "format": {"provider": "parquet", "options": {}},
-            "schemaString": schema.json(),
+            "schemaString": self._schema(declared),
             "partitionColumns": [EVENT_DAY],
             "configuration": TABLE_PROPERTIES,
             "createdTime": time.time_ns() // 1_000_000,

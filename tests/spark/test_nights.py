@@ -32,7 +32,7 @@ from penstock.pipeline.etl.night import parse_night
 from penstock.pipeline.sender import Sender
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.crc import crc32c
-from support.etl_world import World, day_ms
+from support.etl_world import SCHEMA, World, day_ms
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
 
@@ -237,6 +237,43 @@ def test_what_would_be_rounded_or_guessed_is_rejected(apache_kafka: ApacheKafka,
     fields = {field.name: field.nullable for field in deltalake.DeltaTable(world.table).schema().fields}
     assert (fields["id"], fields["day"], fields["price"]) == (False, True, True)
     one.close()
+
+
+def test_a_column_that_the_schema_gained_comes_with_the_night_that_first_has_it(world: World, run: Run) -> None:
+    def fields() -> dict[str, tuple[str, bool]]:
+        found = deltalake.DeltaTable(world.table).schema().fields
+        return {field.name: (str(field.type), field.nullable) for field in found}
+
+    world.send("2013-01-01", [b'{"id": "1", "day": "2013-01-01", "gate": "A1"}'])
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    before, version = fields(), deltalake.DeltaTable(world.table).version()
+    world.write_config(penstock_etl_schema=f"{SCHEMA}, gate STRING, stops ARRAY<STRUCT<at: STRING>>")
+    second = [b'{"id": "2", "day": "2013-01-01", "gate": "B2", "stops": [{"at": "EWR"}]}', b'{"id": "3", "gate": 4']
+    world.send("2013-01-02", second)
+    world.arrive()
+    failpoints.arm("etl.before_commit=error")
+    try:
+        with pytest.raises(failpoints.FailpointError):
+            run("2013-01-02", clock="wall")
+    finally:
+        failpoints.disarm()
+    assert fields() == before
+    commit = run("2013-01-02", clock="wall").commit
+    assert (commit.rows, commit.rejects, deltalake.DeltaTable(world.table).version()) == (1, 1, version + 1)
+    gained = {name: kind for name, kind in fields().items() if name not in before}
+    assert {name: fields()[name] for name in before} == before
+    assert gained.keys() == {"gate", "stops"} and all(nullable for _, nullable in gained.values())
+    assert {row["id"]: (row["gate"], row["stops"]) for row in rows(world)} == {"1": (None, None), "2": ("B2", [{"at": "EWR"}])}
+    # A night that is loaded again is loaded by the schema of now.
+    run("2013-01-01", reload=True)
+    assert {row["id"]: row["gate"] for row in rows(world)} == {"1": "A1", "2": "B2"}
+    # A column that is declared no more stays, and what else the schema declares goes on.
+    world.write_config()
+    world.send("2013-01-03", [b'{"id": "4", "day": "2013-01-03", "gate": "C3"}'])
+    world.arrive()
+    run("2013-01-03", clock="wall")
+    assert {row["id"]: row["gate"] for row in rows(world)} == {"1": "A1", "2": "B2", "4": None}
 
 
 def test_an_event_day_that_spark_refuses_leaves_no_plan(world: World, run: Run) -> None:

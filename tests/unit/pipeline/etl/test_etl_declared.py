@@ -40,6 +40,7 @@ def test_columns_keep_their_types_and_what_is_required() -> None:
         ("id ARRAY<INT, INT>", "2 types"),
         ("id MAP<STRING, STRUCT<a: INTT>>", "`INTT`"),
         ("price DECIMAL(39, 2)", "1 to 38 digits"),
+        ("stops ARRAY<STRUCT<at: STRING NOT NULL>>", "`at` can't be NOT NULL"),
     ],
 )
 def test_a_schema_that_can_not_be_is_refused(text: str, why: str) -> None:
