@@ -115,6 +115,8 @@ SCHEMA = Schema(
         Property("penstock.etl.rejects", parse_str, None, "The rejects' table likewise; default TABLE-rejects."),
         Property("penstock.etl.schema", parse_str, None, "Columns, `name TYPE[ NOT NULL], ...` in Spark SQL."),
         Property("penstock.etl.event.day", parse_str, None, "Spark SQL expression of a row's event day."),
+        Property("penstock.etl.record.columns", parse_list, [],
+                 "Columns beside an event's: `key`, `headers`, `header:NAME`, each perhaps with ` AS COLUMN`."),
         Property("penstock.etl.time.zone", parse_str, "UTC", "Time zone in which a night ends."),
         Property("penstock.etl.incomplete", parse_choice("wait", "fail", "mark"), "wait",
                  "What to do while a source has not delivered the whole night."),
@@ -130,6 +132,7 @@ SCHEMA = Schema(
         Property("etl.*.rejects", parse_str, None, "Folder of its rejects' table; default TABLE-rejects."),
         Property("etl.*.schema", parse_str, None, "Its columns."),
         Property("etl.*.event.day", parse_str, None, "Its event day."),
+        Property("etl.*.record.columns", parse_list, [], "Its columns beside an event's."),
         Property("etl.*.after", parse_choice("dedupe", "mirror"), "dedupe", "The stage that its nights wait for."),
         Property("spark.master", parse_str, "local[*]", "Where Spark runs."),
         Property("spark.driver.memory", parse_str, "1g", "Heap of the driver."),
@@ -147,7 +150,7 @@ SCHEMA = Schema(
 
 # What begins the names of properties that each table has.
 OF_A_TABLE = "penstock.etl."
-TABLE_KEYS = ("topic", "table", "rejects", "schema", "event.day", "after")
+TABLE_KEYS = ("topic", "table", "rejects", "schema", "event.day", "record.columns", "after")
 
 # What each part can't do without; of several names between bars one is enough.
 INPUT = "penstock.dedupe.input.topic|topics"

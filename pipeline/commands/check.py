@@ -68,6 +68,6 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
 
 
 def _declared(config: Config, table: str) -> None:
-    schema, event_day = (config.get(job.key_of(table, key)) for key in ("schema", "event.day"))
+    schema, event_day, columns = (config.get(job.key_of(table, key)) for key in ("schema", "event.day", "record.columns"))
     if schema and event_day:
-        declared.parse(schema, event_day, job.key_of(table, "event.day"))
+        declared.parse(schema, event_day, columns or (), job.key_of(table, ""))

@@ -8,6 +8,7 @@ clusterview    what a night asks of one cluster
 plan           a night's ranges, written down before anything is read
 events         a night's records as columns: read by Spark, parsed, validated
 declared       the declared schema of an event
+recordcolumns  columns on request for what stands beside a record's value
 columntypes    the types that a schema may declare, read without Spark
 fitting        whether the declared schema fits the table that is there
 session        the Spark session

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.config import ConfigError
-from penstock.pipeline.etl import columntypes
+from penstock.pipeline.etl import columntypes, recordcolumns
+from penstock.pipeline.etl.recordcolumns import RECORD_HEADERS, RecordColumn
 
 # Columns that the load itself adds to each row: where the record was, and the day that it counts for.
 EVENT_DAY = "event_day"
@@ -82,10 +84,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Declared:
-    """The columns of an event and the expression, in Spark SQL over them, of its event day."""
+    """The columns of an event, the expression, in Spark SQL over them, of its event day, and the columns that are no part of
+    an event but of its record."""
 
     columns: tuple[Column, ...]
     event_day: str
+    record_columns: tuple[RecordColumn, ...] = ()
 
     @property
     def required(self) -> list[Column]:
@@ -95,12 +99,25 @@ class Declared:
     @property
     def table_ddl(self) -> str:
         """The table's columns in Spark's DDL, in order."""
+        positions = [f"`{name}` {kind}" for name, kind in POSITION_TYPES.items()]
+        record = [f"{column.quoted} {column.type}" for column in self.record_columns]
         own = [f"{column.quoted} {column.type}{' NOT NULL' if column.required else ''}" for column in self.columns]
-        return ", ".join([*own, f"{EVENT_DAY} DATE", *(f"`{name}` {kind}" for name, kind in POSITION_TYPES.items())])
+        return ", ".join([*own, f"{EVENT_DAY} DATE", *positions, *record])
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types of the event's and the record's columns by name."""
+        return {column.name: column.type for column in self.columns} | {one.name: one.type for one in self.record_columns}
+
+    @property
+    def asks_headers(self) -> bool:
+        """Whether a column needs the records' headers."""
+        return any(RECORD_HEADERS in column.value for column in self.record_columns)
 
 
-def parse(text: str, event_day: str, key: str = "penstock.etl.event.day") -> Declared:
-    """Read `name TYPE[ NOT NULL], ...` and an event day over them, the value of a key. Raises ConfigError."""
+def parse(text: str, event_day: str, record_columns: Sequence[str] = (), prefix: str = "penstock.etl.") -> Declared:
+    """Read `name TYPE[ NOT NULL], ...`, an event day over them, and the columns of the record: the values of the properties
+    that begin with a prefix. Raises ConfigError."""
     columns = [Column(*columntypes.named(piece)) for piece in columntypes.split(text)]
     names = [column.name.lower() for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -111,8 +128,10 @@ def parse(text: str, event_day: str, key: str = "penstock.etl.event.day") -> Dec
         raise ConfigError(f"the schema declares `{taken[0]}`, which is a column that the load adds; rename it")
     for column in columns:
         columntypes.canonical(column.type)
-    _check_event_day(event_day, {column.name.lower(): column for column in columns}, key)
-    return Declared(tuple(columns), event_day)
+    _check_event_day(event_day, {column.name.lower(): column for column in columns}, f"{prefix}event.day")
+    return Declared(
+        tuple(columns), event_day, recordcolumns.parse(record_columns, RESERVED | set(names), f"{prefix}record.columns")
+    )
 
 
 def _check_event_day(text: str, columns: dict[str, Column], key: str) -> None:

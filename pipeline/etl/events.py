@@ -7,6 +7,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, YEARS, Column, Declared
+from penstock.pipeline.etl.recordcolumns import HEADERS_TYPE, RECORD_HEADERS, RECORD_KEY, RECORD_VALUE
 
 if TYPE_CHECKING:
     from penstock.pipeline.etl.plan import Plan
@@ -20,13 +21,13 @@ RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT,
 # Records a task: above the one a night is split, below the other all partitions share a task, so a file a day.
 TASK_RECORDS_MAX = 500_000
 TASK_RECORDS_FEW = 20_000
-TEXT = "cast(value AS STRING)"
+TEXT = f"cast({RECORD_VALUE} AS STRING)"
 # Spark's parser stops where the object ends, and a value may be followed by nothing but white space. Inside of an array the
 # parser sees what follows; that costs a copy of the value and an array around the event. A text whose only `}` is its last
 # byte needs none of it: the object that its first byte opens can't end earlier.
 PLAIN = (
     f"startswith({TEXT}, '{{') AND endswith({TEXT}, '}}')"
-    " AND NOT contains(cast(substring(value, 1, octet_length(value) - 1) AS STRING), '}')"
+    f" AND NOT contains(cast(substring({RECORD_VALUE}, 1, octet_length({RECORD_VALUE}) - 1) AS STRING), '}}')"
 )
 WRAPPED = f"concat('{{\"e\":[', {TEXT}, ']}}')"
 ENDS_WELL = f"endswith(rtrim(' \t\r\n', {TEXT}), '}}')"
@@ -39,18 +40,24 @@ PARSER |= {
 OPTIONS = "map(" + ", ".join(f"'{name}', '{value}'" for name, value in PARSER.items()) + ")"
 
 
-def read(spark: Any, bootstrap: str, plan: Plan) -> Any:
+def read(spark: Any, bootstrap: str, plan: Plan, declared: Declared) -> Any:
     """The records of a plan's ranges, reading committed, as Spark's Kafka source gives them."""
-    return _read(spark, bootstrap, plan) if plan.readable else spark.createDataFrame([], RECORDS)
+    return _read(spark, bootstrap, plan, declared.asks_headers) if plan.readable else none(spark, declared)
 
 
-def _read(spark: Any, bootstrap: str, plan: Plan) -> Any:
+def none(spark: Any, declared: Declared) -> Any:
+    """No records, with the columns that `read` gives."""
+    return spark.createDataFrame([], RECORDS + (f", headers {HEADERS_TYPE}" if declared.asks_headers else ""))
+
+
+def _read(spark: Any, bootstrap: str, plan: Plan, with_headers: bool) -> Any:
     pieces = {tp: plan.pieces(tp) for tp in plan.ranges}
     layers = max(map(len, pieces.values()))
     # The source takes one range a partition: around corrupt batches it takes several sources.
     tasks = _tasks(plan.offsets, spark.sparkContext.defaultParallelism)
     read = [
-        _source(spark, bootstrap, {tp: of[i] for tp, of in pieces.items() if i < len(of)}, tasks) for i in range(layers)
+        _source(spark, bootstrap, {tp: of[i] for tp, of in pieces.items() if i < len(of)}, tasks, with_headers)
+        for i in range(layers)
     ]
     records = reduce(lambda left, right: left.unionAll(right), read)
     # Pieces that are as large as each other stay as they are: merged, some tasks would take twice as long as others.
@@ -64,7 +71,9 @@ def _tasks(offsets: int, parallel: int) -> int:
     return -(-offsets // (TASK_RECORDS_MAX * parallel)) * parallel
 
 
-def _source(spark: Any, bootstrap: str, ranges: dict[TopicPartition, tuple[int, int]], tasks: int) -> Any:
+def _source(
+    spark: Any, bootstrap: str, ranges: dict[TopicPartition, tuple[int, int]], tasks: int, with_headers: bool
+) -> Any:
     """Spark's Kafka source for a range a partition, split into about as many pieces as there are to be tasks."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
@@ -79,6 +88,7 @@ def _source(spark: Any, bootstrap: str, ranges: dict[TopicPartition, tuple[int, 
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
         "failOnDataLoss": "true",
+        "includeHeaders": "true" if with_headers else "false",
         "kafka.isolation.level": "read_committed",
         # The source asks for the log's ends at each poll, so polls are few and large. The question waits
         # behind the consumer's next fetch, which at the log's end lasts as long as the broker may hold it.
@@ -97,7 +107,8 @@ def parse(records: Any, declared: Declared) -> Any:
 
     event = f"STRUCT<{_struct(declared.columns)}, {BAD}: STRING>"
     # Each step is a projection of its own, and Spark keeps apart what is costly and asked for more than once.
-    parsed = records.withColumn("_plain", F.expr(f"coalesce({PLAIN}, FALSE)")).withColumns({
+    named = {"key": RECORD_KEY, "value": RECORD_VALUE, "headers": RECORD_HEADERS}
+    parsed = records.withColumnsRenamed(named).withColumn("_plain", F.expr(f"coalesce({PLAIN}, FALSE)")).withColumns({
         "_alone": F.expr(f"if(_plain, from_json({TEXT}, {_literal(event)}, {OPTIONS}), NULL)"),
         "_wrapped": F.expr(f"if(_plain, NULL, {_from_json(event)})"),
     })  # fmt: skip
@@ -107,9 +118,13 @@ def parse(records: Any, declared: Declared) -> Any:
         WHOLE: F.expr(f"coalesce(if(_plain, _alone.{BAD} IS NULL, {wrapped_whole}), FALSE)"),
     })  # fmt: skip
     columns = [F.expr(column.value(_raw(column))).alias(column.name) for column in declared.columns]
-    whole = [F.col(name) for name in ("key", "value", EVENT, WHOLE, *POSITION_COLUMNS)]
-    named = judged.select(*whole, *columns).withColumn(EVENT_DAY, F.expr(f"cast(({declared.event_day}) AS DATE)"))
-    return named.withColumn(GOOD, F.expr(_good(declared)))
+    columns += [F.expr(column.value).alias(column.name) for column in declared.record_columns]
+    # An event day may name the record's key and value, unless they are columns of another meaning.
+    own = {name.lower() for name in declared.types}
+    columns += [F.col(part).alias(name) for part, name in ((RECORD_KEY, "key"), (RECORD_VALUE, "value")) if name not in own]
+    whole = [F.col(name) for name in (RECORD_KEY, RECORD_VALUE, EVENT, WHOLE, *POSITION_COLUMNS)]
+    dated = judged.select(*whole, *columns).withColumn(EVENT_DAY, F.expr(f"cast(({declared.event_day}) AS DATE)"))
+    return dated.withColumn(GOOD, F.expr(_good(declared)))
 
 
 def _raw(column: Column) -> str:
@@ -119,11 +134,12 @@ def _raw(column: Column) -> str:
 
 def row_columns(declared: Declared) -> list[str]:
     """The table's columns in order."""
-    return [*(column.quoted for column in declared.columns), EVENT_DAY, *POSITION_COLUMNS]
+    record = [column.quoted for column in declared.record_columns]
+    return [*(column.quoted for column in declared.columns), EVENT_DAY, *POSITION_COLUMNS, *record]
 
 
 def with_reason(parsed: Any, declared: Declared) -> Any:
-    """The records that are no good rows, each with why. Costly per record, so only ever asked of the few."""
+    """The records that are no good rows, as `rejects.FOUND` has them. Why is costly to say, so only ever asked of the few."""
     from pyspark.sql import functions as F
 
     mismatches = [
@@ -141,7 +157,7 @@ def with_reason(parsed: Any, declared: Declared) -> Any:
     ]
     one_object = f"{_from_json('MAP<STRING, STRING>')}"
     reason = f"""CASE
-        WHEN value IS NULL THEN 'no value'
+        WHEN {RECORD_VALUE} IS NULL THEN 'no value'
         WHEN NOT is_valid_utf8({TEXT}) THEN 'not UTF-8'
         WHEN NOT {ENDS_WELL} OR {one_object}.{BAD} IS NOT NULL OR size({one_object}.e) != 1
              OR element_at({one_object}.e, 1) IS NULL THEN 'not one JSON object'
@@ -151,7 +167,8 @@ def with_reason(parsed: Any, declared: Declared) -> Any:
         WHEN {_present(declared.required)} IS NOT TRUE THEN concat_ws(', ', {", ".join(absent) or "''"})
         WHEN {EVENT_DAY} IS NOT NULL THEN 'the event day lies outside of the years 1 to 9999'
         ELSE 'no event day' END"""
-    return parsed.where(f"NOT {GOOD}").withColumn("reason", F.expr(reason))
+    parts = [F.col(RECORD_KEY).alias("key"), F.col(RECORD_VALUE).alias("value")]
+    return parsed.where(f"NOT {GOOD}").select(*POSITION_COLUMNS, F.expr(reason).alias("reason"), *parts)
 
 
 def _struct(columns: tuple[Column, ...]) -> str:

@@ -28,21 +28,21 @@ def check_fits(declared: Declared, schema: str, table_path: str) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise EtlError(f"the schema of the table `{table_path}` can't be read ({error!r})") from None
     another = f"or load into another table than `{table_path}`"
-    for column in declared.columns:
-        kind = types.get(column.name.lower(), column.canonical)
-        if kind != column.canonical:
+    for name, kind in declared.types.items():
+        there = types.get(name.lower())
+        if there not in (None, columntypes.canonical(kind)):
             raise Refused(
-                f"the table `{table_path}` has `{column.name}` as {kind}, the schema declares {column.type}: declare"
+                f"the table `{table_path}` has `{name}` as {there}, the schema declares {kind}: declare"
                 " what the table has, or load into another table"
             )
-    added = [column for column in declared.columns if column.name.lower() not in fields]
-    required = next((column for column in added if column.required), None)
+    required = next((column for column in declared.required if column.name.lower() not in fields), None)
     if required is not None:
         raise Refused(
             f"the schema declares `{required.name}` NOT NULL, and the rows that the table has are without it: declare it"
             f" without NOT NULL, {another}"
         )
     nullable = {column.name.lower() for column in declared.columns if not column.required}
+    nullable |= {column.name.lower() for column in declared.record_columns}
     known = nullable | {column.name.lower() for column in declared.required} | RESERVED
     for name, field in fields.items():
         if not field["nullable"] and (name in nullable or name not in known):
@@ -51,9 +51,10 @@ def check_fits(declared: Declared, schema: str, table_path: str) -> None:
                 f" declare it NOT NULL, or `ALTER TABLE delta.`{table_path}` ALTER COLUMN `{field['name']}` DROP NOT NULL`"
             )
     gone = next((field["name"] for name, field in fields.items() if name not in known), None)
-    if added and gone is not None:
+    added = next((name for name in sorted(known - RESERVED) if name not in fields), None)
+    if added is not None and gone is not None:
         raise Refused(
-            f"the schema declares `{added[0].name}`, which the table lacks, and no longer `{gone}`, which it has: a column"
+            f"the schema declares `{added}`, which the table lacks, and no longer `{gone}`, which it has: a column"
             f" can't be given another name. Declare `{gone}`, too, if it is to stay (null where events lack it), {another}"
         )
 

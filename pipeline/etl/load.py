@@ -75,7 +75,9 @@ class Load:
         self._config = config
         self._table = places.at(config["penstock.etl.table"], config)
         self._rejects = places.at(places.rejects(config), config)
-        self._declared = declared.parse(config["penstock.etl.schema"], config["penstock.etl.event.day"])
+        self._declared = declared.parse(
+            config["penstock.etl.schema"], config["penstock.etl.event.day"], config["penstock.etl.record.columns"]
+        )
         self._zone = time_zone(config["penstock.etl.time.zone"])
         self._incomplete = incomplete
         self._wait_seconds = wait_seconds
@@ -242,7 +244,7 @@ class Load:
         if not self._validated:
             spark = self._started(offsets)
             with session.failures_as_words("the schema or the event day"):
-                events.parse(spark.createDataFrame([], events.RECORDS), self._declared)
+                events.parse(events.none(spark, self._declared), self._declared)
             self._validated = True
 
     # The run
@@ -292,7 +294,7 @@ class Load:
         return commit
 
     def _parsed(self, made: plan.Plan) -> Any:
-        records = events.read(self._started(), self._config["bootstrap.servers"], made)
+        records = events.read(self._started(), self._config["bootstrap.servers"], made, self._declared)
         return events.parse(records, self._declared)
 
     def _write_rows(self, transaction: Transaction, made: plan.Plan) -> table.NightCommit:

@@ -249,8 +249,8 @@ def test_a_column_that_the_schema_gained_comes_with_the_night_that_first_has_it(
     run("2013-01-01", clock="wall")
     before, version = fields(), deltalake.DeltaTable(world.table).version()
     world.write_config(penstock_etl_schema=f"{SCHEMA}, gate STRING, stops ARRAY<STRUCT<at: STRING>>")
-    second = [b'{"id": "2", "day": "2013-01-01", "gate": "B2", "stops": [{"at": "EWR"}]}', b'{"id": "3", "gate": 4']
-    world.send("2013-01-02", second)
+    good = b'{"id": "2", "day": "2013-01-01", "gate": "B2", "stops": [{"at": "EWR"}]}'
+    world.send("2013-01-02", [good, b'{"id": "3", "gate": 4'])
     world.arrive()
     failpoints.arm("etl.before_commit=error")
     try:
@@ -274,6 +274,29 @@ def test_a_column_that_the_schema_gained_comes_with_the_night_that_first_has_it(
     world.arrive()
     run("2013-01-03", clock="wall")
     assert {row["id"]: row["gate"] for row in rows(world)} == {"1": "A1", "2": "B2", "4": None}
+
+
+def test_what_stands_beside_a_records_value_is_a_column_on_request(world: World, run: Run) -> None:
+    """And an event may have a key and a value of its own."""
+    world.write_config(penstock_etl_schema=f"{SCHEMA}, key INT, value STRING")
+    world.send("2013-01-01", [b'{"id": "1", "day": "2013-01-01", "key": 7, "value": "v"}'])
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    (first,) = rows(world)
+    assert (first["key"], first["value"]) == (7, "v")
+    asked = "key AS record_key, headers, header:dc AS source, header:trace"
+    world.write_config(penstock_etl_schema=f"{SCHEMA}, key INT, value STRING", penstock_etl_record_columns=asked)
+    sent: list[tuple[str, bytes | None]] = [("dc", b"EWR"), ("trace", b"\xff"), ("dc", b"JFK"), ("none", None)]
+    world.send("2013-01-02", [b'{"id": "2", "day": "2013-01-02"}', b'{"id": 3, "key": "bad"}'], headers=sent)
+    world.send("2013-01-02", [b'{"id": "4", "day": "2013-01-02"}'])
+    world.arrive()
+    commit = run("2013-01-02", clock="wall").commit
+    assert (commit.rows, commit.rejects) == (2, 1)
+    (reject,) = rejects(world)
+    assert (reject["reason"], reject["key"], reject["value"]) == ("`key` is not INT", b"k", b'{"id": 3, "key": "bad"}')
+    found = {row["id"]: (row["record_key"], row["headers"], row["source"], row["trace"]) for row in rows(world)}
+    headers = [{"key": name, "value": value} for name, value in sent]
+    assert found == {"1": (None, None, None, None), "2": (b"k", headers, "JFK", None), "4": (b"k", None, None, None)}
 
 
 def test_an_event_day_that_spark_refuses_leaves_no_plan(world: World, run: Run) -> None:

@@ -98,14 +98,22 @@ class World:
         properties |= {name.replace("_", "."): value for name, value in changes.items()}
         self.config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
 
-    def send(self, day: str, values: list[bytes | None], *, stamp: str | None = None, abort: bool = False) -> None:
+    def send(
+        self,
+        day: str,
+        values: list[bytes | None],
+        *,
+        stamp: str | None = None,
+        abort: bool = False,
+        headers: list[tuple[str, bytes | None]] | None = None,
+    ) -> None:
         """Send values (alternating partitions) as one transaction, as the day's records, to input and output."""
         for producer, topics in self._there:
             producer.begin_transaction()
             for number, value in enumerate(values):
                 for topic in topics:
                     place = {"partition": number % PARTITIONS, "timestamp": day_ms(stamp or day)}
-                    producer.produce(topic, value, key=b"k", **place)
+                    producer.produce(topic, value, key=b"k", headers=headers, **place)
             (producer.abort_transaction if abort else producer.commit_transaction)(30)
 
     def events(self, day: str, count: int, start: int = 0) -> None:

@@ -48,6 +48,34 @@ def test_a_schema_that_can_not_be_is_refused(text: str, why: str) -> None:
         parse(text, "day")
 
 
+def test_columns_of_the_record_are_named_beside_those_of_the_event() -> None:
+    asked = ["key AS record_key", "headers", "header:datacenter as source", "header:trace.id"]
+    declared = parse("key STRING, day DATE", "day", asked)
+    assert declared.table_ddl.endswith(
+        "`timestamp` TIMESTAMP, `record_key` BINARY, `headers` ARRAY<STRUCT<key: STRING, value: BINARY>>,"
+        " `source` STRING, `trace.id` STRING"
+    )
+    assert declared.asks_headers
+    assert not parse("day DATE", "day", ["key"]).asks_headers
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (["key"], "a column `key`, which the table has already .* such as `key AS record_key`"),
+        (["header:Offset"], "a column `Offset`, which .* such as `header:Offset AS record_Offset`"),
+        (["headers AS day"], "a column `day`"),
+        (["header:a AS h", "header:b AS H"], "a column `H`"),
+        (["source"], "no part of a record: .* a header that its producer sets: `header:NAME AS source`"),
+        (["header"], "no part of a record: .* did you mean `headers`"),
+        (["key record_key"], "no part of a record"),
+    ],
+)
+def test_columns_of_the_record_that_can_not_be_are_refused(asked: list[str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse("key STRING, day DATE", "day", asked, "etl.raw.")
+
+
 @pytest.mark.parametrize(
     "text",
     [
