@@ -14,6 +14,8 @@ fetcher      raw batches out of a cluster
 sender       batches to partition leaders, in order, sent again as the same bytes
 transaction  raw batches in, exactly once
 partitioner  which partition a record goes to
+outgoing     records to send, as columns
+recordid     ids for records that have none
 producer     `Producer`
 consumer     `Consumer`
 group        a consumer's membership of its group
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.consumer import Consumer, ConsumerRecord, CorruptBatchError
     from penstock.pipeline.fetcher import Fetched, Fetcher
     from penstock.pipeline.producer import Producer, RecordMetadata
+    from penstock.pipeline.recordid import new_record_id
     from penstock.pipeline.transaction import Fenced, TransactionalSender
 
 __all__ = [
@@ -64,6 +67,7 @@ __all__ = [
     "Producer",
     "RecordMetadata",
     "TransactionalSender",
+    "new_record_id",
 ]
 
 _MODULES = {
@@ -78,6 +82,7 @@ _MODULES = {
     "RecordMetadata": "producer",
     "CorruptBatchError": "consumer",
     "TransactionalSender": "transaction",
+    "new_record_id": "recordid",
 }
 
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +29,14 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import properties
 from penstock.pipeline.background import BackgroundLoop
 from penstock.pipeline.client import ANY_NODE, Client, TopicPartition
+from penstock.pipeline.outgoing import Columns, Headers, Lists, Taken, headers_of
 from penstock.pipeline.partitioner import Partitioner, Sticky, partition_for, partitions_for
+from penstock.pipeline.recordid import RecordId
 from penstock.pipeline.sender import Produced, Sender
 from penstock.pipeline.transaction import WAITING, TransactionalSender
-from penstock.pyx.record.builder import BatchBuilder, pack_headers
+from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire.messages import InitProducerIdRequest
 
-Headers = Sequence[tuple[str, bytes | None]]
 Serializer = Callable[[Any], bytes | None]
 RECORD_OVERHEAD_BYTES = 32  # more than the varints of a record take
 BATCH_BYTES_MIN = 64  # a header and a little: the builder takes one record in any case
@@ -53,29 +54,6 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
-
-
-class Columns(Protocol):
-    """Records as columns, as `penstock.pyx.record.columns.Columns` has them.
-
-    They may have `header_data` and `header_starts`, too: each record's headers as they stand in a record behind their
-    count. Without them records have no headers.
-    """
-
-    @property
-    def timestamps(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def key_data(self) -> npt.NDArray[np.uint8]: ...
-    @property
-    def key_starts(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def key_null(self) -> npt.NDArray[np.bool_]: ...
-    @property
-    def value_data(self) -> npt.NDArray[np.uint8]: ...
-    @property
-    def value_starts(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def value_null(self) -> npt.NDArray[np.bool_]: ...
 
 
 OnDelivery = Callable[[KafkaError | None, RecordMetadata | None], None]
@@ -98,16 +76,24 @@ class _Batch:
 class Delivery:
     """A record on its way: a future. Waiting in a callback of the producer is refused."""
 
-    __slots__ = ("_batch", "_index", "_on_delivery", "_producer", "timestamp_ms")
+    __slots__ = ("_batch", "_index", "_on_delivery", "_producer", "record_id", "timestamp_ms")
 
     def __init__(
-        self, producer: Producer, batch: _Batch, index: int, timestamp_ms: int, on_delivery: OnDelivery | None
+        self,
+        producer: Producer,
+        batch: _Batch,
+        index: int,
+        timestamp_ms: int,
+        on_delivery: OnDelivery | None,
+        record_id: bytes | None,
     ) -> None:
         self._producer = producer
         self._batch = batch
         self._index = index
         self._on_delivery = on_delivery
         self.timestamp_ms = timestamp_ms
+        self.record_id = record_id
+        """With `record.id`: the id that the record had or was given. Who sends it again gives it that."""
 
     def done(self) -> bool:
         """Whether it is stored or has failed."""
@@ -138,8 +124,10 @@ class Delivery:
 class BulkDelivery:
     """The records of one `send_many` on their way."""
 
-    def __init__(self, producer: Producer, count: int) -> None:
+    def __init__(self, producer: Producer, count: int, columns: Columns | None) -> None:
         self.count = count
+        self.columns = columns
+        """With `record.id`: the records with their ids, for who has to send them again."""
         self.failed = 0
         self.error: KafkaError | None = None
         self._producer = producer
@@ -205,6 +193,7 @@ class Producer:
         self._value_serializer = value_serializer
         self._partitioner = partitioner
         self._sticky = Sticky()
+        self._record_id = None if config["record.id"] is None else RecordId(config["record.id"])
         self._acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[config["acks"]]
         self._idempotent = config["enable.idempotence"] and self._acks == -1 and config["retries"] > 0
         self._codec = properties.CODECS[config["compression.type"]]
@@ -265,6 +254,9 @@ class Producer:
         """
         key = _payload("key", key, self._key_serializer)
         value = _payload("value", value, self._value_serializer)
+        record_id = None
+        if self._record_id is not None:
+            key, headers, record_id = self._record_id.give(key, headers)
         size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
         size += sum(len(name) + len(data or b"") + 6 for name, data in headers)
         if size > self.config["max.request.size"]:
@@ -294,7 +286,7 @@ class Producer:
                 except BaseException:
                     self._drop_open(line)
                     raise
-            delivery = Delivery(self, batch, len(batch.deliveries), timestamp_ms, on_delivery)
+            delivery = Delivery(self, batch, len(batch.deliveries), timestamp_ms, on_delivery, record_id)
             batch.deliveries.append(delivery)
             batch.size += size
             self._memory_bytes += size
@@ -320,15 +312,17 @@ class Producer:
         half-way, the records before are on their way.
         """
         if columns is None:
-            columns = _Lists(keys, values, timestamps, headers)
+            columns = Lists(keys, values, timestamps, headers)
+        if self._record_id is not None:
+            columns = self._record_id.give_all(columns)
         count = len(columns.timestamps)
-        bulk = BulkDelivery(self, count)
+        bulk = BulkDelivery(self, count, None if self._record_id is None else columns)
         if count == 0:
             return bulk
         block_until = time.monotonic() + self.config["max.block.ms"] / 1000
         partition_count, available = self._partition_counts(topic, block_until)
         lengths = np.diff(columns.key_starts) + np.diff(columns.value_starts)
-        _, header_starts = _headers(columns)
+        _, header_starts = headers_of(columns)
         if header_starts is not None:
             lengths = lengths + np.diff(header_starts)
         longest = int(lengths.max())
@@ -338,13 +332,13 @@ class Producer:
         order = np.argsort(chosen, kind="stable")
         bounds = np.flatnonzero(np.diff(chosen[order])) + 1
         for rows in np.split(order, bounds):
-            part = columns if rows.size == count else _Taken(columns, rows)
+            part = columns if rows.size == count else Taken(columns, rows)
             self._send_columns((topic, int(chosen[rows[0]])), part, bulk, block_until)
         return bulk
 
     def _send_columns(self, tp: TopicPartition, columns: Columns, bulk: BulkDelivery, block_until: float) -> None:
         count = len(columns.timestamps)
-        header_data, header_starts = _headers(columns)
+        header_data, header_starts = headers_of(columns)
         in_all = len(columns.key_data) + len(columns.value_data) + (0 if header_data is None else len(header_data))
         average = in_all // count + RECORD_OVERHEAD_BYTES
         first = 0
@@ -746,67 +740,3 @@ def _payload(what: str, data: Any, serializer: Serializer | None) -> bytes | Non
 
 def _unsendable(error: ValueError) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, str(error))
-
-
-class _Lists:
-    """Lists of keys and values as columns."""
-
-    def __init__(
-        self,
-        keys: Sequence[bytes | None] | None,
-        values: Sequence[bytes | None] | None,
-        timestamps: Sequence[int] | npt.NDArray[np.int64] | None,
-        headers: Sequence[Headers] | None,
-    ) -> None:
-        given = [len(column) for column in (keys, values, timestamps, headers) if column is not None]
-        if not given or len(set(given)) != 1:
-            raise ValueError("`keys`, `values`, `timestamps` and `headers` must have one length")
-        count = given[0]
-        if timestamps is None:
-            timestamps = np.full(count, time.time_ns() // 1_000_000, np.int64)
-        self.timestamps: npt.NDArray[np.int64] = np.ascontiguousarray(timestamps, np.int64)
-        self.key_data, self.key_starts, self.key_null = _column(keys, count)
-        self.value_data, self.value_starts, self.value_null = _column(values, count)
-        if headers is not None:
-            self.header_data, self.header_starts, _ = _column([pack_headers(one) for one in headers], count)
-
-
-def _headers(columns: Columns) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.int64] | None]:
-    """The headers of columns that have them."""
-    return getattr(columns, "header_data", None), getattr(columns, "header_starts", None)
-
-
-def _column(
-    items: Sequence[bytes | None] | None, count: int
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    starts = np.zeros(count + 1, np.int64)
-    if items is None:
-        return np.zeros(0, np.uint8), starts, np.ones(count, np.bool_)
-    null = np.fromiter((item is None for item in items), np.bool_, count)
-    present: Sequence[bytes] = [item or b"" for item in items]
-    np.cumsum(np.fromiter(map(len, present), np.int64, count), out=starts[1:])
-    return np.frombuffer(b"".join(present), np.uint8), starts, null
-
-
-class _Taken:
-    """Some rows of columns."""
-
-    def __init__(self, columns: Columns, rows: npt.NDArray[np.int64]) -> None:
-        self.timestamps: npt.NDArray[np.int64] = np.ascontiguousarray(columns.timestamps[rows])
-        self.key_null: npt.NDArray[np.bool_] = columns.key_null[rows]
-        self.value_null: npt.NDArray[np.bool_] = columns.value_null[rows]
-        self.key_data, self.key_starts = _take(columns.key_data, columns.key_starts, rows)
-        self.value_data, self.value_starts = _take(columns.value_data, columns.value_starts, rows)
-        header_data, header_starts = _headers(columns)
-        if header_data is not None and header_starts is not None:
-            self.header_data, self.header_starts = _take(header_data, header_starts, rows)
-
-
-def _take(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    lengths = starts[rows + 1] - starts[rows]
-    taken = np.zeros(rows.size + 1, np.int64)
-    np.cumsum(lengths, out=taken[1:])
-    places = np.arange(taken[-1]) + np.repeat(starts[rows] - taken[:-1], lengths)
-    return data[places], taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from penstock.config import (
@@ -49,6 +50,13 @@ def _but(name: str, default: object) -> Property:
     return Property(name, common.parse, default, common.doc)
 
 
+def parse_record_id(text: str) -> str:
+    """Where a producer puts ids."""
+    if re.fullmatch(r"key|header:.+", text, re.DOTALL) is None:
+        raise ValueError("is neither `key` nor `header:NAME`")
+    return text
+
+
 def _table(part: str, *extra: Property) -> Schema:
     names = {prop.name for prop in extra}
     return Schema(part, [*(prop for prop in COMMON if prop.name not in names), *extra])
@@ -80,6 +88,9 @@ PRODUCER = _table(
     Property("transactional.id", parse_str, None, "Identity of a transactional producer."),
     Property("transaction.timeout.ms", parse_int(1), 60_000, "Age at which the broker aborts a transaction."),
     Property("partitioner.ignore.keys", parse_bool, False, "Spread keyed records as if they had no key."),
+    Property(
+        "record.id", parse_record_id, None, "Where a record without an id is given one: `key` or `header:NAME`."
+    ),
 )
 
 CONSUMER = _table(
