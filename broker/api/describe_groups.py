@@ -39,7 +39,7 @@ def _one(context: Context, name: str, call: Call) -> Described:
         group = context.groups.look_up(name)
     except KafkaError as error:
         return Described(group_id=name, error_code=error.code)
-    if not isinstance(group, classic_state.Group) or group.state is classic_state.GroupState.DEAD:
+    if not isinstance(group, classic_state.Group) or group.dead:
         answer = Described(group_id=name, group_state=classic_state.GroupState.DEAD.value)
         if call.api_version >= NOT_FOUND_SINCE:
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND

@@ -11,7 +11,7 @@ Decisions: `broker/coordination/classicgroups`, `broker/coordination/consumergro
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import Commit
 from penstock.broker.coordination.machines import TopicPartition
-from penstock.broker.coordination.offsets import Committed
+from penstock.broker.coordination.offsetrequest import commits_of, errors_of
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetCommitResponse
@@ -20,26 +20,16 @@ KEY, VERSIONS = 8, (0, 10)
 GROUP_NOT_FOUND_SINCE = 9
 TOPIC_IDS_SINCE = 10
 
-Answer = OffsetCommitResponse.OffsetCommitResponseTopic
+Topic = OffsetCommitResponse.OffsetCommitResponseTopic
 Partition = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
 async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse:
     """Commit what exists; the answer has every partition that was asked, in order."""
     # Without a turn up to the commit: a topic that is deleted meanwhile must not get an offset again.
-    commits: dict[TopicPartition, Committed] = {}
     names = [_name(context, topic, call) for topic in request.topics]
-    for name, topic in zip(names, request.topics, strict=True):
-        known = context.topics.get(name) if name is not None else None
-        for partition in topic.partitions:
-            if known is None or not 0 <= partition.partition_index < len(known.partitions):
-                continue
-            commits[known.name, partition.partition_index] = Committed(
-                partition.committed_offset,
-                partition.committed_leader_epoch,
-                partition.committed_metadata or "",
-                -1,
-            )
+    asked = list(zip(names, request.topics, strict=True))
+    commits = commits_of(context.topics, ((name, topic.partitions) for name, topic in asked))
     results: int | dict[TopicPartition, int] = {}
     if commits:
         event = Commit(
@@ -61,8 +51,11 @@ async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> 
             results = await context.groups.commit(request.group_id, event)
     response = OffsetCommitResponse()
     turns = Turns()
-    for name, topic in zip(names, request.topics, strict=True):
-        response.topics.append(await _answer(name, topic, results, turns))
+    for name, topic in asked:
+        known = ErrorCode.UNKNOWN_TOPIC_ID if name is None else results
+        errors = await errors_of(name or "", topic.partitions, known, turns)
+        partitions = [Partition(partition_index=index, error_code=error) for index, error in errors]
+        response.topics.append(Topic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return response
 
 
@@ -71,23 +64,3 @@ def _name(context: Context, topic: OffsetCommitRequest.OffsetCommitRequestTopic,
         return topic.name
     known = context.topics.get_by_id(topic.topic_id)
     return known.name if known is not None else None
-
-
-async def _answer(
-    name: str | None,
-    topic: OffsetCommitRequest.OffsetCommitRequestTopic,
-    results: int | dict[TopicPartition, int],
-    turns: Turns,
-) -> Answer:
-    answer = Answer(name=topic.name, topic_id=topic.topic_id)
-    for partition in topic.partitions:
-        await turns.take()
-        index = partition.partition_index
-        if name is None:
-            error: int = ErrorCode.UNKNOWN_TOPIC_ID
-        elif isinstance(results, int):
-            error = results
-        else:
-            error = results.get((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        answer.partitions.append(Partition(partition_index=index, error_code=error))
-    return answer

@@ -7,6 +7,7 @@ protocol than the consumers' has to be empty (NON_EMPTY_GROUP).
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import DeleteOffsets
 from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.offsetrequest import errors_of
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
@@ -34,11 +35,7 @@ async def handle(context: Context, request: OffsetDeleteRequest, call: Call) -> 
     response = OffsetDeleteResponse()
     turns = Turns()
     for topic in request.topics:
-        answer = Topic(name=topic.name)
-        for partition in topic.partitions:
-            await turns.take()
-            key = (topic.name, partition.partition_index)
-            error = results.get(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            answer.partitions.append(Partition(partition_index=key[1], error_code=error))
-        response.topics.append(answer)
+        errors = await errors_of(topic.name, topic.partitions, results, turns)
+        partitions = [Partition(partition_index=index, error_code=error) for index, error in errors]
+        response.topics.append(Topic(name=topic.name, partitions=partitions))
     return response

@@ -10,6 +10,7 @@ Decisions: the groups' `commits.py`, `broker/coordination/transactions`.
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import Commit
 from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.offsetrequest import commits_of, errors_of
 from penstock.broker.coordination.offsets import Committed
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import GROUP_OFFSETS
@@ -27,32 +28,16 @@ Partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
 async def handle(context: Context, request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommitResponse:
     """Commit what exists; the answer has every partition that was asked, in order."""
-    commits: dict[TopicPartition, Committed] = {}
-    for topic in request.topics:
-        known = context.topics.get(topic.name)
-        for partition in topic.partitions:
-            index = partition.partition_index
-            if known is not None and 0 <= index < len(known.partitions):
-                commits[topic.name, index] = Committed(
-                    partition.committed_offset,
-                    partition.committed_leader_epoch,
-                    partition.committed_metadata or "",
-                    -1,
-                )
+    commits = commits_of(context.topics, ((topic.name, topic.partitions) for topic in request.topics))
     results: int | dict[TopicPartition, int] = {}
     if commits:
         results = await _commit(context, request, commits, call)
     response = TxnOffsetCommitResponse()
     turns = Turns()
     for topic in request.topics:
-        answer = Topic(name=topic.name)
-        for partition in topic.partitions:
-            await turns.take()
-            key = (topic.name, partition.partition_index)
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            error = results if isinstance(results, int) else results.get(key, unknown)
-            answer.partitions.append(Partition(partition_index=key[1], error_code=error))
-        response.topics.append(answer)
+        errors = await errors_of(topic.name, topic.partitions, results, turns)
+        partitions = [Partition(partition_index=index, error_code=error) for index, error in errors]
+        response.topics.append(Topic(name=topic.name, partitions=partitions))
     return response
 
 

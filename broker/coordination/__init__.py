@@ -10,6 +10,7 @@ groupcoordinator        groups of both protocols, and their offsets
 classicgroups/          groups of the classic protocol as state machines
 consumergroups/         groups of KIP-848 as state machines
 groupoffsets            committing, fetching and expiring offsets, the same in both protocols
+offsetrequest           requests that commit or delete offsets: what they ask for, what each partition is answered
 offsets                 the committed offsets of one group, with those of open transactions
 transactioncoordinator  transactional ids, and the markers of their transactions
 transactions/           a transactional id as a state machine

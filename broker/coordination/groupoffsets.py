@@ -26,6 +26,11 @@ class Owner(Protocol):
     in_flight: InFlight
 
     @property
+    def dead(self) -> bool:
+        """Whether the group is gone, and the shell about to forget it."""
+        ...
+
+    @property
     def config(self) -> GroupConfig:
         """The broker's properties for groups."""
         ...
@@ -107,8 +112,11 @@ class AfterRemoval:
     then: Callable[[int], None] | None = None
 
 
-def commit(group: Owner, event: Commit, now: Now, out: Out) -> None:
-    """Append the commits of a request that the group lets pass."""
+def commit(group: Owner, event: Commit, refused: int, now: Now, out: Out) -> None:
+    """Append the commits of a request, or answer the error code with which its group has `refused` it."""
+    if refused:
+        out.append(Reply(event.token, refused))
+        return
     results: dict[TopicPartition, int] = {}
     accepted: dict[TopicPartition, Committed] = {}
     limit = group.config.offset_metadata_max_bytes
@@ -134,6 +142,9 @@ def commit(group: Owner, event: Commit, now: Now, out: Out) -> None:
 
 def delete(group: Owner, event: DeleteOffsets, in_use: Collection[str], out: Out) -> None:
     """Take back the offsets of partitions, except those of topics in use."""
+    if group.dead:
+        out.append(Reply(event.token, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return
     results: dict[TopicPartition, int] = {
         key: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if key[0] in in_use else ErrorCode.NONE for key in event.partitions
     }
@@ -145,10 +156,10 @@ def delete(group: Owner, event: DeleteOffsets, in_use: Collection[str], out: Out
         out.append(Reply(event.token, results))
 
 
-def topic_deleted(group: Owner, topic: str, out: Out) -> None:
+def on_topic_deleted(group: Owner, event: TopicDeleted, now: Now, out: Out) -> None:
     """Take back the offsets of a topic that is gone."""
-    gone = tuple(key for key in group.offsets.partitions() if key[0] == topic)
-    if gone:
+    gone = tuple(key for key in group.offsets.partitions() if key[0] == event.topic)
+    if gone and not group.dead:
         take_back(group, AfterRemoval(gone), [], out)
 
 

@@ -12,15 +12,7 @@ from penstock.broker.coordination.classicgroups.state import (
     check_member,
     transition,
 )
-from penstock.broker.coordination.groupoffsets import (
-    AfterRemoval,
-    Commit,
-    Delete,
-    DeleteOffsets,
-    Expire,
-    Out,
-    TopicDeleted,
-)
+from penstock.broker.coordination.groupoffsets import AfterRemoval, Commit, Delete, DeleteOffsets, Expire, Out
 from penstock.broker.coordination.machines import Append, Now, Reply, TopicPartition
 from penstock.broker.coordination.offsets import Committed, tombstones
 from penstock.errors import ErrorCode
@@ -28,14 +20,11 @@ from penstock.pyx.wire.consumerprotocol import PROTOCOL_TYPE
 
 
 def on_commit(group: Group, event: Commit, now: Now, out: Out) -> None:
-    error = _commit_refused(group, event)
-    if error:
-        out.append(Reply(event.token, error))
-        return
+    refused = _commit_refused(group, event)
     member = group.members.get(event.member_id)
-    if member is not None:
+    if not refused and member is not None:
         await_heartbeat(group, member, now)
-    groupoffsets.commit(group, event, now, out)
+    groupoffsets.commit(group, event, refused, now, out)
 
 
 def _commit_refused(group: Group, event: Commit) -> int:
@@ -43,7 +32,7 @@ def _commit_refused(group: Group, event: Commit) -> int:
     members.
     """
     transactional = event.producer_id >= 0
-    if group.state is GroupState.DEAD:
+    if group.dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if event.generation < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
@@ -61,7 +50,7 @@ def _commit_refused(group: Group, event: Commit) -> int:
 
 
 def on_delete(group: Group, event: Delete, now: Now, out: Out) -> None:
-    if group.state is GroupState.DEAD:
+    if group.dead:
         out.append(Reply(event.token, ErrorCode.GROUP_ID_NOT_FOUND))
     elif group.state is not GroupState.EMPTY:
         out.append(Reply(event.token, ErrorCode.NON_EMPTY_GROUP))
@@ -73,10 +62,7 @@ def on_delete(group: Group, event: Delete, now: Now, out: Out) -> None:
 
 def on_delete_offsets(group: Group, event: DeleteOffsets, now: Now, out: Out) -> None:
     in_use: frozenset[str] = frozenset()
-    if group.state is GroupState.DEAD:
-        out.append(Reply(event.token, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        return
-    if group.state is not GroupState.EMPTY:
+    if group.state not in (GroupState.EMPTY, GroupState.DEAD):
         if group.protocol_type != PROTOCOL_TYPE or group.subscribed is None:
             out.append(Reply(event.token, ErrorCode.NON_EMPTY_GROUP))
             return
@@ -84,13 +70,8 @@ def on_delete_offsets(group: Group, event: DeleteOffsets, now: Now, out: Out) ->
     groupoffsets.delete(group, event, in_use, out)
 
 
-def on_topic_deleted(group: Group, event: TopicDeleted, now: Now, out: Out) -> None:
-    if group.state is not GroupState.DEAD:
-        groupoffsets.topic_deleted(group, event.topic, out)
-
-
 def on_expire(group: Group, event: Expire, now: Now, out: Out) -> None:
-    if group.state is GroupState.DEAD:
+    if group.dead:
         return
     gone = _expired_offsets(group, now)
     may_die = group.state is GroupState.EMPTY and len(gone) == len(group.offsets.committed)

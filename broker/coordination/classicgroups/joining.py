@@ -55,7 +55,7 @@ def _join_refused(group: Group, event: Join) -> int:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     if sum(len(data) for _, data in event.protocols) > MEMBER_METADATA_MAX_BYTES:
         return ErrorCode.INVALID_REQUEST
-    if group.state is GroupState.DEAD:
+    if group.dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if not _has_room(group, event.member_id):
         return ErrorCode.GROUP_MAX_SIZE_REACHED

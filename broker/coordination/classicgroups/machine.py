@@ -22,13 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.broker.coordination import groupoffsets
-from penstock.broker.coordination.classicgroups.commits import (
-    on_commit,
-    on_delete,
-    on_delete_offsets,
-    on_expire,
-    on_topic_deleted,
-)
+from penstock.broker.coordination.classicgroups.commits import on_commit, on_delete, on_delete_offsets, on_expire
 from penstock.broker.coordination.classicgroups.events import (
     AfterAssignment,
     AfterDelete,
@@ -153,7 +147,7 @@ def _on_sync(group: Group, event: Sync, now: Now, out: Out) -> None:
 
 
 def _sync_refused(group: Group, event: Sync) -> int:
-    if group.state is GroupState.DEAD:
+    if group.dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = check_member(group, event.member_id, event.instance_id)
     if error:
@@ -192,7 +186,7 @@ def _assignment_stored(group: Group, after: AfterAssignment, error: int, now: No
 
 def _on_heartbeat(group: Group, event: Heartbeat, now: Now, out: Out) -> None:
     error: int
-    if group.state is GroupState.DEAD:
+    if group.dead:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     else:
         error = check_member(group, event.member_id, event.instance_id)
@@ -206,7 +200,7 @@ def _on_heartbeat(group: Group, event: Heartbeat, now: Now, out: Out) -> None:
 
 
 def _on_leave(group: Group, event: Leave, now: Now, out: Out) -> None:
-    if group.state is GroupState.DEAD:
+    if group.dead:
         out.append(Reply(event.token, (ErrorCode.COORDINATOR_NOT_AVAILABLE, [])))
         return
     errors = [_leave(group, member_id, instance_id, now, out) for member_id, instance_id in event.members]
@@ -256,7 +250,7 @@ _HANDLERS: dict[type, Callable[[Group, Any, Now, Out], None]] = {
     Marker: _on_marker,
     Delete: on_delete,
     DeleteOffsets: on_delete_offsets,
-    TopicDeleted: on_topic_deleted,
+    TopicDeleted: groupoffsets.on_topic_deleted,
     Expire: on_expire,
     Tick: _on_tick,
 }

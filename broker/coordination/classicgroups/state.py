@@ -120,6 +120,11 @@ class Group:
     in_flight: InFlight = field(default_factory=InFlight)
     wake_at_ms: int = NEVER
 
+    @property
+    def dead(self) -> bool:
+        """Whether it is gone, and the shell about to forget it."""
+        return self.state is GroupState.DEAD
+
 
 def wake(group: Group, deadline_ms: int) -> None:
     if deadline_ms < group.wake_at_ms:
@@ -266,7 +271,7 @@ def is_disposable(group: Group) -> bool:
     """Whether the shell may forget the group: it is dead, or never had anything worth a record."""
     if group.in_flight.waiting:
         return False
-    if group.state is GroupState.DEAD:
+    if group.dead:
         return True
     return (
         group.state is GroupState.EMPTY

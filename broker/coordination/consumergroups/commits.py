@@ -5,15 +5,7 @@ from __future__ import annotations
 from penstock.broker.coordination import groupoffsets
 from penstock.broker.coordination.consumergroups.state import ConsumerGroup, Member, end_of, subscribed_topics
 from penstock.broker.coordination.consumergroups.writing import Then, write
-from penstock.broker.coordination.groupoffsets import (
-    AfterRemoval,
-    Commit,
-    Delete,
-    DeleteOffsets,
-    Expire,
-    Out,
-    TopicDeleted,
-)
+from penstock.broker.coordination.groupoffsets import AfterRemoval, Commit, Delete, DeleteOffsets, Expire, Out
 from penstock.broker.coordination.machines import Now, Reply, TopicPartition, append_error
 from penstock.broker.coordination.offsets import tombstones
 from penstock.errors import ErrorCode
@@ -21,11 +13,7 @@ from penstock.errors import ErrorCode
 
 def on_commit(group: ConsumerGroup, event: Commit, now: Now, out: Out) -> None:
     """Append the commits of a member, or of anybody while there is none."""
-    error = _commit_refused(group, event)
-    if error:
-        out.append(Reply(event.token, error))
-    else:
-        groupoffsets.commit(group, event, now, out)
+    groupoffsets.commit(group, event, _commit_refused(group, event), now, out)
 
 
 def _commit_refused(group: ConsumerGroup, event: Commit) -> int:
@@ -102,20 +90,11 @@ def _end(group: ConsumerGroup, gone: tuple[TopicPartition, ...], then: Then, out
 
 def on_delete_offsets(group: ConsumerGroup, event: DeleteOffsets, now: Now, out: Out) -> None:
     """Forget offsets of topics that no member is subscribed to."""
-    if group.dead:
-        out.append(Reply(event.token, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        return
     groupoffsets.delete(group, event, _wanted(group), out)
 
 
 def _wanted(group: ConsumerGroup) -> set[str]:
     return subscribed_topics((member.facts for member in group.members.values()), group.patterns)
-
-
-def on_topic_deleted(group: ConsumerGroup, event: TopicDeleted, now: Now, out: Out) -> None:
-    """Forget the offsets of a topic that is gone."""
-    if not group.dead:
-        groupoffsets.topic_deleted(group, event.topic, out)
 
 
 def on_expire(group: ConsumerGroup, event: Expire, now: Now, out: Out) -> None:

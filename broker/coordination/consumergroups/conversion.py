@@ -82,7 +82,7 @@ def _check_upgrade(classic: Group, event: ConsumerHeartbeat, environment: Enviro
         if not exists:
             text = f"{'Group' if event.member_epoch < 0 else 'Consumer group'} {classic.id} not found."
         raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, text)
-    if classic.state is GroupState.DEAD:
+    if classic.dead:
         raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if any(not isinstance(after, AfterCommit | AfterRemoval) for after in classic.in_flight.waiting.values()):
         raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # Its own records are on their way.

@@ -353,7 +353,7 @@ _HANDLERS: dict[type, Callable[[ConsumerGroup, Any, Now, Out], None]] = {
     PatternsResolved: _on_patterns,
     Delete: commits.on_delete,
     DeleteOffsets: commits.on_delete_offsets,
-    TopicDeleted: commits.on_topic_deleted,
+    TopicDeleted: groupoffsets.on_topic_deleted,
     Expire: commits.on_expire,
 }
 

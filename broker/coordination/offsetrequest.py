@@ -1,0 +1,56 @@
+"""Requests about a group's offsets: the commits that they ask for, and the answer for each partition that they name.
+
+They name partitions in messages of their own, which differ in little: `Asked` and `AskedCommit` are what is common to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from penstock.broker.coordination.machines import TopicPartition
+from penstock.broker.coordination.offsets import Committed
+from penstock.broker.topics import Topics
+from penstock.broker.turns import Turns
+from penstock.errors import ErrorCode
+
+
+class Asked(Protocol):
+    """A partition in a request."""
+
+    partition_index: int
+
+
+class AskedCommit(Asked, Protocol):
+    """A partition in a request that commits."""
+
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
+
+
+def commits_of(
+    topics: Topics, asked: Iterable[tuple[str | None, Sequence[AskedCommit]]]
+) -> dict[TopicPartition, Committed]:
+    """The commits of the partitions that exist; `asked` are a topic's name (None: it isn't known) and its partitions."""
+    commits: dict[TopicPartition, Committed] = {}
+    for name, partitions in asked:
+        topic = topics.get(name) if name is not None else None
+        for one in partitions:
+            if topic is not None and 0 <= one.partition_index < len(topic.partitions):
+                commits[topic.name, one.partition_index] = Committed(
+                    one.committed_offset, one.committed_leader_epoch, one.committed_metadata or "", -1
+                )
+    return commits
+
+
+async def errors_of(
+    name: str, asked: Sequence[Asked], results: int | Mapping[TopicPartition, int], turns: Turns
+) -> list[tuple[int, int]]:
+    """The index and error code of each partition of a topic that was asked, in order; one without a result doesn't exist."""
+    errors: list[tuple[int, int]] = []
+    for one in asked:
+        await turns.take()
+        index, unknown = one.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        errors.append((index, results if isinstance(results, int) else results.get((name, index), unknown)))
+    return errors
