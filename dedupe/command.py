@@ -12,8 +12,7 @@ from penstock.dedupe.folder import FolderError
 from penstock.dedupe.service import Dedupe
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
-from penstock.pipeline import job
-from penstock.pipeline.service import run_until_stopped
+from penstock.pipeline import job, stage
 
 
 @click.group("dedupe", invoke_without_command=True)
@@ -33,14 +32,7 @@ def command(context: click.Context, path: Path | None, overrides: tuple[str, ...
         raise click.UsageError("Missing option '--config'.")
     log.setup()
     arm_from_environment()
-    stage = Dedupe(job.load(path, overrides, "dedupe"))
-    try:
-        run_until_stopped(f"dedupe {stage.name}", stage.start, stage.run, stage.close)
-    except (KafkaError, FolderError) as error:
-        raise click.ClickException(str(error)) from None
-    stopped = stage.stopped()
-    if stopped:
-        raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))
+    stage.run(Dedupe(job.load(path, overrides, "dedupe")), (KafkaError, FolderError))
 
 
 for _side_door in commands.ALL:

@@ -16,57 +16,25 @@ from penstock.dedupe.topics import missing_topic
 from penstock.dedupe.worker import Settings, Worker
 from penstock.errors import KafkaError
 from penstock.pipeline import job
-from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
+from penstock.pipeline.admin import TOPIC_RESOURCE
 from penstock.pipeline.failures import TRANSIENT, patiently
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import Lanes, lanes_of, until_tried
 from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.service import Replaced
-
-# A step that fails is begun again by its lane, which then asks the cluster where it stands; so no single call has to be
-# patient, and the steps of a transaction are over before the broker's limit for it (a minute) is.
-PATIENCE = {"default.api.timeout.ms": 5_000, "delivery.timeout.ms": 30_000}
-FETCH_BYTES = 16 << 20
-FETCH_WAIT_MS = 200  # how long a fetch of idle partitions may keep one that was emptied just now waiting
+from penstock.pipeline.stage import FETCH_BYTES, Stage
 
 
-class Dedupe:
-    """All workers of this process: `start()` tries every partition once, `run()` reads until cancelled."""
+class Dedupe(Stage):
+    """All workers of this process. Its target is the cluster that it reads, too."""
 
     def __init__(self, config: Config) -> None:
-        self.config = config
         self.topics = job.deduped(config)  # refused before anything waits
-        self.name: str = config["penstock.dedupe.name"]
-        client = {"client.id": f"penstock-dedupe-{self.name}", **PATIENCE}
-        self.admin = Admin(config["bootstrap.servers"], **client)
+        super().__init__("dedupe", config, log.get(__name__, stage=config["penstock.dedupe.name"]))
         self.workers: dict[tuple[str, int], Worker] = {}
-        self.lanes = self._lanes()
-        self._refused: dict[str, str] = {}
-        self._begun = {topic: asyncio.Event() for topic in self.topics}
-        self._work: asyncio.Future[None] | None = None
-        self._source = IdSource(config["penstock.dedupe.id"])
-        self._log = log.get(__name__, stage=self.name)
-
-    def _lanes(self) -> Lanes:
-        turn_bytes = self.config["penstock.dedupe.batch.bytes"]
-        fetcher = Fetcher(
-            self.admin,
-            isolation="read_committed",
-            check_crcs=self.config["penstock.check.crcs"],
-            partition_max_bytes=turn_bytes,
-            max_bytes=max(FETCH_BYTES, turn_bytes),
-            max_wait_ms=FETCH_WAIT_MS,
+        self.lanes = self._lanes_from(
+            self.target, self._log, max_bytes=max(FETCH_BYTES, config["penstock.dedupe.batch.bytes"])
         )
-        return lanes_of(self.config, fetcher, log.get(__name__, stage=self.name), turn_bytes)
-
-    async def start(self) -> None:
-        """Reach the cluster and set out; back when every partition has been tried once.
-
-        Raises FolderError, Replaced.
-        """
-        await patiently(self.admin.start, "reach the cluster", self._log)
-        self._work = asyncio.ensure_future(self._set_out())
-        await until_tried(self._work, self._all_tried())
+        self._begun = {topic: asyncio.Event() for topic in self.topics}
+        self._source = IdSource(config["penstock.dedupe.id"])
 
     async def _all_tried(self) -> None:
         for begun in self._begun.values():
@@ -100,7 +68,7 @@ class Dedupe:
             if not stopped:
                 continue
             try:
-                found = await self.admin.committed(group, stopped, require_stable=False)
+                found = await self.target.committed(group, stopped, require_stable=False)
             except TRANSIENT:
                 continue  # its lanes say so
             self.lanes.hear({tp: decisions_of(at[1]) for tp, at in found.items() if at is not None})
@@ -114,7 +82,7 @@ class Dedupe:
             try:
                 partitions = await self._partitions(topic)
                 limit = await self._output(output, len(partitions))
-                quarantine = Quarantine(self.admin, limit)
+                quarantine = Quarantine(self.target, limit)
                 if self.config["penstock.dedupe.without.id"] == "quarantine":
                     await quarantine.place(0)
             except TRANSIENT:
@@ -130,9 +98,7 @@ class Dedupe:
                 begun.set()
                 return
             except (KafkaError, ConfigError) as error:
-                if self._refused.get(topic) != str(error):
-                    self._log.error("%s is STOPPED, the others go on: %s", topic, error)
-                self._refused[topic] = str(error)
+                self._refuse(topic, error)
             begun.set()
             await asyncio.sleep(self.config["penstock.watch.ms"] / 1000)  # what it is refused for may be mended
 
@@ -143,8 +109,8 @@ class Dedupe:
         """
         bound = str(self.config["penstock.dedupe.output.retention.bytes"])
         made = {"retention.ms": "-1", "retention.bytes": bound}
-        await self.admin.create_topics({topic: partitions}, configs=made, exist_ok=True)
-        configs = await self.admin.describe_configs(TOPIC_RESOURCE, topic)
+        await self.target.create_topics({topic: partitions}, configs=made, exist_ok=True)
+        configs = await self.target.describe_configs(TOPIC_RESOURCE, topic)
         limit_ms = configs.get("retention.ms") or "-1"
         if limit_ms != "-1" and "delete" in (configs.get("cleanup.policy") or "delete"):
             self._log.warning(
@@ -174,7 +140,7 @@ class Dedupe:
             misplaced=self.config["penstock.dedupe.misplaced"],
             retention_bytes=self.config["penstock.dedupe.output.retention.bytes"],
         )
-        added = [Worker((topic, number), settings, self.admin, self._source) for number in partitions]
+        added = [Worker((topic, number), settings, self.target, self._source) for number in partitions]
         for worker in added:
             self.workers[worker.tp] = worker
             worker.folder.lock()
@@ -182,7 +148,7 @@ class Dedupe:
             self.lanes.begin(self.lanes.add(worker.tp, worker))
 
     async def _partitions(self, topic: str) -> list[int]:
-        cluster = await self.admin.metadata([topic], refresh=True)
+        cluster = await self.target.metadata([topic], refresh=True)
         if topic not in cluster.topics:
             raise missing_topic(topic)
         return sorted(cluster.topics[topic].partitions)
@@ -195,19 +161,9 @@ class Dedupe:
             raise ConfigError(f"`penstock.dedupe.partitions`: `{topic}` has no partition {unknown[0]}")
         return [int(text) for text in wanted] or partitions
 
-    async def run(self) -> None:
-        """Dedupe until cancelled. Raises FolderError, Replaced."""
-        assert self._work is not None, "start first"
-        await self._work
-
-    async def close(self) -> None:
-        """End what is under way, close the stores and all connections."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+    async def _close_own(self) -> None:
         for worker in self.workers.values():
             await worker.close()
-        await self.admin.close()
 
     def stopped(self) -> dict[str, str]:
         """The topics and partitions that stopped, each with its reason."""

@@ -16,10 +16,9 @@ from penstock.mirror.decisions import Desk, Moved
 from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
 from penstock.mirror.status import STANDING, status
-from penstock.pipeline import job
+from penstock.pipeline import job, stage
 from penstock.pipeline.commands.common import Asked
 from penstock.pipeline.failures import OperatorNeeded
-from penstock.pipeline.service import run_until_stopped
 from penstock.pipeline.topics import Topics
 
 FILE = click.option(
@@ -48,14 +47,7 @@ def command(ctx: click.Context, path: Path | None, overrides: tuple[str, ...]) -
     log.setup()
     config = job.load(path, overrides, "mirror")
     arm_from_environment()
-    mirror = Mirror(config)
-    try:
-        run_until_stopped(f"mirror {mirror.name}", mirror.start, mirror.run, mirror.close)
-    except KafkaError as error:
-        raise click.ClickException(str(error)) from None
-    stopped = mirror.stopped()
-    if stopped:
-        raise click.ClickException("; ".join(f"{name} stopped: {why}" for name, why in stopped.items()))
+    stage.run(Mirror(config))
 
 
 @command.command("status")

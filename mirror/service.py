@@ -20,17 +20,12 @@ from penstock.mirror.source import Source
 from penstock.mirror.target import Into
 from penstock.mirror.worker import CountsDiffer, Worker
 from penstock.pipeline import job
-from penstock.pipeline.admin import Admin
 from penstock.pipeline.failures import TRANSIENT, OperatorNeeded, patiently
-from penstock.pipeline.fetcher import Fetcher
-from penstock.pipeline.lanes import Lane, Lanes, Pace, lanes_of, until_tried
+from penstock.pipeline.lanes import Lane, Lanes, Pace
 from penstock.pipeline.service import Replaced
+from penstock.pipeline.stage import Stage
 from penstock.pipeline.topics import Topics
 
-# A step that fails is begun again by its lane, which then asks the target where it stands; so no single call has to
-# be patient, and the steps of a transaction are over before the target's limit for it (a minute) is.
-PATIENCE = {"default.api.timeout.ms": 5_000, "delivery.timeout.ms": 30_000}
-FETCH_WAIT_MS = 200  # how long a fetch of idle partitions may keep one that was emptied just now waiting
 MEETING_S = 3.0  # how long lanes wait to know whether their source is one that is refused
 
 
@@ -50,53 +45,27 @@ class Copy:
         self.lock = asyncio.Lock()
 
 
-class Mirror:
-    """All sources of one mirror: `start()` tries every lane once, `run()` copies until cancelled."""
+class Mirror(Stage):
+    """All sources of one mirror."""
 
     def __init__(self, config: Config) -> None:
-        self.config = config
-        self.name: str = config["penstock.mirror.name"]
+        super().__init__("mirror", config, log.get(__name__, mirror=config["penstock.mirror.name"]))
         self.topics = Topics(config)
-        client = {"client.id": f"penstock-mirror-{self.name}", **PATIENCE}
-        self.target = Admin(config["bootstrap.servers"], **client)
         self.sources = [
-            Source(name, Admin(servers, **client), self.target, job.mirror_group(config, name))
+            Source(name, self._admin(servers), self.target, job.mirror_group(config, name))
             for name, servers in job.sources(config).items()
         ]
+        linger_ms, pace = config["penstock.mirror.linger.ms"], Pace(config["penstock.mirror.transactions.max"])
+        self._lanes: dict[str, Lanes] = {}  # by source
         for source in self.sources:
             source.others = self.sources
-        self._lanes: dict[str, Lanes] = {}  # by source
-        self._pace = Pace(config["penstock.mirror.transactions.max"])
+            self._lanes[source.name] = self._lanes_from(source.admin, source.log, linger_ms=linger_ms, pace=pace)
         self._copies: dict[str, Copy] = {}  # by the topic's name on the target
-        self._refused: dict[str, str] = {}
-        self._looked = {source.name: asyncio.Event() for source in self.sources}  # for the first time
-        self._group: asyncio.TaskGroup | None = None
-        self._work: asyncio.Future[None] | None = None
-        self._log = log.get(__name__, mirror=self.name)
-
-    async def start(self) -> None:
-        """Reach the target and set out; back when every lane has been tried once. Raises Replaced, KafkaError."""
-        await patiently(self.target.start, "reach the target", self._log)
-        for source in self.sources:
-            self._lanes[source.name] = self._lanes_of(source)
         for topic in self.topics.named:
             for source in self.sources:
                 self._copy(topic, source).present.add(source.name)
-        self._work = asyncio.ensure_future(self._set_out())
-        await until_tried(self._work, self._all_tried())
-
-    def _lanes_of(self, source: Source) -> Lanes:
-        turn_bytes = self.config["penstock.mirror.batch.bytes"]
-        fetcher = Fetcher(
-            source.admin,
-            isolation="read_committed",
-            check_crcs=self.config["penstock.check.crcs"],
-            partition_max_bytes=turn_bytes,
-            max_wait_ms=FETCH_WAIT_MS,
-        )
-        return lanes_of(
-            self.config, fetcher, source.log, turn_bytes, self.config["penstock.mirror.linger.ms"], self._pace
-        )
+        self._looked = {source.name: asyncio.Event() for source in self.sources}  # for the first time
+        self._group: asyncio.TaskGroup | None = None
 
     async def _all_tried(self) -> None:
         if self.topics.are_searched:
@@ -228,9 +197,7 @@ class Mirror:
             if self._refused.pop(name, None) is not None:
                 self._log.info("%s goes on", name)
         except KafkaError as error:  # the next look tries again
-            if self._refused.get(name) != str(error):
-                self._log.error("%s is STOPPED, the others go on: %s", name, error)
-            self._refused[name] = str(error)
+            self._refuse(name, error)
         copy.tried.set()
 
     async def _add_lanes(self, copy: Copy, sources: Sequence[Source]) -> None:
@@ -281,19 +248,9 @@ class Mirror:
         for sentence in await outlived(self.target, copy.into.name, topics):
             self._log.warning("%s", sentence)
 
-    async def run(self) -> None:
-        """Copy until cancelled. Raises Replaced."""
-        assert self._work is not None, "start first"
-        await self._work
-
-    async def close(self) -> None:
-        """End what is under way and close all connections."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+    async def _close_own(self) -> None:
         for source in self.sources:
             await source.admin.close()
-        await self.target.close()
 
     def stopped(self) -> dict[str, str]:
         """The partitions that stopped, as `source/topic-partition`, each with its reason."""

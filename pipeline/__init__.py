@@ -22,6 +22,7 @@ group        a consumer's membership of its group
 assignors    how a group's leader shares partitions out
 background   an asyncio loop in a thread, under the synchronous clients
 service      the life of a service process
+stage        mirror and dedupe as processes: set out, go on, close
 job          the one file that describes a pipeline
 topics       which topics are copied, and what they are called on the target
 lanes        partitions on their way through a stage: mirror and dedupe share it

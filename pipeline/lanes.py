@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from penstock import log
-from penstock.config import Config
 from penstock.errors import raise_for
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import (
@@ -534,37 +533,6 @@ class Lanes:
                     lane.stop(error)
                 except TRANSIENT:
                     continue
-
-
-def lanes_of(
-    config: Config,
-    fetcher: Fetcher,
-    logger: log.Fields,
-    turn_bytes: int,
-    linger_ms: int = 0,
-    pace: Pace | None = None,
-) -> Lanes:
-    """Lanes with what a pipeline's file says of every stage."""
-    return Lanes(
-        fetcher,
-        logger,
-        refresh_ms=config["penstock.mirror.position.refresh.ms"],
-        watch_ms=config["penstock.watch.ms"],
-        turn_bytes=turn_bytes,
-        session_ms=config["session.timeout.ms"],
-        stalled_ms=config["penstock.stalled.after.ms"],
-        linger_ms=linger_ms,
-        pace=pace,
-    )
-
-
-async def until_tried(work: asyncio.Future[None], tried: Coroutine[Any, Any, None]) -> None:
-    """Wait until all that a stage's work begins with was tried once. Raises what the work has ended with before."""
-    trying = asyncio.ensure_future(tried)
-    await asyncio.wait([work, trying], return_when=asyncio.FIRST_COMPLETED)
-    trying.cancel()
-    if work.done():
-        await work
 
 
 async def _wait(event: asyncio.Event, limit_s: float) -> None:
