@@ -5,14 +5,15 @@ from libc.stdint cimport int32_t, uint32_t
 from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, PEER_BYTES, SECURITY_PLAINTEXT, admission_leave
 from penstock.pyx.net.control cimport SERVE_CLOSE, SERVE_STALLED, Served
 from penstock.pyx.net.input cimport (
-    TAKEN_ERROR, TAKEN_STALLED, Taken, input_end_turn, input_free, input_stall, input_take, input_unstall,
+    TAKEN_ERROR, TAKEN_STALLED, Taken, input_end_turn, input_free, input_has_more, input_stall, input_take,
+    input_unstall,
 )
 from penstock.pyx.net.mailbox cimport GENERATION_MASK, PLACES_MAX
 from penstock.pyx.net.output cimport output_abandon, output_pump, output_watch
 from penstock.pyx.net.plane cimport (
-    CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, INCOMING_ENDED, INCOMING_MORE, INCOMING_NOTHING,
-    LENT_NOTHING, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor, Slot, connection_ready,
-    output_full, slot_at,
+    CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, INCOMING_ENDED, INCOMING_NOTHING, INCOMING_UNREAD,
+    OUTGOING_ROOM, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor, Slot, connection_is_ready,
+    connection_ready, output_full, slot_at,
 )
 from penstock.pyx.net.requests cimport Span, request_serve, requests_refuse, slots_full
 from penstock.pyx.net.transport cimport transport_close, transport_open
@@ -75,17 +76,14 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     c.state = CONNECTION_OPEN
     transport_open(&c.transport, fd)
     c.incoming = INCOMING_NOTHING
-    c.hung_up = False
-    c.writable = True
-    c.lent = LENT_NOTHING
+    c.outgoing = OUTGOING_ROOM
     c.cold_in = NULL
     c.handed_over = 0
     c.listener = listener
     c.security = r.plane.admission.listeners[listener].security
-    c.authenticated = c.security == SECURITY_PLAINTEXT
-    c.frame_bytes_max = r.plane.request_bytes_max if c.authenticated else min(
-        r.plane.request_bytes_max, <int32_t>FRAME_BYTES_BEFORE_MAX
-    )
+    c.frame_bytes_max = r.plane.request_bytes_max
+    if c.security != SECURITY_PLAINTEXT:
+        c.frame_bytes_max = min(c.frame_bytes_max, <int32_t>FRAME_BYTES_BEFORE_MAX)
     c.active_ms = r.now_ms
     c.took_ms = r.now_ms
     c.frame_ms = 0
@@ -153,7 +151,7 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
             requests_refuse(r, c)
             return True
         if cut == CUT_MORE:
-            if c.incoming != INCOMING_MORE or c.stalled:
+            if not input_has_more(c) or c.stalled:
                 return True
             if bytes_taken >= TURN_BYTES:
                 connection_ready(r, c)
@@ -207,14 +205,14 @@ cdef void connection_run(Reactor* r, Connection* c) noexcept nogil:
     if c.state == CONNECTION_CLOSING and c.output.n == c.sent and c.pieces.first == c.pieces.n:
         connection_close(r, c)
         return
-    if c.incoming == INCOMING_ENDED or (c.hung_up and c.incoming == INCOMING_NOTHING):
+    if c.incoming == INCOMING_ENDED or c.incoming == INCOMING_UNREAD:
         # The peer has gone; what was answered was sent, what waits is dropped.
-        if not c.on_ready:
+        if not connection_is_ready(c):
             connection_close(r, c)
             return
     _clock_frame(r, c)
     # The pump may have made room for frames that are here already, or that the socket has.
-    if c.state == CONNECTION_OPEN and (c.incoming == INCOMING_MORE or c.end - c.start >= SIZE_BYTES) and not c.stalled:
+    if c.state == CONNECTION_OPEN and (input_has_more(c) or c.end - c.start >= SIZE_BYTES) and not c.stalled:
         if not output_full(c) and not slots_full(c) and _runnable(r, c):
             connection_ready(r, c)
 
@@ -224,6 +222,6 @@ cdef bint _runnable(Reactor* r, Connection* c) noexcept nogil:
     cdef int32_t size
     if r.draining:
         return False
-    if c.incoming == INCOMING_MORE:
+    if input_has_more(c):
         return True
     return frame_cut(c.input + c.start, c.end - c.start, c.frame_bytes_max, &size) != CUT_MORE

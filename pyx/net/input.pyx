@@ -5,8 +5,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, SERVE_STALLED, Served
 from penstock.pyx.net.mailbox cimport mailbox_wake
 from penstock.pyx.net.plane cimport (
-    INCOMING_ENDED, INCOMING_MORE, INCOMING_NOTHING, INPUT_BYTES_MIN, INPUT_FREE_BYTES, INPUT_TOGETHER,
+    INCOMING_ENDED, INCOMING_LAST, INCOMING_MORE, INCOMING_NOTHING, INPUT_BYTES_MIN, INPUT_FREE_BYTES, INPUT_TOGETHER,
     INPUT_TOGETHER_BYTES, INPUT_TURNOVER_MS, SCRATCH_BYTES, STALL_INPUT, STALL_NONE, Connection, Plane, Reactor, Stall,
+    connection_is_ready,
 )
 from penstock.pyx.net.transport cimport transport_receive
 from penstock.pyx.posix cimport (
@@ -196,7 +197,7 @@ cdef Taken input_take(Reactor* r, Connection* c, size_t* got) noexcept nogil:
         got[0] = <size_t>n
         r.counters.bytes_in += n
         # A short read has emptied the socket, unless its end is to be seen yet.
-        input_seen(c, INCOMING_MORE if <size_t>n == wanted or c.hung_up else INCOMING_NOTHING)
+        input_seen(c, INCOMING_MORE if <size_t>n == wanted or c.incoming == INCOMING_LAST else INCOMING_NOTHING)
         return TAKEN_BYTES
     if n == 0:
         input_seen(c, INCOMING_ENDED)
@@ -231,6 +232,6 @@ cdef void input_watch(Reactor* r, Connection* c) noexcept nogil:
 
 
 cdef bint input_lags(Reactor* r, const Connection* c) noexcept nogil:
-    if c.capacity <= INPUT_FREE_BYTES or c.frame_ms == 0 or c.kept_up_ms < c.frame_ms or c.on_ready:
+    if c.capacity <= INPUT_FREE_BYTES or c.frame_ms == 0 or c.kept_up_ms < c.frame_ms or connection_is_ready(c):
         return False
     return r.now_ms - c.kept_up_ms >= r.plane.input_patience_ms and not _keeps_up(r, c)

@@ -1,7 +1,7 @@
 """What a connection sends: answers in the order of their requests, as bytes and as pieces of files between them.
 
 A piece that isn't in the page cache is handed to a reader thread, which sends it in place of this one. Meanwhile
-(LENT_SOCKET) nothing else is sent, and the epoll thread doesn't listen for room in the socket: the reader does.
+(OUTGOING_LENT) nothing else is sent, and the epoll thread doesn't listen for room in the socket: the reader does.
 """
 
 from penstock.pyx.net.mailbox cimport Mail

@@ -8,9 +8,9 @@ from penstock.pyx.log.segment cimport Segment, segment_expect
 from penstock.pyx.net.coldreader cimport ReaderJob, reader_submit
 from penstock.pyx.net.mailbox cimport Mail
 from penstock.pyx.net.plane cimport (
-    CONNECTION_CLOSING, LENT_NOTHING, LENT_RANGE, LENT_SOCKET, OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES,
-    SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, TURN_BYTES, Connection, Lent, Reactor, Slot,
-    connection_finish, connection_ready, output_full, slot_at,
+    CONNECTION_CLOSING, OUTGOING_FULL, OUTGOING_LENT, OUTGOING_ROOM, OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES,
+    SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, TURN_BYTES, Connection, Reactor, Slot,
+    connection_finish, connection_is_ready, connection_ready, output_full, slot_at,
 )
 from penstock.pyx.net.transport cimport transport_hang_up, transport_send, transport_send_file
 from penstock.pyx.net.waiting cimport park, unpark
@@ -82,7 +82,7 @@ cdef bint _lend(Reactor* r, Connection* c, FilePiece* piece, int64_t n) noexcept
     if not reader_submit(r.plane.readers, &job):
         output_watch(r, c, EPOLL_CTL_MOD, True)
         return False
-    c.lent = LENT_SOCKET
+    c.outgoing = OUTGOING_LENT
     return True
 
 
@@ -103,11 +103,12 @@ cdef void _went_out(Reactor* r, Connection* c, int64_t n) noexcept nogil:
 
 cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept nogil:
     cdef FilePiece* piece
-    cdef Lent had = c.lent
-    c.lent = LENT_NOTHING
+    cdef Slot* oldest = slot_at(c, c.head)
     connection_ready(r, c)
     r.counters.cold_ranges += 1
-    if had != LENT_SOCKET:
+    if c.outgoing != OUTGOING_LENT:
+        if c.head != c.tail and oldest.state == SLOT_WARMING:
+            oldest.state = SLOT_FETCH
         return True
     if mail.sent >= 0:
         piece = &c.pieces.p[c.pieces.first]
@@ -116,12 +117,13 @@ cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept 
             segment_expect(<Segment*>piece.read.segment, &mail.follows)
         _piece_went(c, piece, mail.sent)
         _went_out(r, c, mail.sent)
-    c.writable = not mail.full                        # room that comes, or has come meanwhile, is an event
+    # Room that comes, or has come meanwhile, is an event.
+    c.outgoing = OUTGOING_FULL if mail.full else OUTGOING_ROOM
     return mail.sent >= 0 and output_watch(r, c, EPOLL_CTL_MOD, True)
 
 
 cdef void output_abandon(Reactor* r, Connection* c) noexcept nogil:
-    if c.lent == LENT_SOCKET:
+    if c.outgoing == OUTGOING_LENT:
         epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.transport.fd, NULL)   # the reader's descriptor would keep it there
         transport_hang_up(&c.transport)
 
@@ -160,7 +162,7 @@ cdef bint _output_send(Reactor* r, Connection* c) noexcept nogil:
     cdef size_t until
     cdef ssize_t went
     cdef int64_t n, total = 0
-    while c.writable and c.lent != LENT_SOCKET:
+    while c.outgoing == OUTGOING_ROOM:
         piece = &c.pieces.p[c.pieces.first] if c.pieces.first < c.pieces.n else NULL
         until = piece.at if piece != NULL else c.output.n
         if c.sent == until and piece == NULL:
@@ -183,7 +185,7 @@ cdef bint _output_send(Reactor* r, Connection* c) noexcept nogil:
         if went > 0:
             total += went
         elif errno == EAGAIN:
-            c.writable = False
+            c.outgoing = OUTGOING_FULL
         elif errno != EINTR:
             return False
     _went_out(r, c, total)
@@ -200,13 +202,14 @@ cdef enum Step:
     STEP_CLOSE = -1
 
 
-cdef Step _warm_range(Reactor* r, Connection* c, FetchJob* job) noexcept nogil:
+cdef Step _warm_range(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     """Has a reader thread read what a fetch of an old version needs in memory; it is tried again then."""
+    cdef FetchJob* job = slot.fetch
     cdef const FetchRange* cold = &job.ranges[job.cold]
     cdef ReaderJob wanted = _reader_job(r, c, &cold.read, cold.read.position, cold.read.length)
     job.look = True
     if reader_submit(r.plane.readers, &wanted):
-        c.lent = LENT_RANGE
+        slot.state = SLOT_WARMING
     else:
         connection_ready(r, c)                        # too much is waiting to be read: in a later turn
     return STEP_WAIT
@@ -225,14 +228,14 @@ cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     cdef FetchState state
     cdef int64_t n
     cdef bint made
-    if not job.look or c.lent == LENT_RANGE:
+    if not job.look:
         return STEP_WAIT
     if not job.begun:
         fetch_begin(job, r.plane.logs, r.plane.sessions, r.now_ms)
     job.look = False
     state = fetch_try(job, r.id, must_answer)
     if state == FETCH_COLD:
-        return _warm_range(r, c, job)
+        return _warm_range(r, c, slot)
     if state == FETCH_AGAIN:
         job.look = True
         connection_ready(r, c)
@@ -256,7 +259,7 @@ cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
 cdef Step _answer_head(Reactor* r, Connection* c) noexcept nogil:
     """Moves the oldest slot's answer to the output, if it is there."""
     cdef Slot* slot = slot_at(c, c.head)
-    if slot.state == SLOT_CONTROL:
+    if slot.state == SLOT_CONTROL or slot.state == SLOT_WARMING:
         return STEP_WAIT
     if slot.state == SLOT_FETCH:
         return _answer_fetch(r, c, slot)
@@ -289,6 +292,6 @@ cdef bint output_pump(Reactor* r, Connection* c) noexcept nogil:
             progress = True
         if not _output_send(r, c):
             return False
-        if c.on_ready:                                # its turn is over
+        if connection_is_ready(c):                    # its turn is over
             break
     return True

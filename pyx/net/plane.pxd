@@ -59,7 +59,8 @@ cdef enum SlotState:
     SLOT_DONE = 0                     # `answer` is whole
     SLOT_CONTROL = 1                  # the control plane has the request
     SLOT_FETCH = 2                    # `fetch` is to be tried when all before it are answered
-    SLOT_CLOSE = 3                    # nothing after it is answered: the connection ends here
+    SLOT_WARMING = 3                  # it was: a reader thread reads a range that it needs in memory
+    SLOT_CLOSE = 4                    # nothing after it is answered: the connection ends here
 
 # Whether a connection is there, and whether its requests are read: in this order, and from each one to CLOSED.
 cdef enum ConnectionState:
@@ -68,17 +69,19 @@ cdef enum ConnectionState:
     CONNECTION_REFUSING = 2           # by connection_refuse: no request is read any more, a SLOT_CLOSE is in the ring
     CONNECTION_CLOSING = 3            # by connection_finish: it was reached; closed when the output is empty
 
-# What is known of the bytes that a socket has.
+# What is known of the bytes that a socket has; input_seen goes from one to another.
 cdef enum Incoming:
     INCOMING_NOTHING = 0              # all was read
     INCOMING_MORE = 1                 # there may be more than was read
-    INCOMING_ENDED = 2                # the end of the stream was read
+    INCOMING_LAST = 2                 # the same, and the peer has ended its side
+    INCOMING_UNREAD = 3               # the peer has, and what it sent before isn't read: closed at the end of the turn
+    INCOMING_ENDED = 4                # the end of the stream was read: closed at the end of the turn
 
-# What a reader thread has of a connection.
-cdef enum Lent:
-    LENT_NOTHING = 0
-    LENT_RANGE = 1                    # a range that the oldest slot's fetch needs in memory; it is only read
-    LENT_SOCKET = 2                   # the next piece, and the socket to send it: nobody else sends then
+# Who may send.
+cdef enum Outgoing:
+    OUTGOING_ROOM = 0                 # the reactor: the socket may have room
+    OUTGOING_FULL = 1                 # nobody, until epoll tells of room
+    OUTGOING_LENT = 2                 # a reader thread, which has the next piece: it knows of room, too
 
 # What a connection that isn't read waits for.
 cdef enum Stall:
@@ -93,16 +96,14 @@ cdef struct Slot:
     Writer answer
     FetchJob* fetch
 
-# These fields change independently of the state; the last column gives the exceptions.
+# A connection's states change independently of each other; the last column gives the exceptions.
 #
-#   field      written by                                 while it is so
+#   state      written by                                 while it is so
 #   incoming   input_seen                                 ENDED stays
-#   hung_up    _on_event                                  NOTHING incoming: it is closed at the end of its turn
-#   writable   _on_event, _output_send, output_was_read   LENT_SOCKET: the reader thread knows better
-#   lent       _lend, _warm_range, output_was_read        SOCKET: there is a piece. RANGE: there is none, and the oldest
-#                                                         slot is a fetch. So never both
+#   outgoing   _on_event, _output_send, _lend,            LENT: there is a piece, and the oldest slot isn't WARMING: no
+#              output_was_read                            fetch is tried while there is a piece
 #   stalled    input_stall, input_unstall                 it became so while OPEN, and each turn begins without
-#   on_ready   connection_ready, _run_ready               the place stays on the list when its connection is closed: the
+#   ready_next connection_ready, _run_ready               the place stays on the list when its connection is closed: the
 #                                                         next connection there then has one turn with nothing to do
 #
 # connection_close gives back what is held; place, generation and the list's fields stay; connection_open sets the rest.
@@ -113,17 +114,13 @@ cdef struct Connection:
     uint32_t generation               # grows when the place is closed, so that a late token or event is told apart
     int32_t listener
     Security security                 # what the listener speaks
-    bint authenticated                # always, as there is no SASL yet; it chooses frame_bytes_max
-    int32_t frame_bytes_max           # little until then
+    int32_t frame_bytes_max           # little before a client has said who it is, where it has to
     Incoming incoming
-    bint hung_up                      # the peer has ended its side; seen again as the end of the stream when read
-    bint writable                     # the socket may have room
+    Outgoing outgoing
     Stall stalled
-    Lent lent
     void* cold_in                     # segment where a range was last cold
     int32_t handed_over               # produce requests of its slots that the control plane serves, in order
-    bint on_ready
-    Connection* ready_next
+    Connection* ready_next            # of the list of those that have a turn; the last one is its own. NULL: not on it
     int64_t active_ms                 # last whole request, or answer bytes taken by the peer
     int64_t frame_ms                  # since when a frame is here in part, while more of it would be read; 0: none is
     int64_t took_ms                   # when the peer last took bytes, or had nothing to take
@@ -228,12 +225,16 @@ cdef inline void connection_finish(Connection* c) noexcept nogil:
     c.state = CONNECTION_CLOSING
 
 
+cdef inline bint connection_is_ready(const Connection* c) noexcept nogil:
+    """Whether it has asked for a turn."""
+    return c.ready_next != NULL
+
+
 # Asks for a turn.
 cdef inline void connection_ready(Reactor* r, Connection* c) noexcept nogil:
-    if c.on_ready:
+    if connection_is_ready(c):
         return
-    c.on_ready = True
-    c.ready_next = NULL
+    c.ready_next = c
     if r.ready_last == NULL:
         r.ready_first = c
     else:

@@ -20,8 +20,9 @@ from penstock.pyx.net.mailbox cimport (
 from penstock.pyx.net.output cimport output_was_read
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSED, CONNECTION_OPEN, DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND,
-    INCOMING_MORE, INCOMING_NOTHING, INPUT_FREE_BYTES, LENT_SOCKET, SLOT_CONTROL, SLOT_DONE, STALL_NONE, SWEEP_MS_MAX,
-    Connection, Reactor, Slot, connection_ready, connection_refuse, output_left, slot_at,
+    INCOMING_LAST, INCOMING_MORE, INCOMING_NOTHING, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, SLOT_CONTROL,
+    SLOT_DONE, STALL_NONE, SWEEP_MS_MAX, Connection, Reactor, Slot, connection_is_ready, connection_ready,
+    connection_refuse, output_left, slot_at,
 )
 from penstock.pyx.net.requests cimport requests_resume, slots_full
 from penstock.pyx.net.waiting cimport look_moved, unpark
@@ -73,11 +74,11 @@ cdef void _on_event(Reactor* r, const epoll_event* event) noexcept nogil:
     if event.events & (<uint32_t>EPOLLIN | <uint32_t>EPOLLRDHUP | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
         input_seen(c, INCOMING_MORE)
     if event.events & (<uint32_t>EPOLLRDHUP | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
-        c.hung_up = True
+        input_seen(c, INCOMING_LAST)
         if slots_full(c) or c.state != CONNECTION_OPEN or c.stalled:
             input_seen(c, INCOMING_NOTHING)           # it isn't being read: the end is all there is to see
-    if event.events & (<uint32_t>EPOLLOUT | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
-        c.writable = True
+    if event.events & (<uint32_t>EPOLLOUT | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR) and c.outgoing != OUTGOING_LENT:
+        c.outgoing = OUTGOING_ROOM
     connection_ready(r, c)
 
 
@@ -194,9 +195,11 @@ cdef void _relieve(Reactor* r) noexcept nogil:
     cdef int bit
     for i in range(r.places_used):
         c = r.connections[i]
-        if c.state != CONNECTION_CLOSED and c.capacity > INPUT_FREE_BYTES and c.start == c.end and not c.on_ready:
+        if c.state == CONNECTION_CLOSED:
+            continue
+        if c.capacity > INPUT_FREE_BYTES and c.start == c.end and not connection_is_ready(c):
             input_free(r, c)
-        lags = lags or (c.state != CONNECTION_CLOSED and input_lags(r, c))
+        lags = lags or input_lags(r, c)
     c = r.over_budget
     if c != NULL and input_lags(r, c):
         _close_for(r, c, CLOSED_MEMORY_SHORT, &r.counters.closed_memory_short)
@@ -234,13 +237,13 @@ cdef void _sweep(Reactor* r) noexcept nogil:
         if _is_idle(r, c):
             r.counters.closed_idle += 1
             connection_close(r, c)
-        elif c.frame_ms and not c.on_ready and r.now_ms - c.frame_ms > _frame_ms_allowed(r, c):
+        elif c.frame_ms and not connection_is_ready(c) and r.now_ms - c.frame_ms > _frame_ms_allowed(r, c):
             _close_for(r, c, CLOSED_SLOW_REQUEST, &r.counters.closed_slow_request)
         elif output_left(c) == 0 and c.pieces.first == c.pieces.n:
             c.took_ms = r.now_ms
             if r.now_ms - c.active_ms > KEEP_BUFFERS_MS:
                 connection_free_buffers(r, c)
-        elif c.lent != LENT_SOCKET and r.now_ms - c.took_ms > r.plane.take_ms_max:
+        elif c.outgoing != OUTGOING_LENT and r.now_ms - c.took_ms > r.plane.take_ms_max:
             _close_for(r, c, CLOSED_SLOW_READER, &r.counters.closed_slow_reader)
     if atomic_load32(&r.plane.starved):
         _relieve(r)
@@ -306,8 +309,8 @@ cdef void _run_ready(Reactor* r) noexcept nogil:
     r.ready_first = NULL
     r.ready_last = NULL
     while c != NULL:
-        after = c.ready_next
-        c.on_ready = False
+        after = c.ready_next if c.ready_next != c else NULL
+        c.ready_next = NULL
         connection_run(r, c)
         wake_others(&r.mailbox)
         c = after
@@ -333,7 +336,7 @@ cdef void _close_all(Reactor* r) noexcept nogil:
     _on_moved(r)
     for i in range(r.places_used):
         connection_close(r, r.connections[i])
-        r.connections[i].on_ready = False
+        r.connections[i].ready_next = NULL
     r.ready_first = NULL
     r.ready_last = NULL
 
