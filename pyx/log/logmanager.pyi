@@ -143,12 +143,6 @@ class LogManager(LogTable):
         Raises KafkaError if the log isn't open, OSError if its folder is or goes offline.
         """
 
-    def flush_all(self) -> None:
-        """Flush every log that has unflushed bytes, then write the checkpoint files once. Slow.
-
-        Raises OSError, after all have been tried.
-        """
-
     def write_checkpoints(self, only: str | None = None) -> None:
         """Write the checkpoints of every log folder, or of that one, if something changed. Slow. Raises OSError."""
 

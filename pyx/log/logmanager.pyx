@@ -34,7 +34,7 @@ from penstock.pyx.log.upkeep cimport (
     Upkeep, flush_log, flush_until, give_back_if_idle, is_flush_deferred, prepare_log_sync, upkeep_log,
 )
 from penstock.pyx.posix cimport (
-    EIO, ENOENT, atomic_load32, atomic_load64, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock,
+    ENOENT, atomic_load32, atomic_load64, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock,
     pthread_mutex_unlock, syncfs,
 )
 from penstock.pyx.record.batch cimport BatchHeader, batch_parse
@@ -528,29 +528,6 @@ cdef class LogManager(LogTable):
             result = flush_until(p, end, wall_ms())
         if result != 0:
             raise OSError(result, os.strerror(result), os.fsdecode(p.log.folder))
-
-    def flush_all(self):
-        """Flush every log; see logmanager.pyi."""
-        cdef LeaderEntry led
-        cdef PartitionLog* p
-        cdef int result
-        failed = None
-        with self.lock:
-            every = list(self.led.values())
-        for led in every:
-            p = led.p
-            with nogil:
-                pthread_mutex_lock(&p.upkeep)
-                if p.stopped:              # flushed by its stop, or deleted: its paths may be another log's by now
-                    result = 0
-                else:
-                    result = EIO if is_offline(p) else flush_log(p, True, wall_ms(), False)
-                pthread_mutex_unlock(&p.upkeep)
-            if result != 0:
-                failed = failed or OSError(result, os.strerror(result), os.fsdecode(p.log.folder))
-        self.write_checkpoints()
-        if failed is not None:
-            raise failed
 
     def write_checkpoints(self, str only=None):
         """Write the checkpoint files that changed; see logmanager.pyi."""

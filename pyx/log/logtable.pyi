@@ -109,7 +109,7 @@ class LogTable(LogSetOwner):
 
         announced: it stays announced (NOT_LEADER_OR_FOLLOWER), to be led again.
         Raises OSError; the partition is gone all the same, and the next start must not take the stop for a clean one.
-        With many partitions call flush_all first: each stop has then next to nothing to sync.
+        With many partitions call sync_all first: each stop has then next to nothing to sync.
         """
 
     def retire(self, topic: str, partition: int) -> None:

@@ -44,7 +44,6 @@ cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil
 
 # Constant while the reference is held; the name is NUL-terminated as well.
 cdef const char* partition_topic(Partition* p, size_t* n) noexcept nogil
-cdef const uint8_t* partition_topic_id(Partition* p) noexcept nogil
 cdef int32_t partition_index(Partition* p) noexcept nogil
 # May change while the reference is held (a new lead() with a higher epoch).
 cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil

@@ -243,10 +243,6 @@ cdef const char* partition_topic(Partition* partition, size_t* n) noexcept nogil
     return p.topic.c_str()
 
 
-cdef const uint8_t* partition_topic_id(Partition* partition) noexcept nogil:
-    return log_of(partition).topic_id
-
-
 cdef int32_t partition_index(Partition* partition) noexcept nogil:
     return log_of(partition).index
 

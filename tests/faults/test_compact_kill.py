@@ -39,7 +39,7 @@ def life(root: Path, aborts: bool) -> None:
     log.put((b"a", b"2"), (b"c", b"2"), codec=4)
     log.roll()
     log.put((b"z", b"active"))
-    LOGS.flush_all()
+    log.flush()
     log.compact()
 
 

@@ -95,6 +95,11 @@ class Log:
     def upkeep(self, now_ms: int = NOW_MS) -> UpkeepResult:
         return LOGS.upkeep(self.topic, 0, now_ms)
 
+    def flush(self) -> None:
+        """Flush all that it has, and note it in the checkpoints."""
+        LOGS.flush(self.topic, 0)
+        LOGS.write_checkpoints()
+
     def read_all(self, max_bytes: int = 1 << 20, isolation: int = 2) -> list[RawBatch]:
         """Every batch from the log start on, each checked."""
         found: list[RawBatch] = []

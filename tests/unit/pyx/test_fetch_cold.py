@@ -49,7 +49,7 @@ def cold_log(folder: Path, topic: str) -> Path:
     """A log of 4 MB, written out."""
     for n in range(40):
         LOGS.append(topic, 0, batch([bytes([n]) * 100_000]))
-    LOGS.flush_all()
+    LOGS.flush(topic, 0)
     return folder / f"{topic}-0" / "00000000000000000000.log"
 
 

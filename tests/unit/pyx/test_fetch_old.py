@@ -136,7 +136,7 @@ def test_markers_do_not_hold_up_old_clients(peer: Peer, topic: str) -> None:
 def test_old_clients_wait_for_cold_pages_of_the_pool(folder: Path, topic: str, version: int) -> None:
     for n in range(8):
         LOGS.append(topic, 0, batch([bytes([n]) * 200_000]))
-    LOGS.flush_all()
+    LOGS.flush(topic, 0)
     drop_cache(folder / f"{topic}-0" / "00000000000000000000.log")
     with Broker() as broker, broker.connect() as peer:
         one = fetched(peer.ask(fetch(topic, 0, version, partition_max_bytes=1 << 22), version, FetchResponse))

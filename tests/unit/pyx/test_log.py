@@ -192,7 +192,7 @@ def test_aborted_transactions_are_listed_where_they_touch_the_range(tmp_path: Pa
     expected = [(i, ends[i][0]) for i in (1, 3, 5, 7)]
     for flushed in (False, True):
         if flushed:
-            LOGS.flush_all()
+            log.flush()
         assert LOGS.aborted(log.topic, 0, 0, end) == expected
         first, last = ends[3]
         assert LOGS.aborted(log.topic, 0, first, last + 1) == [(3, first)]
@@ -438,12 +438,12 @@ def test_a_failed_flush_takes_the_partition_offline_for_good(tmp_path: Path) -> 
     log.lead(clean=True)
     assert log.append(batch(1)) == 0
     with pytest.raises(OSError, match="Invalid argument"):
-        LOGS.flush_all()
+        log.flush()
     assert LOGS.is_offline(log.topic, 0)
     refused(ErrorCode.KAFKA_STORAGE_ERROR, log.append, batch(1))
     refused(ErrorCode.KAFKA_STORAGE_ERROR, LOGS.read, log.topic, 0, 0, 100)
     with pytest.raises(OSError):
-        LOGS.flush_all()
+        log.flush()
     with pytest.raises(OSError):
         log.stop()
 

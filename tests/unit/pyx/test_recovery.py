@@ -55,7 +55,7 @@ def test_only_what_lies_above_the_recovery_point_is_walked(tmp_path: Path, flush
         log.upkeep()
         LOGS.write_checkpoints()
     else:
-        LOGS.flush_all()
+        log.flush()
     log.append(batch(1))
     before = log.state()
     recovered = log.kill(tmp_path / "b")
@@ -201,7 +201,7 @@ def test_a_segment_that_ends_where_the_last_flush_did(tmp_path: Path) -> None:
         log.append(batch(1, producer=(2, 0, sequence), transactional=True))
         log.mark(marker(False, 2, 0, 0, NOW_MS))
         if sequence == 0:
-            LOGS.flush_all()
+            log.flush()
     log.append(batch(6))  # flushed before the answer
     log.append(batch(6))  # in a segment of its own
     assert len(log.files(".log")) == 2

@@ -179,7 +179,7 @@ def test_deleted_files_are_gone_and_their_snapshots_too(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_bytes=300, retention_bytes=300, file_delete_delay_ms=1000)
     for i in range(20):
         log.append(batch(1, producer=(1, 0, i)))
-    LOGS.flush_all()
+    log.flush()
     log.upkeep(NOW_MS)
     log.upkeep(NOW_MS + 999)
     assert list(log.folder.glob("*.log.deleted"))
@@ -420,7 +420,7 @@ def test_blocks_for_what_comes_next_are_given_back(tmp_path: Path) -> None:
         log.append(records)
     first, _ = log.files(".log")
     assert first.stat().st_size <= 6 << 20
-    LOGS.flush_all()
+    log.flush()
     assert not has_spare(first)
     reborn = log.kill(tmp_path / "after")
     assert reborn.log_end == 25
