@@ -2,13 +2,15 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
-from penstock.pyx.net.transport cimport transport_close, transport_send, transport_send_file, transport_share
+from penstock.pyx.net.transport cimport (
+    transport_close, transport_is_open, transport_room, transport_send, transport_send_file, transport_share,
+    transport_unsent, transport_wait,
+)
 from penstock.pyx.posix cimport (
-    EAGAIN, EINTR, EINVAL, F_DUPFD_CLOEXEC, O_CLOEXEC, O_DIRECT, O_RDONLY, O_WRONLY, POLLOUT, POSIX_FADV_RANDOM,
-    SIOCOUTQ, SOL_SOCKET, SO_SNDBUF, block_signals, calloc, close, errno, fcntl, free, getsockopt, give_way, ioctl,
-    memset, off_t, open, poll, pollfd, posix_fadvise, posix_memalign, pread, pthread_cond_broadcast,
-    pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait, pthread_mutex_destroy,
-    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, sendfile, snprintf, socklen_t,
+    EAGAIN, EINTR, EINVAL, F_DUPFD_CLOEXEC, O_CLOEXEC, O_DIRECT, O_RDONLY, O_WRONLY, POSIX_FADV_RANDOM, block_signals,
+    calloc, close, errno, fcntl, free, give_way, memset, off_t, open, posix_fadvise, posix_memalign, pread,
+    pthread_cond_broadcast, pthread_cond_destroy, pthread_cond_init, pthread_cond_signal, pthread_cond_wait,
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, sendfile, snprintf,
 )
 from penstock.pyx.record.batch cimport BATCH_OK, RECORDS_AT, BatchHeader, batch_parse_header
 
@@ -144,12 +146,10 @@ cdef struct Direct:
 
 cdef int64_t _room_of(const Transport* t) noexcept nogil:
     """What a peer will take, as far as it makes sense to read so much at once."""
-    cdef int size = 0, queued = 0
-    cdef socklen_t n = sizeof(int)
-    if ioctl(t.fd, SIOCOUTQ, &queued) != 0 or queued < KEEPS_UP_BYTES:
+    cdef int64_t unsent = transport_unsent(t)
+    if unsent < KEEPS_UP_BYTES:
         return READER_DIRECT_BYTES
-    getsockopt(t.fd, SOL_SOCKET, SO_SNDBUF, &size, &n)
-    return min(max(size - queued, <int64_t>READER_DIRECT_MIN_BYTES), <int64_t>READER_DIRECT_BYTES)
+    return min(max(transport_room(t, unsent), <int64_t>READER_DIRECT_MIN_BYTES), <int64_t>READER_DIRECT_BYTES)
 
 
 cdef void _direct_begin(Direct* d, ReaderJob* job) noexcept nogil:
@@ -215,11 +215,8 @@ cdef ssize_t _send_some(ReaderJob* job, Direct* d) noexcept nogil:
 
 cdef void _send_range(ReaderPool* pool, const ReaderQueue* queue, ReaderJob* job, Direct* d) noexcept nogil:
     """Sends what the peer takes now, or takes soon while no other job waits for this thread."""
-    cdef pollfd peer
     cdef ssize_t went
     cdef bint has_more
-    peer.fd = job.transport.fd
-    peer.events = POLLOUT
     if job.direct:
         _direct_begin(d, job)
     while job.sent < job.length:
@@ -229,7 +226,7 @@ cdef void _send_range(ReaderPool* pool, const ReaderQueue* queue, ReaderJob* job
         elif went < 0 and errno == EAGAIN:
             # A peer that has yet to take what was read for it alone is waited for, whichever job waits for the thread.
             has_more = job.direct and job.position + job.sent < d.position + d.n
-            job.full = (_wanted(pool, queue) and not has_more) or poll(&peer, 1, READER_PATIENCE_MS) <= 0
+            job.full = (_wanted(pool, queue) and not has_more) or not transport_wait(&job.transport, READER_PATIENCE_MS)
             if job.full:
                 break
         elif went == 0 or errno != EINTR:
@@ -266,7 +263,7 @@ cdef void reader_loop(ReaderPool* pool) noexcept nogil:
         job = _take(pool, &queue)
         if job == NULL:
             break
-        if job.transport.fd >= 0:
+        if transport_is_open(&job.transport):
             _send_range(pool, queue, job, &direct)
         if job.direct:
             job.ready = job.sent

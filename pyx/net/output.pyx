@@ -12,11 +12,13 @@ from penstock.pyx.net.plane cimport (
     SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, TURN_BYTES, Connection, Reactor, Slot,
     connection_finish, connection_is_ready, connection_ready, output_full, slot_at,
 )
-from penstock.pyx.net.transport cimport transport_hang_up, transport_send, transport_send_file
+from penstock.pyx.net.transport cimport (
+    transport_hang_up, transport_none, transport_send, transport_send_file, transport_unwatch, transport_watch,
+)
 from penstock.pyx.net.waiting cimport park, unpark
 from penstock.pyx.posix cimport (
-    EAGAIN, EINTR, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_DEL, EPOLL_CTL_MOD, atomic_load64, atomic_store64,
-    epoll_ctl, epoll_event, errno, memmove, memset,
+    EAGAIN, EINTR, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLL_CTL_MOD, atomic_load64, atomic_store64, epoll_event,
+    errno, memmove, memset,
 )
 from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
 from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
@@ -32,7 +34,7 @@ cdef bint output_watch(Reactor* r, Connection* c, int operation, bint room) noex
     cdef epoll_event event
     event.events = <uint32_t>EPOLLIN | <uint32_t>EPOLLRDHUP | <uint32_t>EPOLLET | (<uint32_t>EPOLLOUT if room else 0)
     event.data.u64 = <uint64_t>c.place | (<uint64_t>c.generation << 32)
-    return epoll_ctl(r.epoll, operation, c.transport.fd, &event) == 0
+    return transport_watch(&c.transport, r.epoll, operation, &event)
 
 
 cdef ReaderJob _reader_job(
@@ -43,7 +45,7 @@ cdef ReaderJob _reader_job(
     memset(&job, 0, sizeof(ReaderJob))
     job.fd = read.fd
     job.folder = read.folder
-    job.transport.fd = -1
+    transport_none(&job.transport)
     job.position = position
     job.length = length
     job.owner = &r.mailbox
@@ -124,7 +126,7 @@ cdef bint output_was_read(Reactor* r, Connection* c, const Mail* mail) noexcept 
 
 cdef void output_abandon(Reactor* r, Connection* c) noexcept nogil:
     if c.outgoing == OUTGOING_LENT:
-        epoll_ctl(r.epoll, EPOLL_CTL_DEL, c.transport.fd, NULL)   # the reader's descriptor would keep it there
+        transport_unwatch(&c.transport, r.epoll)
         transport_hang_up(&c.transport)
 
 

@@ -1,4 +1,4 @@
-"""The one place where a connection's bytes come in and go out.
+"""The one place where a connection's bytes come in and go out, and where its socket is asked for room.
 
 A Transport is a connection's end of its socket. A reader thread that sends in place of the network thread has one of
 its own, by a descriptor of its own: either may be closed first. Results are those of the system calls: how many bytes
@@ -8,7 +8,8 @@ went or came; 0 at the end of the stream or of the file; -1 and errno, EAGAIN be
 from libc.stdint cimport int64_t
 
 from penstock.pyx.posix cimport (
-    F_DUPFD_CLOEXEC, MSG_MORE, MSG_NOSIGNAL, SHUT_RDWR, close, fcntl, off_t, recv, send, sendfile, shutdown,
+    EPOLL_CTL_DEL, F_DUPFD_CLOEXEC, MSG_MORE, MSG_NOSIGNAL, POLLOUT, SHUT_RDWR, SIOCOUTQ, SOL_SOCKET, SO_SNDBUF, close,
+    epoll_ctl, epoll_event, fcntl, getsockopt, ioctl, off_t, poll, pollfd, recv, send, sendfile, shutdown, socklen_t,
 )
 
 cdef struct Transport:
@@ -20,10 +21,19 @@ cdef inline void transport_open(Transport* t, int fd) noexcept nogil:
     t.fd = fd
 
 
+cdef inline void transport_none(Transport* t) noexcept nogil:
+    """No end of any socket."""
+    t.fd = -1
+
+
+cdef inline bint transport_is_open(const Transport* t) noexcept nogil:
+    return t.fd >= 0
+
+
 cdef inline bint transport_share(Transport* t, const Transport* other) noexcept nogil:
     """Another end of the same socket (none, if `other` has none); False: there is no descriptor."""
-    t.fd = fcntl(other.fd, F_DUPFD_CLOEXEC, 0) if other.fd >= 0 else -1
-    return t.fd >= 0 or other.fd < 0
+    t.fd = fcntl(other.fd, F_DUPFD_CLOEXEC, 0) if transport_is_open(other) else -1
+    return transport_is_open(t) or not transport_is_open(other)
 
 
 cdef inline void transport_hang_up(Transport* t) noexcept nogil:
@@ -32,9 +42,41 @@ cdef inline void transport_hang_up(Transport* t) noexcept nogil:
 
 
 cdef inline void transport_close(Transport* t) noexcept nogil:
-    if t.fd >= 0:
+    if transport_is_open(t):
         close(t.fd)
     t.fd = -1
+
+
+cdef inline bint transport_watch(const Transport* t, int epoll, int operation, epoll_event* event) noexcept nogil:
+    """Has an epoll tell of the socket, `operation` being EPOLL_CTL_ADD or _MOD; False: it can't."""
+    return epoll_ctl(epoll, operation, t.fd, event) == 0
+
+
+cdef inline void transport_unwatch(const Transport* t, int epoll) noexcept nogil:
+    """Before the socket is closed while somebody shares it: their descriptor would keep it in the epoll."""
+    epoll_ctl(epoll, EPOLL_CTL_DEL, t.fd, NULL)
+
+
+cdef inline bint transport_wait(const Transport* t, int wait_ms) noexcept nogil:
+    """Waits for room, or for an error, but no longer than that; False: there is none."""
+    cdef pollfd one
+    one.fd = t.fd
+    one.events = POLLOUT
+    return poll(&one, 1, wait_ms) > 0
+
+
+cdef inline int64_t transport_unsent(const Transport* t) noexcept nogil:
+    """Bytes in the socket that the peer hasn't taken; -1: not known."""
+    cdef int n = 0
+    return n if ioctl(t.fd, SIOCOUTQ, &n) == 0 else -1
+
+
+cdef inline int64_t transport_room(const Transport* t, int64_t unsent) noexcept nogil:
+    """What the socket takes beside bytes that are in it."""
+    cdef int size = 0
+    cdef socklen_t n = sizeof(int)
+    getsockopt(t.fd, SOL_SOCKET, SO_SNDBUF, &size, &n)
+    return size - unsent
 
 
 cdef inline ssize_t transport_receive(Transport* t, void* to, size_t n) noexcept nogil:

@@ -140,6 +140,7 @@ def test_bytes_of_connections_pass_through_the_transport() -> None:
         if path.parent in (ROOT / "pyx" / "net", ROOT / "pyx" / "request")
     }
     named = {name: set(re.findall(calls, text)) for name, text in code.items()}
+    assert [name for name, text in code.items() if re.search(r"\btransport\.fd\b", text)] == []
     # A reader thread sends a range to /dev/null, so that it is in the page cache: those are no connection's bytes.
     assert re.findall(r"\bsendfile\((\w+)", code["pyx/net/coldreader.pyx"]) == ["nowhere"]
     assert {name: words for name, words in named.items() if words} == {
