@@ -25,6 +25,7 @@ INDEX, TIMEINDEX, TXNINDEX = struct.Struct(">iI"), struct.Struct(">qi"), struct.
 SNAPSHOT_HEAD, SNAPSHOT, SEQUENCE = struct.Struct(">hIi"), struct.Struct(">qhiqiqiq"), struct.Struct(">qhiqiq")
 CHECKS, SUM = struct.Struct(">hIqqqqq"), struct.Struct(">qI")
 CHECKS_CRC_FROM = 6
+OFFSET_MAX = (1 << 63) - 1
 SUMMED = ("index", "timeindex", "txnindex")
 SNAPSHOT_FIELDS = (
     "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms",
@@ -38,7 +39,7 @@ DECODERS: dict[str, Callable[[bytes, bytes | None, int], statelog.Loaded | None]
 
 def read_file(path: Path, *, with_records: bool = False) -> Iterator[Row]:
     """The rows of any file of a log folder, by its name. Raises OSError; ValueError for a file of another kind."""
-    if path.suffix in (".log", ".deleted", ".cleaned", ".swap"):
+    if path.suffix in (".log", ".deleted", ".cleaned", ".swap") and not path.name.endswith(".checks.swap"):
         yield from batches(path, with_records)
     elif path.suffix == ".index":
         yield from _entries(path, INDEX, ("relative_offset", "position"))
@@ -51,7 +52,7 @@ def read_file(path: Path, *, with_records: bool = False) -> Iterator[Row]:
         yield from _producers(path, SNAPSHOT)
     elif path.suffix == ".sequences":
         yield from _producers(path, SEQUENCE)
-    elif path.suffix == ".checks":
+    elif path.suffix == ".checks" or path.name.endswith(".checks.swap"):
         yield _checks(path)
     elif path.name.endswith(("checkpoint", "checkpoints")) or path.suffix in (".properties", ".metadata"):
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
@@ -63,6 +64,7 @@ def read_file(path: Path, *, with_records: bool = False) -> Iterator[Row]:
 def batches(path: Path, with_records: bool) -> Iterator[Row]:
     """Every batch of a segment, checked; with its records if asked for. Raises OSError."""
     decode = DECODERS.get(path.resolve().parent.name.rpartition("-")[0])
+    expected, limit = _bounds(path)
     with path.open("rb") as file:
         size = path.stat().st_size
         if size == 0:
@@ -84,7 +86,21 @@ def batches(path: Path, with_records: bool) -> Iterator[Row]:
                 if opened is not None:
                     row["records"] = [_record(record, decode) for record in opened]
                 yield row
+                # No checksum covers the base offset; older formats may have the last one there.
+                if (raw.base_offset if raw.magic >= 2 else raw.last_offset) < expected:
+                    yield {"position": position, "damage": f"offset {expected} or more was to come, or the batch before lies"}
+                elif raw.last_offset >= limit:
+                    yield {"position": position, "damage": f"its offsets go beyond {limit - 1}, where the segment ends"}
+                expected = raw.last_offset + 1
                 position += raw.size_in_bytes
+
+
+def _bounds(path: Path) -> tuple[int, int]:
+    """The least offset of a segment, and where the next one begins."""
+    if not path.stem.isdigit():
+        return 0, OFFSET_MAX
+    others = (int(other.stem) for other in path.parent.glob("*.log") if other.stem.isdigit() and other.stat().st_size > 0)
+    return int(path.stem), min((base for base in others if base > int(path.stem)), default=OFFSET_MAX)
 
 
 def _batch_bytes(mapped: mmap.mmap, position: int) -> bytes:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
+from penstock.broker.tools.logfiles import read_file
 from penstock.durable import sync_folder
 from penstock.pyx.log.checkpoint import Checkpoints
 from penstock.pyx.log.damage import CorruptRange, corrupt_ranges
@@ -57,6 +58,7 @@ def repair(folder: Path) -> list[Repaired]:
         found = [
             (path, _corrupt_ranges(path, after, known.first_dirty < 0)) for path, after in zip(segments, following, strict=True)
         ]
+        found += [(path, _corrupt_swap(path)) for path in sorted(folder.glob("*.log.swap"))]
         repaired = [row for path, ranges in found if ranges for row in _mend(path, ranges)]
         sync_folder(folder)
     return repaired
@@ -78,10 +80,10 @@ def _alone(data: Path) -> Iterator[None]:
 def _corrupt_ranges(path: Path, after: Path | None, dense: bool) -> list[CorruptRange]:
     """The damaged ranges of a segment; one that follows says where its offsets have to end."""
     base_offset = int(path.stem)
-    ranges, next_offset, epoch = corrupt_ranges(str(path), base_offset, dense)
-    if after is None:
+    following = -1 if after is None else int(after.stem)
+    ranges, next_offset, epoch = corrupt_ranges(str(path), base_offset, dense, following)
+    if following < 0:
         return ranges
-    following = int(after.stem)
     if ranges and ranges[-1].next_offset < 0:
         ranges[-1] = ranges[-1]._replace(next_offset=max(following, next_offset))
     elif dense and next_offset < following:
@@ -90,6 +92,26 @@ def _corrupt_ranges(path: Path, after: Path | None, dense: bool) -> list[Corrupt
     if ranges and following - base_offset > OFFSETS_MAX:
         raise RepairError(f"more offsets are missing behind `{path}` than a segment can have: restore the files")
     return ranges
+
+
+def _corrupt_swap(path: Path) -> list[CorruptRange]:
+    """The same of a file that compaction was putting in the place of segments; its `.checks` say where it has to end."""
+    stem = path.name.partition(".")[0]
+    wanted = next((end for suffix in (".checks.swap", ".checks") if (end := _checked_end(path, stem + suffix)) >= 0), -1)
+    ranges, next_offset, epoch = corrupt_ranges(str(path), int(stem), False, wanted)
+    if ranges and ranges[-1].next_offset < 0:
+        ranges[-1] = ranges[-1]._replace(next_offset=wanted)
+    elif next_offset < wanted:
+        size = path.stat().st_size
+        ranges.append(CorruptRange(size, size, next_offset, wanted, epoch))
+    return ranges
+
+
+def _checked_end(path: Path, name: str) -> int:
+    """The next offset that the checks of a file say; -1: they aren't there, or are another's."""
+    checks = path.with_name(name)
+    row = next(iter(read_file(checks)), {}) if checks.exists() else {}
+    return int(row["next_offset"]) if row.get("log_bytes") == path.stat().st_size else -1
 
 
 def _mend(path: Path, ranges: list[CorruptRange]) -> list[Repaired]:
@@ -107,8 +129,10 @@ def _mend(path: Path, ranges: list[CorruptRange]) -> list[Repaired]:
         _copy(source.fileno(), out.fileno(), at, os.fstat(source.fileno()).st_size)
         os.fsync(out.fileno())
     sync_folder(path.parent)  # What was set aside is there before its bytes go.
+    stem = path.name.partition(".")[0]
     for suffix in _SIDES:
-        path.with_suffix(suffix).unlink(missing_ok=True)
+        path.with_name(stem + suffix).unlink(missing_ok=True)
+        path.with_name(f"{stem}{suffix}.swap").unlink(missing_ok=True)
     beside.replace(path)
     return rows
 

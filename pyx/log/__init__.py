@@ -18,6 +18,7 @@ proof          segments proved by their batches, where neither this process nor 
 epochs         leader epochs, and where each one began
 epochproof     leader epochs proved by batches, and learned from them
 recovery       a log folder opened: what of it is believed, and what is walked again
+batchorder     whether batches follow one another as they should
 damage         bytes that are no right batch: found, and set aside
 swap           new files in the place of a group of segments
 upkeep         rolling, flushing, retention

@@ -150,6 +150,8 @@ cdef bint _assign(
         if origin == REPLICA:
             if (batches[i].base_offset if batches[i].magic >= 2 else batch_last_offset(&batches[i])) < offset:
                 return False
+            if p.log.dense and batches[i].magic >= 2 and batches[i].base_offset > offset:
+                return False               # the next start would take the hole for damage
         else:
             batches[i].base_offset = offset
             batches[i].leader_epoch = p.leader_epoch

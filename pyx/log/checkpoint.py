@@ -77,6 +77,7 @@ class Offsets(NamedTuple):
 
 
 NOTHING = Offsets(None)
+OTHERS = Offsets(b"")  # of no topic
 
 
 def parse_checkpoint(data: bytes) -> dict[Key, int]:
@@ -194,6 +195,8 @@ class Checkpoints:
         self._written = False  # our file says what `_offsets` say
         self._starts: set[Key] = set()  # those that Kafka's file of log starts has, or will have
         self._overdue = True  # a reader of names could take a deleted partition's offsets for another's
+        self.whole = True
+        """Our file was there, and right, when it was read: what it doesn't say isn't so."""
         self._load()
 
     def of(self, key: Key, topic_id: bytes) -> Offsets:
@@ -208,13 +211,15 @@ class Checkpoints:
             before = self._offsets.get(key, NOTHING)
             first_dirty = before.first_dirty if before.topic_id in (topic_id, None) else -1
             start = log_start if log_start > first_segment else 0
-            self._put(key, Offsets(topic_id, start, recovery_point, first_dirty))
+            # A log start that no checksum vouched for gets none by being written again.
+            unchecked = before.topic_id is None and 0 < start == before.log_start
+            self._put(key, Offsets(None if unchecked else topic_id, start, recovery_point, first_dirty))
 
     def put_first_dirty(self, key: Key, topic_id: bytes, first_dirty: int) -> None:
         """Take the offset up to which a partition is compacted; of another topic's than that of `put` nothing is taken."""
         with self._lock:
-            before = self._offsets.get(key, NOTHING)
-            if before.topic_id == topic_id:
+            before = self._offsets.get(key)
+            if before is not None and before.topic_id in (topic_id, None):
                 self._put(key, before._replace(first_dirty=first_dirty))
 
     def note_holes(self, key: Key, topic_id: bytes) -> bool:
@@ -230,16 +235,16 @@ class Checkpoints:
     def _make_dirty(self, key: Key, topic_id: bytes, wanted: Callable[[Offsets], bool]) -> bool:
         with self._writing:
             with self._lock:
-                before = self._offsets.get(key, NOTHING)
-                if before.topic_id != topic_id or not wanted(before):
-                    return before.topic_id == topic_id
+                before = self._offsets.get(key, OTHERS)
+                if before.topic_id not in (topic_id, None) or not wanted(before):
+                    return before.topic_id in (topic_id, None)
                 self._put(key, before._replace(first_dirty=0))
             try:
                 self._write()
             except BaseException:
                 with self._lock:
-                    known = self._offsets.get(key, NOTHING)
-                    if known.topic_id == topic_id:
+                    known = self._offsets.get(key, OTHERS)
+                    if known.topic_id in (topic_id, None):
                         self._put(key, known._replace(first_dirty=before.first_dirty))
                 raise
             return True
@@ -366,6 +371,8 @@ class Checkpoints:
         for name in KAFKAS:
             if self._there[name] not in kafkas.get(name, ()):
                 self._warn_of(name, found[name])
+                if name == CLEANED:
+                    self._take_compacted()
                 self._there[name] = ""
                 self._written = False
         if found[STARTS] is not None:
@@ -390,10 +397,8 @@ class Checkpoints:
             return  # A folder that is new.
         ours = self._folder / OURS
         what = f"is damaged ({why})" if why else "is not there, as in a folder of Apache Kafka's"
-        # A log that was ever compacted has holes, whatever its topic's cleanup.policy is by now.
-        for key in read_checkpoint(self._folder / CLEANED):
-            if f"{key[0]}-{key[1]}" in held:
-                self._put(key, Offsets(None, first_dirty=0))
+        self.whole = False
+        self._take_compacted()
         try:
             if starts is None:
                 raise ValueError("it is not there")
@@ -410,6 +415,14 @@ class Checkpoints:
             "`%s` %s: logs that weren't closed cleanly are checked from their beginning, compaction begins again, %s",
             ours, what, then,
         )  # fmt: skip
+
+    def _take_compacted(self) -> None:
+        """A log that Kafka has ever compacted has holes, whatever its topic's cleanup.policy is by now."""
+        held = self._holds_logs()
+        for key in read_checkpoint(self._folder / CLEANED):
+            known = self._offsets.get(key, NOTHING)
+            if f"{key[0]}-{key[1]}" in held and known.first_dirty < 0:
+                self._put(key, known._replace(first_dirty=0))
 
     def _holds_logs(self) -> set[str]:
         """Names of folders in it that can be partitions'."""

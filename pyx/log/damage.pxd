@@ -10,12 +10,16 @@ from libcpp.string cimport string
 
 from penstock.pyx.record.batch cimport BatchHeader
 
+cdef enum:
+    LOG_CORRUPT = 1 << 21              # where else an errno stands: `Damage` says what is wrong
+
 # Offsets that a log should have and hasn't, or can't read.
 cdef struct Damage:
     int64_t base_offset                # of the segment
     int64_t position                   # in its .log
     int64_t first_offset
     int64_t next_offset                # the first one that is there again; -1: none
+    bint swap                          # of the file that compaction was putting in the segment's place
 
 # The first whole batch of magic 2 at or after `position` whose checksum is right and whose offsets lie from `least` to
 # `most`. WALK_BATCH, WALK_END (there is none), WALK_GARBAGE (too much looks like batches to say), or -errno. Memory and

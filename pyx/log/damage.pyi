@@ -11,9 +11,11 @@ class CorruptRange(NamedTuple):
     leader_epoch: int
     """Of the batch before."""
 
-def corrupt_ranges(path: str, base_offset: int, dense: bool) -> tuple[list[CorruptRange], int, int]:
+def corrupt_ranges(path: str, base_offset: int, dense: bool, limit: int = -1) -> tuple[list[CorruptRange], int, int]:
     """Every damaged range of a .log file, the offset after its last right batch, and the leader epoch
     of that. Room ahead is no damage.
+
+    limit: all offsets lie below it; -1: nobody knows one.
 
     dense: the log was never compacted, so that offsets which are missing are damage, too. Raises OSError.
     """

@@ -21,6 +21,7 @@ from penstock.pyx.record.endian cimport get_i64
 
 cdef enum:
     CHUNK_BYTES = 1 << 20
+    ONE_BATCH = 4096                   # one read that finds a header
     # What is read for checksums of what only looks like a batch, in sizes of the range, and at least.
     TRIES = 4
     TRIES_MIN_BYTES = 64 << 20
@@ -133,25 +134,31 @@ cdef int set_aside(int fd, const string& log_path, int64_t position, int64_t end
     return result
 
 
-cdef bint _next_fits(LogWalk walk, const BatchHeader* header) noexcept nogil:
-    """Whether the batch after this one fits, too: a base offset, which no checksum covers, may lie."""
+cdef bint _next_fits(const LogWalk* walk, const BatchHeader* header, bint without) noexcept nogil:
+    """Whether the batch after this one fits, too: a base offset, which no checksum covers, may lie. `without`: whether
+    there may be none."""
+    cdef LogWalk peek
     cdef BatchHeader after
     cdef const uint8_t* bytes
-    if walk_next(&walk, &after, &bytes, False) != WALK_BATCH:
-        return True
+    walk_begin(&peek, walk.fd, walk.position, walk.end, ONE_BATCH)
+    if walk_next(&peek, &after, &bytes, False) != WALK_BATCH:
+        return without
     return after.base_offset > batch_last_offset(header)
 
 
-def corrupt_ranges(str path, int64_t base_offset, bint dense):
+def corrupt_ranges(str path, int64_t base_offset, bint dense, int64_t limit=-1):
     """Ranges of a segment's bytes that are no right batches; see damage.pyi."""
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
     cdef int64_t end, at, found = 0, expected = base_offset
     cdef int64_t most = base_offset + RELATIVE_MAX
+    cdef bint without = limit >= 0 or not dense
     cdef int result, room, epoch = 0
     cdef bint right
     ranges = []
+    if limit >= 0:
+        most = min(most, limit - 1)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         end = os.fstat(fd).st_size
@@ -167,12 +174,14 @@ def corrupt_ranges(str path, int64_t base_offset, bint dense):
                 and expected <= batch_last_offset(&header) <= most
                 and batch_check(bytes, &header, 0, CHECK_STORED) == BATCH_OK
             )
-            if right and (not dense or header.magic < 2 or header.base_offset == expected):
+            if right and (header.magic < 2 or header.base_offset == expected or (
+                not dense and _next_fits(&walk, &header, without)
+            )):
                 expected = batch_last_offset(&header) + 1
                 epoch = header.leader_epoch
                 continue
             found = at
-            if not right or not _next_fits(walk, &header):
+            if not right or not _next_fits(&walk, &header, without):
                 room = room_is_zeros(fd, at, end)
                 if room != 0:
                     result = -room if room < 0 else <int>WALK_END

@@ -67,9 +67,10 @@ class LogManager(LogTable):
         """Append whole batches as a client's produce request does (sequences checked). Raises KafkaError."""
 
     def append_replica(self, topic: str, partition: int, records: bytes) -> Appended:
-        """Append a leader's whole batches as they are: their offsets (holes allowed, never backwards) and epochs stay.
+        """Append a leader's whole batches as they are: their offsets (never backwards; with holes only where `note_holes`
+        was called before) and epochs stay.
 
-        Raises KafkaError(CORRUPT_MESSAGE) for offsets below the log end.
+        Raises KafkaError(CORRUPT_MESSAGE) for offsets that don't follow the log.
         """
 
     def read(self, topic: str, partition: int, offset: int, max_bytes: int, isolation: int = 2) -> bytes:

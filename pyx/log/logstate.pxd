@@ -34,7 +34,7 @@ cdef struct LogState:
     int64_t log_end
     int64_t recovery_point             # all below it was flushed
     int64_t index_interval_bytes
-    bint dense                         # nothing compacts it, or ever did: there are no holes between its batches
+    bint dense                         # it was never compacted: there are no holes between its batches
     bint power_cut                     # the machine may have lost what wasn't flushed since the log was written last
     vector[Note] notes
     int64_t* walked_bytes              # atomic; counts what an opening walks, for those that wait. NULL: nobody

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pyx.log.checkpoint import Checkpoints
-from penstock.pyx.log.damage cimport Damage
+from penstock.pyx.log.checkpoint import STARTS, Checkpoints
+from penstock.pyx.log.damage cimport LOG_CORRUPT, Damage
 from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.lifecycle cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
@@ -29,7 +29,7 @@ from penstock.pyx.log.partitionlog cimport (
     LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, is_offline, log_of,
     raise_last_stable_offset, write_epochs,
 )
-from penstock.pyx.log.recovery cimport LOG_CORRUPT, RecoveryReport
+from penstock.pyx.log.recovery cimport RecoveryReport
 from penstock.pyx.posix cimport (
     atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, close, pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -187,7 +187,7 @@ class CorruptLogError(ValueError):
 
 
 cdef object _what_is_corrupt(str folder, const Damage* damage):
-    file = f"{folder}/{damage.base_offset:020d}.log"
+    file = f"{folder}/{damage.base_offset:020d}.log{'.swap' if damage.swap else ''}"
     if damage.next_offset > damage.first_offset:
         lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read"
     else:
@@ -370,9 +370,12 @@ cdef class LogTable(LogSetOwner):
             p.log.log_start = 0 if known.topic_id is None else known.log_start
             p.log.recovery_point = known.recovery_point
             p.log.index_interval_bytes = parsed.index_interval_bytes
-            # A log that was compacted before its topic's cleanup.policy was changed has holes, too.
             p.log.power_cut = power_cut
-            p.log.dense = not parsed.cleanup_compact and known.first_dirty < 0
+            # A log that was compacted before its topic's cleanup.policy was changed has holes, too; one of another
+            # broker's may have been.
+            p.log.dense = known.first_dirty < 0 and (
+                fresh or not parsed.cleanup_compact or led.folder.checkpoints.whole
+            )
             with nogil:
                 p.log.walked_bytes = &self.walked
                 result = open_log(p, leader_epoch, clean, &report)
@@ -393,6 +396,8 @@ cdef class LogTable(LogSetOwner):
             with self.lock:
                 self.opening.discard(key)
         self.note(led)
+        if not p.log.dense and known.first_dirty < 0:
+            led.folder.checkpoints.put_first_dirty(key, topic_id, 0)
         self.say(led)
         return Recovered(p.log.log_start, p.log.log_end, report.batches_checked, report.cut_bytes)
 
@@ -425,9 +430,19 @@ cdef class LogTable(LogSetOwner):
                 "applied", topic, partition, log_start, p.log.log_end,
             )
         elif log_start > p.log.log_start:
+            _log.log(
+                logging.INFO if led.folder.checkpoints.whole else logging.WARNING,     # the first start says it loudly
+                "topic=%s partition=%d: the log start %d is that of an unchecked file: records below are hidden, and "
+                "no file is deleted for it. If they should be seen, stop the broker, remove `penstock-checkpoints`, "
+                "take the line of the partition out of `%s`, and start again",
+                topic, partition, log_start, STARTS,
+            )
             with nogil:
                 pthread_mutex_lock(&p.lock)
-                move_log_start(p, log_start)
+                p.unchecked_start = log_start
+                # The epochs stay as the batches say them: the next start doesn't know better, either.
+                atomic_store64(&p.log.log_start, log_start)
+                raise_last_stable_offset(p)
                 pthread_mutex_unlock(&p.lock)
 
     cdef object say(self, LeaderEntry led):

@@ -79,6 +79,7 @@ cdef struct PartitionLog:
     int32_t reconfigured               # atomic: `wanted` is another than `config`
     LogState log
     int32_t leader_epoch               # atomic; set under the lock
+    int64_t unchecked_start            # a log start of Kafka's unchecked file: it deletes nothing
     int64_t high_watermark             # atomic, as is last_stable; set under the lock
     int64_t last_stable
     uint64_t waiting_end               # reactors that wait for the high watermark or log end

@@ -1,8 +1,9 @@
 """Opening a log folder: what is there, what of it can be believed, and what has to be walked again.
 
-After a clean stop everything is believed that agrees with its checks (checks.pxd); only the end of the last segment is
-walked (headers), to find the log end. Index files that disagree, or that can't be right, are built again from the
-batches, and that is said. A segment without checks (Apache Kafka leaves none) isn't proved as yet: proof.pxd.
+After a clean stop everything is believed that agrees with its checks (checks.pxd); only what follows the last index
+entry of each segment is walked (headers), to see that it ends where it should. Index files that disagree, or that can't
+be right, are built again from the batches, and that is said. A segment without checks (Apache Kafka leaves none) isn't
+proved as yet: proof.pxd.
 After anything else, segments from the one that holds the recovery point on are walked whole: each batch's length,
 header, checksum and offset are checked, and their indexes are rebuilt. What a write that was cut short has left at the
 end (zeros, garbage, half a batch) is cut off; if it isn't zeros, a file beside the segment keeps it (damage.pxd). Bad
@@ -14,26 +15,30 @@ are replayed by their headers.
 After a start of the machine (`.lock` has another boot id) holes in what wasn't flushed, with right batches behind them,
 are what a power cut leaves: recovery cuts there, as after a write that was cut short.
 
-A batch's checksum doesn't cover its base offset and leader epoch. In a log that was never compacted an offset that
-leaves a hole is found all the same; a flipped leader epoch isn't, as in Kafka.
+A batch's checksum doesn't cover its base offset and leader epoch. An offset that is wrong is found by the order of
+batches (batchorder.pxd) wherever a walk comes by: each batch after a kill, the tail of each segment after a clean stop.
+A whole batch whose checksum is right is never what a cut-short write leaves. In a log that was compacted an offset that
+is still between those of its neighbours can't be told from a right one (nor, after a kill, one of the log's last batch
+that is too high); nor can a flipped leader epoch, as in Kafka.
 """
 
 from libc.stdint cimport int64_t, uint8_t
 from libcpp.string cimport string
 
+from penstock.pyx.log.batchorder cimport BatchOrder
 from penstock.pyx.log.damage cimport Damage
 from penstock.pyx.log.logstate cimport LogState
 from penstock.pyx.log.segment cimport Segment
 from penstock.pyx.record.batch cimport BatchHeader
-
-cdef enum:
-    LOG_CORRUPT = 1 << 21              # where else an errno stands: the report's `damage` says what is wrong
 
 cdef struct RecoveryReport:
     int64_t batches_checked
     int64_t cut_bytes
     Damage damage
     int64_t end_found                  # where right batches end, should that be before the log start
+    int64_t checked_end                # where the last segment's .checks say that it ends; 0: they don't
+    BatchOrder order                   # of the last walk
+    bint misplaced                     # it ended at a whole batch that is right but for its offset
 
 # Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), dense,
 # index_interval_bytes. 0, LOG_CORRUPT or errno. After an error the segments that were made are in the list, for

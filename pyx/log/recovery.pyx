@@ -5,9 +5,11 @@ from libcpp.algorithm cimport binary_search, sort
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from penstock.pyx.log.damage cimport find_batch, set_aside
+from penstock.pyx.descriptors cimport open_file
+from penstock.pyx.log.batchorder cimport BatchOrder, order_begin, order_blame, order_take
+from penstock.pyx.log.damage cimport LOG_CORRUPT, find_batch, set_aside
 from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
-from penstock.pyx.log.files cimport is_full
+from penstock.pyx.log.files cimport is_full, read_at
 from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, RELATIVE_MAX, IndexFile, index_view
 from penstock.pyx.log.logstate cimport (
     NOTE_CORRUPT_BATCH, NOTE_CUT, NOTE_REBUILT, NOTE_SNAPSHOT, LogState, count_walked, note,
@@ -19,16 +21,17 @@ from penstock.pyx.log.producerstate cimport (
 )
 from penstock.pyx.log.room cimport room_is_zeros
 from penstock.pyx.log.segment cimport (
-    CHECKS_AGREE, CHECKS_DISAGREE, HEADERS_CHUNK, WALK_BATCH, WALK_END, LogWalk, Segment, segment_close_idle,
-    segment_delete, segment_index_abort, segment_index_batch, segment_named_offset, segment_new, segment_open,
-    segment_read_checks, segment_release, segment_reset_indexes, segment_seal, segment_stem, segment_view_indexes,
-    walk_begin, walk_next,
+    CHECKS_AGREE, CHECKS_DISAGREE, HEADERS_CHUNK, WALK_BATCH, WALK_END, WALK_GARBAGE, LogWalk, Segment,
+    segment_checked_end, segment_close_idle, segment_delete, segment_index_abort, segment_index_batch,
+    segment_named_offset, segment_new, segment_open, segment_read_checks, segment_release, segment_reset_indexes,
+    segment_seal, segment_stem, segment_view_indexes, walk_begin, walk_next,
 )
 from penstock.pyx.log.swap cimport swap_recover
 from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY, timeindex_last
 from penstock.pyx.log.txnindex cimport TXNINDEX_ENTRY
 from penstock.pyx.posix cimport (
-    DIR, closedir, dirent, errno, ftruncate, opendir, readdir, rename, stat, stat_path, strlen, strncmp, unlink,
+    DIR, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, ftruncate, opendir, readdir, rename, stat,
+    stat_path, strlen, strncmp, unlink,
 )
 from penstock.pyx.record.batch cimport (
     CHECK_STORED, MARKER_COMMIT, BatchHeader, batch_check, batch_is_control, batch_last_offset, batch_marker_type,
@@ -145,23 +148,43 @@ cdef void replay_batch(
         )
 
 
+cdef int64_t _following(const LogState* log, size_t place) noexcept nogil:
+    """The base offset of the first segment after that in `place` that has any bytes; -1: there is none."""
+    cdef size_t i
+    for i in range(place + 1, log.segments.size()):
+        if log.segments[i].size > 0:
+            return log.segments[i].base_offset
+    return -1
+
+
+cdef inline int64_t _limit(const LogState* log, size_t place) noexcept nogil:
+    """All offsets of a segment lie below: those of the next one that has any bytes."""
+    cdef int64_t most = log.segments[place].base_offset + RELATIVE_MAX + 1
+    cdef int64_t following = _following(log, place)
+    return most if following < 0 else min(most, following)
+
+
 cdef int _walk(
-    LogState* log, Segment* s, int64_t start, int64_t end, int64_t from_offset, int what, int64_t now_ms, int64_t* good,
-    RecoveryReport* report
+    LogState* log, size_t place, int64_t start, int64_t end, int64_t from_offset, int what, int64_t now_ms,
+    int64_t* good, RecoveryReport* report
 ) noexcept nogil:
     """Walks a segment from `start` (a batch boundary) to the end of its file. Only batches at or past `from_offset` are
     replayed. 0, or errno; `good` is where the right bytes end, s.next_offset and s.size what was seen."""
+    cdef Segment* s = log.segments[place]
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
-    cdef int64_t expected = s.base_offset if start == 0 else s.next_offset
     cdef int64_t counted = start
     cdef int result
     cdef bint checks = (what & WALK_CHECKS) != 0
-    cdef bint dense = checks and log.dense
     cdef int fd = segment_open(s, False)
+    report.misplaced = False
     if fd < 0:
         return -fd
+    order_begin(
+        &report.order, s.base_offset if start == 0 else s.next_offset, _limit(log, place),
+        checks and log.dense,
+    )
     walk_begin(&walk, fd, start, end, WALK_CHUNK if checks else HEADERS_CHUNK)
     while True:
         good[0] = walk.position
@@ -173,20 +196,20 @@ cdef int _walk(
             return -result
         if result != WALK_BATCH:
             return 0
-        if header.magic >= 2 and (header.base_offset < expected or (dense and header.base_offset > expected)):
-            return 0
-        if batch_last_offset(&header) < expected or batch_last_offset(&header) - s.base_offset > RELATIVE_MAX:
-            return 0
         if checks:
             report.batches_checked += 1
             if batch_check(bytes, &header, 0, CHECK_STORED) != 0:
                 return 0
-        elif what & WALK_PRODUCERS and batch_is_control(&header):
+        if not order_take(&report.order, &header, good[0]):
+            report.misplaced = checks
+            good[0] = order_blame(&report.order, &header, good[0])
+            s.next_offset = report.order.expected
+            return 0
+        if not checks and what & WALK_PRODUCERS and batch_is_control(&header):
             walk.position = good[0]
             result = walk_next(&walk, &header, &bytes, True)
             if result != WALK_BATCH:
                 return -result if result < 0 else 0
-        expected = batch_last_offset(&header) + 1
         if what & WALK_INDEXES:
             segment_index_batch(s, &header, good[0], log.index_interval_bytes)
         if checks and header.magic >= 2 and (
@@ -249,37 +272,77 @@ cdef bint _believe_indexes(LogState* log, Segment* s, bint whole) noexcept nogil
     return False
 
 
-cdef int64_t _next_offset(Segment* s, int64_t next_base, int64_t* position) noexcept nogil:
-    """The offset after the last batch of a sealed segment that should end before `next_base`, from its last index entry
-    on; should that lead elsewhere, from the segment's start. `position`: where batches end. Below 0: -errno."""
-    cdef const uint8_t* entries
-    cdef const uint8_t* bytes
-    cdef size_t n
+# Where a segment ends, by the headers behind its last index entry.
+cdef struct Tail:
+    int64_t position                   # of what doesn't fit; else the end
+    int64_t found                      # offset of a batch that doesn't fit; -1: none
+    BatchOrder order
+
+
+cdef int _walk_tail(Segment* s, int64_t start, int64_t named, int64_t limit, bint dense, Tail* out) noexcept nogil:
+    """From the batch at `start` on, whose last offset is `named` (-1: unknown). A WalkResult (WALK_GARBAGE: it doesn't
+    fit), or -errno."""
     cdef LogWalk walk
     cdef BatchHeader header
+    cdef const uint8_t* bytes
     cdef int result
-    cdef int64_t start = 0, next_offset
+    order_begin(&out.order, s.base_offset, limit, dense)
+    out.found = -1
+    walk_begin(&walk, s.fd, start, s.size, HEADERS_CHUNK)
+    while True:
+        out.position = walk.position
+        result = walk_next(&walk, &header, &bytes, False)
+        if result != WALK_BATCH:
+            return result
+        if named >= 0:
+            # No more than that is known of what comes before.
+            if batch_last_offset(&header) != named:
+                return WALK_GARBAGE
+            order_begin(&out.order, named + 1, limit, dense)
+            named = -1
+        elif not order_take(&out.order, &header, out.position):
+            out.position = order_blame(&out.order, &header, out.position)
+            out.found = header.base_offset
+            return WALK_GARBAGE
+
+
+cdef bint _last_entry(Segment* s, int64_t* position, int64_t* named) noexcept nogil:
+    """The last entry of a segment's offset index; of its file no more is read, for there may be thousands of them. The
+    batch there has to say whether it is right."""
+    cdef uint8_t last[INDEX_ENTRY]
+    cdef stat info
     cdef string path = s.stem
-    cdef int fd = segment_open(s, False)
+    cdef int fd
+    cdef bint found
     path.append(b".index")
+    fd = open_file(path.c_str(), O_RDONLY | O_CLOEXEC, 0)
+    if fd < 0:
+        return False
+    found = (
+        fstat(fd, &info) == 0
+        and info.st_size >= INDEX_ENTRY
+        and read_at(fd, last, INDEX_ENTRY, info.st_size - INDEX_ENTRY) == INDEX_ENTRY
+    )
+    close(fd)
+    if found:
+        named[0] = s.base_offset + get_i32(last)
+        position[0] = get_i32(last + 4)
+    return found and named[0] >= s.base_offset and 0 < position[0] < s.size
+
+
+cdef int _read_tail(Segment* s, int64_t limit, int64_t wanted, bint dense, Tail* out) noexcept nogil:
+    """From the last index entry on; should that lead elsewhere than to `wanted` (-1: unknown), from the segment's
+    start. A WalkResult, or -errno."""
+    cdef int64_t position, named
+    cdef int result
+    cdef int fd = segment_open(s, False)
     if fd < 0:
         return fd
-    if index_view(&s.index, path.c_str(), &entries, &n) == 0 and n >= INDEX_ENTRY:
-        start = get_i32(entries + n - 4)
-    while True:
-        next_offset = s.base_offset
-        walk_begin(&walk, fd, start, s.size, HEADERS_CHUNK)
-        while True:
-            result = walk_next(&walk, &header, &bytes, False)
-            if result != WALK_BATCH:
-                break
-            next_offset = batch_last_offset(&header) + 1
-        position[0] = walk.position
-        if result < 0:
+    if _last_entry(s, &position, &named):
+        result = _walk_tail(s, position, named, limit, dense, out)
+        if result < 0 or (result == WALK_END and (wanted < 0 or out.order.expected == wanted)):
             return result
-        if start == 0 or next_offset == next_base:
-            return next_offset
-        start = 0
+    return _walk_tail(s, 0, -1, limit, dense, out)
 
 
 cdef int _corrupt(RecoveryReport* report, const Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
@@ -287,12 +350,24 @@ cdef int _corrupt(RecoveryReport* report, const Segment* s, int64_t position, in
     report.damage.position = position
     report.damage.first_offset = s.next_offset
     report.damage.next_offset = next_offset
+    report.damage.swap = False
     return LOG_CORRUPT
 
 
-cdef bint _find_end(Segment* s) noexcept nogil:
-    """Finds the end of a segment that is believed, from its last index entry on. False: it isn't what its index
-    says."""
+cdef int _corrupt_end(
+    RecoveryReport* report, Segment* s, const BatchOrder* order, int64_t end, int64_t wanted
+) noexcept nogil:
+    """A segment doesn't end where it should: its last batch lies, if offsets are missing before it."""
+    s.next_offset = order.expected if order.jumped < 0 else order.sure
+    return _corrupt(report, s, end if order.jumped < 0 else order.jumped, wanted)
+
+
+cdef bint _find_end(LogState* log, size_t place) noexcept nogil:
+    """Finds the end of a segment that is believed, from its last index entry on. False: it isn't what its index or its
+    .checks say."""
+    cdef Segment* s = log.segments[place]
+    cdef BatchOrder order
+    cdef int64_t wanted = s.next_offset if s.checked else -1
     cdef const uint8_t* entries
     cdef size_t n
     cdef int64_t start = 0, position
@@ -310,13 +385,18 @@ cdef bint _find_end(Segment* s) noexcept nogil:
     if n >= INDEX_ENTRY:
         start = get_i32(entries + n - 4)
         expected = s.base_offset + get_i32(entries + n - INDEX_ENTRY)
+    order_begin(&order, s.base_offset, _limit(log, place), log.dense)
     walk_begin(&walk, fd, start, s.size, HEADERS_CHUNK)
     while True:
         position = walk.position
         result = walk_next(&walk, &header, &bytes, False)
         if result != WALK_BATCH:
             break
-        if batch_last_offset(&header) < expected or (first and start > 0 and batch_last_offset(&header) != expected):
+        if first and start > 0:
+            if batch_last_offset(&header) != expected:
+                return False
+            order_begin(&order, expected + 1, _limit(log, place), log.dense)
+        elif not order_take(&order, &header, position):
             return False
         if position == 0:
             s.first_timestamp = header.max_timestamp
@@ -327,9 +407,8 @@ cdef bint _find_end(Segment* s) noexcept nogil:
             s.bytes_since_index = 0
         s.bytes_since_index += header.size
         first = False
-        expected = batch_last_offset(&header) + 1
-        s.next_offset = expected
-    return result == WALK_END
+        s.next_offset = batch_last_offset(&header) + 1
+    return result == WALK_END and (wanted < 0 or s.next_offset == wanted)
 
 
 cdef void _first_timestamp(Segment* s) noexcept nogil:
@@ -346,15 +425,6 @@ cdef void _first_timestamp(Segment* s) noexcept nogil:
     walk_begin(&walk, fd, 0, s.size, 4096)
     if walk_next(&walk, &header, &bytes, False) == WALK_BATCH:
         s.first_timestamp = header.max_timestamp
-
-
-cdef int64_t _following(const LogState* log, size_t place) noexcept nogil:
-    """The base offset of the first segment after that in `place` that has any bytes; -1: there is none."""
-    cdef size_t i
-    for i in range(place + 1, log.segments.size()):
-        if log.segments[i].size > 0:
-            return log.segments[i].base_offset
-    return -1
 
 
 cdef inline bint _may_have_holes(const LogState* log, const Segment* s) noexcept nogil:
@@ -381,18 +451,23 @@ cdef int _validate_end(
         if result < 0:
             return -result
         room[0] = result
-    if _may_have_holes(log, s):
+    if _may_have_holes(log, s) and not report.misplaced:
         return 0
-    if following >= 0 and log.dense and following > log.log_start:
+    if following >= 0 and log.dense and following > log.log_start and not report.misplaced:
         return _corrupt(report, s, good, following) if s.next_offset < following else 0
     if good == end or room[0]:
-        return 0
-    result = find_batch(fd, good, end, s.next_offset, s.base_offset + RELATIVE_MAX, &header, &found)
+        return _corrupt(report, s, good, report.checked_end) if s.next_offset < report.checked_end else 0
+    result = find_batch(fd, good + report.misplaced, end, s.next_offset, _limit(log, place) - 1, &header, &found)
     if result == WALK_BATCH:
         return _corrupt(report, s, good, header.base_offset)
     if result < 0:
         return -result
-    if following >= 0 or s.next_offset < log.recovery_point or result != WALK_END:
+    if (
+        report.misplaced
+        or following >= 0
+        or s.next_offset < max(log.recovery_point, report.checked_end)
+        or result != WALK_END
+    ):
         return _corrupt(report, s, good, following)
     return 0
 
@@ -427,20 +502,23 @@ cdef int _rebuild(
 ) noexcept nogil:
     """Walks a whole segment that isn't believed. 0, LOG_CORRUPT or errno."""
     cdef Segment* s = log.segments[place]
-    cdef int64_t following
+    cdef int64_t following, wanted
     cdef bint room = False
     cdef int64_t good = 0
     cdef int64_t end = s.size
     cdef int result
+    wanted = segment_checked_end(s)
     segment_reset_indexes(s)
     s.size = 0
     result = _walk(
-        log, s, 0, end, from_offset, WALK_CHECKS | WALK_INDEXES | WALK_PRODUCERS, now_ms, &good, report
+        log, place, 0, end, from_offset, WALK_CHECKS | WALK_INDEXES | WALK_PRODUCERS, now_ms, &good, report
     )
     if result != 0:
         s.size = end
         return result
     result = _validate_end(log, place, good, end, &room, report)
+    if result == 0 and good == end and 0 <= wanted != s.next_offset:
+        result = _corrupt_end(report, s, &report.order, good, wanted)
     if result != 0:
         return result
     following = _following(log, place)
@@ -520,7 +598,7 @@ cdef int _replay_between(LogState* log, int64_t from_offset, size_t count, int64
         s = log.segments[i]
         if s.next_offset <= from_offset:
             continue
-        result = _walk(log, s, 0, s.size, from_offset, WALK_PRODUCERS, now_ms, &good, &unused)
+        result = _walk(log, i, 0, s.size, from_offset, WALK_PRODUCERS, now_ms, &good, &unused)
         if result != 0:
             return result
     return 0
@@ -547,29 +625,37 @@ cdef int recover_indexes(LogState* log, size_t place, int64_t end, int64_t now_m
 cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil:
     cdef RecoveryReport unused
     cdef Segment* s = log.segments[place]
-    return _walk(log, s, s.size, end, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, good, &unused)
+    return _walk(log, place, s.size, end, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, good, &unused)
 
 
 cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) noexcept nogil:
-    """Whether a segment that is believed ends where the next one begins. 0, LOG_CORRUPT or errno."""
+    """Whether a segment that is believed ends where its .checks say, or the next one begins. 0, LOG_CORRUPT or
+    errno."""
     cdef Segment* s = log.segments[place]
-    cdef int64_t next_base, next_offset = s.next_offset, position = s.size
+    cdef Tail tail
+    cdef int64_t next_base, wanted = s.next_offset if s.checked else -1
+    cdef int result
     if place + 1 == log.segments.size():
         return 0
     next_base = log.segments[place + 1].base_offset
     s.next_offset = next_base          # reads go on here
-    if not log.dense or next_base <= log.log_start:
+    if next_base <= log.log_start:
         return 0
-    if not s.checked and not s.walked and s.size > 0:
-        next_offset = _next_offset(s, next_base, &position)
-        s.touched = False
-        segment_close_idle(s)                # thousands of them may be looked at
-    if next_offset < 0:
-        return <int>-next_offset
-    if next_offset >= next_base:
-        return 0
-    s.next_offset = next_offset
-    return _corrupt(report, s, position, next_base)
+    if log.dense:
+        wanted = next_base
+    result = _read_tail(s, next_base, wanted, log.dense, &tail)
+    s.touched = False
+    segment_close_idle(s)              # thousands of them may be looked at
+    if result < 0:
+        return -result
+    if result == WALK_END:
+        if wanted < 0 or tail.order.expected == wanted:
+            return 0
+        return _corrupt_end(report, s, &tail.order, tail.position, wanted)
+    if tail.found < 0 and wanted < 0:
+        return 0                       # bytes that are no batch: readers are told
+    s.next_offset = tail.order.expected
+    return _corrupt(report, s, tail.position, next_base)
 
 
 cdef int _validate_walked(LogState* log, size_t place, int64_t good, RecoveryReport* report) noexcept nogil:
@@ -579,7 +665,7 @@ cdef int _validate_walked(LogState* log, size_t place, int64_t good, RecoveryRep
     if not log.dense or place + 1 == log.segments.size():
         return 0
     next_base = log.segments[place + 1].base_offset
-    if next_base <= log.log_start or s.next_offset >= next_base:
+    if next_base <= log.log_start or s.next_offset == next_base:
         return 0
     return _corrupt(report, s, good, next_base)
 
@@ -629,8 +715,16 @@ cdef int _walk_rest(
     cdef int result
     while i < log.segments.size():
         s = log.segments[i]
-        if was_cut or (i > 0 and s.base_offset < log.segments[i - 1].next_offset):
+        if was_cut:
             return _drop_from(log, i, report)
+        if i > 0 and s.base_offset < log.segments[i - 1].next_offset:
+            # A roll that failed has left its file: nothing is in it, or the one before would end here.
+            log.segments.erase(log.segments.begin() + i)
+            result = segment_delete(s)
+            segment_release(s)
+            if result != 0:
+                return result
+            continue
         if i > 0:
             log.segments[i - 1].next_offset = s.base_offset    # reads go on here, should records be missing between
         result = _rebuild(log, i, from_offset, now_ms, &was_cut, report)
@@ -653,10 +747,19 @@ cdef size_t _first_to_walk(LogState* log, bint clean) noexcept nogil:
     return i - 1 if i > 0 else 0
 
 
+cdef int _begin_segment(LogState* log, int64_t base_offset, int64_t now_ms) noexcept nogil:
+    cdef Segment* s = segment_new(log.folder, base_offset, now_ms)
+    cdef int fd
+    log.segments.push_back(s)
+    segment_reset_indexes(s)
+    fd = segment_open(s, True)
+    return -fd if fd < 0 else 0
+
+
 cdef int _set_ends(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
     """The log's ends, once its segments are known; an empty folder gets its first segment."""
     cdef Segment* s
-    cdef int fd
+    cdef int result = 0
     if not log.segments.empty() and log.segments.back().next_offset < log.log_start:
         # What was kept lies wholly below the log start: nothing of it may be read again.
         while not log.segments.empty():
@@ -666,12 +769,9 @@ cdef int _set_ends(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
             segment_release(s)
         producers_clear(&log.producers)
     if log.segments.empty():
-        s = segment_new(log.folder, log.log_start, now_ms)
-        log.segments.push_back(s)
-        segment_reset_indexes(s)
-        fd = segment_open(s, True)
-        if fd < 0:
-            return -fd
+        result = _begin_segment(log, log.log_start, now_ms)
+    if result != 0:
+        return result
     s = log.segments.back()
     s.sealed = False
     log.log_end = s.next_offset
@@ -707,14 +807,15 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     cdef size_t first, believed
     cdef int64_t from_offset, most
     cdef int result
-    cdef bint changed
+    cdef bint changed, believed_end
     cdef string path = log.folder
     report.batches_checked = 0
     report.cut_bytes = 0
+    report.checked_end = 0
     path.append(b"/leader-epoch-checkpoint")
     result = _clear_folder(log.folder, &listing)
     if result == 0 and listing.swaps:
-        result = swap_recover(log.folder)
+        result = swap_recover(log.folder, &report.damage)
         if result == 0:
             result = _clear_folder(log.folder, &listing)
     if result == 0:
@@ -726,7 +827,10 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     first = _first_to_walk(log, clean)
     if clean and not log.segments.empty():
         # Believing ends where the last segment isn't what its own indexes say: that one is then walked all the same.
-        if not _believe_indexes(log, log.segments.back(), True) or not _find_end(log.segments.back()):
+        believed_end = _believe_indexes(log, log.segments.back(), True)
+        if log.segments.back().checked:
+            report.checked_end = log.segments.back().next_offset
+        if not believed_end or not _find_end(log, first - 1):
             first -= 1
     believed = first
     if believed > 0 and believed == log.segments.size():

@@ -151,6 +151,8 @@ cdef int segment_write_checks(Segment* s, const char* suffix) noexcept nogil
 # its index files turn out to be what they say. CHECKS_DISAGREE: these have other sizes. In both cases the next offset
 # is that of the checks, too.
 cdef int segment_read_checks(Segment* s) noexcept nogil
+# The next offset that they say and nothing else; -1: there are none.
+cdef int64_t segment_checked_end(Segment* s) noexcept nogil
 # Whether all index files are what they should be, as far as that is known: 0, INDEX_WRONG or errno.
 cdef int segment_view_indexes(Segment* s) noexcept nogil
 # Whether the batch that the time index's last entry names has the largest timestamp that it says.

@@ -313,11 +313,22 @@ cdef inline void _should_be(IndexFile* f, const IndexSum* sum) noexcept nogil:
     f.sum = sum[0]
 
 
+cdef bint _read_checks(Segment* s, Checks* checks) noexcept nogil:
+    return (
+        checks_read(checks, _path(s, b".checks").c_str())
+        and checks.base_offset == s.base_offset
+        and checks.size == s.size
+    )
+
+
+cdef int64_t segment_checked_end(Segment* s) noexcept nogil:
+    cdef Checks checks
+    return checks.next_offset if _read_checks(s, &checks) else <int64_t>-1
+
+
 cdef int segment_read_checks(Segment* s) noexcept nogil:
     cdef Checks checks
-    if not checks_read(&checks, _path(s, b".checks").c_str()):
-        return CHECKS_NONE
-    if checks.base_offset != s.base_offset or checks.size != s.size:
+    if not _read_checks(s, &checks):
         return CHECKS_NONE
     s.next_offset = checks.next_offset
     if not (

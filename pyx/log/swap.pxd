@@ -8,15 +8,16 @@ The cleaned segment is written beside the old ones and synced:  <base>.log.clean
     3. <base>.X.swap -> <base>.X              over the old ones, the .log last; the folder is synced
     4. an empty .txnindex is removed
 
-After a crash a `.log.swap` says that the new segment is whole: recovery goes on with 2 for old segments that begin
-within the new one, and with 3. Without it, `.cleaned` and `.swap` files are nothing and are removed. An old segment
-past the new one's last record may stay then: it is whole, and is compacted again. Names and meaning are Kafka's, so a
-folder in any of these states is right for Kafka as well.
+After a crash a `.log.swap` says that the new segment is whole. Recovery proves that by its batches and its .checks, and
+goes on with 2 for old segments that begin within the new one, and with 3. Without it, `.cleaned` and `.swap` files are
+nothing and are removed. An old segment past the new one's last record may stay then: it is whole, and is compacted
+again. Names and meaning are Kafka's, so a folder in any of these states is right for Kafka as well.
 """
 
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from penstock.pyx.log.damage cimport Damage
 from penstock.pyx.log.segment cimport Segment
 
 cdef enum FileStepKind:
@@ -40,5 +41,6 @@ cdef int swap_step(const FileStep* step, int folder_fd) noexcept nogil
 cdef bint swap_again(const FileStep* step, int error) noexcept nogil
 # Removes a cleaned segment's files that were not swapped in.
 cdef void swap_undo(const string& stem) noexcept nogil
-# What a crash has left half done in a partition's folder; before its segments are listed. 0 or errno.
-cdef int swap_recover(const string& folder) noexcept nogil
+# What a crash has left half done in a partition's folder; before its segments are listed. 0, LOG_CORRUPT (the new
+# segment isn't what was written: nothing is changed for it) or errno.
+cdef int swap_recover(const string& folder, Damage* damage) noexcept nogil

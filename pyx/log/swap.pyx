@@ -2,17 +2,23 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
+from penstock.pyx.log.batchorder cimport BatchOrder, order_begin, order_blame, order_take
+from penstock.pyx.log.checks cimport Checks, checks_read
+from penstock.pyx.log.damage cimport LOG_CORRUPT, Damage
 from penstock.pyx.log.files cimport is_passing, sync_folder
+from penstock.pyx.log.index cimport RELATIVE_MAX
 from penstock.pyx.log.segment cimport (
-    HEADERS_CHUNK, WALK_BATCH, LogWalk, segment_named_offset, segment_stem, walk_begin, walk_next,
+    HEADERS_CHUNK, WALK_BATCH, WALK_END, WALK_GARBAGE, LogWalk, segment_named_offset, segment_stem, walk_begin,
+    walk_next,
 )
 from penstock.pyx.posix cimport (
     DIR, ENOENT, O_CLOEXEC, O_RDONLY, close, closedir, dirent, errno, fstat, fsync, open, opendir, readdir, rename,
     stat, unlink,
 )
-from penstock.pyx.record.batch cimport BatchHeader, batch_last_offset
+from penstock.pyx.record.batch cimport CHECK_STORED, BatchHeader, batch_check, batch_last_offset
 
 cdef enum:
+    WALK_CHUNK = 1 << 20               # one read of a whole walk
     FILES = 5                          # of a segment
     LOG = FILES - 1                    # its place in SUFFIXES
 
@@ -104,14 +110,25 @@ cdef int _list(const string& folder, vector[int64_t]* swaps, vector[int64_t]& ba
     return 0
 
 
-cdef int64_t _next_offset(const string& path, int64_t base) noexcept nogil:
-    """One past the last record of a segment's file. An offset, or -errno."""
+cdef int64_t _checked_end(const string& stem, int64_t base, int64_t size) noexcept nogil:
+    """The next offset by the .checks of the new segment, which may have its name already; -1: it isn't there."""
+    cdef Checks checks
+    if checks_read(&checks, _name(stem, b".checks", b".swap").c_str()) or checks_read(
+        &checks, _name(stem, b".checks", b"").c_str()
+    ):
+        if checks.base_offset == base and checks.size == size:
+            return checks.next_offset
+    return -1
+
+
+cdef int _has_batch(const string& path, const BatchHeader* wanted) noexcept nogil:
+    """Whether a segment's file has a batch of the same offsets. 1, 0 or -errno."""
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
     cdef stat info
-    cdef int64_t next_offset = base
-    cdef int result
+    cdef int result = WALK_BATCH
+    cdef bint found = False
     cdef int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC)
     if fd < 0:
         return -errno
@@ -119,23 +136,101 @@ cdef int64_t _next_offset(const string& path, int64_t base) noexcept nogil:
         result = -errno
     else:
         walk_begin(&walk, fd, 0, info.st_size, HEADERS_CHUNK)
-        while True:
-            result = walk_next(&walk, &header, &bytes, False)
-            if result != WALK_BATCH:
-                break
-            next_offset = batch_last_offset(&header) + 1
+    while result == WALK_BATCH and not found:
+        result = walk_next(&walk, &header, &bytes, False)
+        found = (
+            result == WALK_BATCH
+            and header.base_offset == wanted.base_offset
+            and batch_last_offset(&header) == batch_last_offset(wanted)
+        )
     close(fd)
-    return result if result < 0 else next_offset
+    return result if result < 0 else <int>found
 
 
-cdef int _finish(const string& folder, int64_t base, const vector[int64_t]& bases) noexcept nogil:
-    """The new segment of this base is whole: old ones within it go, it takes its name. 0 or errno."""
+cdef int _last_is_there(
+    const string& folder, int64_t base, const vector[int64_t]& bases, const BatchHeader* last
+) noexcept nogil:
+    """Whether the last batch, with offsets missing before it, is one of the old segments', or there is none left
+    that it could be of. 1, 0 or -errno."""
+    cdef int64_t owner = base
+    cdef size_t i
+    for i in range(bases.size()):
+        if owner < bases[i] <= last.base_offset:
+            owner = bases[i]
+        if last.base_offset < bases[i] <= batch_last_offset(last):
+            return 0
+    return 1 if owner == base else _has_batch(_name(segment_stem(folder, owner), b".log", b""), last)
+
+
+cdef int _walk_all(int fd, int64_t size, BatchOrder* order, BatchHeader* last, Damage* damage) noexcept nogil:
+    """Whether a file's batches are right and in order. A WalkResult (WALK_GARBAGE: they aren't), or -errno."""
+    cdef LogWalk walk
+    cdef const uint8_t* bytes
+    cdef int result
+    walk_begin(&walk, fd, 0, size, WALK_CHUNK)
+    while True:
+        damage.position = walk.position
+        damage.first_offset = order.expected
+        result = walk_next(&walk, last, &bytes, True)
+        if result != WALK_BATCH:
+            return result
+        if batch_check(bytes, last, 0, CHECK_STORED) != 0:
+            return WALK_GARBAGE
+        if not order_take(order, last, damage.position):
+            damage.position = order_blame(order, last, damage.position)
+            damage.first_offset = order.expected
+            damage.next_offset = last.base_offset
+            return WALK_GARBAGE
+
+
+cdef int _prove(
+    const string& folder, int64_t base, const vector[int64_t]& bases, int64_t* next_offset, Damage* damage
+) noexcept nogil:
+    """Whether the new segment is what compaction has written: old ones are removed because of it. `next_offset`: one
+    past its last record. 0, LOG_CORRUPT or errno."""
+    cdef BatchOrder order
+    cdef BatchHeader last
+    cdef stat info
+    cdef int64_t wanted
+    cdef string stem = segment_stem(folder, base)
+    cdef int result, fd = open(_name(stem, b".log", b".swap").c_str(), O_RDONLY | O_CLOEXEC)
+    order_begin(&order, base, base + RELATIVE_MAX + 1, False)
+    damage.base_offset = base
+    damage.next_offset = -1
+    damage.swap = True
+    if fd < 0:
+        return errno
+    if fstat(fd, &info) != 0:
+        result = -errno
+    else:
+        result = _walk_all(fd, info.st_size, &order, &last, damage)
+    close(fd)
+    if result != WALK_END:
+        return -result if result < 0 else <int>LOG_CORRUPT
+    next_offset[0] = order.expected
+    wanted = _checked_end(stem, base, info.st_size)
+    if wanted == order.expected or (wanted < 0 and order.jumped < 0):
+        return 0
+    if wanted < 0:
+        result = _last_is_there(folder, base, bases, &last)
+        if result != 0:
+            return 0 if result > 0 else -result
+    if order.jumped >= 0:
+        damage.position = order.jumped
+        damage.first_offset = order.sure
+    damage.next_offset = wanted
+    return LOG_CORRUPT
+
+
+cdef int _finish(const string& folder, int64_t base, const vector[int64_t]& bases, Damage* damage) noexcept nogil:
+    """The new segment of this base is whole: old ones within it go, it takes its name. 0, LOG_CORRUPT or errno."""
     cdef size_t i
     cdef int k
     cdef string old, stem = segment_stem(folder, base)
-    cdef int64_t next_offset = _next_offset(_name(stem, b".log", b".swap"), base)
-    if next_offset < 0:
-        return <int>-next_offset
+    cdef int64_t next_offset
+    cdef int result = _prove(folder, base, bases, &next_offset, damage)
+    if result != 0:
+        return result
     for i in range(bases.size()):
         if base < bases[i] < next_offset:
             old = segment_stem(folder, bases[i])
@@ -150,7 +245,7 @@ cdef int _finish(const string& folder, int64_t base, const vector[int64_t]& base
     return 0
 
 
-cdef int swap_recover(const string& folder) noexcept nogil:
+cdef int swap_recover(const string& folder, Damage* damage) noexcept nogil:
     cdef vector[int64_t] swaps[FILES]
     cdef vector[int64_t] bases
     cdef size_t i
@@ -158,7 +253,7 @@ cdef int swap_recover(const string& folder) noexcept nogil:
     cdef int result = _list(folder, swaps, bases)
     for i in range(swaps[LOG].size()):
         if result == 0:
-            result = _finish(folder, swaps[LOG][i], bases)
+            result = _finish(folder, swaps[LOG][i], bases, damage)
     if result != 0:
         return result
     for k in range(LOG):

@@ -127,7 +127,7 @@ cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_m
     """Under the lock: whether retention lets a segment go. `excess`: bytes above retention_bytes, counted down."""
     if next_base > p.high_watermark:
         return False
-    if next_base <= p.log.log_start and s.sealed:
+    if next_base <= p.log.log_start != p.unchecked_start and s.sealed:
         return True
     if not p.config.cleanup_delete:
         return False

@@ -170,12 +170,12 @@ def test_a_segment_that_is_missing_is_no_silent_gap(
 def test_a_consumer_is_told_of_a_batch_that_cant_be_read(
     broker: BrokerProcess, new_topic: Callable[[str], str]
 ) -> None:
-    """A segment that is believed, as its size and index files are right: the damage shows when it is read."""
+    """A segment that was right when the log was opened: the damage shows when it is read, and at the next start."""
     topic = new_topic("believed")
     segments = filled(broker, topic)
     assert broker.stop() == 0
-    first, _ = flip(segments[1], 2, 8)
     broker.start()
+    first, _ = flip(segments[1], 2, 8)
     found, error = consume(broker, topic)
     assert found == list(range(len(found))) and len(found) <= first
     assert error is not None and error.code() == ErrorCode.CORRUPT_MESSAGE, error
@@ -183,6 +183,9 @@ def test_a_consumer_is_told_of_a_batch_that_cant_be_read(
     said = f"{segments[1]} holds no batch at byte"
     until(lambda: said in broker.log_text(), "the broker says it", broker.log_text)
     assert broker.log_text().count(said) == 1
+    assert broker.stop() == 0
+    broker.start()
+    assert f"{segments[1]} is damaged at byte" in broker.log_text()
 
 
 def test_a_log_that_was_never_opened_leaves_no_clean_mark(

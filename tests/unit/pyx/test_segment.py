@@ -231,7 +231,13 @@ def test_reads_go_on_in_segments_with_holes(tmp_path: Path) -> None:
         source.append(batch(1))
     log = Log(tmp_path / "log", segment_bytes=300)
     kept = [raw for raw in source.read_all() if raw.base_offset in (0, 3, 4, 7, 8, 11)]
-    for raw in kept:
+    LOGS.append_replica(log.topic, 0, bytes(kept[0]))
+    # A log that is known to have none would be taken for damaged at the next start.
+    with pytest.raises(KafkaError) as caught:
+        LOGS.append_replica(log.topic, 0, bytes(kept[1]))
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    LOGS.note_holes(log.topic, TOPIC_ID, 0)
+    for raw in kept[1:]:
         LOGS.append_replica(log.topic, 0, bytes(raw))
     expected = {0: 0, 1: 3, 2: 3, 3: 3, 5: 7, 6: 7, 9: 11, 10: 11, 11: 11}
     for offset, found in expected.items():
