@@ -297,6 +297,19 @@ class Worker:
     def _is_due(self) -> bool:
         return time.monotonic() - self._memory_since >= self._settings.spill_ms / 1000
 
+    async def look(self) -> tuple[int, bool]:
+        """The committed offset (the sum over what is read), and whether there is more for somebody who goes on."""
+        inputs = [each.tp for each in (self._input, self._moved)]
+        committed = await self._admin.committed(self._settings.group, inputs, require_stable=False)
+        at, waits, stopped = 0, False, False
+        for tp, found in committed.items():
+            if found is not None:
+                position = Position.parse(*found)
+                at += position.offset
+                stopped |= bool(position.stopped)
+                waits |= position.offset < await self._admin.end_offset(tp, "read_committed")
+        return at, waits and not stopped
+
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit the position again, so that an idle one doesn't expire, with why the partition stands still."""
         await self._commit(replace(self.position, stopped=stopped[:REASON_MAX], stalled=stalled[:REASON_MAX]))

@@ -174,6 +174,16 @@ class Worker:
             return f"{self._into.name} -p {theirs} -b TARGET"
         return f"{topic} -p {ours} -b SOURCE"
 
+    async def look(self) -> tuple[int, bool]:
+        """The committed offset, and whether the source has more for somebody who goes on."""
+        into = self.identity.into
+        found = (await self._target.committed(self.identity.group, [into], require_stable=False))[into]
+        if found is None:
+            return -1, False
+        position = Position.read(*found)
+        end = await self._source.end_offset(self.identity.partition, "read_committed")
+        return position.offset, position.offset < end and not position.stopped
+
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit the position again, so that an idle one doesn't expire on the target, with why it stands still."""
         await self._commit_position(replace(self.position, stopped=stopped, stalled=stalled))

@@ -68,6 +68,10 @@ class Worker(Protocol):
         """Everything that was fetched, in order, in one transaction for each input."""
         ...
 
+    async def look(self) -> tuple[int, bool]:
+        """The committed offset, whoever committed it, and whether input waits there for somebody who goes on."""
+        ...
+
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit an idle position again, so that it does not expire, with why its lane stands still, if it does."""
         ...
@@ -205,6 +209,7 @@ class Lanes:
     growth or a new topic of the same name, besides what fetching shows. `turn_bytes`: a turn takes what waits, but
     no more once it has so much. `session_ms`: how long a lane whose identity somebody else took leaves it to them.
     `stalled_ms`: a lane that meets the same failure for so long is stalled: it tries on, and its position says so.
+    `process`: those of all inputs of the process, to which these are added; they end together.
     """
 
     def __init__(
@@ -218,7 +223,10 @@ class Lanes:
         stalled_ms: int = 300_000,
         linger_ms: int = 0,
         pace: Pace | None = None,
+        process: list[Lanes] | None = None,
     ) -> None:
+        self._process = [] if process is None else process
+        self._process.append(self)
         self.lanes: dict[TopicPartition, Lane] = {}
         self._readers: dict[TopicPartition, Lane] = {}  # by input
         self._fetcher = fetcher
@@ -227,6 +235,8 @@ class Lanes:
         self._watch_s = watch_ms / 1000
         self._turn_bytes = turn_bytes
         self._session_s = session_ms / 1000
+        # Each of two that share a name notices at its next turn only, and then waits for a session.
+        self._contest_s = max(TAKEN_OVER_S, TAKEN_OVER_SESSIONS * self._session_s)
         self._stalled_s = stalled_ms / 1000
         self._linger_s = linger_ms / 1000
         self._pace = pace or Pace()
@@ -280,8 +290,9 @@ class Lanes:
                 self.retry(tp)
 
     def is_replaced(self) -> bool:
-        """Whether other processes have taken every lane."""
-        return all(lane.is_lost for lane in self.lanes.values())
+        """Whether other processes have taken every lane of this one."""
+        every = [lane for lanes in self._process for lane in lanes.lanes.values()]
+        return bool(every) and all(lane.is_lost for lane in every)
 
     async def run(self) -> None:
         """Move all lanes until cancelled; turns under way are then finished. Ends by itself when other processes have
@@ -295,7 +306,7 @@ class Lanes:
                 self._group = group
                 self._tasks = [group.create_task(self._live(lane)) for lane in self.lanes.values()]
                 self._tasks += [group.create_task(self._feed()), group.create_task(self._watch())]
-                while not self.lanes or not self.is_replaced():
+                while not self.is_replaced():
                     await self._lost.wait()
                     self._lost.clear()
                 for task in self._tasks:
@@ -353,16 +364,15 @@ class Lanes:
         """Somebody else has the identity: leave it to them for a session, then take it back, but only once."""
         self._pause(lane)
         now = asyncio.get_running_loop().time()
-        # Each of two that share a name notices at its next turn only, and then waits for a session.
-        within_s = max(TAKEN_OVER_S, TAKEN_OVER_SESSIONS * self._session_s)
-        lane.lost_at = [at for at in lane.lost_at if now - at < within_s] + [now]
+        lane.lost_at = [at for at in lane.lost_at if now - at < self._contest_s] + [now]
         if len(lane.lost_at) > 1:
             lane.is_lost = True
             self._stop(lane, OperatorNeeded(
-                f"another process took over this partition twice within {within_s:.0f} s: two of the same name run; "
-                "stop one of them"
+                f"another process took over this partition twice within {self._contest_s:.0f} s: two of the same name run; "
+                f"stop one of them, and this one takes back what nobody has gone on with for {self._contest_s:.0f} s"
             ))  # fmt: skip
-            self._lost.set()
+            for lanes in self._process:
+                lanes._lost.set()
             return
         self._log.warning(
             "%s: another process took over (one of the same name, an operator's command, or the coordinator after a power "
@@ -402,7 +412,9 @@ class Lanes:
     async def _stand_still(self, lane: Lane) -> None:
         """A stopped lane writes into its position why, and keeps that from expiring, until an operator has decided."""
         pause_s = self._refresh_s
-        if not lane.is_lost:
+        if lane.is_lost:
+            await self._leave(lane)
+        else:
             try:
                 await self._keep(lane)
                 if not lane.stopped:
@@ -413,7 +425,19 @@ class Lanes:
                 pass  # why it stopped: there is no position, or it is not to be touched
             except TRANSIENT:
                 pause_s = lane.backoff.next_s()
-        await _wait(lane.retried, pause_s)
+            await _wait(lane.retried, pause_s)
+
+    async def _leave(self, lane: Lane) -> None:
+        """Leave a lane to who has taken it, unless they are gone: input waits, and nobody commits anything for a while."""
+        seen = 0, False
+        with contextlib.suppress(*TRANSIENT, OperatorNeeded):
+            seen = await lane.worker.look()
+        await _wait(lane.retried, self._contest_s)
+        with contextlib.suppress(*TRANSIENT, OperatorNeeded):
+            if seen[1] and await lane.worker.look() == seen and lane.is_lost:
+                self._log.warning("%s is taken back: its input waits, and nobody goes on with it", lane.name)
+                lane.lost_at.clear()
+                lane.stopped, lane.reason, lane.is_lost, lane.force = "", None, False, True
 
     async def _keep(self, lane: Lane) -> None:
         """Keep the position of a lane that stands still from expiring, unless an operator has decided that it goes on."""

@@ -37,6 +37,7 @@ class Stage(abc.ABC):
         self.name: str = config[f"penstock.{kind}.name"]
         self.target = self._admin(config["bootstrap.servers"])
         self._refused: dict[str, str] = {}
+        self._process: list[Lanes] = []  # the lanes of every input
         self._work: asyncio.Future[None] | None = None
         self._log = logger
 
@@ -66,6 +67,7 @@ class Stage(abc.ABC):
             stalled_ms=self.config["penstock.stalled.after.ms"],
             linger_ms=linger_ms,
             pace=pace,
+            process=self._process,
         )
 
     async def start(self) -> None:

@@ -40,6 +40,7 @@ class Worker:
         self.told = "", ""
         self.others = 0
         self.rivals = True
+        self.looks = [(7, False)]  # what each look finds, the last one from then on
 
     async def _call(self, kind: str) -> None:
         self.calls.append(kind)
@@ -66,6 +67,10 @@ class Worker:
         self.turns.append(len(fetched))
         await self._call("turn")
         self.ended += 1
+
+    async def look(self) -> tuple[int, bool]:
+        await self._call("look")
+        return self.looks[min(self.calls.count("look"), len(self.looks)) - 1]
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         await self._call("refresh")
@@ -119,11 +124,20 @@ class Input:
 
 
 class Stage:
-    def __init__(self, *workers: Worker, refresh_ms: int = 50, stalled_ms: int = 300_000, session_ms: int = 50) -> None:
+    def __init__(
+        self,
+        *workers: Worker,
+        refresh_ms: int = 50,
+        stalled_ms: int = 300_000,
+        session_ms: int = 50,
+        process: list[Lanes] | None = None,
+    ) -> None:
         self.input = Input()
         self.workers = {("t", i): worker for i, worker in enumerate(workers)}
         fetcher: Any = self.input
-        self.lanes = Lanes(fetcher, log.get(__name__), refresh_ms, 10, session_ms=session_ms, stalled_ms=stalled_ms)
+        self.lanes = Lanes(
+            fetcher, log.get(__name__), refresh_ms, 10, session_ms=session_ms, stalled_ms=stalled_ms, process=process
+        )
         for tp, worker in self.workers.items():
             worker.tp = tp
             self.lanes.add(tp, worker)
@@ -193,6 +207,44 @@ def test_two_that_take_turns_by_long_sessions_are_told_apart(monkeypatch: pytest
     stage = Stage(worker, Worker(), session_ms=500)
     asyncio.run(stage.run(lambda: bool(stage.lanes.stopped())))
     assert "another process took over this partition twice" in stage.lanes.stopped()["t-0"]
+
+
+@pytest.mark.parametrize(
+    ("looks", "is_taken_back"),
+    [
+        ([(7, True)], True),  # input waits and nobody moves the position
+        ([(7, False), (7, True)], True),  # it came later
+        ([(n, True) for n in range(7, 100)], False),  # somebody goes on
+        ([(7, False)], False),  # nothing waits
+    ],
+)  # fmt: skip
+def test_what_whoever_took_it_has_left_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, looks: list[tuple[int, bool]], is_taken_back: bool
+) -> None:
+    monkeypatch.setattr("penstock.pipeline.lanes.TAKEN_OVER_S", 0.6)
+    fenced = {("take", n): FENCED for n in (2, 3, 5, 6)}
+    worker = Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2)} | fenced)
+    worker.looks = looks
+    stage = Stage(worker, Worker(), session_ms=10)
+    asyncio.run(stage.run(lambda: worker.ended > 2 or worker.calls.count("look") > 4))
+    assert (worker.ended > 2, not stage.lanes.stopped()) == (is_taken_back, is_taken_back)
+
+
+def test_a_process_ends_when_the_lanes_of_all_its_inputs_were_taken() -> None:
+    def taken() -> Worker:
+        fenced = {("take", n): FENCED for n in (2, 3, 5, 6)}
+        return Worker({("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (1, 2)} | fenced)
+
+    process: list[Lanes] = []
+    later = {("turn", n): KafkaError(ErrorCode.NETWORK_EXCEPTION) for n in (60, 61)}
+    other = Worker(later | {("take", n): FENCED for n in (2, 3, 5, 6)})
+    first, second = Stage(taken(), process=process), Stage(other, process=process)
+
+    async def both() -> None:
+        await asyncio.gather(first.run(lambda: False), second.run(lambda: False))
+
+    asyncio.run(both())
+    assert first.lanes.is_replaced() and second.lanes.is_replaced() and other.ended > 50
 
 
 def test_when_all_were_taken_twice_it_ends() -> None:
