@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.audit.counts import BUCKET_MS, TopicCounts, Unreadable, count_topic
-from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, take
+from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot, Stage, take
 from penstock.pipeline.etl import places
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import NightCommit, committed, rows_by_partition
@@ -189,18 +189,18 @@ def _mirror_hop(config: Config, arrived: TopicCounts, sources: Sources) -> Hop:
 
 
 async def _dedupe_hop(
-    config: Config, snapshot: Snapshot, arrived: TopicCounts, mirrored: Counter[int], progress: Callable[[int], None]
+    config: Config, dedupe: Stage, arrived: TopicCounts, mirrored: Counter[int], progress: Callable[[int], None]
 ) -> tuple[Hop, Hop]:
     """What dedupe has read of its input, and what it wrote; the rest is dropped by its own committed counters, or moved
     into another partition of a topic that it reads, too. `mirrored`: the records that came into its input by the notes."""
     target, topic, output = config["bootstrap.servers"], job.input_topic(config), job.output_topic(config)
-    (marks,) = snapshot.dedupe.marks.values()
-    both = marks, snapshot.dedupe.moved
+    (marks,) = dedupe.marks.values()
+    both = marks, dedupe.moved
     read = await count_topic(target, topic, {partition: mark.offset for partition, mark in marks.items()}, progress)
-    written = await count_topic(target, output, snapshot.dedupe.ends, progress)
+    written = await count_topic(target, output, dedupe.ends, progress)
     moved, still_moving = TopicCounts(), 0
-    if snapshot.dedupe.moved:
-        reached = {partition: mark.offset for partition, mark in snapshot.dedupe.moved.items()}
+    if dedupe.moved:
+        reached = {partition: mark.offset for partition, mark in dedupe.moved.items()}
         moved = await count_topic(target, job.moved_topic(topic), reached, progress)
         still_moving = _noted([marks], "moved").total() - moved.total
     waiting = Counter({p: arrived.records[p] - read.records[p] for p in read.ends})
@@ -238,9 +238,10 @@ def _loaded(table: Storage) -> Loaded:
 
 
 async def _table_hop(
-    config: Config, snapshot: Snapshot, loaded: Loaded, written: Hop, progress: Callable[[int], None]
+    config: Config, noted: Counter[int], loaded: Loaded, written: Hop, progress: Callable[[int], None]
 ) -> Hop:
-    """The table's rows, counted from its files, against the records of the ranges that its commits name."""
+    """The table's rows, counted from its files, against the records of the ranges that its commits name. `noted` is what the
+    stage before says that it wrote, by partition."""
     path, topic = config["penstock.etl.table"], job.etl_topic(config)
     nights, by_partition = loaded
     if not nights:
@@ -260,8 +261,6 @@ async def _table_hop(
     lost = _trouble(found, rows, "rows of partition")
     limits, more = _limits(counted), ""
     if counted.compacted and not limits:
-        (marks,) = snapshot.dedupe.marks.values()
-        noted = _noted((marks, snapshot.dedupe.moved), "written")
         above = Counter({int(p): count - counted.records[int(p)] for p, count in written.partitions.items()})
         missing = Counter({p: noted[p] - rows[p] - rejects[p] - above[p] for p in ends})
         more, limits = _compacted(hop, missing, "loaded")
@@ -271,12 +270,14 @@ async def _table_hop(
     return hop
 
 
-async def audit(config: Config, progress: Callable[[int], None] = lambda records: None) -> dict[str, Any]:
-    """Count every hop.
+async def audit(
+    config: Config, progress: Callable[[int], None] = lambda records: None, audited: Collection[str] = ()
+) -> dict[str, Any]:
+    """Count every hop of one table; `audited` are the topics of the aggregate that the audits of others count.
 
     The answer has `hops` (dictionaries of Hop's fields), `parts_at` (the first hop whose count parts from the one
     before it, or None), `findings` (the batches that can't be read, by hop), `untold` (the hops of which nothing can be
-    told), `not_audited` (topics that are mirrored, and aren't the one that the nights load) and `complete` (no hop parts, all
+    told), `not_audited` (topics that are mirrored, and aren't among those that are audited) and `complete` (no hop parts, all
     could be told of, and nothing waits). Raises KafkaError, EtlError, MovingError.
     """
     # The table first, then stage by stage towards the sources: nothing may seem to be ahead of what it came from.
@@ -286,12 +287,19 @@ async def audit(config: Config, progress: Callable[[int], None] = lambda records
     sources = await _sources(config, snapshot, progress)
     arrived = await count_topic(config["bootstrap.servers"], topic, snapshot.mirror.ends, progress)
     arrived.merge(snapshot.mirror.tail)
-    hops = [*sources.hops, _mirror_hop(config, arrived, sources)]
-    before, written = await _dedupe_hop(config, snapshot, arrived, sources.noted, progress)
-    hops += [before, written, await _table_hop(config, snapshot, loaded, written, progress)]
+    written, noted = _mirror_hop(config, arrived, sources), sources.noted
+    hops = [*sources.hops, written]
+    if snapshot.dedupe is not None:
+        before, written = await _dedupe_hop(config, snapshot.dedupe, arrived, sources.noted, progress)
+        hops += [before, written]
+        noted = _noted((*snapshot.dedupe.marks.values(), snapshot.dedupe.moved), "written")
+    hops.append(await _table_hop(config, noted, loaded, written, progress))
     parts_at = next((hop.name for hop in hops if hop.trouble), None)
     chosen = Topics(config)
-    others = [name for name in config["topics"] if all(chosen.into(source, name) != topic for source in job.sources(config))]
+    counted = {topic, *audited}
+    others = [
+        name for name in config["topics"] if all(chosen.into(source, name) not in counted for source in job.sources(config))
+    ]
     untold = [hop.name for hop in hops if hop.note]
     return {
         "hops": [asdict(hop) for hop in hops],

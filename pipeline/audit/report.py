@@ -11,7 +11,8 @@ from rich.text import Text
 
 def render(audit: dict[str, Any]) -> Group:
     """A table with a line a hop, and one sentence that says what it comes to."""
-    table = Table(title="Records at every hop, counted from the logs and the table")
+    of = f"the table `{audit['table']}`" if audit["table"] else "the table"
+    table = Table(title=f"Records at every hop, counted from the logs and {of}")
     table.add_column("hop")
     columns = ["records", "expected", "dropped", "waiting", *(["left out"] if audit["gaps"] else [])]
     for column in columns:

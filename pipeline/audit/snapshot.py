@@ -67,10 +67,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The pipeline's stages: `mirror.marks` by source name, `dedupe.marks` under the stage's name."""
+    """The pipeline's stages: `mirror.marks` by source name, `dedupe.marks` under the stage's name; no dedupe where the nights
+    are loaded after the mirror."""
 
     mirror: Stage
-    dedupe: Stage
+    dedupe: Stage | None
 
 
 def _mark(offset: int, metadata: str) -> Mark:
@@ -175,7 +176,9 @@ async def take(config: Config) -> Snapshot:
             )
         # The later stage first: what it has read was there before, so no stage ever seems to be ahead of its input.
         stage = config["penstock.dedupe.name"]
-        dedupe = await _stage(admin, {stage: job.dedupe_group(config)}, topic, output, job.moved_topic(topic))
+        dedupe = None
+        if output != topic:
+            dedupe = await _stage(admin, {stage: job.dedupe_group(config)}, topic, output, job.moved_topic(topic))
         chosen = Topics(config)
         sources = [name for name in job.sources(config) if chosen.out_of(name, topic) is not None]
         mirror = await _stage(admin, {name: job.mirror_group(config, name) for name in sources}, topic, topic)

@@ -140,25 +140,25 @@ class Pipeline:
                 return answer
         raise AssertionError(f"the stages did not settle: {answer}")
 
-    def load(self, rows: dict[int, int], noted: dict[int, int]) -> None:
+    def load(self, rows: dict[int, int], noted: dict[int, int], table: Path | None = None, topic: str = "") -> None:
         """A table as the ETL leaves it: a night with these ranges, and as many rows a partition as `rows` says."""
-        ends = asyncio.run(self._ends())
-        log = self.table / "_delta_log"
+        table, topic = table or self.table, topic or f"{self.topic}.deduped"
+        ends = asyncio.run(self._ends(topic))
+        log = table / "_delta_log"
         log.mkdir(parents=True, exist_ok=True)
         columns = {
             "id": [f"{partition}" for partition, count in rows.items() for _ in range(count)],
-            "topic": [f"{self.topic}.deduped" for _, count in rows.items() for _ in range(count)],
+            "topic": [topic for _, count in rows.items() for _ in range(count)],
             "partition": pyarrow.array([p for p, count in rows.items() for _ in range(count)], pyarrow.int32()),
         }
-        file = self.table / "rows.parquet"
+        file = table / "rows.parquet"
         pyarrow.parquet.write_table(pyarrow.table(columns), file)
         fields = [
             {"name": name, "type": kind, "nullable": True, "metadata": {}}
             for name, kind in (("id", "string"), ("topic", "string"), ("partition", "integer"))
         ]
         ranges = {
-            (f"{self.topic}.deduped", partition): Range(0, ends[partition], noted[partition], noted[partition], 0)
-            for partition in noted
+            (topic, partition): Range(0, ends[partition], noted[partition], noted[partition], 0) for partition in noted
         }
         actions = [
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
@@ -192,9 +192,9 @@ class Pipeline:
         ]
         (log / f"{0:020}.json").write_text("".join(json.dumps(action) + "\n" for action in actions))
 
-    async def _ends(self) -> dict[int, int]:
+    async def _ends(self, topic: str) -> dict[int, int]:
         async with Admin(self.target.bootstrap) as admin:
-            tps = [(f"{self.topic}.deduped", partition) for partition in range(2)]
+            tps = [(topic, partition) for partition in range(2)]
             found = await admin.list_offsets(dict.fromkeys(tps, -1), isolation="read_committed")
             return {partition: found[topic, partition].offset for topic, partition in tps}
 
@@ -525,6 +525,42 @@ def test_a_batch_that_can_not_be_read_is_a_finding_with_its_place(pipeline: Pipe
     assert "partition 0: the batch at offset 0 can't be read" in trouble
     # What follows the batch is counted all the same, and the batch by what its header claims.
     assert answer["hops"][f"aggregate {topic}"]["partitions"]["0"] == before[f"aggregate {topic}"]["partitions"]["0"]
+
+
+def test_each_table_is_audited_those_after_the_mirror_too(pipeline: Pipeline) -> None:
+    raw = pipeline.folder / "raw"
+    with pipeline.config.open("a") as file:
+        file.write(f"etl.raw.topic={pipeline.topic}\netl.raw.table={raw}\netl.raw.after=mirror\n")
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        done = pipeline.run("--json")
+        answers = {answer["table"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+        assert answers.keys() == {"", "raw"} and done.returncode == 4, done.stderr
+        hops = {name: {hop["name"]: hop for hop in answer["hops"]} for name, answer in answers.items()}
+        if hops[""][f"aggregate {pipeline.topic}.deduped"]["records"] == 100:
+            break
+        assert time.monotonic() < deadline, answers
+    assert list(hops["raw"]) == [f"A {pipeline.topic}", f"aggregate {pipeline.topic}", "table raw"]
+    assert hops["raw"]["table raw"]["waiting"] == 110
+    right = {
+        name: {int(partition): count for partition, count in hops[name][f"aggregate {topic}"]["partitions"].items()}
+        for name, topic in (("", f"{pipeline.topic}.deduped"), ("raw", pipeline.topic))
+    }
+    pipeline.load(right[""], right[""])
+    pipeline.load(right["raw"], right["raw"], raw, pipeline.topic)
+    done = pipeline.run()
+    assert done.returncode == 0 and done.stdout.count("Complete: every record") == 2, done.stdout
+    assert "the table `raw`" in " ".join(done.stdout.split())
+    # One row fewer of the table after the mirror: the whole of the file's audit says so, and one table's alone doesn't.
+    pipeline.load({**right["raw"], 1: right["raw"][1] - 1}, right["raw"], raw, pipeline.topic)
+    assert pipeline.run().returncode == 1
+    one = pipeline.run("--table", "", "--json")
+    assert one.returncode == 0 and json.loads(one.stdout)["not_audited"] == ["the table `raw`"]
+    # Of one whose log is damaged nothing can be said; the other one is audited all the same.
+    (raw / "_delta_log" / f"{0:020}.json").write_text('{"txn":')
+    both = pipeline.run("--json")
+    assert (both.returncode, json.loads(both.stdout)["complete"]) == (1, True)
+    assert "1 of 2 tables were not audited: the table `raw`" in both.stderr and "Traceback" not in both.stderr
 
 
 def test_trouble_is_one_sentence(pipeline: Pipeline) -> None:

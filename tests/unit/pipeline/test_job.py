@@ -152,8 +152,7 @@ def test_options_that_contradict_each_other_are_refused(tmp_path: Path, asked: l
     assert refused.exit_code == 2 and "Traceback" not in refused.output
 
 
-def test_an_audit_names_the_tables_that_it_can_not_count(tmp_path: Path) -> None:
+def test_an_audit_of_a_table_that_is_not_described_is_refused(tmp_path: Path) -> None:
     path = write_properties(tmp_path / "p.properties", {**OWN["etl"], **RAW, "etl.raw.after": "mirror"})
-    for table, words in (("raw", "the table `raw` is loaded after the mirror"), ("row", "describes no table `row`")):
-        refused = CliRunner().invoke(root, ["audit", "--config", str(path), "--table", table])
-        assert refused.exit_code != 0 and words in f"{refused.output}{refused.exception}"
+    refused = CliRunner().invoke(root, ["audit", "--config", str(path), "--table", "row"])
+    assert refused.exit_code != 0 and "describes no table `row`" in f"{refused.output}{refused.exception}"
