@@ -1,7 +1,13 @@
 """One commit of the table: rows, ranges, counts and run number together, through Delta's own transaction.
 
-DataFrame writers can't add actions of our own to a commit, so Delta's write command is run inside a
-transaction that we hold (by py4j): it gives the actions of the data files, and ours go beside them.
+DataFrame writers can't add actions of our own to a commit, so Delta's write command is run inside a transaction that we hold
+(by py4j): it gives the actions of the data files, and ours go beside them.
+
+The records are written by a transaction of its own, which is never committed: its table has a column more, for the bytes of a
+record that is no row, and takes nulls everywhere. Such records have no event day, so they lie in files of their own, and no
+night has to read its records twice to keep them. In the files of rows that column is the last, and null; readers of the table
+don't see it. The files of rejects are removed once they are kept (rejects.py). Those of a load that was killed are what it
+leaves of its rows, too: files that no commit names, which VACUUM removes.
 """
 
 from __future__ import annotations
@@ -9,11 +15,14 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from penstock.pipeline.etl import fitting
-from penstock.pipeline.etl.declared import EVENT_DAY, Declared
+from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, POSITION_TYPES, Declared
 from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.events import REJECT, REJECT_TYPE
 from penstock.pipeline.etl.plan import Plan
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import DOMAIN_PREFIX, RUN_APP_ID, NightCommit, status
@@ -25,26 +34,38 @@ TABLE_PROPERTIES = {
     "delta.checkpointInterval": "100",
     "delta.enableDeletionVectors": "false",
 }
+POSITION_DDL = ", ".join(f"`{name}` {kind}" for name, kind in POSITION_TYPES.items())
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files that were written and aren't committed: how many rows and rejects they hold, and the paths of those of rejects."""
+
+    rows: int
+    rejects: int
+    reject_files: list[str]
+
+
+NOTHING = Written(0, 0, [])
 
 
 class Transaction:
-    """An open transaction on the table: `write_rows` once, then `commit`; dropped, it leaves only unused
-    files."""
+    """An open transaction on the table: `write` once, then `commit`; dropped, it leaves only unused files."""
 
     def __init__(self, spark: Any, table: Storage, plan: Plan, declared: Declared) -> None:
-        """Begin; a table that is not there is made, empty. Raises Refused when the table's run number is not the one
+        """Begin; the commit makes a table that is not there. Raises Refused when the table's run number is not the one
         that the plan was made on."""
+        self._spark = spark
         self._session = spark._jsparkSession
         self._jvm = spark._jvm
         self._delta = spark._jvm.org.apache.spark.sql.delta
+        self._table = table
         self._plan = plan
         self._none = self._jvm.scala.Option.empty()
         self._mode = self._jvm.org.apache.spark.sql.SaveMode
         self._log = self._delta.DeltaLog.forTable(self._session, table.uri)
-        self._transaction = self._log.startTransaction(self._none, self._none)
-        if self._transaction.readVersion() < 0:
-            self._create(declared)
-            self._transaction = self._log.startTransaction(self._none, self._none)
+        self._transaction = self._begin()
+        self._is_new = self._transaction.readVersion() < 0
         self._actions = self._jvm.PythonUtils.toSeq([])
         # Delta would find the run number by a job; the log's text says it quicker. Since we say that we read it, a
         # commit of another load that comes before ours makes ours fail.
@@ -54,51 +75,101 @@ class Transaction:
             raise Refused(
                 f"the table is at run {run}, so run {plan.run} was overtaken by another process; run it again"
             )
-        self._grow(declared)
+        self._declare(declared)
 
-    def _schema(self, declared: Declared) -> str:
-        """The table's declared columns as Delta's log has them."""
-        return str(self._jvm.org.apache.spark.sql.types.StructType.fromDDL(declared.table_ddl).json())
+    def _begin(self) -> Any:
+        return self._log.startTransaction(self._none, self._none)
 
-    def _grow(self, declared: Declared) -> None:
-        """Let this transaction's commit add the declared columns that the table lacks."""
-        document = json.loads(self._transaction.metadata().json())
-        schema = fitting.grown(document["metaData"]["schemaString"], self._schema(declared))
-        if schema:
-            document["metaData"]["schemaString"] = schema
-            self._transaction.updateMetadata(self._delta.actions.Action.fromJson(json.dumps(document)), False)
+    def _action(self, document: dict[str, Any]) -> Any:
+        return self._delta.actions.Action.fromJson(json.dumps(document))
 
-    def _create(self, declared: Declared) -> None:
-        """Commit an empty table of the declared columns. (A writer of rows would make all of them nullable.)"""
-        metadata = {
-            "id": str(uuid.uuid4()),
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": self._schema(declared),
-            "partitionColumns": [EVENT_DAY],
-            "configuration": TABLE_PROPERTIES,
-            "createdTime": time.time_ns() // 1_000_000,
-        }
-        action = self._delta.actions.Action.fromJson(json.dumps({"metaData": metadata}))
-        self._transaction.updateMetadataForNewTable(action)
-        self._commit(self._jvm.PythonUtils.toSeq([]))
+    def _declare(self, declared: Declared) -> None:
+        """Let this transaction's commit make the table, or add the declared columns that it lacks. (A writer of rows would
+        make all of a new table's columns nullable.)"""
+        schema = str(self._jvm.org.apache.spark.sql.types.StructType.fromDDL(declared.table_ddl).json())
+        if self._is_new:
+            metadata = {
+                "id": str(uuid.uuid4()),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema,
+                "partitionColumns": [EVENT_DAY],
+                "configuration": TABLE_PROPERTIES,
+                "createdTime": time.time_ns() // 1_000_000,
+            }
+            self._transaction.updateMetadataForNewTable(self._action({"metaData": metadata}))
+            return
+        document = self._metadata()
+        grown = fitting.grown(document["metaData"]["schemaString"], schema)
+        if grown:
+            document["metaData"]["schemaString"] = grown
+            self._transaction.updateMetadata(self._action(document), False)
 
-    def write_rows(self, rows: Any) -> int:
-        """Write the data files of the rows (not visible before `commit`); how many rows they hold."""
-        options = {"replaceWhere": self._replaced()} if self._plan.reload else {}
-        mode = self._mode.Overwrite if self._plan.reload else self._mode.Append
+    def _metadata(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self._transaction.metadata().json())
+        return document
+
+    def write(self, records: Any) -> Written:
+        """Write the data files of the records, good rows and others (a frame with the columns of `events.written_columns`);
+        none is visible before `commit`, and those of the others never. A reload's rows are taken out of the files that they
+        share with other nights' here, too."""
+        writer = self._begin()
+        if not self._is_new:
+            document = self._metadata()
+            schema = json.loads(document["metaData"]["schemaString"])
+            marked = self._jvm.org.apache.spark.sql.types.StructType.fromDDL(f"{REJECT} {REJECT_TYPE}")
+            schema["fields"] = [field | {"nullable": True} for field in schema["fields"]] + json.loads(marked.json())["fields"]
+            document["metaData"]["schemaString"] = json.dumps(schema)
+            writer.updateMetadata(self._action(document), False)
+        rows, rejects, reject_files, kept = 0, 0, [], []
+        actions = self._write(writer, records, self._mode.Append, {}).iterator()
+        while actions.hasNext():
+            action = actions.next()
+            added = json.loads(action.json()).get("add")
+            if added is None:
+                continue
+            count = action.numLogicalRecords()
+            if count.isEmpty():
+                raise EtlError(f"Delta wrote `{added['path']}` without a row count")
+            if added["partitionValues"].get(EVENT_DAY) is None:
+                rejects += int(count.get())
+                reject_files.append(f"{self._table.uri}/{unquote(added['path'])}")
+            else:
+                rows += int(count.get())
+                kept.append(action)
+        self._actions = self._jvm.PythonUtils.toSeq(kept)
+        if self._plan.reload:
+            none = records.where("FALSE").drop(REJECT)
+            removed = self._write(self._transaction, none, self._mode.Overwrite, {"replaceWhere": self._replaced()})
+            self._actions = removed.appendedAll(self._actions)
+        return Written(rows, rejects, reject_files)
+
+    def _write(self, transaction: Any, records: Any, mode: Any, options: dict[str, str]) -> Any:
         command = self._delta.commands.WriteIntoDelta(
             self._log,
             mode,
             self._delta.DeltaOptions(self._jvm.PythonUtils.toScalaMap(options), self._session.sessionState().conf()),
             self._jvm.PythonUtils.toSeq([EVENT_DAY]),
             self._jvm.PythonUtils.toScalaMap({}),
-            rows._jdf,
+            records._jdf,
             self._none,
             self._none,
             False,
         )
-        self._actions = command.write(self._transaction, self._session, self._none, False)
-        return self._count_added()
+        return command.write(transaction, self._session, self._none, False)
+
+    def read_rejects(self, written: Written) -> Any:
+        """The rejects that were written, as the records that they were."""
+        schema = f"{POSITION_DDL}, {REJECT} {REJECT_TYPE}"
+        # A table's folder may have letters in its name that would be a pattern.
+        files = self._spark.read.schema(schema).option("__globPaths__", "false").parquet(*written.reject_files)
+        return files.select(f"{REJECT}.*", *POSITION_COLUMNS)
+
+    def remove_rejects(self, written: Written) -> None:
+        """Remove the files of rejects, once they are kept elsewhere."""
+        settings = self._session.sessionState().newHadoopConf()
+        for name in written.reject_files:
+            path = self._jvm.org.apache.hadoop.fs.Path(name)
+            path.getFileSystem(settings).delete(path, False)
 
     def _replaced(self) -> str:
         """The condition of a reload: exactly the rows of the plan's ranges."""
@@ -108,19 +179,6 @@ class Transaction:
             if start < end
         ]
         return " OR ".join(spans) or "FALSE"
-
-    def _count_added(self) -> int:
-        """Rows in the files to be added, by their statistics. Raises EtlError when a file has none."""
-        rows = 0
-        actions = self._actions.iterator()
-        while actions.hasNext():
-            action = actions.next()
-            if action.getClass().getSimpleName() == "AddFile":
-                count = action.numLogicalRecords()
-                if count.isEmpty():
-                    raise EtlError(f"Delta wrote `{action.path()}` without a row count")
-                rows += int(count.get())
-        return rows
 
     def commit(self, night: NightCommit) -> int:
         """Commit the written files with the night's ledger entry and the run number; the table's new
@@ -138,7 +196,7 @@ class Transaction:
         try:
             return int(self._transaction.commit(actions, operation))
         except Exception as error:
-            if "Concurrent" in type(error).__name__ or "Concurrent" in str(error):
+            if "concurrent" in str(error).lower():
                 raise Refused(
                     f"another process committed to the table first; run it again ({str(error).splitlines()[0]})"
                 ) from None

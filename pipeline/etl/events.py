@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ BAD = "_bad"
 GOOD = "_good"
 EVENT = "_event"  # the one object that the value is, null when it is none
 WHOLE = "_whole"  # whether the parser took all of the value, and nothing stands beside the object
+REJECT = "_penstock_reject"  # key and value of a record that is no row, null in rows
+REJECT_TYPE = "STRUCT<key: BINARY, value: BINARY>"
 RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 # Records a task: above the one a night is split, below the other all partitions share a task, so a file a day.
 TASK_RECORDS_MAX = 500_000
@@ -132,13 +135,15 @@ def _raw(column: Column) -> str:
     return f"{EVENT}.{column.quoted}"
 
 
-def row_columns(declared: Declared) -> list[str]:
-    """The table's columns in order."""
+def written_columns(declared: Declared) -> list[str]:
+    """The table's columns in order, and REJECT: expressions over what `parse` gives. What is no row has no event day."""
     record = [column.quoted for column in declared.record_columns]
-    return [*(column.quoted for column in declared.columns), EVENT_DAY, *POSITION_COLUMNS, *record]
+    day = f"if({GOOD}, {EVENT_DAY}, NULL) AS {EVENT_DAY}"
+    reject = f"if({GOOD}, NULL, struct({RECORD_KEY} AS key, {RECORD_VALUE} AS value)) AS {REJECT}"
+    return [*(column.quoted for column in declared.columns), day, *POSITION_COLUMNS, *record, reject]
 
 
-def with_reason(parsed: Any, declared: Declared) -> Any:
+def with_reason(records: Any, declared: Declared) -> Any:
     """The records that are no good rows, as `rejects.FOUND` has them. Why is costly to say, so only ever asked of the few."""
     from pyspark.sql import functions as F
 
@@ -168,6 +173,7 @@ def with_reason(parsed: Any, declared: Declared) -> Any:
         WHEN {EVENT_DAY} IS NOT NULL THEN 'the event day lies outside of the years 1 to 9999'
         ELSE 'no event day' END"""
     parts = [F.col(RECORD_KEY).alias("key"), F.col(RECORD_VALUE).alias("value")]
+    parsed = parse(records, replace(declared, record_columns=()))
     return parsed.where(f"NOT {GOOD}").select(*POSITION_COLUMNS, F.expr(reason).alias("reason"), *parts)
 
 

@@ -16,13 +16,14 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Literal
 
 from penstock import failpoints, log
 from penstock.config import Config
 from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
-from penstock.pipeline.etl.delta import Transaction
+from penstock.pipeline.etl.delta import NOTHING, Transaction, Written
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.night import NIGHTS_MAX, Night, between, parse_night, time_zone
@@ -281,10 +282,10 @@ class Load:
         self._on_step(f"{made.night} reads {made.offsets:,} offsets")
         transaction = Transaction(spark, self._table, made, self._declared)
         has_work = made.offsets > 0 or made.reload
-        commit = self._write_rows(transaction, made) if has_work else _commit_of(made, {})
+        written, commit = self._write(transaction, made) if has_work else (NOTHING, _commit_of(made, {}))
         failpoints.failpoint(ROWS_WRITTEN)
         if commit.rejects:
-            self._write_rejects(made, commit)
+            self._keep_rejects(transaction, written, made)
         elif (made.run, made.id) in table.reject_runs(self._rejects):
             rejects.remove(spark, self._rejects, [(made.run, made.id)])
         failpoints.failpoint(BEFORE_COMMIT)
@@ -293,34 +294,36 @@ class Load:
         self._log.debug("night %s is version %d of the table", made.night, version)
         return commit
 
-    def _parsed(self, made: plan.Plan) -> Any:
+    def _write(self, transaction: Transaction, made: plan.Plan) -> tuple[Written, table.NightCommit]:
+        """Read the ranges once: rows and rejects to the transaction's files, counts to what will be committed."""
         records = events.read(self._started(), self._config["bootstrap.servers"], made, self._declared)
-        return events.parse(records, self._declared)
+        counted, counts = events.observe(events.parse(records, self._declared), made)
+        written = transaction.write(counted.selectExpr(*events.written_columns(self._declared)))
+        found = events.collect(counts, made) if made.readable else {}
+        read, rows = (sum(each) for each in zip(*found.values(), strict=True)) if found else (0, 0)
+        if (written.rows, written.rejects) != (rows, read - rows):
+            raise EtlError(
+                f"night {made.night}: {rows} rows and {read - rows} rejects were read, but {written.rows} and"
+                f" {written.rejects} written"
+            )
+        return written, _commit_of(made, found)
 
-    def _write_rows(self, transaction: Transaction, made: plan.Plan) -> table.NightCommit:
-        """Read the ranges once: good rows to the transaction's files, counts to what will be committed."""
-        counted, counts = events.observe(self._parsed(made), made)
-        good = counted.where(events.GOOD).select(*events.row_columns(self._declared))
-        written = transaction.write_rows(good)
-        commit = _commit_of(made, events.collect(counts, made) if made.readable else {})
-        if written != commit.rows and not made.reload:
-            raise EtlError(f"night {made.night}: {commit.rows} good records were read, but {written} rows written")
-        return commit
-
-    def _write_rejects(self, made: plan.Plan, commit: table.NightCommit) -> None:
-        """A second reading of the ranges, for nights that have rejects: their reasons are costly to find."""
-        self._on_step(f"{made.night} keeps {commit.rejects:,} rejects")
-        rejected = events.with_reason(self._parsed(made), self._declared).select(*rejects.FOUND)
-        expected = commit.rejects
+    def _keep_rejects(self, transaction: Transaction, written: Written, made: plan.Plan) -> None:
+        """Take the rejects, each with its reason, from where they were written beside the rows to their own table."""
+        expected = written.rejects + len(made.corrupt)
+        self._on_step(f"{made.night} keeps {expected:,} rejects")
+        found = []
+        if written.rejects:
+            found.append(events.with_reason(transaction.read_rejects(written), self._declared).select(*rejects.FOUND))
         if made.corrupt:
             data = self._runner.run(self._cut.raw_bytes(made.corrupt, CORRUPT_BYTES_KEPT))
-            rejected = rejected.unionByName(rejects.of_batches(self._started(), zip(made.corrupt, data, strict=True)))
-            expected += len(made.corrupt) - sum(batch.records for batch in made.corrupt)
-        rejects.write(self._started(), self._rejects, made, rejected)
+            found.append(rejects.of_batches(self._started(), zip(made.corrupt, data, strict=True)))
+        rejects.write(self._started(), self._rejects, made, reduce(lambda left, right: left.unionByName(right), found))
         failpoints.failpoint(REJECTS_WRITTEN)
         kept = rejects.count(self._started(), self._rejects, made)
         if kept != expected:
             raise EtlError(f"night {made.night}: {expected} rejects were found, but {kept} kept")
+        transaction.remove_rejects(written)
 
     def _finish(self, commit: table.NightCommit, status: table.Status) -> None:
         """What follows a commit and is done again by every later call: clean rejects, the ready marker."""

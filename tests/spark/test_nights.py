@@ -199,6 +199,26 @@ def test_what_is_no_row_is_kept_with_its_reason_and_bytes(world: World, run: Run
     assert sorted(row["id"] for row in rows(world)) == ["5", "g1", "g3", "g4"]
 
 
+def test_rejects_are_found_in_the_reading_that_finds_the_rows(world: World, spark: Any) -> None:
+    """Where the topic has lost the night's records by the time that rejects are kept, none is missing."""
+    lost = []
+
+    def lose(words: str) -> None:
+        if "rejects" in words:
+            world.delete_records_before(30)
+            lost.append(words)
+
+    world.send("2013-01-01", [b'{"id": "%d", "day": "2013-01-01"}' % n if n % 20 else b"bad %d" % n for n in range(60)])
+    world.arrive()
+    one = Load(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark, on_step=lose)
+    commit = one.night(parse_night("2013-01-01")).commit
+    one.close()
+    assert lost == ["2013-01-01 keeps 3 rejects"]
+    assert (commit.rows, commit.rejects, len(rows(world))) == (57, 3, 57)
+    assert sorted(reject["value"] for reject in rejects(world)) == [b"bad 0", b"bad 20", b"bad 40"]
+    assert len(list(Path(world.table).rglob("*.parquet"))) == len(deltalake.DeltaTable(world.table).file_uris())
+
+
 TYPED = "id STRING NOT NULL, day DATE, at TIMESTAMP, price DECIMAL(9, 2)"
 MISFITS = {
     b'{"id": "a", "day": "2013-01-01", "price": 1.239}': "`price` does not fit DECIMAL(9, 2)",
@@ -543,7 +563,7 @@ def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spar
     none = spark._jvm.scala.Option.empty()
     delta_log.checkpoint()
     delta_log.doLogCleanup(delta_log.update(False, none, none), none)
-    assert [path.name for path in log_folder.glob("*.json")] == [f"{4:020d}.json"]
+    assert [path.name for path in log_folder.glob("*.json")] == [f"{3:020d}.json"]
     assert table.status(world.storage) == before
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     world.events("2013-01-04", 4)
