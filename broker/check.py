@@ -17,11 +17,19 @@ from penstock.broker.context import Endpoint
 from penstock.broker.listeners import Listener, refused
 from penstock.broker.logs.folder import HAS_STORE, META, STORE, FolderError, read_meta
 from penstock.broker.logs.lock import LOCK
+from penstock.broker.logs.logdirs import ids_of
+from penstock.broker.store import sound
+from penstock.broker.store.base import StoreError, paths
+from penstock.broker.store.values import Fields
 
 
-def faults(node_id: int, folders: Sequence[Path], listeners: Sequence[Listener]) -> list[str]:
-    """What would keep a broker from a start, or a folder from being used: sentences."""
+def faults(
+    node_id: int, folders: Sequence[Path], listeners: Sequence[Listener], forget: Path | None = None
+) -> list[str]:
+    """What would keep a broker from a start, or a folder from being used: sentences. forget: a log folder to give up."""
     found = [fault for listener in listeners for fault in _address(listener.bind, folders)]
+    if forget is not None:
+        found += _forgettable(node_id, folders[0] / STORE, forget)
     clusters: dict[str, Path] = {}
     for number, folder in enumerate(folders):
         found += _access(folder)
@@ -47,6 +55,17 @@ def faults(node_id: int, folders: Sequence[Path], listeners: Sequence[Listener])
         said = ", ".join(f"`{folder}` to {cluster}" for cluster, folder in clusters.items())
         found.append(f"the data folders belong to several clusters: {said}")
     return found
+
+
+def _forgettable(node_id: int, store: Path, forget: Path) -> list[str]:
+    """Whether the store knows a log folder that is to be forgotten."""
+    name = paths.log_dirs(node_id)
+    try:
+        data = sound.node(store, name) if store.is_file() else None
+        ids_of(forget, {} if data is None else Fields.read(name, data).texts("dirs"))
+    except (FolderError, StoreError) as error:
+        return [str(error)]
+    return []
 
 
 def _access(folder: Path) -> list[str]:

@@ -90,7 +90,7 @@ def command(
     log.setup(log_level)
     folders = log_dirs(folder, config["log.dirs"] or config["log.dir"])
     if only_check:
-        _check(config["broker.id"], folders, listeners)
+        _check(config["broker.id"], folders, listeners, forget)
         return
     server = Server(config, folder, listeners, way=way, forget=forget)
     descriptors.raise_limit()
@@ -134,9 +134,9 @@ def _data_folder(config: BrokerConfig, data: Path | None) -> Path:
     return Path(first)
 
 
-def _check(node_id: int, folders: list[Path], listeners: list[Listener]) -> None:
+def _check(node_id: int, folders: list[Path], listeners: list[Listener], forget: Path | None) -> None:
     """Say what would go wrong, one sentence a line, or that nothing would."""
-    found = check.faults(node_id, list(dict.fromkeys(folders)), listeners)
+    found = check.faults(node_id, list(dict.fromkeys(folders)), listeners, forget)
     for fault in found:
         click.echo(f"penstock: {fault}", err=True)
     if found:

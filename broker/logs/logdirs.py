@@ -169,11 +169,7 @@ class LogDirs:
         """
         missing = dict(known)
         if forget is not None:
-            self._given_up = {one for one, path in known.items() if Path(path) == forget.absolute()}
-            if not self._given_up:
-                raise FolderError(
-                    f"this broker has no log folder `{forget}` to forget; it knows {', '.join(map(repr, known.values()))}"
-                )
+            self._given_up = ids_of(forget, known)
             missing = {one: path for one, path in known.items() if one not in self._given_up}
         for log_dir in self._dirs:
             missing.pop(log_dir.id, None)
@@ -372,6 +368,15 @@ class LogDirs:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+
+def ids_of(forget: Path, known: Mapping[str, str]) -> set[str]:
+    """The ids of a folder that is to be forgotten; known: paths by id. Raises FolderError if there is none."""
+    ids = {one for one, path in known.items() if Path(path) == forget.absolute()}
+    if not ids:
+        names = ", ".join(map(repr, known.values()))
+        raise FolderError(f"this broker has no log folder `{forget}` to forget; it knows {names}")
+    return ids
 
 
 def beside(log_dir: LogDir, key: Key, ending: str) -> Path:

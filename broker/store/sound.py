@@ -87,6 +87,14 @@ def glance(path: Path) -> tuple[str, int]:
     return (facts["id"], seen[0]) if seen is not None and isinstance(seen[0], int) else ("", 0)
 
 
+def node(path: Path, name: str) -> bytes | None:
+    """The bytes of one node of a store; None: it isn't there. Raises CorruptStoreError, NewerStoreError, StoreDiskError."""
+    with failures(path, name), _read_only(path) as database:
+        _facts(path, database)
+        found = database.execute("SELECT data FROM node WHERE path = ?", (name,)).fetchone()
+    return None if found is None else bytes(found[0])
+
+
 def _facts(path: Path, database: sqlite3.Connection) -> dict[str, str]:
     """The table `about`; empty: there is none, in a file of an earlier format."""
     if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone() is None:

@@ -188,7 +188,7 @@ def test_a_disk_that_is_not_empty_stops_before_any_disk_is_touched(world: World)
     try:
         play = world.plays.run("site", check=False)
     finally:
-        world.describe()
+        world.describe(ewr=[0, 1], aggregate=[0, 1])
     assert play.code != 0
     assert "isn't empty: it holds `ext4`" in play.text
     with Path(used).open("rb") as file:
@@ -199,8 +199,7 @@ def test_a_disk_that_is_not_empty_stops_before_any_disk_is_touched(world: World)
 
 def test_a_broker_whose_disk_is_not_mounted_does_not_fill_the_disk_of_the_system(world: World) -> None:
     machine = world.machine("lga")
-    first = machine.ssh("sed -n s/^log.dirs=//p /etc/penstock/server.properties").split(",")[0].strip()
-    point = os.path.dirname(first)  # noqa: PTH120 - of another machine
+    point = os.path.dirname(world.log_folders("lga")[0])  # noqa: PTH120 - of another machine
     machine.ssh(f"systemctl stop penstock-broker; umount {point}")
     try:
         machine.ssh("systemctl start penstock-broker 2>/dev/null || true")
@@ -213,26 +212,18 @@ def test_a_broker_whose_disk_is_not_mounted_does_not_fill_the_disk_of_the_system
 
 
 def test_a_disk_is_swapped_and_the_other_one_keeps_its_records(world: World) -> None:
-    machine, bootstrap = world.machine("jfk"), world.address("jfk")
-    world.fleet.penstock("topics", "create", "spread", "-p", "4", "-b", bootstrap)
-    lines = [f"{number}" for number in range(400)]
-    world.fleet.penstock("produce", "spread", "-b", bootstrap, text="\n".join(lines))
-    folders = machine.ssh("sed -n s/^log.dirs=//p /etc/penstock/server.properties").strip().split(",")
-    on_each = [
-        {int(one.rpartition("-")[2]) for one in machine.ssh(f"ls {folder}").split() if one.startswith("spread-")}
-        for folder in folders
-    ]
-    assert [len(one) for one in on_each] == [2, 2]
-    shown = world.fleet.penstock("consume", "spread", "--from", "earliest", "--json", "-b", bootstrap)
-    kept = sorted(one["value"] for one in map(json.loads, shown.splitlines()) if one["partition"] in on_each[0])
-    old = folders[1].split("/")[3]
-    world.describe(jfk=[0, 2])
+    machine, folders = world.machine("jfk"), world.log_folders("jfk")
+    kept = world.spread("jfk", folders[0])
+    old, before = folders[1].split("/")[3], world.main_pid("jfk")
     given = ["--extra-vars", f"swap_host=jfk-1 swap_id={old}"]
+    too_early = world.plays.run("swap_disk", *given, "--extra-vars", f"swap_confirm={old}", check=False)
+    assert f"still has the disk {old}" in too_early.text
+    world.describe(jfk=[0, 2])
     refused = world.plays.run("swap_disk", *given, "--extra-vars", "swap_confirm=no", check=False)
-    assert refused.code != 0
+    assert f"swap_confirm={old}" in refused.text
+    assert world.main_pid("jfk") == before
     world.plays.run("swap_disk", *given, "--extra-vars", f"swap_confirm={old}")
-    shown = world.fleet.penstock("consume", "spread", "--from", "earliest", "-b", bootstrap)
-    assert sorted(shown.split()) == kept
+    assert world.spread_left("jfk") == kept
     point = os.path.dirname(folders[1])  # noqa: PTH120 - of another machine
     assert point not in machine.ssh("cat /etc/fstab /proc/self/mounts /etc/penstock/server.properties")
     assert machine.ssh("ls /run/systemd/system/penstock-broker.service.d") == ""
@@ -240,14 +231,8 @@ def test_a_disk_is_swapped_and_the_other_one_keeps_its_records(world: World) -> 
 
 
 def test_the_first_disk_is_replaced_as_the_refusal_says(world: World) -> None:
-    machine, bootstrap = world.machine("lga"), world.address("lga")
-    world.fleet.penstock("topics", "create", "spread", "-p", "4", "-b", bootstrap)
-    world.fleet.penstock("produce", "spread", "-b", bootstrap, text="\n".join(map(str, range(400))))
-    first, second = machine.ssh("sed -n s/^log.dirs=//p /etc/penstock/server.properties").strip().split(",")
-    there = {int(one.rpartition("-")[2]) for one in machine.ssh(f"ls {second}").split() if one.startswith("spread-")}
-    shown = world.fleet.penstock("consume", "spread", "--from", "earliest", "--json", "-b", bootstrap)
-    kept = sorted(one["value"] for one in map(json.loads, shown.splitlines()) if one["partition"] in there)
-    assert 0 < len(kept) < 400
+    machine, (first, second) = world.machine("lga"), world.log_folders("lga")
+    kept = world.spread("lga", second)
     old = first.split("/")[3]
     refused = world.plays.run("swap_disk", "--extra-vars", f"swap_host=lga-1 swap_id={old} swap_confirm={old}", check=False)
     assert refused.code != 0
@@ -263,13 +248,13 @@ def test_the_first_disk_is_replaced_as_the_refusal_says(world: World) -> None:
     world.describe(lga=[1, 2])
     world.plays.run("site")
     assert world.plays.run("site").changed == 0
-    shown = world.fleet.penstock("consume", "spread", "--from", "earliest", "-b", bootstrap)
-    assert sorted(shown.split()) == kept
-    assert machine.ssh("sed -n s/^log.dirs=//p /etc/penstock/server.properties").startswith(second)
+    assert world.spread_left("lga") == kept
+    assert world.log_folders("lga")[0] == second
 
 
 def test_a_roll_waits_for_a_recovery_that_moves(world: World, tmp_path: Path) -> None:
-    """One large log on a disk that needs 0.6 s for each MiB: longer than the play waits for a start that stands still."""
+    """One large log of a broker that was killed, on a disk that needs 0.6 s for each MiB: longer than the play waits for a
+    start that stands still."""
     machine, bootstrap = world.machine("ewr"), world.address("ewr")
     world.fleet.penstock("topics", "create", "large", "-p", "1", "-b", bootstrap)
     lines = "\n".join(str(number).ljust(100_000, "x") for number in range(800))
@@ -277,7 +262,7 @@ def test_a_roll_waits_for_a_recovery_that_moves(world: World, tmp_path: Path) ->
     shutil.copy(faultio.build(tmp_path), machine.root / "usr/local/lib/faultio.so")
     machine.ssh("echo 'read slow600 large-0/00000000000000000000.log$' > /usr/local/lib/faultio.control")
     slow = """[Service]
-    ExecStartPre=/bin/sh -c 'rm -f /srv/penstock/*/log/.kafka_cleanshutdown'
+    KillSignal=SIGKILL
     Environment=LD_PRELOAD=/usr/local/lib/faultio.so FAULT_CTL=/usr/local/lib/faultio.control
     """
     drop_in = "/etc/systemd/system/penstock-broker.service.d"

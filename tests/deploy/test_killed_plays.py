@@ -2,13 +2,14 @@
 
 Each play is killed at its first task, run again and killed at its second, and so on until it comes through: each task is cut
 short the first time that it has something to do, and all before it are done again over what was left.
-PENSTOCK_DEPLOY_KILLS=3 kills at every third task alone.
+PENSTOCK_DEPLOY_KILLS=3 kills at one of three tasks alone; which ones, PENSTOCK_DEPLOY_SEED says.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.machines, pytest.mark.timeout(7200), pytest.mark.xdist
 
 DATACENTERS = ("west", "middle")
 STEP = int(os.environ.get("PENSTOCK_DEPLOY_KILLS", "1"))
+SEED = os.environ.get("PENSTOCK_DEPLOY_SEED", "1")
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +32,14 @@ def world(tmp_path_factory: pytest.TempPathFactory, small_release: Release) -> I
         yield made
 
 
-def killed_everywhere(world: World, playbook: str) -> list[str]:
+def killed_everywhere(world: World, playbook: str, *options: str) -> list[str]:
     """Run a playbook until it comes through; the tasks at which it was killed."""
+    dice = random.Random(f"{SEED} {playbook}")
     names: list[str] = []
-    while name := world.plays.run_killed(playbook, 1 + STEP * len(names)):
+    while name := world.plays.run_killed(playbook, 1 + STEP * len(names) + dice.randrange(STEP), *options):
         names.append(name)
+    print(f"{playbook} was killed at {len(names)} tasks: {'; '.join(names)}")
+    assert names
     return names
 
 
@@ -87,6 +92,18 @@ def test_roll(world: World) -> None:
     killed_everywhere(world, "roll")
     after = {one: world.main_pid(one) for one in DATACENTERS}
     assert [one for one in DATACENTERS if after[one] == before[one]] == []
+    assert world.plays.run("site").changed == 0
+    check_that_it_serves(world)
+
+
+def test_swap_disk(world: World) -> None:
+    machine, folders = world.machine("west"), world.log_folders("west")
+    kept = world.spread("west", folders[0])
+    old = folders[1].split("/")[3]
+    world.describe(west=[0, 2])
+    killed_everywhere(world, "swap_disk", "--extra-vars", f"swap_host=west-1 swap_id={old} swap_confirm={old}")
+    assert world.spread_left("west") == kept
+    assert machine.ssh("ls /run/systemd/system/penstock-broker.service.d") == ""
     assert world.plays.run("site").changed == 0
     check_that_it_serves(world)
 

@@ -275,13 +275,13 @@ class Plays:
         assert not check or play.code == 0, play.text[-12_000:]
         return play
 
-    def run_killed(self, playbook: str, task: int) -> str:
+    def run_killed(self, playbook: str, task: int, *options: str) -> str:
         """Run a playbook and kill it as it has begun a task, counted from 1: that one's name; "" if it ended before."""
         file = self._fleet.folder / "killed"
         file.unlink(missing_ok=True)
         environment = {"ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS), "ANSIBLE_CALLBACKS_ENABLED": "kill_at"}
         environment |= {"PENSTOCK_KILL_AT": str(task), "PENSTOCK_KILL_FILE": str(file)}
-        play = self._run(playbook, (), environment)
+        play = self._run(playbook, options, environment)
         assert play.code in (0, -signal.SIGKILL), play.text[-12_000:]
         return file.read_text() if play.code else ""
 

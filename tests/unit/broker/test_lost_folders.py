@@ -144,6 +144,7 @@ def test_a_lost_folder_is_given_up_once(broker: BrokerProcess) -> None:
     broker.start()
     assert broker.stop() == 0
     broker.arguments = ["--forget-log-dir", str(second)]
+    assert refused(*broker.command()[4:], "--check").returncode == 0
     at = len(broker.log_text())
     broker.start()
     assert produce(broker, "kept", 2) == 0
@@ -157,6 +158,8 @@ def test_a_lost_folder_is_given_up_once(broker: BrokerProcess) -> None:
     broker.arguments = ["--forget-log-dir", str(second.with_name("never"))]
     answer = refused(*broker.command()[4:])
     assert answer.returncode == 1 and "has no log folder" in answer.stderr and str(second) in answer.stderr
+    checked = refused(*broker.command()[4:], "--check")
+    assert checked.returncode == 1 and "has no log folder" in checked.stderr and str(second) in checked.stderr
     # The lost folder is found again: nothing in it is deleted, nor served in the place of what was written since.
     broker.arguments = []
     away = second.with_name("away")
