@@ -7,12 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.packages import COLLECTION
+from support.packages import COLLECTION, ROOT
 
 APPLIANCE = COLLECTION / "ansible_collections" / "penstock" / "appliance"
 ROLES = sorted(path.name for path in (APPLIANCE / "roles").iterdir())
@@ -57,6 +58,12 @@ def test_a_roles_variables_are_those_of_its_argument_specs(role: str) -> None:
     said_twice = {name: options[name]["default"] for name in options if "default" in options[name]}
     assert said_twice == {name: defaults[name] for name in said_twice}
     assert [name for name in options if not options[name].get("description")] == []
+
+
+def test_the_example_is_of_the_version_that_is_built_here() -> None:
+    variables = yaml(COLLECTION / "inventories" / "example" / "group_vars" / "all.yml")
+    with (ROOT / "pyproject.toml").open("rb") as text:
+        assert variables["penstock_version"] == tomllib.load(text)["project"]["version"]
 
 
 def test_the_example_names_sources_once() -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from support.packages import ROOT, build
+from support.fleet_world import Release
+from support.machines import base
+from support.packages import ROOT, build, in_a_box
 
 pytestmark = pytest.mark.timeout(900)  # the first test builds the package
 
@@ -43,12 +45,7 @@ def deb(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 @needs_root
 @needs_debian
 def test_it_installs_and_serves_where_there_is_no_network(deb: Path, tmp_path: Path) -> None:
-    name = f"penstock-{version()}"
-    script = str(Path(__file__).with_name("install.sh"))
-    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "sh", script, str(tmp_path), str(deb), name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == [
+    assert in_a_box(tmp_path, Path("/"), deb, "deb", f"penstock-{version()}") == [
         "/var/lib/penstock:/usr/sbin/nologin",
         version(),
         f"penstock, version {version()}",
@@ -56,7 +53,18 @@ def test_it_installs_and_serves_where_there_is_no_network(deb: Path, tmp_path: P
         "1000",
         "without byte code: ",
         "1",
-    ], done.stderr
+    ]
+
+
+@pytest.mark.machines
+def test_a_bundle_is_all_that_a_bare_debian_needs(release: Release, tmp_path: Path) -> None:
+    assert in_a_box(tmp_path, base(), release.archive, "bundle", release.version) == [
+        "lo",
+        f"penstock, version {version()}",
+        "1000",
+        "java 17",
+        "pyspark and deltalake",
+    ]
 
 
 @needs_debian

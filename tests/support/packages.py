@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+LO = Path(__file__).resolve().parents[1] / "deploy" / "lo"
 ROOT = Path(__file__).resolve().parents[2]
 COLLECTION = ROOT / "deploy" / "ansible"
 
@@ -24,3 +25,13 @@ def bundle(folder: Path, packages: list[Path], tar: Path) -> Path:
     done = subprocess.run([*command, *map(str, packages)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return tar
+
+
+def in_a_box(work: Path, files: Path, given: Path, script: str, *arguments: str) -> list[str]:
+    """The lines that a script of `tests/deploy/lo` prints on a machine that has the files of a folder and a network of `lo`
+    alone."""
+    command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "sh", str(LO / "box.sh")]
+    command += [str(work), str(files), str(given), script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
