@@ -189,11 +189,11 @@ class CorruptLogError(ValueError):
 cdef object _what_is_corrupt(str folder, const Damage* damage):
     file = f"{folder}/{damage.base_offset:020d}.log{'.swap' if damage.swap else ''}"
     if damage.next_offset > damage.first_offset:
-        lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read"
+        lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read; what follows is there"
     else:
         lost = f"offsets from {damage.first_offset} on are missing or can't be read"
     return (
-        f"{file} is damaged at byte {damage.position}, and {lost}; what follows is there. Nothing was changed. "
+        f"{file} is damaged at byte {damage.position}, and {lost}. Nothing was changed. "
         f"Restore the file from a copy and start again; or stop the broker and run `penstock log repair {folder}`, "
         "which sets the damaged bytes aside, so that the log goes on without these records"
     )
