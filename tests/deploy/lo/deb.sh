@@ -2,7 +2,7 @@
 set -eu
 . /mnt/serve.sh
 # What could answer in the package's place on this machine, and isn't on a box.
-rm -rf /root/.cache /usr/local/bin/penstock /opt/penstock
+rm -rf "$HOME/.cache" /usr/local/bin/penstock /opt/penstock
 dpkg --force-confold -i /mnt/given/*.deb >&2
 getent passwd penstock | cut -d: -f6,7
 readlink /opt/penstock/current
