@@ -189,7 +189,7 @@ class CorruptLogError(ValueError):
 cdef object _what_is_corrupt(str folder, const Damage* damage):
     file = f"{folder}/{damage.base_offset:020d}.log{'.swap' if damage.swap else ''}"
     if damage.next_offset > damage.first_offset:
-        lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read; what follows is there"
+        lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read; others follow"
     else:
         lost = f"offsets from {damage.first_offset} on are missing or can't be read"
     return (

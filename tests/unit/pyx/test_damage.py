@@ -240,5 +240,5 @@ def test_a_segment_in_the_middle_is_not_given_up_for_lost(original: Original, da
         data[len(data) // 2] ^= 1
         middle.write_bytes(data)
 
-    with pytest.raises(CorruptLogError, match="what follows is there"):
+    with pytest.raises(CorruptLogError, match="others follow"):
         damaged(damage)
