@@ -184,7 +184,7 @@ cdef extern from "rocksdb/sst_file_writer.h" namespace "rocksdb" nogil:
         Status Finish() except +
 
 cdef enum:
-    FILES_AT_LEAST = 24             # the bound is kept by dropping whole files: one is at most this part of it
+    FILES_MIN = 24                  # the bound is kept by dropping whole files: one is at most this part of it
     FILES_MERGED = 8                # so many neighbours of a size become one
     LOOKUP_CHUNK = 1024             # ids of one MultiGet
     FILTER_BITS = 10
@@ -352,7 +352,7 @@ cdef class IdStore:
         self.path = path
         self.waiting_file = None
         self.memory_max_ids = memory_max_ids
-        self.memory_max_bytes = max(max_bytes // FILES_AT_LEAST, 1 << 16)
+        self.memory_max_bytes = max(max_bytes // FILES_MIN, 1 << 16)
         self.next_file = self.records_noted = 0
         self.first_ms = self.last_ms = 0
         self.complete_to = self.reaches_to = self.kept_to = 0

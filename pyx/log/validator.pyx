@@ -80,7 +80,7 @@ cdef inline bint _timestamp_allowed(const LogConfig* config, int64_t timestamp_m
     return timestamp_ms >= now_ms - config.timestamp_before_max_ms
 
 
-cdef inline void _look_at_record(
+cdef inline void _validate_record(
     const LogConfig* config, int32_t key_length, int64_t timestamp_ms, int32_t number, int64_t now_ms, Validated* out
 ) noexcept nogil:
     if config.cleanup_compact and key_length < 0:
@@ -90,7 +90,7 @@ cdef inline void _look_at_record(
 
 
 # --- magic 2 ------------------------------------------------------------------------------------------------
-cdef int _look_at_records(
+cdef int _validate_records(
     const LogConfig* config, const BatchHeader* header, const uint8_t* p, size_t n, int64_t now_ms, Validated* out,
     int64_t* newest
 ) noexcept nogil:
@@ -109,7 +109,7 @@ cdef int _look_at_records(
     # One of them may not be taken (-1, which always may, hides a record that is nearly as old): now they are named.
     for i in range(header.record_count):
         p = record_read(p, end, &record)
-        _look_at_record(config, record.key_length, record_create_time(header, &record), i, now_ms, out)
+        _validate_record(config, record.key_length, record_create_time(header, &record), i, now_ms, out)
     return out.refusal.fault
 
 
@@ -176,7 +176,7 @@ cdef int _open_batch(
     cdef int64_t newest
     cdef int fault = _inflate_batch(p, header, &data, &n, &common, out)
     if fault == BATCH_OK:
-        fault = _look_at_records(config, header, data, n, now_ms, out, &newest)
+        fault = _validate_records(config, header, data, n, now_ms, out, &newest)
     if fault == BATCH_OK and newest != header.max_timestamp:
         # Old sarama and others leave it out: the log's time index needs the true one. Kafka mends it, too.
         batch_set_max_timestamp(p, header.size, newest, False)
@@ -270,7 +270,7 @@ cdef void _stamp(Validated* out, int64_t now_ms) noexcept nogil:
 
 
 # --- message sets -------------------------------------------------------------------------------------------
-cdef int _look_at_messages(
+cdef int _validate_messages(
     const LogConfig* config, const uint8_t* p, size_t n, int8_t magic, int64_t now_ms, bint each, Validated* out
 ) noexcept nogil:
     """Plain messages whose form was looked at before: keys and times, and with `each` a header for each one, as they
@@ -283,7 +283,7 @@ cdef int _look_at_messages(
         fault = message_next(&p, &n, magic, &header, &message)
         if fault != BATCH_OK:
             return fault
-        _look_at_record(config, message.key_length, message.timestamp, number, now_ms, out)
+        _validate_record(config, message.key_length, message.timestamp, number, now_ms, out)
         number += 1
         if each:
             if 0 < config.max_message_bytes < header.size or number > BATCHES_MAX:
@@ -354,7 +354,7 @@ cdef int _take_wrapper(
     cdef int fault = wrapper_open(p, header, limit, True, out.inner, &found)
     _was_inflated(out, out.inner, limit, fault)
     if fault == BATCH_OK:
-        fault = _look_at_messages(config, found.data, found.n, header.magic, now_ms, wanted == 0, out)
+        fault = _validate_messages(config, found.data, found.n, header.magic, now_ms, wanted == 0, out)
     if fault != BATCH_OK:
         return fault
     if wanted == 0:
@@ -385,7 +385,7 @@ cdef int _take_messages(
         wanted = config.compression_codec       # zstd has no place in a message set: it stays as it came
     if codec:
         return _take_wrapper(config, records, first, wanted, now_ms, out)
-    fault = _look_at_messages(config, records, n, first.magic, now_ms, True, out)
+    fault = _validate_messages(config, records, n, first.magic, now_ms, True, out)
     if fault != BATCH_OK or wanted == 0:
         return fault
     if not bytes_resize(out.inner, n):

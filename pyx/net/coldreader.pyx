@@ -167,7 +167,7 @@ cdef void _direct_end(Direct* d, ReaderJob* job) noexcept nogil:
     job.direct = False
 
 
-cdef void _look_at_batches(Direct* d, ReaderJob* job) noexcept nogil:
+cdef void _walk_batches(Direct* d, ReaderJob* job) noexcept nogil:
     """Goes from batch to batch through the buffer. The last one that begins in the range, or right behind it, is where
     the next fetch begins, and that fetch needn't look for it, which would be a read of its own."""
     cdef BatchHeader header
@@ -193,7 +193,7 @@ cdef ssize_t _direct_fill(Direct* d, ReaderJob* job) noexcept nogil:
         if d.n < 0:
             d.n = 0
             return -1
-        _look_at_batches(d, job)
+        _walk_batches(d, job)
     return max(d.position + d.n - at, <int64_t>0)
 
 

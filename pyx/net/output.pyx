@@ -209,7 +209,7 @@ cdef Step _warm_range(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     cdef FetchJob* job = slot.fetch
     cdef const FetchRange* cold = &job.ranges[job.cold]
     cdef ReaderJob wanted = _reader_job(r, c, &cold.read, cold.read.position, cold.read.length)
-    job.look = True
+    job.due = True
     if reader_submit(r.plane.readers, &wanted):
         slot.state = SLOT_WARMING
     else:
@@ -230,16 +230,16 @@ cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     cdef FetchState state
     cdef int64_t n
     cdef bint made
-    if not job.look:
+    if not job.due:
         return STEP_WAIT
     if not job.begun:
         fetch_begin(job, r.plane.logs, r.plane.sessions, r.now_ms)
-    job.look = False
+    job.due = False
     state = fetch_try(job, r.id, must_answer)
     if state == FETCH_COLD:
         return _warm_range(r, c, slot)
     if state == FETCH_AGAIN:
-        job.look = True
+        job.due = True
         connection_ready(r, c)
         return STEP_WAIT
     if state == FETCH_WAIT:

@@ -25,7 +25,7 @@ from penstock.pyx.net.plane cimport (
     connection_refuse, output_left, slot_at,
 )
 from penstock.pyx.net.requests cimport requests_resume, slots_full
-from penstock.pyx.net.waiting cimport look_moved, unpark
+from penstock.pyx.net.waiting cimport retry_moved, unpark
 from penstock.pyx.posix cimport (
     CLOCK_MONOTONIC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64,
     atomic_swap32, block_signals, clock_gettime, close, epoll_event, epoll_wait, free, memset, set_time_slice, timespec,
@@ -134,8 +134,8 @@ cdef void _take_mail(Reactor* r) noexcept nogil:
         mail = after
 
 
-cdef void _look_again(void* reactor, FetchJob* job) noexcept nogil:
-    job.look = True
+cdef void _retry(void* reactor, FetchJob* job) noexcept nogil:
+    job.due = True
     connection_ready(<Reactor*>reactor, <Connection*>job.connection)
 
 
@@ -144,18 +144,18 @@ cdef void _on_moved(Reactor* r) noexcept nogil:
     cdef Moved moved = moved_take(&r.mailbox)
     cdef int32_t i
     for i in range(moved.n):
-        look_moved(r.waits, moved.partitions[i], _look_again, r)
+        retry_moved(r.waits, moved.partitions[i], _retry, r)
         partition_release(moved.partitions[i])
     if moved.all:
         for i in range(r.waits.heap_n):
-            _look_again(r, r.waits.heap[i])
+            _retry(r, r.waits.heap[i])
     moved_give_back(&r.mailbox, &moved)
 
 
 cdef void _on_deadlines(Reactor* r) noexcept nogil:
     """A job whose time is up leaves the heap and is answered in its connection's next turn."""
     while r.waits.heap_n and r.waits.heap[0].deadline_ms <= r.now_ms:
-        _look_again(r, r.waits.heap[0])
+        _retry(r, r.waits.heap[0])
         unpark(r.waits, r.waits.heap[0])
 
 
@@ -264,7 +264,7 @@ cdef void _start_drain(Reactor* r) noexcept nogil:
             close(r.listeners[i])
             r.listeners[i] = -1
     for i in range(r.waits.heap_n):
-        r.waits.heap[i].look = True
+        r.waits.heap[i].due = True
     for place in range(r.places_used):
         if r.connections[place].state != CONNECTION_CLOSED:
             connection_ready(r, r.connections[place])

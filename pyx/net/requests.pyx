@@ -168,7 +168,7 @@ cdef FetchJob* _begin_fetch(Reactor* r, Connection* c, const RequestHead* head, 
     r.counters.fetch_partitions_asked += job.asked.count
     job.connection = c
     job.deadline_ms = r.now_ms + max(job.max_wait_ms, 0)
-    job.look = True
+    job.due = True
     return job
 
 

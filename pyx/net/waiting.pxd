@@ -26,6 +26,6 @@ cdef struct Waits:
 cdef Waits* waits_new(int32_t reactor) noexcept nogil
 cdef bint park(Waits* waits, FetchJob* job) noexcept nogil        # of a job that doesn't wait; False: no memory
 cdef void unpark(Waits* waits, FetchJob* job) noexcept nogil      # safe on a job that doesn't wait
-# Calls `look` for each waiting job for which the partition's end has moved, and watches it again for the others.
-ctypedef void (*Look)(void* context, FetchJob* job) noexcept nogil
-cdef void look_moved(Waits* waits, Partition* partition, Look look, void* context) noexcept nogil
+# Calls `retry` for each waiting job for which the partition's end has moved, and watches it again for the others.
+ctypedef void (*Retry)(void* context, FetchJob* job) noexcept nogil
+cdef void retry_moved(Waits* waits, Partition* partition, Retry retry, void* context) noexcept nogil

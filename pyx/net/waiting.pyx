@@ -121,7 +121,7 @@ cdef void unpark(Waits* waits, FetchJob* job) noexcept nogil:
     job.waiters = NULL
 
 
-cdef void look_moved(Waits* waits, Partition* partition, Look look, void* context) noexcept nogil:
+cdef void retry_moved(Waits* waits, Partition* partition, Retry retry, void* context) noexcept nogil:
     cdef unordered_map[size_t, Waiter*].iterator found = waits.by_partition.find(<size_t>partition)
     cdef Waiter* w
     cdef FetchPartition* waited
@@ -130,6 +130,6 @@ cdef void look_moved(Waits* waits, Partition* partition, Look look, void* contex
     w = at(found).second
     while w != NULL:
         waited = &w.job.set.partitions[w.at]
-        if w.job.look or partition_watch(partition, waits.reactor, w.job.isolation, waited.known_end):
-            look(context, w.job)
+        if w.job.due or partition_watch(partition, waits.reactor, w.job.isolation, waited.known_end):
+            retry(context, w.job)
         w = w.next

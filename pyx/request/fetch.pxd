@@ -65,7 +65,7 @@ cdef struct FetchJob:
     void* connection
     int64_t deadline_ms
     int32_t heap_index                # in the reactor's heap of deadlines; -1 = not waiting
-    bint look                         # to be tried when the connection runs next
+    bint due                          # to be tried when the connection runs next
     void* waiters                     # waiting.pxd
 
 # A job from a request whose reader stands at the body; `out` is owned by the caller when FETCH_PARSED.

@@ -20,7 +20,7 @@ from penstock.pyx.request.fetchset cimport NOWHERE, FetchPartition, FetchSet, se
 from penstock.pyx.request.versions cimport FETCH_MAGIC_2_FROM, FETCH_MAX_BYTES_FROM
 
 cdef enum:
-    LOOKS_MAX = 4                     # of one try, while the ends keep moving
+    ENDS_READ_MAX = 4                 # in one try, while the ends keep moving
     COLD_TIMES_MAX = 3                # and once a partition
     RANGES_KEPT = 64                  # room for so many is kept while a job waits
 
@@ -185,11 +185,11 @@ cdef bint _has_converted(const FetchJob* job) noexcept nogil:
 
 cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept nogil:
     cdef Limits limits
-    cdef int32_t _look
+    cdef int32_t _again
     cdef bint must, enough
     if job.error:
         return FETCH_READY
-    for _look in range(LOOKS_MAX):
+    for _again in range(ENDS_READ_MAX):
         if not _gather(job, &limits):
             return FETCH_FAILED
         if limits.cold:
