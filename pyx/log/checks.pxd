@@ -17,7 +17,7 @@ from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.log.files cimport FILE_MODE, read_whole, write_at
 from penstock.pyx.log.index cimport IndexSum
 from penstock.pyx.posix cimport O_CLOEXEC, O_CREAT, O_TRUNC, O_WRONLY, close, unlink
-from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i16, get_i64, get_u32, put_i16, put_i64, put_u32
 
 cdef enum:
@@ -57,7 +57,7 @@ cdef inline int checks_write(const Checks* checks, const char* path) noexcept no
     for i in range(CHECKS_INDEXES):
         put_i64(data + CHECKS_SUMS_AT + i * CHECKS_SUM, checks.sums[i].size)
         put_u32(data + CHECKS_SUMS_AT + i * CHECKS_SUM + 8, checks.sums[i].crc)
-    put_u32(data + CHECKS_CRC_AT, crc32c(0, data + CHECKS_BASE_AT, CHECKS_BYTES - CHECKS_BASE_AT))
+    put_u32(data + CHECKS_CRC_AT, crc32c_update(0, data + CHECKS_BASE_AT, CHECKS_BYTES - CHECKS_BASE_AT))
     result = write_at(fd, data, CHECKS_BYTES, 0)
     close(fd)
     if result != 0:
@@ -74,7 +74,7 @@ cdef inline bint checks_read(Checks* checks, const char* path) noexcept nogil:
     data = content.data()
     if (
         get_i16(data) != CHECKS_VERSION
-        or get_u32(data + CHECKS_CRC_AT) != crc32c(0, data + CHECKS_BASE_AT, CHECKS_BYTES - CHECKS_BASE_AT)
+        or get_u32(data + CHECKS_CRC_AT) != crc32c_update(0, data + CHECKS_BASE_AT, CHECKS_BYTES - CHECKS_BASE_AT)
     ):
         return False
     checks.base_offset = get_i64(data + CHECKS_BASE_AT)

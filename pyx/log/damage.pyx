@@ -16,7 +16,7 @@ from penstock.pyx.record.batch cimport (
     ATTRIBUTES_AT, BATCH_OK, CHECK_STORED, MAGIC_AT, RECORDS_AT, BatchHeader, batch_check, batch_check_header,
     batch_last_offset, batch_parse_header,
 )
-from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i64
 
 cdef enum:
@@ -37,7 +37,7 @@ cdef int _sum_is_right(int fd, const BatchHeader* header, int64_t position, vect
         got = read_at(fd, buffer.data(), <size_t>min(end - at, <int64_t>CHUNK_BYTES), at)
         if got <= 0:
             return <int>got
-        crc = crc32c(crc, buffer.data(), <size_t>got)
+        crc = crc32c_update(crc, buffer.data(), <size_t>got)
         at += got
     return crc == header.crc
 

@@ -26,7 +26,7 @@ from penstock.pyx.posix cimport (
     ENOENT, MAP_FAILED, MAP_SHARED, O_CLOEXEC, O_CREAT, O_RDONLY, O_WRONLY, PROT_READ, close, errno, fdatasync, fstat,
     ftruncate, memcpy, mmap, munmap, stat, unlink,
 )
-from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i32, put_i32
 
 cdef enum:
@@ -56,10 +56,10 @@ cdef inline void index_unmap(IndexFile* f) noexcept nogil:
     f.mapped = 0
 
 cdef inline IndexSum index_sum(const uint8_t* entries, size_t n) noexcept nogil:
-    return IndexSum(<int64_t>n, crc32c(0, entries, n))
+    return IndexSum(<int64_t>n, crc32c_update(0, entries, n))
 
 cdef inline bint index_is_right(const IndexFile* f, const uint8_t* entries, size_t n) noexcept nogil:
-    return not f.known or (f.sum.size == <int64_t>n and f.sum.crc == crc32c(0, entries, n))
+    return not f.known or (f.sum.size == <int64_t>n and f.sum.crc == crc32c_update(0, entries, n))
 
 # Forget the entries: the segment is new or is walked again.
 cdef inline void index_reset(IndexFile* f) noexcept nogil:

@@ -17,7 +17,7 @@ from penstock.pyx.posix cimport (
     pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock, pthread_rwlock_unlock,
     pthread_rwlock_wrlock,
 )
-from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
 # Keyed by a checksum of name (or id) and index; those that share one are told apart by comparing.
@@ -91,7 +91,7 @@ cdef class LogSetOwner:
 
 
 cdef inline uint32_t _key(const void* name, size_t n, int32_t index) noexcept nogil:
-    return crc32c(<uint32_t>index, <const uint8_t*>name, n)
+    return crc32c_update(<uint32_t>index, <const uint8_t*>name, n)
 
 
 cdef Partition* partition_find(LogSet* logs, const char* topic, size_t n, int32_t index) noexcept nogil:

@@ -12,7 +12,7 @@ from penstock.pyx.log.files cimport read_whole, replace_whole, sync_file
 from penstock.pyx.log.origin cimport ADDED, MARKER, REPLICA, Origin, from_client
 from penstock.pyx.posix cimport atomic_add64, memmove, stat, stat_path, unlink
 from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_last_sequence, sequence_add
-from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
 
 cdef enum:
@@ -242,7 +242,7 @@ cdef int _write_table(vector[uint8_t]& bytes, int32_t count, const string& path,
     put_i16(bytes.data(), SNAPSHOT_VERSION)
     put_i32(bytes.data() + SNAPSHOT_COUNT_AT, count)
     put_u32(bytes.data() + SNAPSHOT_CRC_AT,
-            crc32c(0, bytes.data() + SNAPSHOT_COUNT_AT, bytes.size() - SNAPSHOT_COUNT_AT))
+            crc32c_update(0, bytes.data() + SNAPSHOT_COUNT_AT, bytes.size() - SNAPSHOT_COUNT_AT))
     return replace_whole(path.c_str(), bytes.data(), bytes.size(), sync)
 
 
@@ -309,7 +309,7 @@ cdef const uint8_t* _read_table(
         or count[0] < 0
         or bytes.size() != SNAPSHOT_ENTRIES_AT + <size_t>count[0] * entry
         or get_u32(bytes.data() + SNAPSHOT_CRC_AT)
-        != crc32c(0, bytes.data() + SNAPSHOT_COUNT_AT, bytes.size() - SNAPSHOT_COUNT_AT)
+        != crc32c_update(0, bytes.data() + SNAPSHOT_COUNT_AT, bytes.size() - SNAPSHOT_COUNT_AT)
     ):
         return NULL
     return bytes.data() + SNAPSHOT_ENTRIES_AT

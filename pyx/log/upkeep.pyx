@@ -22,7 +22,7 @@ from penstock.pyx.posix cimport (
     EIO, FALLOC_FL_KEEP_SIZE, atomic_load32, atomic_store32, atomic_store64, errno, fallocate, fstat, ftruncate,
     pthread_mutex_lock, pthread_mutex_unlock, stat,
 )
-from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.record.crc cimport crc32c_update
 
 cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:
     """Under the lock: segments of partitions that were made together are not all rolled together."""
@@ -34,7 +34,7 @@ cdef void choose_jitter(PartitionLog* p, int64_t now_ms) noexcept nogil:
     seed[1] = <int64_t><size_t>p
     p.roll_jitter_ms = 0
     if most > 0:
-        p.roll_jitter_ms = <int64_t>crc32c(0, <const uint8_t*>seed, sizeof(seed)) % most
+        p.roll_jitter_ms = <int64_t>crc32c_update(0, <const uint8_t*>seed, sizeof(seed)) % most
 
 
 cdef int _emptied(int fd) noexcept nogil:

@@ -7,7 +7,7 @@ from penstock.pyx.errorcodes cimport (
     CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE,
 )
 from penstock.pyx.record.codec cimport codec_decompress, codec_holds_most
-from penstock.pyx.record.crc cimport crc32_zlib, crc32c, crc32c_combine
+from penstock.pyx.record.crc cimport crc32_zlib, crc32c_join, crc32c_update
 from penstock.pyx.record.endian cimport get_i16, get_i32, get_i64, get_u32, put_i16, put_i32, put_i64, put_u32
 from penstock.pyx.record.varint cimport varint_near, varint_read, varint_write, varlong_read, varlong_write
 
@@ -94,7 +94,7 @@ cdef int batch_check(const uint8_t* p, const BatchHeader* header, int64_t max_by
     if header.magic < MAGIC_2:
         crc = crc32_zlib(0, p + MAGIC_AT, <size_t>(header.size - MAGIC_AT))
     else:
-        crc = crc32c(0, p + ATTRIBUTES_AT, <size_t>(header.size - ATTRIBUTES_AT))
+        crc = crc32c_update(0, p + ATTRIBUTES_AT, <size_t>(header.size - ATTRIBUTES_AT))
     if crc != header.crc:
         return BATCH_BAD_CRC
     return batch_check_header(header, max_bytes, flags)
@@ -210,12 +210,12 @@ cdef void batch_set_offset(uint8_t* p, int64_t base_offset, int32_t leader_epoch
 
 
 cdef void batch_set_max_timestamp(uint8_t* p, int64_t size, int64_t max_ms, bint log_append_time) noexcept nogil:
-    cdef uint32_t change = crc32c(0, p + ATTRIBUTES_AT, RECORDS_AT - ATTRIBUTES_AT)
+    cdef uint32_t change = crc32c_update(0, p + ATTRIBUTES_AT, RECORDS_AT - ATTRIBUTES_AT)
     if log_append_time:
         put_i16(p + ATTRIBUTES_AT, get_i16(p + ATTRIBUTES_AT) | <int16_t>LOG_APPEND_TIME_BIT)
     put_i64(p + MAX_TIMESTAMP_AT, max_ms)
-    change ^= crc32c(0, p + ATTRIBUTES_AT, RECORDS_AT - ATTRIBUTES_AT)
-    put_u32(p + CRC_AT, crc32c_combine(change, get_u32(p + CRC_AT), <uint64_t>(size - RECORDS_AT)))
+    change ^= crc32c_update(0, p + ATTRIBUTES_AT, RECORDS_AT - ATTRIBUTES_AT)
+    put_u32(p + CRC_AT, crc32c_join(change, get_u32(p + CRC_AT), <uint64_t>(size - RECORDS_AT)))
 
 
 cdef int batch_marker_type(const uint8_t* p, const BatchHeader* header, int32_t* coordinator_epoch) noexcept nogil:
@@ -373,7 +373,7 @@ cdef void batch_write_header(uint8_t* p, const BatchHeader* header) noexcept nog
     put_i16(p + PRODUCER_EPOCH_AT, header.producer_epoch)
     put_i32(p + BASE_SEQUENCE_AT, header.base_sequence)
     put_i32(p + RECORD_COUNT_AT, header.record_count)
-    put_u32(p + CRC_AT, crc32c(0, p + ATTRIBUTES_AT, <size_t>(header.size - ATTRIBUTES_AT)))
+    put_u32(p + CRC_AT, crc32c_update(0, p + ATTRIBUTES_AT, <size_t>(header.size - ATTRIBUTES_AT)))
 
 
 cdef int batch_write_marker(

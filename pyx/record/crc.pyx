@@ -190,11 +190,11 @@ crc_prepare()
 WAYS = ["tables", "instruction", "folding"][crc_best::-1]
 
 
-cdef uint32_t crc32c(uint32_t crc, const uint8_t* p, size_t n) noexcept nogil:
+cdef uint32_t crc32c_update(uint32_t crc, const uint8_t* p, size_t n) noexcept nogil:
     return crc_by(crc_best, crc, p, n)
 
 
-cdef uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) noexcept nogil:
+cdef uint32_t crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) noexcept nogil:
     return crc_multiply(crc_power_of(length_b), crc_a) ^ crc_b
 
 
@@ -202,7 +202,7 @@ cdef uint32_t crc32_zlib(uint32_t crc, const uint8_t* p, size_t n) noexcept nogi
     return <uint32_t>zlib_crc32(crc, p, n)
 
 
-def _crc32c(data, unsigned int crc=0, *, str way=""):
+def crc32c(data, unsigned int crc=0, *, str way=""):
     """See crc.pyi: `crc32c`."""
     cdef Py_buffer view
     cdef uint32_t out
@@ -216,11 +216,6 @@ def _crc32c(data, unsigned int crc=0, *, str way=""):
     return out
 
 
-def _crc32c_combine(unsigned int crc_a, unsigned int crc_b, unsigned long long length_b):
+def crc32c_combine(unsigned int crc_a, unsigned int crc_b, unsigned long long length_b):
     """See crc.pyi: `crc32c_combine`."""
-    return crc32c_combine(crc_a, crc_b, length_b)
-
-
-# A cdef function and a def function of one module can't share a name; Python knows them by Kafka's word.
-globals()["crc32c"] = _crc32c
-globals()["crc32c_combine"] = _crc32c_combine
+    return crc32c_join(crc_a, crc_b, length_b)

@@ -14,7 +14,7 @@ from penstock.pyx.record.batch cimport (
     ATTRIBUTES_AT, BASE_SEQUENCE_AT, BATCH_BAD_MAGIC, BATCH_CONTROL, CRC_AT, DELETE_HORIZON_BIT, LEADER_EPOCH_AT,
     LOG_APPEND_TIME_BIT, MAGIC_2, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORDS_AT, TRANSACTIONAL_BIT, batch_is_control,
 )
-from penstock.pyx.record.crc cimport crc32c, crc32c_combine
+from penstock.pyx.record.crc cimport crc32c_join, crc32c_update
 from penstock.pyx.record.endian cimport get_i16, get_u32, put_i16, put_i32, put_i64, put_u32
 from penstock.pyx.record.rawbatch cimport RawBatch, raise_fault
 
@@ -26,7 +26,7 @@ cdef void header_rewrite(
     const uint8_t* p, int64_t size, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
     bint transactional, uint8_t* out
 ) noexcept nogil:
-    cdef uint32_t change = crc32c(0, p + ATTRIBUTES_AT, COVERED)
+    cdef uint32_t change = crc32c_update(0, p + ATTRIBUTES_AT, COVERED)
     cdef int attributes = get_i16(p + ATTRIBUTES_AT)
     attributes &= ~(<int>LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
     if transactional:
@@ -37,8 +37,8 @@ cdef void header_rewrite(
     put_i64(out + PRODUCER_ID_AT, producer_id)
     put_i16(out + PRODUCER_EPOCH_AT, producer_epoch)
     put_i32(out + BASE_SEQUENCE_AT, base_sequence)
-    change ^= crc32c(0, out + ATTRIBUTES_AT, COVERED)
-    put_u32(out + CRC_AT, crc32c_combine(change, get_u32(out + CRC_AT), <uint64_t>(size - RECORDS_AT)))
+    change ^= crc32c_update(0, out + ATTRIBUTES_AT, COVERED)
+    put_u32(out + CRC_AT, crc32c_join(change, get_u32(out + CRC_AT), <uint64_t>(size - RECORDS_AT)))
 
 
 def rewrite_header(

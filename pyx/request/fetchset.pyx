@@ -3,7 +3,7 @@
 from penstock.pyx.errorcodes cimport UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from penstock.pyx.log.partition cimport partition_find, partition_find_id, partition_known_id, partition_release
 from penstock.pyx.posix cimport free, malloc, memcmp, memcpy, memset, realloc
-from penstock.pyx.record.crc cimport crc32c
+from penstock.pyx.record.crc cimport crc32c_update
 
 cdef enum:
     BUCKETS_MIN = 8
@@ -96,7 +96,7 @@ cdef void _chain_out(int32_t* bucket, int32_t at, FetchSet* s, bint topic) noexc
 
 # --- topics -------------------------------------------------------------------------------------------------
 cdef inline uint32_t _topic_hash(Slice name, const uint8_t* topic_id) noexcept nogil:
-    return crc32c(0, name.p, <size_t>name.n) if topic_id == NULL else crc32c(0, topic_id, TOPIC_ID_BYTES)
+    return crc32c_update(0, name.p, <size_t>name.n) if topic_id == NULL else crc32c_update(0, topic_id, TOPIC_ID_BYTES)
 
 
 cdef bint _is_topic(const FetchTopic* topic, Slice name, const uint8_t* topic_id) noexcept nogil:
