@@ -49,7 +49,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pyx.log.logmanager import LogManager
 
-DELETED_LATELY_S = 0.5  # longer than a client's check after a deletion takes, shorter than any client tries again
+DELETED_RECENTLY_S = 0.5  # longer than a client's check after a deletion takes, shorter than any client tries again
 
 SLOW_DELETION_S = 5
 """A deletion that takes longer is said in the log."""
@@ -121,7 +121,7 @@ class Topics:
         The client that deleted it checks whether it is gone, and members of its groups still have it in their lists. In Kafka
         the answer is that it isn't there, since a creation takes a moment. So it is while its disk holds up the deletion.
         """
-        return name in self._leaving or time.monotonic() - self._deleted_s.get(name, -DELETED_LATELY_S) < DELETED_LATELY_S
+        return name in self._leaving or time.monotonic() - self._deleted_s.get(name, -DELETED_RECENTLY_S) < DELETED_RECENTLY_S
 
     def all(self) -> Iterable[Topic]:
         """Every topic, by name."""
@@ -336,7 +336,7 @@ class Topics:
                 await self._mark_deleted(name)
             failpoint(MARKED)
             now = time.monotonic()
-            self._deleted_s = {one: at for one, at in self._deleted_s.items() if now - at < DELETED_LATELY_S}
+            self._deleted_s = {one: at for one, at in self._deleted_s.items() if now - at < DELETED_RECENTLY_S}
             self._deleted_s[name] = now
             del self._by_name[name], self._by_id[topic.topic_id]
             self.version += 1

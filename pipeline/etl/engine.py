@@ -30,7 +30,7 @@ class Engine:
         return self._spark
 
     def stop(self) -> None:
-        """Stop Spark and its JVM, unless it was given; a later night starts both anew."""
+        """Stop Spark and its JVM, unless it was given; a later night starts both again."""
         if self._given is not None:
             return
         if self._spark is not None:

@@ -49,7 +49,7 @@ def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
 
 @cache
 def _admin(bootstrap: str) -> AdminClient:
-    # After a kill librdkafka else begins anew with its bootstrap servers and forgets the brokers that it knew, and a request
+    # After a kill librdkafka else begins again with its bootstrap servers and forgets the brokers that it knew, and a request
     # that waits for a group's coordinator then may wait for a broker that is forgotten.
     return AdminClient({"bootstrap.servers": bootstrap, "metadata.recovery.strategy": "none"})
 

@@ -640,9 +640,9 @@ def test_a_corrupt_batch_stops_its_partition_until_it_is_passed(
         assert sorted(got) == [(0, 2), (0, 3)]
 
 
-def test_a_topic_created_anew_is_not_read_on(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+def test_a_recreated_topic_is_not_read_on(shared_broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     """The position belongs to a topic that is gone: the fetcher says so and waits for a seek."""
-    topic = new_topic("anew")
+    topic = new_topic("again")
     tp = (topic, 0)
 
     async def run() -> None:

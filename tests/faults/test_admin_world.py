@@ -396,7 +396,7 @@ def unknown_commit(scene: Scene) -> None:
 
 
 def doubtful_commit(scene: Scene) -> None:
-    """The topic was deleted and made anew while the commit was under way."""
+    """The topic was deleted and recreated while the commit was under way."""
     for commit in scene.world.commits["g", "old", 0]:
         commit.doubtful = True
     stale_offset(scene)

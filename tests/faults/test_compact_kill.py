@@ -148,7 +148,7 @@ def test_no_file_is_swapped_before_the_disk_says_that_there_may_be_holes(tmp_pat
     log.put((b"a", b"2"))
     log.roll()
     before, refused = log.state(), tmp_path / f"{OURS}.tmp"
-    refused.mkdir()  # which is no file that could be written anew
+    refused.mkdir()  # which is no file that could be written again
     for _ in range(2):
         with pytest.raises(OSError, match="directory"):
             log.compact()

@@ -103,7 +103,7 @@ def kept(root: Path) -> dict[Path, bytes]:
 
 
 def follow(sentence: str, meta: Path) -> None:
-    """Do what a sentence says: put a line that it names into the file, or take one out; or write the file anew."""
+    """Do what a sentence says: put a line that it names into the file, or take one out; or write the file again."""
     lines = meta.read_text().splitlines()
     beside = meta.parent.parent / ("second" if meta.parent.name == "first" else "first") / META
     (cluster,) = [line for line in beside.read_text().splitlines() if line.startswith("cluster.id=")]

@@ -119,7 +119,7 @@ def test_what_a_partition_stood_still_for_is_forgotten_once_it_is_over(tmp_path:
 
 
 
-def test_an_output_created_anew_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+def test_a_recreated_output_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     """Any host sees why, and the way on that the sentence says works."""
     with World(tmp_path, shared_broker, penstock_watch_ms=200) as w:
         w.fill()
@@ -142,7 +142,7 @@ def test_an_output_created_anew_stops(tmp_path: Path, shared_broker: BrokerProce
         w.check()
 
 
-def test_an_output_created_anew_within_a_turn(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+def test_a_recreated_output_within_a_turn(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     """The batches are on their way when the topic is replaced: they must not follow the name into the new one."""
     with World(tmp_path, shared_broker) as w:
         w.fill()
@@ -238,7 +238,7 @@ def test_a_corrupt_batch_is_kept_aside_and_counted(tmp_path: Path, shared_broker
         assert len(aside) == 2 and (kept.base_offset, bytes(kept.payload)) == (2, bad[61:])
 
 
-def test_an_input_created_anew_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+def test_a_recreated_input_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         w.fill()
         w.stage.start()

@@ -267,7 +267,7 @@ def test_the_room_of_a_ballast_that_a_kill_has_left_is_there_for_the_store(tmp_p
         until(Path(f"{disks.control}.hangs").exists, "the store's first write", disks.broker.log_text)
         assert not any(path.exists() for path in ballasts)
         disks.plant()
-        until(lambda: all(path.exists() for path in ballasts), "the ballasts, taken anew", disks.broker.log_text)
+        until(lambda: all(path.exists() for path in ballasts), "the ballasts, taken again", disks.broker.log_text)
     finally:
         disks.broker.close()
 

@@ -224,19 +224,19 @@ def test_a_backup_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_an_older_backup_deletes_nothing_and_repeats_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Since it was taken a topic was created, one deleted, one made anew, one altered, and producer ids were given."""
-    create(broker, "altered", "deleted", "anew", retention_ms="60000")
-    for topic in ("altered", "deleted", "anew"):
+    """Since it was taken a topic was created, one deleted, one recreated, one altered, and producer ids were given."""
+    create(broker, "altered", "deleted", "again", retention_ms="60000")
+    for topic in ("altered", "deleted", "again"):
         assert produce(broker, topic, 1) == 0
     until_backed_up(broker)
     shutil.copy(broker.data / NEWEST, tmp_path / "old")
     alter(broker, "altered", "retention.ms", "-1")
     create(broker, "created", retention_ms="-1")
     delete(broker, "deleted")
-    delete(broker, "anew")
-    create(broker, "anew", retention_ms="-1")
+    delete(broker, "again")
+    create(broker, "again", retention_ms="-1")
     month_ago_ms = int((time.time() - 30 * 24 * 3600) * 1000)
-    for topic in ("altered", "created", "anew"):
+    for topic in ("altered", "created", "again"):
         assert produce(broker, topic, 5, month_ago_ms) == 0
     given = producer_id(broker)
     for _ in range(3):  # Each start raises the epochs of leaders.
@@ -251,14 +251,14 @@ def test_an_older_backup_deletes_nothing_and_repeats_nothing(broker: BrokerProce
     restore(broker)
     said = broker.log_text()
     # What was created since is left where it is.
-    assert names(broker) >= {"altered", "deleted", "anew"} and "created" not in names(broker)
+    assert names(broker) >= {"altered", "deleted", "again"} and "created" not in names(broker)
     assert f"the folder {broker.data / 'created-0'} belongs to no topic; it is left alone" in said
     assert list((broker.data / "created-0").glob("*.log"))
     # What was deleted since comes back without its records: it is offline, with words, until it is deleted again.
     assert f"1 partitions lay in {broker.data}, and no log folder holds them now" in said and "(deleted-0)" in said
     # The records of the new topic of an old name are not taken for the old one's.
-    assert "topic=anew partition=0 can't be opened" in said and "belongs to a topic with the id" in said
-    assert sum(file.stat().st_size for file in (broker.data / "anew-0").glob("*.log")) > 0
+    assert "topic=again partition=0 can't be opened" in said and "belongs to a topic with the id" in said
+    assert sum(file.stat().st_size for file in (broker.data / "again-0").glob("*.log")) > 0
     # Configs may be older than the records: nothing is deleted by them.
     assert own_configs(broker, "altered") == {"retention.ms": "60000", "penstock.configs.confirmed": "false"}
     create(broker, "short", retention_ms="60000")
@@ -382,7 +382,7 @@ def test_a_kill_at_each_step_leaves_a_store_or_a_backup(broker: BrokerProcess, p
     assert backups.found([broker.data])
 
 
-def test_a_kill_while_a_store_begins_anew_leaves_one_that_is_missed(broker: BrokerProcess) -> None:
+def test_a_kill_while_a_store_begins_again_leaves_one_that_is_missed(broker: BrokerProcess) -> None:
     create(broker, "kept", retention_ms="12345678")
     assert broker.stop() == 0
     break_store(broker)
@@ -563,7 +563,7 @@ def test_a_store_that_was_taken_away_is_in_the_backup_of_a_clean_stop(broker: Br
 
 
 def contents(*folders: Path) -> dict[Path, bytes]:
-    """All files but the lock, and the write-ahead log's index, which each reader of the log makes anew."""
+    """All files but the lock, and the write-ahead log's index, which each reader of the log makes again."""
     return {
         path: path.read_bytes()
         for folder in folders
@@ -636,8 +636,8 @@ def test_a_store_of_an_earlier_version_gets_checksums(broker: BrokerProcess) -> 
     assert "the checksum of the node `/config/topics/kept` is wrong" in refusal(broker)
 
 
-def test_a_topic_made_anew_has_its_own_configs_only(broker: BrokerProcess) -> None:
-    """Created, altered, deleted and made anew, with kills in between: no node of an earlier topic holds for a later one."""
+def test_a_recreated_topic_has_its_own_configs_only(broker: BrokerProcess) -> None:
+    """Created, altered, deleted and recreated, with kills in between: no node of an earlier topic holds for a later one."""
     for number in range(4):
         configs = {"retention_ms": str(1000 + number)} if number % 2 else {}
         create(broker, "t", **configs)

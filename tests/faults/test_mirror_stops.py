@@ -129,7 +129,7 @@ def test_offsets_go_while_it_runs(w: World, clusters: dict[str, BrokerProcess]) 
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_a_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
+def test_a_recreated_topic(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
     w.partitions = 1  # all of them are recreated
     w.fill()
     w.mirror.start()
@@ -168,7 +168,7 @@ def test_a_decision_holds_once(w: World, clusters: dict[str, BrokerProcess]) -> 
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_a_target_topic_created_anew(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
+def test_a_recreated_target_topic(w: World, clusters: dict[str, BrokerProcess], running: bool) -> None:
     w.fill()
     w.mirror.start()
     w.await_copied()
@@ -192,7 +192,7 @@ def test_a_target_topic_created_anew(w: World, clusters: dict[str, BrokerProcess
     w.check()
 
 
-def test_a_target_topic_created_anew_within_a_turn(w: World, clusters: dict[str, BrokerProcess]) -> None:
+def test_a_recreated_target_topic_within_a_turn(w: World, clusters: dict[str, BrokerProcess]) -> None:
     """The batches are on their way when the topic is replaced: they must not follow the name into the new one."""
     w.partitions = 1
     w.fill()

@@ -172,7 +172,7 @@ def test_a_position_in_another_log_does_not_count(world: World, group: str) -> N
     assert missing(world) == []
 
 
-def test_a_table_is_not_continued_from_a_topic_created_anew(world: World) -> None:
+def test_a_table_is_not_continued_from_a_recreated_topic(world: World) -> None:
     """By its offsets alone a topic that has grown past them again would do."""
     topic = f"{world.topic}.deduped"
     send(world, topic, day_ms(NIGHT), 10)

@@ -629,7 +629,7 @@ def test_following_loads_each_night_in_order_after_failures_too(world: World) ->
     assert "Traceback" not in (world.folder / "said").read_text()
 
 
-def test_a_topic_made_anew_is_refused(world: World, run: Run) -> None:
+def test_a_recreated_topic_is_refused(world: World, run: Run) -> None:
     world.events("2013-01-01", 8)
     world.arrive()
     run("2013-01-01", clock="wall")

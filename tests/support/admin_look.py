@@ -26,7 +26,7 @@ REST_S = 30.0
 """How long a look waits for moves to end, for transactions to be ended and for partitions to be served."""
 FETCH_BYTES = 4 << 20
 TOPIC_SOURCE = 1  # of a config in DescribeConfigs
-DELETED_LATELY = 50  # so many deleted topics are asked for by id
+DELETED_ASKED_MAX = 50  # so many deleted topics are asked for by id
 _FOLDER = re.compile(r"(.+)-(\d+)\Z")
 _PASSING = re.compile(r".*\.[0-9a-f]{32}-(future|stray)\Z")
 
@@ -68,8 +68,8 @@ async def look(wire: Wire, world: World, dirs: Sequence[Path], groups: Iterable[
             for index in range(len(topic.partitions)):
                 await _read(wire, name, topic, index)
     seen.groups = await _committed(wire, groups)
-    lately = list(world.deleted)[-DELETED_LATELY:]
-    asked = [m.MetadataRequest.MetadataRequestTopic(topic_id=one, name=None) for one in lately]
+    last = list(world.deleted)[-DELETED_ASKED_MAX:]
+    asked = [m.MetadataRequest.MetadataRequestTopic(topic_id=one, name=None) for one in last]
     answer = await wire.ask(m.MetadataRequest(topics=asked, allow_auto_topic_creation=False), 12)
     seen.alive = {bytes(one.topic_id) for one in answer.topics if one.error_code != ErrorCode.UNKNOWN_TOPIC_ID}
     seen.leftovers = _leftovers(seen, dirs)

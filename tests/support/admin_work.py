@@ -165,7 +165,7 @@ class Lifecycle(Worker):
             return
         elif which < 0.35 and step.name not in STEADY:
             await self.delete(topic)
-            # Who deletes a topic to make it anew does so at once.
+            # Who deletes a topic to recreate it does so at once.
             if numbers[0] < 0.6 and not self.wire.connection.closed and step.name not in self.world.topics:
                 await self.create(step.name, numbers[1:])
         elif which < 0.5:
@@ -481,7 +481,7 @@ class Transactions(Idempotent):
         await self.init()
 
     async def init(self) -> None:
-        """Take the transactional id anew: what was open is aborted, what was decided is finished."""
+        """Take the transactional id again: what was open is aborted, what was decided is finished."""
         request = m.InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=60_000)
         answer = await _patiently(lambda: self.wire.ask(request, 4))
         self.owner = (answer.producer_id, answer.producer_epoch)
@@ -542,7 +542,7 @@ class Transactions(Idempotent):
         return code == 0
 
     async def end(self, whole: Transaction, *, commit: bool) -> None:
-        """End the transaction; when it isn't known how, take the id anew."""
+        """End the transaction; when it isn't known how, take the id again."""
         request = m.EndTxnRequest(
             transactional_id=self.name, producer_id=self.owner[0], producer_epoch=self.owner[1], committed=commit
         )

@@ -119,7 +119,7 @@ def delete_records(topic: str, before: int) -> tuple[Message, int]:
 
 
 def killed_at(broker: BrokerProcess, failpoint: str, request: Message, version: int) -> None:
-    """Start the broker anew, let it die at a failpoint that this request takes it to, and start it once more."""
+    """Start the broker again, let it die at a failpoint that this request takes it to, and start it once more."""
     broker.stop()
     broker.environment["PENSTOCK_FAILPOINTS"] = f"{failpoint}=kill"
     broker.start()

@@ -114,7 +114,7 @@ class Emulated:
         return run(ssh_command(self.fleet, self.address, command))
 
     def reboot(self) -> None:
-        """Start it anew, in good order."""
+        """Start it again, in good order."""
         before = self.boot_id()
         self._asked("systemctl reboot")
         self.wait(before)

@@ -54,7 +54,7 @@ def bring_back(tmp_path: Path) -> None:
     (tmp_path / "away").rename(tmp_path / "second")
 
 
-def test_a_topic_made_anew_meanwhile_keeps_its_records(tmp_path: Path) -> None:
+def test_a_topic_recreated_meanwhile_keeps_its_records(tmp_path: Path) -> None:
     broker = lose_and_delete(tmp_path)
     create(broker, "t")
     write(broker, "t", ["new"])

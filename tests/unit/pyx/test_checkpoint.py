@@ -243,7 +243,7 @@ def test_flushed_records_that_are_gone_are_said(tmp_path: Path, caplog: pytest.L
     ]
 
 
-def test_a_log_whose_folder_is_gone_begins_anew_with_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_whose_folder_is_gone_begins_again_with_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, log_start=5).write_checkpoints()
     shutil.rmtree(tmp_path / "t-0")
     assert ends(lead(tmp_path)) == (0, 0)

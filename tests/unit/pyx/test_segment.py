@@ -49,7 +49,7 @@ def test_rolled_by_the_age_of_timestamps(tmp_path: Path) -> None:
     assert bases(log) == [0, 2, 4]
 
 
-def test_rolled_by_the_clock_in_housekeep(tmp_path: Path) -> None:
+def test_rolled_by_the_clock_in_upkeep(tmp_path: Path) -> None:
     log = Log(tmp_path, segment_ms=1000, retention_ms=-1)
     assert not log.upkeep(1 << 50).rolled
     log.append(batch(1))
