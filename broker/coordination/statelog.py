@@ -11,7 +11,7 @@ replaced or KIP-890 is in use.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock import log
@@ -22,6 +22,7 @@ from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.offsets import Committed, OffsetRecord
 from penstock.broker.coordination.transactions.state import Facts, TransactionRecord, TransactionState
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, split
 from penstock.pyx.record.rawbatch import records as open_batch
@@ -178,6 +179,10 @@ class Loaded(NamedTuple):
     timestamp_ms: int = -1
 
 
+# Of a record's key, value and offset; None: it is of a kind that isn't ours. Raises WireError.
+Decode = Callable[[bytes, bytes | None, int], Loaded | None]
+
+
 def decode_group_record(key: bytes, value: bytes | None, offset: int) -> Loaded | None:
     """A record of `__consumer_offsets`; None for a kind that isn't ours. Raises WireError."""
     version, rest = decode_version(key)
@@ -306,9 +311,11 @@ def _known(version: int, message: Any) -> None:
 
 
 # --- reading a partition ------------------------------------------------------------------------------------
-def read_batches(log_manager: Any, topic: str, partition: int, skip_corrupt: bool = False) -> Iterator[RawBatch]:
-    """Every batch of a partition, from its start to its end. Raises KafkaError CORRUPT_MESSAGE at a batch that can't be
-    told from its successor; with `skip_corrupt` it is logged, and left out with all behind it.
+def read_batches(
+    log_manager: LogManager, topic: str, partition: int, skip_corrupt: bool = False
+) -> Iterator[RawBatch]:
+    """Every batch of a partition, from its start to its end. Raises KafkaError CORRUPT_MESSAGE at a batch whose end
+    can't be found; with `skip_corrupt` it is logged, and left out with all behind it.
     """
     where = log_manager.offsets(topic, partition)
     offset = where.log_start
@@ -334,7 +341,7 @@ def _corrupt(skip: bool, topic: str, partition: int, offset: int, error: Excepti
 
 
 def read_records(
-    raw: RawBatch, decode: Any, topic: str, partition: int, skip_corrupt: bool = False
+    raw: RawBatch, decode: Decode, topic: str, partition: int, skip_corrupt: bool = False
 ) -> Iterator[Loaded]:
     """The records of a batch. Raises KafkaError CORRUPT_MESSAGE for what can't be read; with `skip_corrupt` it is logged
     and left out.
