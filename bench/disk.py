@@ -78,7 +78,7 @@ def disk_of(folder: Path) -> str:
 
 
 def file_system(folder: Path) -> str:
-    """`ext4`, `xfs` ...: what a folder lies on; `?` if that can't be told."""
+    """`ext4`, `xfs` ...: what a folder lies on; `?` if nothing says it."""
     device = folder.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():

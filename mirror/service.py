@@ -105,7 +105,7 @@ class Mirror(Stage):
             await asyncio.sleep(self.config["penstock.watch.ms"] / 1000)
 
     async def _look(self, source: Source) -> None:
-        """One look, with one request for all topics of the source. Raises KafkaError, OSError."""
+        """Ask a source once, with one request for all topics of the source. Raises KafkaError, OSError."""
         await self._hear(source)
         await source.learn(again=True)
         theirs = await source.admin.metadata(None if self.topics.are_searched else self.topics.named, refresh=True)
@@ -196,7 +196,7 @@ class Mirror(Stage):
                 await self._add_lanes(copy, [one for one in sources if not await self._refuses(one, copy)])
             if self._refused.pop(name, None) is not None:
                 self._log.info("%s goes on", name)
-        except KafkaError as error:  # the next look tries again
+        except KafkaError as error:  # `_look` tries again
             self._refuse(name, error)
         copy.tried.set()
 

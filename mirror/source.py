@@ -36,8 +36,8 @@ class Source:
         return self._learnt
 
     async def learn(self, *, again: bool = False) -> None:
-        """Learn which cluster this is, and who mirrors our target into it; `again`: by a look that begins after this call and
-        that callers share. Raises KafkaError.
+        """Learn which cluster this is, and who mirrors our target into it; `again`: by requests that begin after this call;
+        callers share them. Raises KafkaError.
         """
         wanted = self._begun + 1
         async with self._learning:
@@ -57,7 +57,7 @@ class Source:
             self._ended = self._begun
 
     async def check(self, topic: str, into: str, *, again: bool = False) -> None:
-        """Refuse a copy that would never end, or that is made twice; `again`: after another look at the source.
+        """Refuse a copy that would never end, or that is made twice; `again`: after the source was asked once more.
 
         Raises OperatorNeeded, KafkaError.
         """

@@ -23,7 +23,7 @@ class Into:
         self._looked_at = float("-inf")
 
     async def learn(self) -> None:
-        """Look at the topic and its configs; lanes that ask at the same time share a look. Raises KafkaError."""
+        """Look at the topic and its configs; lanes that ask at the same time share the requests. Raises KafkaError."""
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         async with self._looking:

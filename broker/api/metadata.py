@@ -26,7 +26,7 @@ NO_ID = bytes(16)
 IDS_SINCE = 12
 ASKED_AGAIN_SINCE = 7  # Clients of Kafka 2.0 and later ask again for a topic that has just been created.
 CREATION_MS = 5_000
-"""How long a request waits for topics that it makes: others must be told of, even if a disk hangs. The creation goes on."""
+"""How long a request waits for topics that it makes; a hung disk mustn't hold up the others. The creation goes on."""
 
 Entry = MetadataResponse.MetadataResponseTopic
 

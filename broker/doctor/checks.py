@@ -1,7 +1,7 @@
 """What the facts mean: each check is a function of them alone, and gives findings.
 
 `bad` loses data or keeps the broker from serving; `warning` costs speed or warns of what comes; `unseen` is a fact that this
-process isn't told (a container, a sandbox): neither right nor wrong.
+process can't find out (in a container or a sandbox): neither right nor wrong.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def _fsync_p99_ms(folder: Path) -> float | None:
 
 
 def _clock_synchronised() -> bool | None:
-    """What the kernel says of its clock; None where it isn't told to us."""
+    """What the kernel says of its clock; None where this process mustn't ask."""
     libc = ctypes.CDLL(None, use_errno=True)
     state = libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     return None if state < 0 else state != _TIME_ERROR

@@ -6,7 +6,7 @@ configs were in metadata that isn't there: they are the defaults, and as these m
 paused until an operator confirms them (`penstock.configs.confirmed`). The coordinators' topics get what Kafka gives them,
 and nothing is paused there. `__cluster_metadata`, KRaft's own log, is left alone.
 
-What can't be told apart is refused before anything is stored: two names with one topic id (one is a copy of the other), and
+What is ambiguous is refused before anything is stored: two names with one topic id (one is a copy of the other), and
 log folders of which one can't be seen, since what lies there would be unknown from then on. A folder whose number no
 topic may have (`orders-20260501`, a dated copy) is left alone.
 

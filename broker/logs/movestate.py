@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 F = TypeVar("F")
-"""A log folder; only told from others by identity."""
+"""A log folder; equal to itself alone."""
 
 
 class Phase(Enum):
