@@ -14,9 +14,10 @@ Otherwise it is Kafka's first protocol: partitions and groups are added before t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -248,15 +249,9 @@ class TransactionalSender:
         await asyncio.sleep(0)  # the last answers' callbacks have run after this
         self._expect(TransactionState.ENDING)
         await self._check_pins()
-        if self._added or self._groups or (self._version2 and self._touched):
-            try:
+        with self._ending():
+            if self._added or self._groups or (self._version2 and self._touched):
                 await self._end(committed=True)
-            except KafkaError as error:
-                if self._note_error(error).code not in FENCING:
-                    self._enter(TransactionState.FAILED)
-                raise
-        self._forget_transaction()
-        self._enter(TransactionState.READY)
 
     async def _check_pins(self) -> None:
         """Batches that were sent by their topic's name must not be in another topic of that name. Raises KafkaError."""
@@ -285,13 +280,19 @@ class TransactionalSender:
         await self._sender.drain()
         await asyncio.sleep(0)
         self._expect(TransactionState.MUST_ABORT)
-        try:
+        with self._ending():
             if self._touched:
                 await self._end(committed=False)
             elif self._version2:
                 self._next.clear()  # allocated, never sent
             if self._next != self._stored:
                 await self._init_producer(self.producer_id, self.producer_epoch)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Around what ends a transaction: another may begin afterwards, unless it isn't known how this one has ended."""
+        try:
+            yield
         except KafkaError as error:
             if self._note_error(error).code not in FENCING:
                 self._enter(TransactionState.FAILED)

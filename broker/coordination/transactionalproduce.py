@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.broker.coordination.machines import TopicPartition
 from penstock.broker.coordination.transactioncoordinator import TransactionCoordinator
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.errors import ErrorCode
@@ -45,32 +44,12 @@ def refused(
     for (producer_id, epoch), ones in by_producer.items():
         partitions = [one.partition for one in ones]
         if version >= ADDS_SINCE:
-            errors = _add(transactions, transactional_id, producer_id, epoch, partitions)
+            added = AddPartitions(None, producer_id, epoch, partitions, client_version=2)
+            errors = [transactions.add_now(transactional_id, added)] * len(partitions)
         else:
-            errors = _verify(transactions, transactional_id, producer_id, epoch, partitions)
+            errors = [transactions.verify(transactional_id, producer_id, epoch, partition) for partition in partitions]
         found |= {one.place: _code_for(error, version) for one, error in zip(ones, errors, strict=True) if error}
     return found
-
-
-def _add(
-    transactions: TransactionCoordinator,
-    transactional_id: str,
-    producer_id: int,
-    epoch: int,
-    partitions: list[TopicPartition],
-) -> list[int]:
-    event = AddPartitions(None, producer_id, epoch, partitions, client_version=2)
-    return [transactions.add_now(transactional_id, event)] * len(partitions)
-
-
-def _verify(
-    transactions: TransactionCoordinator,
-    transactional_id: str,
-    producer_id: int,
-    epoch: int,
-    partitions: list[TopicPartition],
-) -> list[int]:
-    return [transactions.verify(transactional_id, producer_id, epoch, partition) for partition in partitions]
 
 
 def _code_for(error: int, version: int) -> int:
