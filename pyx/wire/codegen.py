@@ -5,6 +5,8 @@ run of fields that share their versions, one unpack per run of fixed-size fields
 """
 
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 if __package__:
@@ -207,28 +209,41 @@ def spans(run: list[schema.Field]) -> list[list[schema.Field]]:
     return found
 
 
-def emit_read(out: Emitter, struct: schema.Struct, top: str) -> None:
-    out.add("", "@classmethod", "def _read(cls, r: Reader, version: int) -> Self:")
-    out.depth += 1
-    out.add("it = cls.__new__(cls)")
+def emit_spans(
+    out: Emitter, struct: schema.Struct, otherwise: Callable[[list[schema.Field]], None]
+) -> Iterator[list[schema.Field]]:
+    """The spans of all runs: what is emitted for one stands under the version test of its run, then comes what is emitted
+    `otherwise`, in versions that haven't the run."""
     for run in runs(struct):
         test = condition(run[0].versions.cut(struct.versions), struct.versions)
         if test:
             out.add(f"if {test}:")
             out.depth += 1
-        for span in spans(run):
-            if fixed(span[0]):
-                targets = ", ".join(f"it.{f.name}" for f in span) + ("," if len(span) == 1 else "")
-                out.add(f"{targets if len(span) > 1 else '(' + targets + ')'} = r.fixed({out.layout(span)})")
-            else:
-                emit_read_field(out, span[0], struct, top)
+        yield from spans(run)
         if test:
             out.depth -= 1
-            out.add("else:")
-            out.add(*(f"    it.{f.name} = {default(f, top)}" for f in run))
+            otherwise(run)
+
+
+def emit_read(out: Emitter, struct: schema.Struct, top: str) -> None:
+    out.add("", "@classmethod", "def _read(cls, r: Reader, version: int) -> Self:")
+    out.depth += 1
+    out.add("it = cls.__new__(cls)")
+    for span in emit_spans(out, struct, partial(emit_defaults, out, top)):
+        if fixed(span[0]):
+            targets = ", ".join(f"it.{f.name}" for f in span) + ("," if len(span) == 1 else "")
+            out.add(f"{targets if len(span) > 1 else '(' + targets + ')'} = r.fixed({out.layout(span)})")
+        else:
+            emit_read_field(out, span[0], struct, top)
     emit_read_tags(out, struct, top)
     out.add("return it")
     out.depth -= 1
+
+
+def emit_defaults(out: Emitter, top: str, fields: list[schema.Field]) -> None:
+    """The `else` of a version test: fields that aren't there."""
+    out.add("else:")
+    out.add(*(f"    it.{f.name} = {default(f, top)}" for f in fields))
 
 
 def emit_read_tags(out: Emitter, struct: schema.Struct, top: str) -> None:
@@ -286,25 +301,17 @@ def read_expressions(f: schema.Field, top: str) -> tuple[str, str]:
 def emit_write(out: Emitter, struct: schema.Struct, top: str) -> None:
     out.add("", "def _write(self, w: Writer, version: int) -> None:")
     out.depth += 1
-    for run in runs(struct):
-        test = condition(run[0].versions.cut(struct.versions), struct.versions)
-        if test:
-            out.add(f"if {test}:")
-            out.depth += 1
-        for span in spans(run):
-            if fixed(span[0]):
-                values = ", ".join(f"self.{f.name}" for f in span)
-                out.add(f"w += {out.layout(span)}.pack({values})")
-            else:
-                emit_write_field(out, "w", span[0], struct, top)
-        if test:
-            out.depth -= 1
-            emit_refusals(out, run, top)
+    for span in emit_spans(out, struct, partial(emit_refusals, out, top)):
+        if fixed(span[0]):
+            values = ", ".join(f"self.{f.name}" for f in span)
+            out.add(f"w += {out.layout(span)}.pack({values})")
+        else:
+            emit_write_field(out, "w", span[0], struct, top)
     emit_write_tags(out, struct, top)
     out.depth -= 1
 
 
-def emit_refusals(out: Emitter, fields: list[schema.Field], top: str) -> None:
+def emit_refusals(out: Emitter, top: str, fields: list[schema.Field]) -> None:
     """The `else` of a version test: values that would be lost and may not be."""
     strict = [f for f in fields if not f.ignorable]
     if strict:
