@@ -101,9 +101,7 @@ def test_killed_again_and_again_with_two_partitions(tmp_path: Path, shared_broke
                 assert not w.stage.running
             w.stage.kill()
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_broker_killed_in_the_middle(tmp_path: Path, broker: BrokerProcess) -> None:
@@ -115,9 +113,7 @@ def test_broker_killed_in_the_middle(tmp_path: Path, broker: BrokerProcess) -> N
             broker.kill()
             broker.start()
             w.fill(batches=3)
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_an_aborted_output_never_enters_the_database(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -130,6 +126,4 @@ def test_an_aborted_output_never_enters_the_database(tmp_path: Path, shared_brok
         assert w.stage.wait() == -signal.SIGKILL
         shutil.rmtree(w.database)
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()

@@ -54,9 +54,7 @@ def test_a_deleted_database_is_rebuilt(tmp_path: Path, shared_broker: BrokerProc
             shutil.rmtree(w.database)
         w.fill(batches=3, repeats=0.9)
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_a_database_older_than_the_output_is_repaired(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -74,9 +72,7 @@ def test_a_database_older_than_the_output_is_repaired(tmp_path: Path, shared_bro
         (tmp_path / "old").rename(w.database)
         w.fill(batches=3, repeats=0.9)
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_a_damaged_database_stops_its_partition(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -93,9 +89,7 @@ def test_a_damaged_database_stops_its_partition(tmp_path: Path, shared_broker: B
         await_stopped(w.stage, f"remove `{w.database}`")
         shutil.rmtree(w.database)
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_what_a_partition_stood_still_for_is_forgotten_once_it_is_over(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -137,9 +131,7 @@ def test_a_recreated_output_stops(tmp_path: Path, shared_broker: BrokerProcess) 
         subprocess.run(words, check=True, capture_output=True)
         shutil.rmtree(w.database)
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_a_recreated_output_within_a_turn(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -189,9 +181,7 @@ def test_the_same_folder_twice_is_refused_and_harms_nobody(tmp_path: Path, share
         assert second.wait() == 1
         assert "is in use by another worker" in one_sentence(second)
         w.fill()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -215,9 +205,7 @@ def test_stopped_at_any_moment_without_a_crash(tmp_path: Path, shared_broker: Br
             w.stage.signal(signal.SIGTERM)
             assert w.stage.wait() in (0, -signal.SIGTERM), w.stage.text()
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
 
 
 # Bad input
@@ -229,9 +217,7 @@ def test_a_corrupt_batch_is_kept_aside_and_counted(tmp_path: Path, shared_broker
         w.send(0, [w.batch(0, ["a", "b"], 4), bad, w.batch(0, ["b", "c"], 4), corrupt(w, codec=1)])
         w.fill()
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
         assert w.position()[1]["quarantined"] == 10
         aside = w.corrupt_aside()
         (kept,) = split(aside[min(aside)])

@@ -13,7 +13,7 @@ import pytest
 from support.failpoint_cells import cells
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
-from support.mirror_world import LIMIT_S, World, brokers
+from support.mirror_world import LIMIT_S, World, alone, brokers
 from support.stages import StageProcess
 
 
@@ -63,9 +63,7 @@ def test_a_command_that_did_not_commit_leaves_nothing(
                 (said,) = command.text().splitlines()
                 assert f"another process took over EWR {w.topic}:0 before this was committed" in said
             w.fill(1)
-            w.await_copied()
-            assert w.mirror.stop() == 0
-            w.check()
+            w.finish()
             assert w.status()["EWR", 0]["gaps"] == 0
         finally:
             command.kill()
@@ -105,10 +103,7 @@ def test_a_lane_that_goes_on_after_a_gap_has_it_in_its_position(w: World) -> Non
 
 
 def test_a_source_that_is_away_for_long_is_stalled_and_any_host_sees_it(tmp_path: Path) -> None:
-    with (
-        brokers(tmp_path, "EWR", "target") as clusters,
-        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"], penstock_stalled_after_ms=1500) as w,
-    ):
+    with alone(tmp_path, "EWR", penstock_stalled_after_ms=1500) as (w, clusters):
         w.fill(1)
         w.mirror.start()
         w.await_copied()

@@ -17,7 +17,7 @@ from penstock import failpoints
 from support.failpoint_cells import cells
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
-from support.mirror_world import World, brokers
+from support.mirror_world import World, alone, brokers
 
 # Those of operators' commands are killed in test_mirror_decisions.py.
 DECLARED = [name for name in failpoints.declared("mirror.") if name != "mirror.decision_sent"]
@@ -53,16 +53,11 @@ def test_killed_at_a_failpoint(
                 assert w.mirror.wait() == -signal.SIGKILL, w.mirror.text()
             else:
                 w.mirror.start()
-                w.await_copied()
-                assert w.mirror.stop() == 0
-                w.check()
+                w.finish()
 
 
 def test_target_killed_in_the_middle(tmp_path: Path) -> None:
-    with (
-        brokers(tmp_path, "EWR", "target") as clusters,
-        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"], penstock_mirror_batch_bytes=3000) as w,
-    ):
+    with alone(tmp_path, "EWR", penstock_mirror_batch_bytes=3000) as (w, clusters):
         w.fill(30)
         w.mirror.start()
         for _ in range(3):
@@ -70,32 +65,22 @@ def test_target_killed_in_the_middle(tmp_path: Path) -> None:
             clusters["target"].kill()
             w.fill(3)
             clusters["target"].start()
-        w.await_copied()
-        assert w.mirror.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_source_killed_in_the_middle(tmp_path: Path) -> None:
-    with (
-        brokers(tmp_path, "EWR", "target") as clusters,
-        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"], penstock_mirror_batch_bytes=3000) as w,
-    ):
+    with alone(tmp_path, "EWR", penstock_mirror_batch_bytes=3000) as (w, clusters):
         w.fill(30)
         w.mirror.start()
         for _ in range(2):
             w.fill_transactions("cac")
             clusters["EWR"].kill()
             clusters["EWR"].start()
-        w.await_copied()
-        assert w.mirror.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_a_source_that_is_down_keeps_nobody_else_waiting(tmp_path: Path) -> None:
-    with (
-        brokers(tmp_path, "EWR", "JFK", "target") as clusters,
-        World(tmp_path / "w", {name: clusters[name] for name in ("EWR", "JFK")}, clusters["target"]) as w,
-    ):
+    with alone(tmp_path, "EWR", "JFK") as (w, clusters):
         w.fill()
         clusters["JFK"].stop()
         w.mirror.start()
@@ -107,9 +92,7 @@ def test_a_source_that_is_down_keeps_nobody_else_waiting(tmp_path: Path) -> None
         w.await_copied(["JFK"])
         clusters["EWR"].start()
         w.fill(sources=["EWR"])
-        w.await_copied()
-        assert w.mirror.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_a_topic_that_nobody_has_keeps_no_other_waiting(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
@@ -123,6 +106,4 @@ def test_a_topic_that_nobody_has_keeps_no_other_waiting(tmp_path: Path, clusters
         w.admin(clusters["EWR"], lambda admin: admin.create_topics(later))
         w.mirror.wait_for(f"created topic {w.topic}-later with 1 partitions")
         w.fill(1)
-        w.await_copied()
-        assert w.mirror.stop() == 0
-        w.check()
+        w.finish()

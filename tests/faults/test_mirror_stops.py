@@ -14,7 +14,7 @@ from penstock.pipeline.admin import Admin
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pyx.record.rawbatch import records
 from support.harness import BrokerProcess
-from support.mirror_world import LIMIT_S, World, brokers
+from support.mirror_world import LIMIT_S, World, alone, brokers
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +95,7 @@ def test_offsets_gone_at_the_source(w: World, clusters: dict[str, BrokerProcess]
     w.begin("EWR", f"{w.topic}:0")
     assert w.status()["EWR", 0]["gaps"] == 10
     w.mirror.start()
-    w.await_copied()
-    assert w.mirror.stop() == 0
-    w.check()
+    w.finish()
 
 
 def test_a_source_that_lost_its_beginning(w: World, clusters: dict[str, BrokerProcess]) -> None:
@@ -145,9 +143,7 @@ def test_a_recreated_topic(w: World, clusters: dict[str, BrokerProcess], running
     for partition in range(2):
         w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the source topic was recreated")
     w.begin("EWR")
-    w.await_copied()
-    assert w.mirror.stop() == 0
-    w.check()
+    w.finish()
 
 
 def test_a_decision_holds_once(w: World, clusters: dict[str, BrokerProcess]) -> None:
@@ -187,9 +183,7 @@ def test_a_recreated_target_topic(w: World, clusters: dict[str, BrokerProcess], 
         w.mirror.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: the target topic was recreated")
     assert {row["state"] for row in w.status(code=1).values()} == {"stopped"}
     w.begin("EWR")
-    w.await_copied()
-    assert w.mirror.stop() == 0
-    w.check()
+    w.finish()
 
 
 def test_a_recreated_target_topic_within_a_turn(w: World, clusters: dict[str, BrokerProcess]) -> None:
@@ -242,10 +236,7 @@ def test_a_record_too_large(tmp_path: Path, clusters: dict[str, BrokerProcess]) 
 
 
 def test_a_batch_with_a_wrong_checksum(tmp_path: Path) -> None:
-    with (
-        brokers(tmp_path, "EWR", "target") as clusters,
-        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w,
-    ):
+    with alone(tmp_path, "EWR") as (w, clusters):
         w.fill(6)
         assert clusters["EWR"].stop() == 0
         # After a clean stop the log is not walked again, so what the disk made of it is served as it is.
@@ -280,10 +271,7 @@ def test_a_batch_with_a_wrong_checksum(tmp_path: Path) -> None:
 
 
 def test_a_source_that_was_cut_back(tmp_path: Path) -> None:
-    with (
-        brokers(tmp_path, "EWR", "target") as clusters,
-        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w,
-    ):
+    with alone(tmp_path, "EWR") as (w, clusters):
         w.fill(5)
         assert clusters["EWR"].stop() == 0
         shutil.copytree(tmp_path / "EWR", tmp_path / "before")
@@ -301,10 +289,7 @@ def test_a_source_that_was_cut_back(tmp_path: Path) -> None:
 
 def test_a_source_that_was_restored_and_has_grown_again(tmp_path: Path) -> None:
     """Its end is past the position once more, but it never knew the leader epoch that was copied last."""
-    with (
-        brokers(tmp_path, "EWR", "target") as clusters,
-        World(tmp_path / "w", {"EWR": clusters["EWR"]}, clusters["target"]) as w,
-    ):
+    with alone(tmp_path, "EWR") as (w, clusters):
         source = clusters["EWR"]
         w.fill(5)
         assert source.stop() == 0

@@ -78,9 +78,7 @@ def test_records_without_id_pass_and_are_counted(tmp_path: Path, shared_broker: 
     with World(tmp_path, shared_broker) as w:
         w.send(0, [w.batch(0, [None, "a", None, "a", ""], 3), w.batch(0, [None, None], 0), w.batch(0, ["", "b"], 4)])
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
         counters = w.position()[1]
         assert (counters["without_id"], counters["dropped"]) == (6, 1)
 
@@ -120,9 +118,7 @@ def test_records_without_id_in_quarantine(tmp_path: Path, shared_broker: BrokerP
         w.stage.start()
         w.await_done()
         w.fill()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
         first, *_ = w.quarantined(1)
         came = {"topic": w.topic.encode(), "partition": b"1", "offset": b"1", "reason": b"no id (id by key)"}
         assert (first.key, dict(first.headers)) == (None, came)
@@ -252,9 +248,7 @@ def test_ids_in_a_header(tmp_path: Path, shared_broker: BrokerProcess) -> None:
         for codec in CODECS:
             w.send(0, [w.batch(0, ["a", None, f"b{codec}", "a"], codec, header="message-id")])
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
         assert dict(w.records()[0].headers) == {"message-id": b"a"}
         # The ids in the folder are those of a header: it is refused for others.
         keys = w.other("keys", penstock_dedupe_id="key")
@@ -281,9 +275,7 @@ def test_other_transactions_of_the_input(tmp_path: Path, shared_broker: BrokerPr
             else:
                 producer.abort_transaction()
         w.stage.start()
-        w.await_done()
-        assert w.stage.stop() == 0
-        w.check()
+        w.finish()
 
 
 def test_a_batch_larger_than_the_output_takes_is_split(tmp_path: Path, shared_broker: BrokerProcess) -> None:

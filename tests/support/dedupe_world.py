@@ -249,6 +249,12 @@ class World:
                     found[int(headers["offset"])] = data + (record.value or b"")
         return found
 
+    def finish(self) -> None:
+        """All is read, the stage stops as asked, and the output is exact."""
+        self.await_done()
+        assert self.stage.stop() == 0
+        self.check()
+
     def check(self, partitions: Sequence[int] | None = None) -> None:
         """The output is the first of each id, in order; the committed counters are the logs' counts."""
         for partition in range(self.partitions) if partitions is None else partitions:

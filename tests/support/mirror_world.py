@@ -291,6 +291,12 @@ class World:
         finally:
             consumer.close()
 
+    def finish(self) -> None:
+        """All is copied, the mirror stops as asked, and the target is exact."""
+        self.await_copied()
+        assert self.mirror.stop() == 0
+        self.check()
+
     def check(self) -> None:
         """Ids and bytes."""
         self.check_ids()
@@ -326,3 +332,13 @@ def brokers(folder: Path, *names: str, **properties: object) -> Iterator[dict[st
     finally:
         for broker in made.values():
             broker.close()
+
+
+@contextlib.contextmanager
+def alone(folder: Path, *sources: str, **properties: object) -> Iterator[tuple[World, dict[str, BrokerProcess]]]:
+    """A world with brokers of its own, which a test may kill."""
+    with (
+        brokers(folder, *sources, "target") as clusters,
+        World(folder / "w", {name: clusters[name] for name in sources}, clusters["target"], **properties) as made,  # type: ignore[arg-type]  # of the pipeline's file
+    ):
+        yield made, clusters
