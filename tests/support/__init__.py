@@ -32,6 +32,7 @@ Inside the test process
 - `messagesets`: message sets of magic 0 and 1 in plain Python
 - `id_columns`: ids as the columns that `IdStore` takes
 - `pagecache`: what of a file is in the page cache
+- `machine_bench`: a coordinator's machine on a clock of the test's own
 - `metadata_store`: the store of a broker that is stopped, changed node by node
 
 Machines (`make deploy-test`)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from penstock.broker.coordination.classicgroups import state as classic_state
 from penstock.broker.coordination.classicgroups.events import Heartbeat, Join, JoinResult, Leave, Sync, SyncResult
 from penstock.broker.coordination.classicgroups.state import Group, GroupRecord, GroupState
 from penstock.broker.coordination.groupoffsets import Commit, Delete, DeleteOffsets, Expire, Marker, TopicDeleted
-from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, Tick
+from penstock.broker.coordination.machines import NEVER
 from penstock.broker.coordination.offsets import Committed, OffsetRecord
 from penstock.errors import ErrorCode as E
+from support.machine_bench import MachineBench
 
 RANGE = (("range", b"r"),)
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
@@ -28,66 +30,19 @@ def subscription(*topics: str) -> bytes:
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
-class Bench:
-    """A group with a fake log: appends succeed at once unless `hold` or `refuse` is set."""
+class Bench(MachineBench):
+    """A group."""
 
     def __init__(self, **config: Any) -> None:
+        super().__init__()
         self.group = Group("g", GroupConfig(**{"initial_rebalance_delay_ms": 0} | config))
-        self.mono_ms, self.wall_ms = 1_000, 1_700_000_000_000
-        self.log: list[object] = []
-        self.held: list[Append] = []
-        self.hold = False
-        self.refuse = 0
-        self.replies: dict[object, Any] = {}
-        self.tokens = 0
 
     @property
-    def now(self) -> Now:
-        return Now(self.mono_ms, self.wall_ms)
+    def wake_at_ms(self) -> int:
+        return self.group.wake_at_ms
 
-    def feed(self, event: object) -> None:
-        queue = [event]
-        while queue:
-            _, actions = classic_machine.step(self.group, queue.pop(0), self.now)
-            for action in actions:
-                if isinstance(action, Reply):
-                    assert action.token not in self.replies, "a request is answered once"
-                    self.replies[action.token] = action.result
-                elif self.hold:
-                    self.held.append(action)
-                else:
-                    queue.append(self.carry_out(action))
-
-    def carry_out(self, action: Append) -> Appended:
-        if self.refuse:
-            return Appended(action.id, self.refuse)
-        self.log.extend(action.records)
-        return Appended(action.id, 0, len(self.log) - len(action.records))
-
-    def release(self) -> None:
-        held, self.held, self.hold = self.held, [], False
-        for action in held:
-            self.feed(self.carry_out(action))
-
-    def pass_ms(self, duration_ms: int) -> None:
-        """Let time pass the way the shell does: a tick whenever the machine wants one."""
-        end = self.mono_ms + duration_ms
-        while self.group.wake_at_ms <= end:
-            self.wall_ms += max(0, self.group.wake_at_ms - self.mono_ms)
-            self.mono_ms = max(self.mono_ms, self.group.wake_at_ms)
-            self.feed(Tick())
-            assert self.group.wake_at_ms > self.mono_ms, "a tick leaves nothing due"
-        self.wall_ms += end - self.mono_ms
-        self.mono_ms = end
-
-    def token(self) -> int:
-        self.tokens += 1
-        return self.tokens
-
-    def ask(self, event: Any) -> Any:
-        event.token = self.token()
-        self.feed(event)
-        return self.replies.get(event.token)
+    def step(self, event: object) -> Sequence[Any]:
+        return classic_machine.step(self.group, event, self.now)[1]
 
     def join(self, member_id: str = "", fresh: str = "", instance: str | None = None, **given: Any) -> int:
         event = Join(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from penstock.broker.coordination.machines import NEVER, Append, Appended, Now, Reply, Tick
+from penstock.broker.coordination.machines import NEVER, Tick
 from penstock.broker.coordination.transactions.events import (
     AddPartitions,
     End,
@@ -33,31 +34,22 @@ from penstock.broker.coordination.transactions.state import (
     is_disposable,
 )
 from penstock.errors import ErrorCode as E
+from support.machine_bench import MachineBench
 
 TIMEOUT_MS, DAY_MS = 60_000, 24 * 3_600_000
 PART, OTHER = ("t", 0), ("t", 1)
 
 
-class Bench:
-    """A transaction with a fake log and fake partitions; appends and markers succeed at once unless told not to."""
+class Bench(MachineBench):
+    """A transaction, and partitions that take its markers unless they are told not to."""
 
     def __init__(self, version: int = 2) -> None:
+        super().__init__()
         self.config = TransactionConfig(DAY_MS, 900_000, version)
         self.transaction = Transaction("x", self.config)
-        self.mono_ms, self.wall_ms = 1_000, 1_700_000_000_000
-        self.log: list[TransactionRecord] = []
         self.markers: list[WriteMarkers] = []
-        self.hold = False
-        self.held: list[Append | WriteMarkers] = []
-        self.refuse = 0
         self.markers_fail = False
-        self.replies: dict[object, Any] = {}
-        self.tokens = 0
         self.next_id = 100
-
-    @property
-    def now(self) -> Now:
-        return Now(self.mono_ms, self.wall_ms)
 
     @property
     def facts(self) -> Facts:
@@ -68,54 +60,26 @@ class Bench:
     def state(self) -> str:
         return self.facts.state.shown
 
-    def feed(self, event: object) -> None:
-        queue = [event]
-        while queue:
-            _, actions = step(self.transaction, queue.pop(0), self.now)
-            for action in actions:
-                if isinstance(action, Reply):
-                    assert action.token not in self.replies, "a request is answered once"
-                    self.replies[action.token] = action.result
-                elif self.hold:
-                    self.held.append(action)
-                else:
-                    queue.append(self.carry_out(action))
+    @property
+    def wake_at_ms(self) -> int:
+        return self.transaction.wake_at_ms
 
-    def carry_out(self, action: Append | WriteMarkers) -> object:
+    def step(self, event: object) -> Sequence[Any]:
+        return step(self.transaction, event, self.now)[1]
+
+    def carry_out(self, action: Any) -> object:
         if isinstance(action, WriteMarkers):
             if not self.markers_fail:
                 self.markers.append(action)
             return MarkersWritten(not self.markers_fail)
-        if self.refuse:
-            return Appended(action.id, self.refuse)
-        for record in action.records:
-            assert isinstance(record, TransactionRecord)
-            self.log.append(record)
-        return Appended(action.id, 0, len(self.log) - 1)
-
-    def release(self) -> None:
-        held, self.held, self.hold = self.held, [], False
-        for action in held:
-            self.feed(self.carry_out(action))
-
-    def pass_ms(self, duration_ms: int) -> None:
-        end = self.mono_ms + duration_ms
-        while self.transaction.wake_at_ms <= end:
-            self.wall_ms += max(0, self.transaction.wake_at_ms - self.mono_ms)
-            self.mono_ms = max(self.mono_ms, self.transaction.wake_at_ms)
-            self.feed(Tick())
-            assert self.transaction.wake_at_ms > self.mono_ms, "a tick leaves nothing due"
-        self.wall_ms += end - self.mono_ms
-        self.mono_ms = end
+        assert all(isinstance(record, TransactionRecord) for record in action.records)
+        return super().carry_out(action)
 
     def ask(self, event: Any) -> Any:
-        self.tokens += 1
-        event.token = self.tokens
         if isinstance(event, Init | End) and needs_producer_id(self.transaction, event):
             event.fresh_producer_id = self.next_id
             self.next_id += 1
-        self.feed(event)
-        return self.replies.get(event.token)
+        return super().ask(event)
 
     def init(self, producer_id: int = -1, epoch: int = -1, timeout_ms: int = TIMEOUT_MS) -> tuple[int, int, int]:
         result: ProducerResult = self.ask(Init(None, timeout_ms, producer_id, epoch))
