@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,9 @@ from support.dataplane import (
     fetch,
     fetch_topic,
     fetched,
-    forget_all,
     lead,
     produce,
     produced,
-    serving_samples,
     topic_id,
     transactional,
     values,
@@ -36,24 +33,6 @@ from support.logs import LOGS
 
 VERSIONS = range(4, 19)  # of today's batches; older ones: test_fetch_old.py
 LONG_MS = 20_000
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    yield tmp_path_factory.mktemp("fetch")
-    forget_all()
-
-
-@pytest.fixture(scope="module")
-def served(folder: Path) -> Iterator[Broker]:
-    with serving_samples(folder) as made:
-        yield made
-
-
-@pytest.fixture
-def peer(served: Broker) -> Iterator[Peer]:
-    with served.connect() as made:
-        yield made
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from penstock.pyx.record.rawbatch import split
 from penstock.pyx.wire.header import decode_response, encode_request
 from penstock.pyx.wire.messages import FetchResponse
-from support.dataplane import Broker, Peer, batch, fetch, fetched, forget_all, lead
+from support.dataplane import Broker, Peer, batch, fetch, fetched, lead
 from support.logs import LOGS
 from support.pagecache import cached_bytes, drop_cache, drop_cache_or_skip
 from support.patience import until
@@ -22,12 +21,6 @@ from support.patience import until
 PIECE_BYTES = 600_000  # a fetch
 FIRST_LOOK_BYTES = 65_536
 TRIES = 10
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    yield tmp_path_factory.mktemp("cold")
-    forget_all()
 
 
 @pytest.fixture

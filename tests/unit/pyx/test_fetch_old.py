@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,32 +16,12 @@ from support.dataplane import (
     batch,
     fetch,
     fetched,
-    forget_all,
     lead,
-    serving_samples,
     transactional,
     values,
 )
 from support.logs import LOGS
 from support.pagecache import drop_cache
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    yield tmp_path_factory.mktemp("fetch-old")
-    forget_all()
-
-
-@pytest.fixture(scope="module")
-def served(folder: Path) -> Iterator[Broker]:
-    with serving_samples(folder) as made:
-        yield made
-
-
-@pytest.fixture
-def peer(served: Broker) -> Iterator[Peer]:
-    with served.connect() as made:
-        yield made
 
 
 @pytest.fixture
