@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (
@@ -23,8 +23,10 @@ from penstock.pyx.wire.messages import (
     OffsetFetchRequest,
     UpdateFeaturesRequest,
 )
+from support import members
 from support.harness import BrokerProcess, WireConnection
 from support.kafka_jars import java
+from support.members import create
 
 Names = Callable[[str], str]
 Heartbeat = ConsumerGroupHeartbeatRequest
@@ -59,31 +61,10 @@ def admin(broker: BrokerProcess) -> AdminClient:
     return _admin(broker.bootstrap)
 
 
-def create(broker: BrokerProcess, name: str, partitions: int) -> str:
-    (future,) = admin(broker).create_topics([NewTopic(name, partitions, 1)]).values()
-    future.result()
-    return name
-
-
-@contextmanager
-def member(broker: BrokerProcess, topic: str, group: str, **properties: object) -> Iterator[Consumer]:
+def member(broker: BrokerProcess, topic: str, group: str, **properties: object) -> AbstractContextManager[Consumer]:
     """A consumer of the new protocol (or of the one that is named) that has subscribed."""
-    client = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": group,
-            "group.protocol": "consumer",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "topic.metadata.refresh.interval.ms": 1000,
-            **properties,
-        }
-    )
-    client.subscribe([topic])
-    try:
-        yield client
-    finally:
-        client.close()
+    own: dict[str, object] = {"group.protocol": "consumer", "topic.metadata.refresh.interval.ms": 1000}
+    return members.member(broker, topic, group, **own | properties)
 
 
 def settle(members: list[Consumer], partitions: int) -> list[set[tuple[str, int]]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import (
@@ -21,39 +21,18 @@ from penstock.pyx.wire.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from support import members
 from support.harness import BrokerProcess, WireConnection
 from support.kafka_jars import java
+from support.members import create
 
 Names = Callable[[str], str]
 PATIENCE_S = 60.0
 
 
-def create(broker: BrokerProcess, name: str, partitions: int) -> str:
-    client = AdminClient({"bootstrap.servers": broker.bootstrap})
-    (future,) = client.create_topics([NewTopic(name, partitions, 1)]).values()
-    future.result()
-    return name
-
-
-@contextmanager
-def member(broker: BrokerProcess, topic: str, group: str, **properties: object) -> Iterator[Consumer]:
-    """A consumer that has subscribed."""
-    client = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 200,
-            **properties,
-        }
-    )
-    client.subscribe([topic])
-    try:
-        yield client
-    finally:
-        client.close()
+def member(broker: BrokerProcess, topic: str, group: str, **properties: object) -> AbstractContextManager[Consumer]:
+    """A consumer of the classic protocol that has subscribed."""
+    return members.member(broker, topic, group, **{"session.timeout.ms": 6000, "heartbeat.interval.ms": 200} | properties)
 
 
 def settle(members: list[Consumer], partitions: int) -> list[set[int]]:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.columns import decode, keep
-from penstock.pyx.record.rawbatch import RawBatch, Record, records
+from penstock.pyx.record.rawbatch import RawBatch, records
+from support.rows import rows
 
 MAYBE_BYTES = st.none() | st.binary(max_size=60)
 HEADERS = st.lists(st.tuples(st.sampled_from(["id", "näh", ""]), MAYBE_BYTES), max_size=3)
@@ -30,17 +31,7 @@ def test_columns_hold_what_records_reads(given_batches: list[tuple[Given, int]])
     batches = [build(*one) for one in given_batches]
     columns = decode(batches)
     expected = [(n, record) for n, raw in enumerate(batches) for record in records(raw)]
-    found = [
-        Record(
-            int(columns.offsets[i]),
-            int(columns.timestamps[i]),
-            columns.key(i),
-            columns.value(i),
-            columns.headers(i),
-        )
-        for i in range(len(columns))
-    ]
-    assert found == [record for _, record in expected]
+    assert rows(columns) == [record for _, record in expected]
     assert columns.batch_index.tolist() == [n for n, _ in expected]
     ids = columns.header_column("id")
     for i, (_, record) in enumerate(expected):

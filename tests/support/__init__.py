@@ -13,6 +13,7 @@ Processes
 Single requests to a broker
 - `asking`: what tests ask a real broker again and again
 - `one_partition`: topics of one partition, as client libraries make, fill, trim, read and delete them
+- `members`: consumers of librdkafka as members of groups
 - `transaction_wire`: transactions, request by request
 - `moves`: moves between the folders of a broker that has several
 - `hostile_frames`: requests that are wrong in one place
@@ -30,6 +31,7 @@ Inside the test process
 - `compacted`: keyed batches, passes of the cleaner, what a reader finds
 - `crafted`: batches of magic 2 made byte by byte, right ones and poisons
 - `messagesets`: message sets of magic 0 and 1 in plain Python
+- `rows`: what columns hold, as records
 - `id_columns`: ids as the columns that `IdStore` takes
 - `pagecache`: what of a file is in the page cache
 - `machine_bench`: a coordinator's machine on a clock of the test's own

@@ -10,26 +10,14 @@ import pytest
 
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.codec import compress
-from penstock.pyx.record.columns import Columns, decode, keep
+from penstock.pyx.record.columns import decode, keep
 from penstock.pyx.record.crc import crc32c
-from penstock.pyx.record.rawbatch import BatchError, RawBatch, Record, marker, records, split
+from penstock.pyx.record.rawbatch import BatchError, RawBatch, marker, records, split
+from support.rows import rows
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records_java.hex"
 LINES = [line.split() for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
 JAVA = {name: bytes.fromhex(text) for name, text in LINES if name != "v0-lz4"}
-
-
-def rows(columns: Columns) -> list[Record]:
-    return [
-        Record(
-            int(columns.offsets[i]),
-            int(columns.timestamps[i]),
-            columns.key(i),
-            columns.value(i),
-            columns.headers(i),
-        )
-        for i in range(len(columns))
-    ]
 
 
 def built(codec: int = 0, count: int = 10, headers: bool = False) -> RawBatch:
