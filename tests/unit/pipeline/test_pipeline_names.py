@@ -8,6 +8,7 @@ import penstock.pipeline as pipeline
 
 PUBLIC = """
 Admin Client Consumer ConsumerRecord CorruptBatchError Fenced Fetched Fetcher Producer RecordMetadata TransactionalSender
+new_record_id
 """
 
 
