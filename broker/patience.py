@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 
-LEAST_S = 0.1
+WAIT_MIN_S = 0.1
 """Clients may ask with no time at all, and Kafka then does what takes none."""
 
 _log = log.get(__name__)
@@ -26,7 +26,7 @@ class Deadline:
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """What the work gives or raises. Raises KafkaError REQUEST_TIMED_OUT when the time is over first."""
         left_s = self._at_s - asyncio.get_running_loop().time()
-        return await self._patience.wait(work, max(left_s, LEAST_S))
+        return await self._patience.wait(work, max(left_s, WAIT_MIN_S))
 
 
 class Patience:
