@@ -149,6 +149,12 @@ def test_bytes_of_connections_pass_through_the_transport() -> None:
     }
 
 
+def test_a_connection_has_states_instead_of_flags() -> None:
+    text = (ROOT / "pyx" / "net" / "plane.pxd").read_text()
+    body = text.split("cdef struct Connection:\n")[1].split("\n\n")[0]
+    assert "ConnectionState state" in body and re.findall(r"^    bint \w+", body, re.M) == []
+
+
 @pytest.mark.parametrize(("name", "request_type"), [("PRODUCE", ProduceRequest), ("FETCH", FetchRequest)])
 def test_network_threads_serve_the_versions_of_the_wire_tables(
     name: str, request_type: type[ProduceRequest | FetchRequest]
