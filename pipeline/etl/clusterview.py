@@ -101,6 +101,22 @@ class ClusterView:
             raise Unreachable(f"{self.name} can't be asked for offsets: {error}") from None
         return {tp: answer.offset for tp, answer in found.items()}
 
+    async def stable_ends(self, tps: Iterable[TopicPartition]) -> tuple[Offsets, dict[TopicPartition, int]]:
+        """Per partition the last stable offset, and the leader epoch under which it is that. Raises Unreachable."""
+        try:
+            found = await (await self._connected()).list_offsets(dict.fromkeys(tps, LATEST), "read_committed")
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked for offsets: {error}") from None
+        return {tp: at.offset for tp, at in found.items()}, {tp: at.leader_epoch for tp, at in found.items()}
+
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Offsets:
+        """Where the log has the ends of leader epochs; -1 of one that it doesn't know. Raises Unreachable."""
+        try:
+            found = await (await self._connected()).offsets_for_leader_epoch(epochs)
+        except (KafkaError, OSError) as error:
+            raise Unreachable(f"{self.name} can't be asked for the ends of leader epochs: {error}") from None
+        return {tp: end for tp, (_, end) in found.items()}
+
     async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """A group's positions, of those partitions that have one. Raises Unreachable."""
         try:

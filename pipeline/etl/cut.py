@@ -10,7 +10,7 @@ records don't move it away while the stages catch up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from penstock import log
@@ -181,9 +181,8 @@ class Cut:
                 f" {len(others)}: they have to be as many everywhere, since an id must always meet the same worker"
             )
 
-    async def ranges(self, status: Status) -> tuple[dict[TopicPartition, tuple[int, int]], str]:
-        """Per partition of the deduplicated topic from where the table ends to the last stable offset now; and that
-        topic's id.
+    async def ranges(self, status: Status) -> Ranges:
+        """Per partition of the deduplicated topic from where the table ends to the last stable offset now.
 
         Raises Refused when the table can't be continued from the topic, EtlError when it can't be asked.
         """
@@ -191,7 +190,7 @@ class Cut:
             topic = await self._target.topic(self._topic)
             tps = await self._target.partitions(self._topic)
             earliest = await self._target.offsets(tps, EARLIEST)
-            stable = await self._target.offsets(tps, LATEST)
+            stable, epochs = await self._target.stable_ends(tps)
         except Unreachable as error:
             raise EtlError(str(error)) from None
         ends = status.ends
@@ -201,7 +200,25 @@ class Cut:
         starts = ends or earliest
         for tp in tps:
             check_range(tp, starts[tp], earliest[tp], stable[tp])
-        return {tp: (starts[tp], stable[tp]) for tp in tps}, topic.topic_id.hex()
+        await self._check_epochs({tp: (ends[tp], epoch) for tp, epoch in status.epochs.items()})
+        return Ranges({tp: (starts[tp], stable[tp]) for tp in tps}, topic.topic_id.hex(), epochs)
+
+    async def _check_epochs(self, read: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """See that the topic still has all below the offsets that were seen under some leader epochs (-1: not known): one that
+        was cut back ends that epoch, or has grown again under another, before (KIP-320). Raises Refused, EtlError."""
+        known = {tp: epoch for tp, (_, epoch) in read.items() if epoch >= 0}
+        try:
+            ends = await self._target.epoch_ends(known) if known else {}
+        except Unreachable as error:
+            raise EtlError(str(error)) from None
+        for tp, end in ends.items():
+            offset = read[tp][0]
+            if end < offset:
+                found = f"leader epoch {known[tp]} ends at {end}" if end >= 0 else f"leader epoch {known[tp]} is unknown"
+                raise Refused(
+                    f"{tp[0]}-{tp[1]}: everything below {offset} was read, but by now {found} there: the topic was cut back and"
+                    " has other records behind that; load it into another table"
+                )
 
     def _check_id(self, topic: TopicInfo, noted: str) -> None:
         """See that the deduplicated topic is the one that was noted. Raises Refused."""
@@ -231,9 +248,11 @@ class Cut:
             raise EtlError(str(error)) from None
         return found
 
-    async def check_still_there(self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_id: str) -> None:
-        """See that the topic is still that one and holds the ranges. Raises Refused when it doesn't, EtlError when it
-        can't be asked."""
+    async def check_still_there(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_id: str, epochs: Mapping[TopicPartition, int]
+    ) -> None:
+        """See that the topic is still that one and holds the ranges, whose ends were seen under these leader epochs. Raises
+        Refused when it doesn't, EtlError when it can't be asked."""
         try:
             topic = await self._target.topic(self._topic)
             known = set(await self._target.partitions(self._topic))
@@ -248,6 +267,27 @@ class Cut:
             if start < end:
                 check_range(tp, start, earliest[tp], stable[tp])
                 check_range(tp, end, earliest[tp], stable[tp])
+        await self._check_epochs({tp: (ranges[tp][1], epoch) for tp, epoch in epochs.items()})
+
+    async def check_same_log(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_id: str, epochs: Mapping[TopicPartition, int]
+    ) -> None:
+        """See that the topic that the ranges were read from is still the one that they were planned on; what retention has
+        removed since doesn't matter. Raises Refused, EtlError."""
+        try:
+            topic = await self._target.topic(self._topic)
+        except Unreachable as error:
+            raise EtlError(str(error)) from None
+        self._check_id(topic, topic_id)
+        await self._check_epochs({tp: (ranges[tp][1], epoch) for tp, epoch in epochs.items()})
+
+
+class Ranges(NamedTuple):
+    """What a night takes: per partition from start up to (not with) end, the topic's id, and the leader epochs of the ends."""
+
+    offsets: dict[TopicPartition, tuple[int, int]]
+    topic_id: str
+    epochs: dict[TopicPartition, int]
 
 
 class Goals:

@@ -167,7 +167,7 @@ class Load:
                 raise Refused(
                     f"night {pending.night} was begun (run {pending.run}) and not finished: load it first{how}"
                 )
-            self._runner.run(self._cut.check_still_there(pending.ranges, pending.topic_id))
+            self._runner.run(self._cut.check_still_there(pending.ranges, pending.topic_id, pending.epochs))
             return pending
         made = self._reload_plan(night, status) if reload else self._next_plan(night, status, covering)
         self._validate_declared(made.offsets)
@@ -181,7 +181,7 @@ class Load:
         if commit.night != str(night):
             raise Refused(f"night {night} was loaded with night {commit.night}: reload that one")
         ranges = {tp: (part.start, part.end) for tp, part in commit.partitions.items()}
-        self._runner.run(self._cut.check_still_there(ranges, commit.topic_id))
+        self._runner.run(self._cut.check_still_there(ranges, commit.topic_id, commit.epochs))
         return plan.Plan(
             str(night),
             status.run + 1,
@@ -190,6 +190,7 @@ class Load:
             missing=commit.missing,
             topic_id=commit.topic_id,
             nights=commit.nights,
+            epochs=commit.epochs,
         )
 
     def _next_plan(self, night: Night, status: table.Status, covering: bool) -> plan.Plan:
@@ -202,14 +203,15 @@ class Load:
             )
         self.check_begun(night)
         missing = self._runner.run(self._until_complete(night))
-        ranges, topic_id = self._runner.run(self._cut.ranges(status))
+        ranges = self._runner.run(self._cut.ranges(status))
         return plan.Plan(
             str(night),
             status.run + 1,
-            ranges,
+            ranges.offsets,
             missing=tuple(missing),
-            topic_id=topic_id,
+            topic_id=ranges.topic_id,
             nights=tuple(map(str, skipped)),
+            epochs=ranges.epochs,
         )
 
     async def _until_complete(self, night: Night) -> list[str]:
@@ -288,6 +290,8 @@ class Load:
             self._keep_rejects(transaction, written, made)
         elif (made.run, made.id) in table.reject_runs(self._rejects):
             rejects.remove(spark, self._rejects, [(made.run, made.id)])
+        # What was read is what was planned only if the topic wasn't made anew or cut back meanwhile.
+        self._runner.run(self._cut.check_same_log(made.ranges, made.topic_id, made.epochs))
         failpoints.failpoint(BEFORE_COMMIT)
         version = transaction.commit(commit)
         failpoints.failpoint(AFTER_COMMIT)
@@ -342,7 +346,7 @@ def _commit_of(made: plan.Plan, counts: dict[table.TopicPartition, tuple[int, in
         records, rows = counts.get(tp, (0, 0))
         records += sum(batch.records for batch in made.corrupt if (batch.topic, batch.partition) == tp)
         partitions[tp] = table.Range(start, end, records, rows, records - rows)
-    return table.NightCommit(made.night, made.run, partitions, made.missing, made.topic_id, made.nights, made.id)
+    return table.NightCommit(made.night, made.run, partitions, made.missing, made.topic_id, made.nights, made.id, made.epochs)
 
 
 def _skipped(night: Night, status: table.Status) -> list[Night]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from penstock import failpoints
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
-from penstock.pipeline.etl.table import NightCommit, Status, TopicPartition
+from penstock.pipeline.etl.table import NightCommit, Status, TopicPartition, epochs_from_json, epochs_to_json
 
 BEFORE_PLAN = failpoints.declare("etl.before_plan", "the cut is known, nothing is written")
 PLAN_ASIDE = failpoints.declare("etl.plan_aside", "the plan is in its temporary file")
@@ -46,7 +47,8 @@ class Plan:
     `run` is the number that the commit will have, one above the table's when the plan was made: a plan is
     pending exactly until the table's run number reaches it. `corrupt` batches are left out and go to the rejects.
     `topic_id` (hexadecimal) says which topic of that name the ranges are of, `nights` which nights before this one
-    are loaded with it. `id` tells plans of one run apart, which two machines may make; the rejects carry it.
+    are loaded with it, `epochs` under which leader epochs the ends were seen. `id` tells plans of one run apart, which two
+    machines may make; the rejects carry it.
     """
 
     night: str
@@ -58,6 +60,7 @@ class Plan:
     topic_id: str = ""
     nights: tuple[str, ...] = field(default=())
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def pieces(self, tp: TopicPartition) -> list[tuple[int, int]]:
         """What of a partition can be read: its range without the corrupt batches, in order."""
@@ -92,6 +95,7 @@ class Plan:
             "topic_id": self.topic_id,
             "nights": list(self.nights),
             "id": self.id,
+            "epochs": epochs_to_json(self.epochs),
         }
 
 
@@ -151,7 +155,8 @@ def load(table: Storage, run: int) -> Plan | None:
         night, run_of_it, topic_id = str(document["night"]), int(document["run"]), str(document.get("topic_id", ""))
         nights = tuple(map(str, document.get("nights", ())))
         own_id = str(document.get("id", WITHOUT_ID))
-        plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, corrupt, topic_id, nights, own_id)
+        epochs = epochs_from_json(document.get("epochs", ()))
+        plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, corrupt, topic_id, nights, own_id, epochs)
     except (ValueError, KeyError, TypeError) as error:
         raise EtlError(f"the plan `{path}` can't be read ({error!r}); remove it to plan the night again") from None
     if plan.run != run:

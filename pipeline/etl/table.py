@@ -11,7 +11,7 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +48,8 @@ class Range:
 class NightCommit:
     """A committed night. `missing` says what had not arrived when it was loaded with `--incomplete mark`, `topic_id`
     (hexadecimal) which topic of that name it is of; empty where that is not noted. `nights` are the nights before it
-    that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out."""
+    that were loaded with it (`--covering`), `plan` is the id of the plan that it carried out. `epochs` are the leader epochs
+    under which the ends of its ranges were seen, where they are noted."""
 
     night: str
     run: int
@@ -57,6 +58,7 @@ class NightCommit:
     topic_id: str = ""
     nights: tuple[str, ...] = field(default=())
     plan: str = "none"
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -88,6 +90,7 @@ class NightCommit:
             "topic_id": self.topic_id,
             "nights": list(self.nights),
             "plan": self.plan,
+            "epochs": epochs_to_json(self.epochs),
         }
         return json.dumps(document, separators=(",", ":"))
 
@@ -103,9 +106,20 @@ class NightCommit:
             }
             topic_id, nights = str(document.get("topic_id", "")), tuple(map(str, document.get("nights", ())))
             night, run, missing = str(document["night"]), int(document["run"]), tuple(document["missing"])
-            return cls(night, run, partitions, missing, topic_id, nights, str(document.get("plan", "none")))
+            epochs = epochs_from_json(document.get("epochs", ()))
+            return cls(night, run, partitions, missing, topic_id, nights, str(document.get("plan", "none")), epochs)
         except (ValueError, KeyError, TypeError) as error:
             raise EtlError(f"the table's ledger can't be read ({error!r}): {text[:200]}") from None
+
+
+def epochs_to_json(epochs: Mapping[TopicPartition, int]) -> list[list[str | int]]:
+    """Leader epochs as they stand in a ledger and in a plan."""
+    return [[topic, partition, epoch] for (topic, partition), epoch in sorted(epochs.items())]
+
+
+def epochs_from_json(entries: Iterable[Any]) -> dict[TopicPartition, int]:
+    """Read what `epochs_to_json` gave. Raises ValueError or TypeError for what is not that."""
+    return {(str(topic), int(partition)): int(epoch) for topic, partition, epoch in entries}
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,17 @@ class Status:
             for partition, part in commit.partitions.items():
                 ends[partition] = max(ends.get(partition, 0), part.end)
         return ends
+
+    @property
+    def epochs(self) -> dict[TopicPartition, int]:
+        """Per partition the leader epoch under which `ends` was seen, where it is noted."""
+        ends = self.ends
+        return {
+            tp: epoch
+            for commit in self.nights
+            for tp, epoch in commit.epochs.items()
+            if tp in commit.partitions and commit.partitions[tp].end == ends[tp]
+        }
 
     @property
     def topic_id(self) -> str:

@@ -18,6 +18,7 @@ import pytest
 
 from penstock import failpoints
 from penstock.pipeline.etl import ready, table
+from penstock.pipeline.etl.localstorage import LocalStorage
 from support.etl_world import WarmJvm, World
 from support.failpoint_cells import WHOLE, roles
 from support.harness import BrokerProcess
@@ -65,26 +66,34 @@ def world(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("role", roles({"ours"}))
 def test_a_kill_anywhere_changes_nothing(world: World, tmp_path: Path) -> None:
+    """Of two tables now one and now the other comes first, and is the one that is killed."""
+    world.describe_raw()
     world.events(NIGHTS[0], 30)
     world.send(NIGHTS[0], [b"bad", None])
     world.events(NIGHTS[1], 20)
     world.arrive()
     jvm = WarmJvm(world.config, tmp_path / "log")
-    for name in IN_A_NIGHT:
-        killed = world.etl("--night", NIGHTS[0], failpoints=f"{name}=kill", jvm=jvm)
+    for number, name in enumerate(IN_A_NIGHT):
+        tables = ["--table", "raw", "--table", ""] if number % 2 else ["--table", "", "--table", "raw"]
+        killed = world.etl("--night", NIGHTS[0], *tables, failpoints=f"{name}=kill", jvm=jvm)
         assert killed.returncode == -signal.SIGKILL, f"{name}: {killed.stdout}{killed.stderr}"
         # More comes between the kills; from the plan on it belongs to the next night.
         world.events(NIGHTS[1], 1, start=100 + IN_A_NIGHT.index(name))
         world.arrive()
     done = world.etl("--nights", f"{NIGHTS[0]}..{NIGHTS[1]}", "--clock", "wall", jvm=jvm)
     assert done.returncode == 0, done.stderr
-    assert [json.loads(line)["did"] for line in done.stdout.splitlines()] == ["already", "loaded"]
-    check(world)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(answer["table"], answer["did"]) for answer in answers] == [
+        (table, did) for did in ("already", "loaded") for table in ("", "raw")
+    ]
+    check(world.table)
+    check(world.raw_table)
     for name in IN_A_RELOAD:
-        killed = world.etl("--night", NIGHTS[0], "--reload", failpoints=f"{name}=kill", jvm=jvm)
+        killed = world.etl("--night", NIGHTS[0], "--reload", "--table", "", failpoints=f"{name}=kill", jvm=jvm)
         assert killed.returncode == -signal.SIGKILL, f"{name}: {killed.stdout}{killed.stderr}"
     assert world.etl("--night", NIGHTS[0], jvm=jvm).returncode == 0
-    check(world)
+    check(world.table)
+    check(world.raw_table)
 
 
 @pytest.mark.timeout(1800)
@@ -133,19 +142,20 @@ def contents(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]], 
     return rows, rejects, commits, [world.storage.read(ready.ready_marker(commit.night)).decode() for commit in commits]
 
 
-def check(world: World) -> None:
-    """The table holds what was sent, each once, and says so."""
+def check(folder: str) -> None:
+    """A table holds what was sent, each once, and says so."""
+    storage = LocalStorage(Path(folder))
     expected = [f"{NIGHTS[0]}/{number}" for number in range(30)]
     expected += [f"{NIGHTS[1]}/{number}" for number in [*range(20), *range(100, 100 + len(IN_A_NIGHT))]]
-    found = deltalake.DeltaTable(world.table).to_pyarrow_table().to_pylist()
+    found = deltalake.DeltaTable(folder).to_pyarrow_table().to_pylist()
     assert sorted(row["id"] for row in found) == sorted(expected)
-    kept = deltalake.DeltaTable(f"{world.table}-rejects").to_pyarrow_table().to_pylist()
+    kept = deltalake.DeltaTable(f"{folder}-rejects").to_pyarrow_table().to_pylist()
     assert Counter(reject["reason"] for reject in kept) == {"not one JSON object": 1, "no value": 1}
-    commits = table.committed(world.storage)
+    commits = table.committed(storage)
     assert [commit.night for commit in commits] == NIGHTS
     assert {reject["run"] for reject in kept} == {commits[0].run}
-    rows = table.rows_by_partition(world.storage)
+    rows = table.rows_by_partition(storage)
     for tp, count in rows.items():
         assert sum(commit.partitions[tp].rows for commit in commits) == count
     for commit in commits:
-        assert json.loads(world.storage.read(ready.ready_marker(commit.night)))["rows"] == commit.rows
+        assert json.loads(storage.read(ready.ready_marker(commit.night)))["rows"] == commit.rows
