@@ -78,6 +78,7 @@ class Connection:
         self._pending: deque[_Pending] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._unsent: deque[memoryview] = deque()
+        self._socket_full = False  # the loop calls again once the socket takes more
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._filled = 0
         self._frame: memoryview | None = None  # a large answer under way, filled up to _filled
@@ -173,20 +174,21 @@ class Connection:
                 self._watch(deadline)
         else:
             future.set_result(memoryview(b""))
-        self._write([memoryview(size.to_bytes(4, "big")), *pieces])
+        waiting = bool(self._unsent)
+        self._unsent.append(memoryview(size.to_bytes(4, "big")))
+        self._unsent.extend(piece.cast("B") for piece in pieces if piece.nbytes)
+        if not answered:
+            self._write()  # who has its answer may close the connection next
+        elif not waiting:
+            # What else is asked for in this pass of the loop goes along: a call of the kernel costs more than a request.
+            self._loop.call_soon(self._write)
         return future
 
-    def _write(self, pieces: list[memoryview]) -> None:
-        waiting = bool(self._unsent)
-        self._unsent.extend(piece.cast("B") for piece in pieces if piece.nbytes)
-        if not waiting:
-            self._writable()
-            if self._unsent and not self.closed:
-                self._loop.add_writer(self._sock.fileno(), self._writable)
-
-    def _writable(self) -> None:
+    def _write(self) -> None:
         """Send what the socket takes; called again by the loop while something is left."""
         unsent = self._unsent
+        if self.closed or not unsent:
+            return
         try:
             while unsent:
                 head = [unsent[i] for i in range(min(len(unsent), PIECES_MAX))]
@@ -198,12 +200,17 @@ class Connection:
                         unsent[0] = unsent[0][sent:]
                         sent = 0
         except (BlockingIOError, InterruptedError):
+            if not self._socket_full:
+                self._loop.add_writer(self._sock.fileno(), self._write)
+                self._socket_full = True
             return
         except OSError as error:
             # Not closed here: request() may be on the stack and its caller has not seen the future yet.
             self._loop.call_soon(self.close, f"sending failed: {os_error_text(error)}")
             return
-        self._loop.remove_writer(self._sock.fileno())
+        if self._socket_full:
+            self._loop.remove_writer(self._sock.fileno())
+            self._socket_full = False
 
     def _readable(self) -> None:
         for _ in range(READS_PER_TURN):

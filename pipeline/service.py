@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import click
 
 from penstock import notify
+
+GARBAGE_THRESHOLD = 10_000
+"""New objects until Python looks for garbage in cycles: a turn of small batches makes thousands, all free without that."""
 
 
 class Replaced(click.ClickException):
@@ -38,6 +42,7 @@ async def _supervise(
     async def work() -> None:
         notify.status("starting")
         await start()
+        gc.freeze()
         print(f"penstock {name} started", flush=True)
         notify.ready("running")
         await run()
@@ -70,6 +75,7 @@ def run_until_stopped(
     `close` is awaited and this returns. What `start` or `run` raises comes out as it is (of a group, its first
     cause).
     """
+    gc.set_threshold(GARBAGE_THRESHOLD, *gc.get_threshold()[1:])
     try:
         asyncio.run(_supervise(name, start, run, close))
     except BaseExceptionGroup as group:

@@ -64,11 +64,13 @@ async def opened(port: int) -> Connection:
     return await Connection.open("127.0.0.1", port, timeout_ms=5000, response_bytes_max=RESPONSE_BYTES_MAX)
 
 
-def ask(connection: Connection, body: bytes = b"", timeout_ms: float = 5000) -> asyncio.Future[memoryview]:
+def ask(
+    connection: Connection, body: bytes = b"", timeout_ms: float = 5000, answered: bool = True
+) -> asyncio.Future[memoryview]:
     def encode(number: int) -> list[bytes]:
         return [b"\x00\x03\x00\x09" + number.to_bytes(4, "big") + b"\xff\xff\x00", body]
 
-    return connection.request(encode, timeout_ms)
+    return connection.request(encode, timeout_ms, answered)
 
 
 @settings(max_examples=30, deadline=None)
@@ -179,6 +181,29 @@ def test_a_large_request_goes_out_whole_while_the_broker_reads_slowly() -> None:
         connection = await opened(port)
         assert bytes((await ask(connection, body))[4:]) == b"ok"
         connection.close()
+
+    talk(script, use)
+
+
+def test_what_nobody_answers_is_out_before_its_connection_closes() -> None:
+    """Requests of one pass of the loop go together; one without an answer takes what waits along, in its order."""
+    came: list[int] = []
+    told = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.extend([await request(reader) for _ in range(3)])
+        told.set()
+
+    async def use(port: int) -> None:
+        connection = await opened(port)
+        first = ask(connection)
+        assert bytes(await ask(connection, answered=False)) == b""
+        ask(connection, answered=False)
+        connection.close()
+        with pytest.raises(ConnectionLost):
+            await first
+        await told.wait()
+        assert came == sorted(came)
 
     talk(script, use)
 
