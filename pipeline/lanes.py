@@ -339,8 +339,12 @@ class Lanes:
                     continue
                 if lane.force or not lane.resolved.is_set():
                     lane.retried.clear()
-                    await self._take(lane, force=lane.force)
-                    lane.force = False
+                    force, lane.force = lane.force, False  # a decision that comes meanwhile asks for one more
+                    try:
+                        await self._take(lane, force=force)
+                    except BaseException:
+                        lane.force |= force
+                        raise
                 for peer in lane.peers:
                     await peer.resolved.wait()
                 await self._reach_input(lane)
@@ -412,6 +416,7 @@ class Lanes:
     async def _stand_still(self, lane: Lane) -> None:
         """A stopped lane writes into its position why, and keeps that from expiring, until an operator has decided."""
         pause_s = self._refresh_s
+        lane.retried.clear()  # of a decision that came before it stopped
         if lane.is_lost:
             await self._leave(lane)
         else:

@@ -163,6 +163,20 @@ def test_what_needs_an_operator_stops_one_lane_whose_position_is_kept() -> None:
     assert bad.calls[bad.calls.index("refresh") - 1] == "take" and bad.told == ("look", "")
 
 
+def test_a_lane_that_stops_after_a_decision_stands_still() -> None:
+    """A decision that is heard while the lane takes its identity: nobody who decides next has to race with the lane."""
+
+    async def heard() -> None:
+        stage.lanes.retry(("t", 0))
+
+    bad = Worker({("take", 1): heard} | {("start", n): OperatorNeeded("look") for n in range(1, 1000)})
+    good = Worker()
+    stage = Stage(bad, good, refresh_ms=60_000)
+    asyncio.run(stage.run(lambda: good.ended > 300))
+    assert stage.lanes.stopped() == {"t-0": "look"}
+    assert bad.calls.count("refresh") == 1 and bad.calls.count("take") <= 4
+
+
 def test_an_identity_that_needs_an_operator_stops_one_lane() -> None:
     bad, good = Worker({("take", 1): OperatorNeeded("look")}), Worker()
     stage = Stage(bad, good)
@@ -175,7 +189,7 @@ def test_after_a_failure_the_identity_is_taken_again(error: Exception) -> None:
     worker = Worker({("turn", 2): error})
     stage = Stage(worker)
     asyncio.run(stage.run(lambda: worker.ended >= 3))
-    calls = [call for call in worker.calls if call != "check"]
+    calls = [call for call in worker.calls if call not in ("check", "refresh")]  # a slow machine lets positions wait
     assert calls[:7] == ["take", "start", "turn", "turn", "take", "start", "turn"]
     assert not stage.lanes.stopped()
 
