@@ -258,7 +258,7 @@ def test_a_roll_waits_for_a_recovery_that_moves(world: World, tmp_path: Path) ->
     machine, bootstrap = world.machine("ewr"), world.address("ewr")
     world.fleet.penstock("topics", "create", "large", "-p", "1", "-b", bootstrap)
     lines = "\n".join(str(number).ljust(100_000, "x") for number in range(800))
-    world.fleet.penstock("produce", "large", "-b", bootstrap, text=lines)
+    world.fleet.penstock("produce", "large", "--compression", "none", "-b", bootstrap, text=lines)
     shutil.copy(faultio.build(tmp_path), machine.root / "usr/local/lib/faultio.so")
     machine.ssh("echo 'read slow600 large-0/00000000000000000000.log$' > /usr/local/lib/faultio.control")
     slow = """[Service]

@@ -291,7 +291,7 @@ class Plays:
         command += ["-i", str(self._inventory), f"penstock.appliance.{playbook}", "--extra-vars", extra, *options]
         ssh = " ".join([*SSH_OPTIONS, "-i", str(self._fleet.key), "-o", "ControlMaster=auto", "-o", "ControlPersist=60s"])
         environment = {**os.environ, "ANSIBLE_SSH_ARGS": ssh, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
-        environment |= {"ANSIBLE_HOME": str(self._fleet.folder / "ansible"), "ANSIBLE_REMOTE_USER": "root"}
+        environment["ANSIBLE_HOME"] = str(self._fleet.folder / "ansible")
         # Two fleets at a time have the same addresses: a connection that was kept would lead to the other's machine.
         environment |= {"ANSIBLE_SSH_CONTROL_PATH_DIR": str(self._fleet.folder / "cp")}
         # Into a file: what a killed one had started holds its output, and isn't waited for.
