@@ -7,6 +7,7 @@ The formats are Kafka's: see segment.pxd, index.pxd, timeindex.pxd, txnindex.pxd
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, is_dataclass
@@ -26,6 +27,7 @@ SNAPSHOT_HEAD, SNAPSHOT, SEQUENCE = struct.Struct(">hIi"), struct.Struct(">qhiqi
 CHECKS, SUM = struct.Struct(">hIqqqqq"), struct.Struct(">qI")
 CHECKS_CRC_FROM = 6
 OFFSET_MAX = (1 << 63) - 1
+SEGMENT = re.compile(r"[0-9]{20}\.log")
 SUMMED = ("index", "timeindex", "txnindex")
 SNAPSHOT_FIELDS = (
     "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms",
@@ -97,10 +99,11 @@ def batches(path: Path, with_records: bool) -> Iterator[Row]:
 
 def _bounds(path: Path) -> tuple[int, int]:
     """The least offset of a segment, and where the next one begins."""
-    if not path.stem.isdigit():
+    if not SEGMENT.fullmatch(path.name):
         return 0, OFFSET_MAX
-    others = (int(other.stem) for other in path.parent.glob("*.log") if other.stem.isdigit() and other.stat().st_size > 0)
-    return int(path.stem), min((base for base in others if base > int(path.stem)), default=OFFSET_MAX)
+    others = (other for other in path.parent.glob("*.log") if SEGMENT.fullmatch(other.name) and other.stat().st_size > 0)
+    after = (int(other.stem) for other in others if other.name > path.name)
+    return int(path.stem), min(after, default=OFFSET_MAX)
 
 
 def _batch_bytes(mapped: mmap.mmap, position: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -55,7 +56,7 @@ def ends(logs: LogManager) -> tuple[int, int]:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in caplog.records]
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     caplog.clear()
     return found
 
