@@ -1,4 +1,4 @@
-"""What is done to logs and disks without a request. In reading order:
+"""What is done to logs, disks and connections without a request. In reading order:
 
 periodic    rolls and drops old segments, flushes by policy, writes checkpoints
 pending     what appends and fetches leave to be done: rolled segments are flushed, doubtful index files proved

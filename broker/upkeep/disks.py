@@ -1,7 +1,7 @@
 """What the broker does when a disk fails or is full.
 
 The data plane finds out at an append, a flush or a read, marks the log folder and writes an eventfd; from then on each
-partition of a failed folder answers KAFKA_STORAGE_ERROR by itself. Here follows what happens once: it is said in the log,
+partition of a failed folder answers KAFKA_STORAGE_ERROR by itself. `Disks` then logs the failure once,
 Metadata shows the partitions without a leader, and when no folder is left the broker stops. A failed folder stays offline
 until the next start: after a failed fsync it isn't known what the disk holds, so nothing is ever tried again.
 
@@ -36,7 +36,7 @@ _log = log.get(__name__)
 class Disks:
     """Watches the log folders from `start` to `stop`. On the loop; disks are touched in a thread of its own.
 
-    It hears what the data plane says of them (one eventfd for all), and lets `pending` check too.
+    The data plane writes one eventfd for all of them; `_hear` reads it, and lets `pending` check too.
     """
 
     def __init__(

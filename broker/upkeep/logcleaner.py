@@ -9,8 +9,8 @@ When nothing is due a thread waits for `log.cleaner.backoff.ms`.
 Each log folder has threads of its own, of which `log.cleaner.threads` work at the same time in all. A pass that takes longer
 than LONG_S doesn't count any more, since its disk may hang: then the other folders' logs are compacted beside it.
 
-How far each log was compacted is in the checkpoints of its log folder (`penstock.pyx.log.checkpoint`), by topic id; that
-a log was compacted at all is there before its first file is. Should it be lost, the log counts as dirty and is compacted
+How far each log was compacted is in the checkpoints of its log folder (`penstock.pyx.log.checkpoint`), by topic id. They say
+that a log is compacted before the cleaner replaces its first file. Should it be lost, the log counts as dirty and is compacted
 again.
 
 A log with a batch that can't be read (corrupt bytes, or more than `penstock.log.cleaner.inflated.max.bytes` once it is
@@ -45,7 +45,7 @@ PASSING = frozenset((ENOSPC, EDQUOT, EMFILE, ENFILE, ENOENT))
 """Errors that say nothing about the log: it is tried again later."""
 
 LONG_S = 10.0
-"""How long a pass keeps those of other folders waiting."""
+"""A pass that takes longer doesn't count against `log.cleaner.threads` any more."""
 
 _log = log.get(__name__)
 

@@ -1,5 +1,6 @@
-"""What appends leave to be done: segments that were rolled are flushed, and files that have room ahead for appends are cut
-once there are no more. And what fetches come upon: index files that may be wrong are compared with the batches.
+"""What appends leave to be done: segments that were rolled are flushed, and files that have room ahead for appends are
+truncated when appends to their log stop. And what fetches come upon: index files that may be wrong are compared with the
+batches.
 
 No append waits for that. The data plane marks the log folder and writes an eventfd; `disks.py` reads it and calls `look`.
 
@@ -21,7 +22,7 @@ from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.log.logtable import FolderState
 
 FLUSH_PAUSE_S = 1.0
-"""Most time between the flushes of two logs that were rolled; else it is as long as the flush took."""
+"""The pause after the flush of a log is as long as the flush took, and at most this."""
 CHECK_S = 0.25
 """Between two checks whether a rolled segment is old enough to be flushed."""
 IDLE_S = 0.5
@@ -94,7 +95,7 @@ class PendingUpkeep:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.give_back_idle)
 
     async def _prove(self) -> None:
-        """Let fetches go on that came upon an index file that is wrong, or that wasn.t compared with its batches yet."""
+        """Let fetches go on that came upon an index file that is wrong, or that wasn't compared with its batches yet."""
         while _doubted(self._logs.folder_states()):
             try:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self._logs.prove_doubted)

@@ -2,7 +2,7 @@
 
 partition      the log as the network threads see it: found, held, asked for its offsets, waited for
 partitionlog   what a partition is inside: its locks, its folder, its offsets
-logstate       what a partition's folder has, as recovery finds it and appends go on with it
+logstate       of that the folder's content: segments, ends, producers, as recovery finds it and appends go on with it
 origin         who appends
 append         appends: validated, given their offsets, written, indexed
 validator      records validated, and where it must be, rewritten
@@ -28,6 +28,6 @@ files          whole reads and writes of files; which errors of the disk pass
 pagecache      what of a file is in the page cache
 checkpoint     what a log folder says of its partitions beside their logs
 logconfig      a topic's configs as its logs need them
-logtable       which logs a broker leads, and the folders that they lie in
-logmanager     the logs of a broker, for its control plane
+logtable       opens and drops logs: which ones a broker leads, and the folders that they lie in
+logmanager     all of that with reads and appends on top: the logs of a broker, for its control plane
 """

@@ -7,7 +7,7 @@
 Kafka passes over the file and doesn't keep it up: one that names another size of the .log says nothing.
 
 Crash story: it is not synced. One that is torn or old is found out by its checksum or by the .log's size, and counts as
-missing; the segment's batches are then asked (proof.pxd).
+missing; the headers of the segment's batches are then walked (proof.pxd).
 """
 
 from libc.stdint cimport int64_t, uint8_t

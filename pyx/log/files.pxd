@@ -25,7 +25,6 @@ cdef extern from *:
 
 cdef enum:
     FILE_MODE = 0o644
-    FOLDER_MODE = 0o755
     LOG_MAX_BYTES = 0x7fffffff         # Kafka opens no larger .log file
 
 cdef inline int64_t ms_of(const timespec* time) noexcept nogil:

@@ -14,7 +14,7 @@ be old or torn. Recovery rebuilds the indexes of every segment from the recovery
 flushed whole. The time index and the index of aborted transactions live the same way (timeindex.pxd, txnindex.pxd).
 
 A file is compared with what it should be each time it is read or mapped, if that is known (checks.pxd): INDEX_WRONG
-says that it is something else, and that the segment's batches have to be asked (proof.pxd).
+says that it is something else, and that the headers of the segment's batches have to be walked (proof.pxd).
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -24,7 +24,7 @@ from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.log.files cimport FILE_MODE, read_whole, write_at
 from penstock.pyx.posix cimport (
     ENOENT, MAP_FAILED, MAP_SHARED, O_CLOEXEC, O_CREAT, O_RDONLY, O_WRONLY, PROT_READ, close, errno, fdatasync, fstat,
-    ftruncate, memcpy, mmap, munmap, stat, unlink,
+    ftruncate, mmap, munmap, stat, unlink,
 )
 from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.endian cimport get_i32, put_i32

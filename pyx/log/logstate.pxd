@@ -12,10 +12,10 @@ from penstock.pyx.posix cimport atomic_add64
 # What an operator should hear.
 cdef enum NoteKind:
     NOTE_REBUILT = 0                   # index files of the segment at `offset` were wrong
-    NOTE_CORRUPT_BATCH = 1                # a batch of it, at `position`, can't be read
+    NOTE_CORRUPT_BATCH = 1             # a batch of it, at `position`, can't be read
     NOTE_SNAPSHOT = 2                  # the producer snapshot at `offset` can't be read
     NOTE_EPOCHS = 3                    # leader-epoch-checkpoint was wrong
-    NOTE_CORRUPT_READ = 4                    # a reader has come upon bytes at `position` that are no batch
+    NOTE_CORRUPT_READ = 4              # a reader has come upon bytes at `position` that are no batch
     NOTE_CUT = 5                       # what was cut off at `position` is kept beside the segment
     NOTE_GONE = 6                      # a file of it was removed: the partition is offline
 

@@ -1,4 +1,4 @@
-"""What a `Partition` of partition.pxd is inside: for append.pyx, read.pyx, upkeep.pyx, cleaner.pyx and logmanager.pyx.
+"""What a `Partition` of partition.pxd is inside: for those that change it, or read what has no function there.
 
 Locks, in the order in which they may be taken: `cleaning` (one compaction pass at a time), `upkeep` (one flush,
 retention, stop or delete of a partition at a time; held while the disk works), the LogSet's, the partition's `lock`
@@ -173,7 +173,7 @@ cdef inline uint64_t advance_high_watermark(PartitionLog* p, int64_t end, int64_
     raise_last_stable_offset(p)
     return wake
 
-# Under the lock: a segment whose batches have to be asked before it can serve. Whoever can't do that answers
+# Under the lock: a segment has to be proved (proof.pxd) before it can serve. Whoever can't do that answers
 # NOT_LEADER_OR_FOLLOWER, which clients try again.
 cdef inline void doubt_segment(PartitionLog* p, Segment* s) noexcept nogil:
     s.proved = False

@@ -2,7 +2,7 @@
 can say that its index files, its largest timestamp and its aborted transactions are right.
 
 Apache Kafka leaves no checks, and keeps other entries than we do: what agrees with the batches stays as it is. What
-doesn't is replaced by what the walk has found, and that is said (recovery.pxd, Note). The checks are written, so that
+doesn't is replaced by what the walk has found, and that is said (logstate.pxd, Note). The checks are written, so that
 the next start needs no walk.
 
 What needs a proof:

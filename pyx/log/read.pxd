@@ -31,8 +31,9 @@ cdef struct AbortedTxn:
 # The range that holds `offset` and what follows it in the same segment, at most max_bytes, never past the isolation's
 # end. It starts with the batch that holds `offset` (so records below it may come first) and may end inside a batch when
 # max_bytes cuts it; whole_first_batch: the first batch is whole even if larger than max_bytes.
-# 0 with length 0 at the end; 1 OFFSET_OUT_OF_RANGE; 2 when index files are wrong and no proof is possible; 6 stopped,
-# or a segment is `doubted` (proof.pxd); 56 offline. The offsets in `out` are filled always.
+# 0 with length 0 at the end; OFFSET_OUT_OF_RANGE; CORRUPT_MESSAGE: index files are wrong and no proof is possible;
+# NOT_LEADER_OR_FOLLOWER: stopped, or a segment is `doubted` (proof.pxd); KAFKA_STORAGE_ERROR: offline. The offsets in
+# `out` are filled always.
 cdef int16_t partition_read(
     Partition* p, int64_t offset, int32_t max_bytes, bint whole_first_batch, int8_t isolation, ReadResult* out
 ) noexcept nogil
@@ -43,13 +44,13 @@ cdef int16_t partition_read_cached(
 ) noexcept nogil
 cdef void read_release(ReadResult* result) noexcept nogil      # safe twice, and on a result without a segment
 # Aborted transactions that touch [from_offset, to_offset): what a read_committed answer has to list. `out` is
-# appended to. 0, 2 and 6 as above, 56 when the index could not be read, or 1 when retention has taken the
-# range since it was read: answer that error for the partition, never the records without the list.
+# appended to. Errors as above; KAFKA_STORAGE_ERROR: the index could not be read; OFFSET_OUT_OF_RANGE: retention has
+# taken the range since it was read: answer that error for the partition, never the records without the list.
 cdef int16_t partition_aborted(
     Partition* p, int64_t from_offset, int64_t to_offset, vector[AbortedTxn]& out
 ) noexcept nogil
 # The first record whose timestamp is at or above the wanted one: WALK_BATCH, WALK_END (none), or what failed: then
-# `error` says Kafka's code (6: a segment is `doubted` now).
+# `error` says Kafka's code (NOT_LEADER_OR_FOLLOWER: a segment is `doubted` now).
 cdef int partition_find_time(
     Partition* p, int64_t timestamp_ms, int64_t* offset, int64_t* timestamp, int16_t* error
 ) noexcept nogil

@@ -145,7 +145,7 @@ cdef void segment_take_indexes(Segment* s, Segment* right) noexcept nogil
 # Writes indexes that were taken so, not synced: the .checks show what a crash makes of that. 0 or errno.
 cdef int segment_write_indexes(Segment* s) noexcept nogil
 # Writes the .checks of a proved segment whose files have all that it knows, not synced: it carries its own checksum.
-# What can't be written is missing, and the batches are asked again. `suffix`: .checks, or .checks.cleaned.
+# What can't be written is missing, and the batches are walked again. `suffix`: .checks, or .checks.cleaned.
 cdef int segment_write_checks(Segment* s, const char* suffix) noexcept nogil
 # CHECKS_NONE: there are none, or they are of another size of the .log. CHECKS_AGREE: the segment is proved by them, if
 # its index files turn out to be what they say. CHECKS_DISAGREE: these have other sizes. In both cases the next offset

@@ -11,7 +11,7 @@ index.pxd.
 from libc.stdint cimport int64_t, uint8_t
 
 from penstock.pyx.log.index cimport IndexFile
-from penstock.pyx.record.endian cimport get_i64, put_i16, put_i64
+from penstock.pyx.record.endian cimport put_i16, put_i64
 
 cdef enum:
     TXN_VERSION = 0

@@ -22,8 +22,8 @@ cdef bint is_flush_deferred(int64_t due_ms, int64_t now_ms) noexcept nogil
 # With `upkeep` held: flushes segments that were sealed SEALED_FLUSH_DELAY_MS ago, or all and the active one too if
 # `all`; of that, `log_only`, not the indexes.
 cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noexcept nogil
-# Without locks: what lies before that offset is on the disk afterwards. Those who wait for one another's flush find
-# their bytes flushed when they get the lock. 0 or errno.
+# Without locks: what lies before that offset is on the disk afterwards. A thread that waited for the
+# lock returns at once if another's flush covered its bytes. 0 or errno.
 cdef int flush_until(PartitionLog* p, int64_t end, int64_t now_ms) noexcept nogil
 # With `upkeep` held: roll by age, retention (if `retain`), flush by policy, expiry of producers, idle files.
 cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) noexcept nogil

@@ -57,7 +57,7 @@ cdef int16_t validate_records(
     const LogConfig* config, uint8_t* records, size_t n, Origin origin, int64_t now_ms, Validated* out
 ) noexcept nogil
 
-# What needs the offset of the first record: wrappers of magic 0 are compressed, and may still turn out too large (10).
+# What needs the offset of the first record: wrappers of magic 0 are compressed (MESSAGE_TOO_LARGE may come of that).
 # Called first with the offset that is likely, so that under the partition's lock there is nothing left to do unless
 # another thread has appended meanwhile.
 cdef int16_t place_validated(const LogConfig* config, Validated* out, int64_t offset) noexcept nogil

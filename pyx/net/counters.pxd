@@ -1,4 +1,4 @@
-"""What a network thread counts."""
+"""What a network thread counts. `SENTENCES` of broker/upkeep/watch.py names those that an operator sees."""
 
 from libc.stdint cimport int64_t
 

@@ -64,7 +64,7 @@ cdef int32_t _parse_topic(FetchJob* job, FetchSet* to, Reader* r) noexcept nogil
 
 
 cdef FetchParse _parse_topics(FetchJob* job, FetchSet* to, Reader* r) noexcept nogil:
-    """The topics to fetch, or those to forget, of whose partitions there is no more than the number."""
+    """The topics to fetch, or those to forget; a forgotten partition is its index alone."""
     cdef bint flexible = job.version >= FETCH_FLEXIBLE_FROM
     cdef bint forget = to == &job.forgotten
     cdef int32_t topics = read_count(r, flexible, TOPIC_BYTES_MIN)
@@ -91,7 +91,7 @@ cdef FetchParse _parse_topics(FetchJob* job, FetchSet* to, Reader* r) noexcept n
 
 
 cdef void _read_tags(FetchJob* job, Reader* r) noexcept nogil:
-    """The tags of the request itself: of a follower's state only that there is one counts."""
+    """The tags of the request itself; of ReplicaState only whether replica_id is 0 or more is read."""
     cdef uint32_t count, tag, size, _i
     cdef Reader field
     if job.version < FETCH_FLEXIBLE_FROM:
@@ -162,7 +162,7 @@ cdef FetchParse fetch_parse(
 
 # --- sessions -----------------------------------------------------------------------------------------------
 cdef bint _merge_asked(FetchJob* job) noexcept nogil:
-    """What may become a session's set holds no partition twice. False: no memory; then it becomes none."""
+    """Removes partitions that were named twice, as a session needs it. False: no memory, so none is made."""
     cdef FetchSet merged
     set_open(&merged)
     if not set_index(&merged) or not set_merge(&merged, &job.asked):

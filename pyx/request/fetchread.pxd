@@ -1,7 +1,7 @@
 """Looking whether a begun FetchJob has enough to answer, and taking the ranges to answer with.
 
-Partitions are read in their order. The first that has anything gives its first batch whole even when that is larger
-than every limit; the others share what is left of max_bytes and never begin with a batch that was cut. (Versions
+Partitions are read in their order. The first one with records returns its first batch whole, even above every limit;
+the others share what is left of max_bytes and never begin with a batch that was cut. (Versions
 below 3 know no limit for a whole answer: there each partition gives its first batch whole, until the broker's own
 limit is reached.) In a session only partitions with news are answered: records, an error, a log that parted, or
 another high watermark or log start than the client knows.

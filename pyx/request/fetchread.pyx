@@ -65,7 +65,7 @@ cdef struct Limits:
 
 
 cdef inline bint _may_block(const FetchJob* job) noexcept nogil:
-    """Whether enough was read into memory for a job: what went out again meanwhile is waited for."""
+    """Whether the thread may wait for the disk: a reader read so much for the job, and it was evicted meanwhile."""
     return job.cold_times >= COLD_TIMES_MAX + job.set.count
 
 
@@ -175,7 +175,7 @@ cdef bint _moved(FetchJob* job, int reactor) noexcept nogil:
 
 
 cdef bint _has_converted(const FetchJob* job) noexcept nogil:
-    """Whether old clients get anything; markers alone give nothing, and it would ask for them again and again."""
+    """Whether old clients get anything; one that got only markers would fetch the same offset again and again."""
     cdef int32_t i
     for i in range(job.range_count):
         if job.ranges[i].error or (job.ranges[i].converted != NULL and job.ranges[i].converted.size() > 0):

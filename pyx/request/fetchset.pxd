@@ -1,8 +1,8 @@
 """The partitions that one client fetches: those of one request, or those of its session. They have an order, in
 which they are read. A set that is indexed (a session's) holds no partition twice and finds each by its name.
 
-Places (`at`) are numbers into `partitions`; they stay what they are until the partition is removed. Partitions
-are found when they are read: `partition` is NULL until then, and again after its log was stopped.
+`at` is an index into `partitions`, valid until that partition is removed. Partitions are looked up when they are read:
+`partition` is NULL until then, and again after its log was stopped.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t

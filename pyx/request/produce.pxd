@@ -1,10 +1,11 @@
 """Produce, served in place: the records are checked, given offsets and appended out of the
-connection's own buffer, and the answer is written. Nothing waits: on a single node the high watermark is
-the log end, so acks=all is answered at once.
+connection's own buffer, and the answer is written. The network thread waits for nothing: on a single node the high
+watermark is the log end, so acks=all is answered at once, and what needs a coordinator or an fsync goes to the control
+plane.
 
 Requests that a connection brought together are appended together: what they have for one partition goes into its log
-with one write, which costs little more than a write for each. A group is filled by produce_take, appended, answered
-request by request, and used again.
+with one pwritev, which costs little more for several requests than for one. A group is filled by produce_take,
+appended, answered request by request, and used again.
 
 Versions 0 to 2 bring message sets (magic 0 and 1; Kafka takes one batch of magic 2 there, too), later ones exactly
 one batch of magic 2 for each partition.
@@ -55,10 +56,11 @@ cdef void produce_append(ProduceGroup* g) noexcept nogil
 cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil
 cdef void produce_clear(ProduceGroup* g) noexcept nogil
 
-# All of that for one request. With verdicts it isn't flushed (flush.messages): `produce_flush` comes before the answer.
+# All of that for one request. A caller that passes `verdicts` calls `produce_flush` before it sends the answer.
 cdef ProduceResult produce_serve(
     LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil
+
 # Log folders, each once; of more than fit the others are left out.
 cdef enum:
     NAMED_FOLDERS_MAX = 64
@@ -67,12 +69,12 @@ cdef struct NamedFolders:
     size_t count
     size_t folder[NAMED_FOLDERS_MAX]
 
-# Whether a partition that it names is synced before it is answered (flush.messages): the control plane then serves the
-# request in a thread of its own, so that no other connection of this network thread waits for a disk. `folders` (may be
-# NULL) gets those of the partitions that it names.
+# Whether the request names a partition with flush.messages, which is synced before the answer: the control plane then
+# serves the request in a thread of its own, so that no other connection of this network thread waits for a disk.
+# `folders` (may be NULL) gets those of the partitions that it names.
 cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders) noexcept nogil
-# What partitions of it with flush.messages have now is on the disk afterwards: for a request that was appended with
-# verdicts. 0, or errno of what failed.
+# Fsyncs the request's partitions that have flush.messages: for a request that was appended with verdicts. 0, or errno
+# of what failed.
 cdef int produce_flush(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
 # How many partitions a request names; -1 if it is malformed.
 cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil

@@ -319,7 +319,7 @@ cdef void _write_partition(
 
 
 cdef void _add_folder(NamedFolders* folders, size_t folder) noexcept nogil:
-    """A C array and no container of C++: the call by which that asks for memory may take the interpreter's lock."""
+    """A C array: a C++ container's allocation may take the GIL."""
     cdef size_t i
     for i in range(folders.count):
         if folders.folder[i] == folder:

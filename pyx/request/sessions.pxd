@@ -5,9 +5,9 @@ A session belongs to a client, not to a connection or a thread. A request takes 
 back when it was answered (or its connection is gone); between the two only that request's thread touches its set.
 The epoch grows with each taking, so a request that comes twice, or while another has the session, is refused.
 
-Kafka's rules of eviction: with all slots in use, a new session may take the place of one that wasn't used for
-eviction_ms, or of one that is worth less: a consumer's before a follower's (privileged), then the one with fewer
-partitions, and one that is younger than eviction_ms only by a privileged one. Beyond Kafka: `bytes_max` bounds what
+Kafka's rules of eviction, with all slots in use: a session that wasn't used for eviction_ms may be evicted. So may a
+consumer's by a follower's (privileged), and one with fewer partitions by one with more; of sessions younger than
+eviction_ms only a follower's evicts another. Beyond Kafka: `bytes_max` bounds what
 all of them hold; a client that would exceed it has no session and sends whole requests.
 """
 
@@ -66,8 +66,8 @@ cdef int16_t session_take(
 cdef Session* session_make(
     SessionCache* cache, FetchSet* set, bint by_ids, bint privileged, int64_t now_ms
 ) noexcept nogil
-# After its set changed. False: it held too much and is dropped; the taker may still use it.
-cdef bint session_resized(SessionCache* cache, Session* session) noexcept nogil
+# After its set changed. One that holds too much now is dropped; the taker may still use it.
+cdef void session_resized(SessionCache* cache, Session* session) noexcept nogil
 # Sessions that weren't used for a while let go of the logs: a topic that is deleted meanwhile keeps no files open.
 cdef void sessions_unresolve_idle(SessionCache* cache, int64_t now_ms) noexcept nogil
 cdef void session_give_back(SessionCache* cache, Session* session) noexcept nogil

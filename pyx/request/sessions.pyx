@@ -80,7 +80,7 @@ cdef void _session_free(Session* s) noexcept nogil:
 
 
 cdef void _take_out(SessionCache* cache, Session* s) noexcept nogil:
-    """The session isn't found any more; whoever has it keeps it, and its memory, until it is given back."""
+    """Removes the session from the cache. If a request holds it, session_give_back frees it."""
     cdef SessionKey key = _worth_key(s.privileged, s.size, s.id)
     cache.by_use.erase(_use_key(s))
     cache.by_worth.erase(key)
@@ -125,7 +125,7 @@ cdef bint _has_room(SessionCache* cache, bint privileged, int32_t size, int64_t 
         return False
     used = cache.by_use.begin()
     while cache.bytes + bytes > cache.bytes_max:
-        # Memory is only taken from who doesn't use it.
+        # Only sessions that weren't used for eviction_ms are evicted for their memory.
         if used == cache.by_use.end():
             return False
         oldest = at(used).second
@@ -199,9 +199,8 @@ cdef Session* session_make(
     return s
 
 
-cdef bint session_resized(SessionCache* cache, Session* s) noexcept nogil:
+cdef void session_resized(SessionCache* cache, Session* s) noexcept nogil:
     cdef SessionKey key
-    cdef bint fits = True
     pthread_mutex_lock(&cache.lock)
     if not s.dropped and (s.size != s.set.count or s.bytes != s.set.bytes + <int64_t>sizeof(Session)):
         key = _worth_key(s.privileged, s.size, s.id)
@@ -209,11 +208,9 @@ cdef bint session_resized(SessionCache* cache, Session* s) noexcept nogil:
         cache.by_worth_privileged.erase(key)
         _count(cache, s)
         _list_worth(cache, s)
-        fits = cache.bytes <= cache.bytes_max
-        if not fits:
+        if cache.bytes > cache.bytes_max:
             _take_out(cache, s)
     pthread_mutex_unlock(&cache.lock)
-    return fits
 
 
 cdef void sessions_unresolve_idle(SessionCache* cache, int64_t now_ms) noexcept nogil:

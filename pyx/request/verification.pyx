@@ -16,7 +16,7 @@ from penstock.pyx.request.versions cimport (
 )
 
 cdef bint _entry(PartitionLog* p, int16_t version, int64_t producer_id, ProducerEntry* e) noexcept nogil:
-    """Under no lock. The entry of the producer, empty if there is none; False: this partition isn't asked about."""
+    """The producer's entry, empty if there is none; the caller has no lock. False: this partition isn't asked about."""
     cdef bint asked
     pthread_mutex_lock(&p.lock)
     take_config(p)
