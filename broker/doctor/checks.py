@@ -180,7 +180,8 @@ def memory(facts: Facts) -> Iterator[Finding]:
         level: Level = "warning" if facts.huge_pages == "always" else "good"
         yield Finding(
             "transparent huge pages", level, facts.huge_pages, "madvise or never",
-            "memory grows by 2 MiB for what needs 4 KiB", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            "memory grows by 2 MiB for what needs 4 KiB",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (the role `host` sets it at each start)",
         )  # fmt: skip
 
 
