@@ -87,6 +87,8 @@ class Opening:
         reporting = asyncio.create_task(progress.report())
         try:
             await asyncio.gather(*(self._chunk(chunk, progress) for chunk in _chunks(jobs)))
+            for path in {str(job.log_dir.path) for job in jobs if not job.log_dir.offline}:
+                await loop.run_in_executor(self._executor, self._write_first, path)
         finally:
             reporting.cancel()
             for job in jobs:
@@ -139,6 +141,13 @@ class Opening:
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others must be opened, whatever it is
                 failures.append(error)
         return failures
+
+    def _write_first(self, path: str) -> None:
+        """Where checkpoints were lost, what opening has found goes to the disk before anybody alters a topic."""
+        try:
+            self._logs.free_names(path)
+        except OSError as error:
+            _log.error("log_dir=%s: checkpoints can't be written: %s", path, error)
 
     def _begin(self, key: Key) -> None:
         with self._lock:

@@ -236,9 +236,12 @@ class Checkpoints:
         with self._writing:
             with self._lock:
                 before = self._offsets.get(key, OTHERS)
-                if before.topic_id not in (topic_id, None) or not wanted(before):
-                    return before.topic_id in (topic_id, None)
-                self._put(key, before._replace(first_dirty=0))
+                if before.topic_id not in (topic_id, None):
+                    return False
+                if wanted(before):
+                    self._put(key, before._replace(first_dirty=0))
+                elif not self._overdue:
+                    return True
             try:
                 self._write()
             except BaseException:

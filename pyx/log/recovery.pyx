@@ -157,16 +157,19 @@ cdef int64_t _following(const LogState* log, size_t place) noexcept nogil:
     return -1
 
 
-cdef inline int64_t _limit(const LogState* log, size_t place) noexcept nogil:
-    """All offsets of a segment lie below: those of the next one that has any bytes."""
+cdef inline int64_t _limit(const LogState* log, size_t place, int64_t wanted) noexcept nogil:
+    """All offsets of a segment lie below: those of the next one that has any bytes, and what its .checks say (-1:
+    nothing). They may say more than its last offset where compaction has removed what lay behind that."""
     cdef int64_t most = log.segments[place].base_offset + RELATIVE_MAX + 1
     cdef int64_t following = _following(log, place)
-    return most if following < 0 else min(most, following)
+    if following >= 0:
+        most = min(most, following)
+    return most if wanted < 0 else min(most, wanted)
 
 
 cdef int _walk(
-    LogState* log, size_t place, int64_t start, int64_t end, int64_t from_offset, int what, int64_t now_ms,
-    int64_t* good, RecoveryReport* report
+    LogState* log, size_t place, int64_t start, int64_t end, int64_t wanted, int64_t from_offset, int what,
+    int64_t now_ms, int64_t* good, RecoveryReport* report
 ) noexcept nogil:
     """Walks a segment from `start` (a batch boundary) to the end of its file. Only batches at or past `from_offset` are
     replayed. 0, or errno; `good` is where the right bytes end, s.next_offset and s.size what was seen."""
@@ -182,7 +185,7 @@ cdef int _walk(
     if fd < 0:
         return -fd
     order_begin(
-        &report.order, s.base_offset if start == 0 else s.next_offset, _limit(log, place),
+        &report.order, s.base_offset if start == 0 else s.next_offset, _limit(log, place, wanted),
         checks and log.dense,
     )
     walk_begin(&walk, fd, start, end, WALK_CHUNK if checks else HEADERS_CHUNK)
@@ -368,6 +371,7 @@ cdef bint _find_end(LogState* log, size_t place) noexcept nogil:
     cdef Segment* s = log.segments[place]
     cdef BatchOrder order
     cdef int64_t wanted = s.next_offset if s.checked else -1
+    cdef int64_t limit = _limit(log, place, wanted)
     cdef const uint8_t* entries
     cdef size_t n
     cdef int64_t start = 0, position
@@ -385,7 +389,7 @@ cdef bint _find_end(LogState* log, size_t place) noexcept nogil:
     if n >= INDEX_ENTRY:
         start = get_i32(entries + n - 4)
         expected = s.base_offset + get_i32(entries + n - INDEX_ENTRY)
-    order_begin(&order, s.base_offset, _limit(log, place), log.dense)
+    order_begin(&order, s.base_offset, limit, log.dense)
     walk_begin(&walk, fd, start, s.size, HEADERS_CHUNK)
     while True:
         position = walk.position
@@ -395,7 +399,7 @@ cdef bint _find_end(LogState* log, size_t place) noexcept nogil:
         if first and start > 0:
             if batch_last_offset(&header) != expected:
                 return False
-            order_begin(&order, expected + 1, _limit(log, place), log.dense)
+            order_begin(&order, expected + 1, limit, log.dense)
         elif not order_take(&order, &header, position):
             return False
         if position == 0:
@@ -408,7 +412,7 @@ cdef bint _find_end(LogState* log, size_t place) noexcept nogil:
         s.bytes_since_index += header.size
         first = False
         s.next_offset = batch_last_offset(&header) + 1
-    return result == WALK_END and (wanted < 0 or s.next_offset == wanted)
+    return result == WALK_END and (wanted < 0 or not log.dense or s.next_offset == wanted)
 
 
 cdef void _first_timestamp(Segment* s) noexcept nogil:
@@ -455,9 +459,11 @@ cdef int _validate_end(
         return 0
     if following >= 0 and log.dense and following > log.log_start and not report.misplaced:
         return _corrupt(report, s, good, following) if s.next_offset < following else 0
-    if good == end or room[0]:
+    if good == end:
+        return 0                       # a dense log's end is compared with its .checks next
+    if room[0]:
         return _corrupt(report, s, good, report.checked_end) if s.next_offset < report.checked_end else 0
-    result = find_batch(fd, good + report.misplaced, end, s.next_offset, _limit(log, place) - 1, &header, &found)
+    result = find_batch(fd, good + report.misplaced, end, s.next_offset, _limit(log, place, -1) - 1, &header, &found)
     if result == WALK_BATCH:
         return _corrupt(report, s, good, header.base_offset)
     if result < 0:
@@ -511,13 +517,13 @@ cdef int _rebuild(
     segment_reset_indexes(s)
     s.size = 0
     result = _walk(
-        log, place, 0, end, from_offset, WALK_CHECKS | WALK_INDEXES | WALK_PRODUCERS, now_ms, &good, report
+        log, place, 0, end, wanted, from_offset, WALK_CHECKS | WALK_INDEXES | WALK_PRODUCERS, now_ms, &good, report
     )
     if result != 0:
         s.size = end
         return result
     result = _validate_end(log, place, good, end, &room, report)
-    if result == 0 and good == end and 0 <= wanted != s.next_offset:
+    if result == 0 and good == end and log.dense and 0 <= wanted != s.next_offset:
         result = _corrupt_end(report, s, &report.order, good, wanted)
     if result != 0:
         return result
@@ -598,7 +604,7 @@ cdef int _replay_between(LogState* log, int64_t from_offset, size_t count, int64
         s = log.segments[i]
         if s.next_offset <= from_offset:
             continue
-        result = _walk(log, i, 0, s.size, from_offset, WALK_PRODUCERS, now_ms, &good, &unused)
+        result = _walk(log, i, 0, s.size, -1, from_offset, WALK_PRODUCERS, now_ms, &good, &unused)
         if result != 0:
             return result
     return 0
@@ -625,7 +631,7 @@ cdef int recover_indexes(LogState* log, size_t place, int64_t end, int64_t now_m
 cdef int recover_more(LogState* log, size_t place, int64_t end, int64_t now_ms, int64_t* good) noexcept nogil:
     cdef RecoveryReport unused
     cdef Segment* s = log.segments[place]
-    return _walk(log, place, s.size, end, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, good, &unused)
+    return _walk(log, place, s.size, end, -1, 0, WALK_INDEXES | WALK_PRODUCERS, now_ms, good, &unused)
 
 
 cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) noexcept nogil:
@@ -633,7 +639,7 @@ cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) n
     errno."""
     cdef Segment* s = log.segments[place]
     cdef Tail tail
-    cdef int64_t next_base, wanted = s.next_offset if s.checked else -1
+    cdef int64_t next_base, limit, wanted = s.next_offset if s.checked else -1
     cdef int result
     if place + 1 == log.segments.size():
         return 0
@@ -641,9 +647,9 @@ cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) n
     s.next_offset = next_base          # reads go on here
     if next_base <= log.log_start:
         return 0
-    if log.dense:
-        wanted = next_base
-    result = _read_tail(s, next_base, wanted, log.dense, &tail)
+    limit = next_base if wanted < 0 else min(next_base, wanted)
+    wanted = next_base if log.dense else -1
+    result = _read_tail(s, limit, wanted, log.dense, &tail)
     s.touched = False
     segment_close_idle(s)              # thousands of them may be looked at
     if result < 0:
@@ -652,7 +658,7 @@ cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) n
         if wanted < 0 or tail.order.expected == wanted:
             return 0
         return _corrupt_end(report, s, &tail.order, tail.position, wanted)
-    if tail.found < 0 and wanted < 0:
+    if tail.found < 0 and wanted < 0 and not s.checked:
         return 0                       # bytes that are no batch: readers are told
     s.next_offset = tail.order.expected
     return _corrupt(report, s, tail.position, next_base)

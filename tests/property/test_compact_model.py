@@ -10,9 +10,10 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.pyx.log.checkpoint import CLEANED, OURS, STARTS
 from penstock.pyx.record.rawbatch import marker
 from support.compacted import CompactedLog, Kept
-from support.logs import LOGS, NOW_MS, delete_records
+from support.logs import LOGS, NOW_MS, RESTED_MS, delete_records
 
 KEYS = st.integers(0, 5).map(lambda number: b"k%d" % number)
 PAIRS = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(min_size=1, max_size=6))), min_size=1, max_size=4)
@@ -25,11 +26,14 @@ STEPS = st.lists(
         st.tuples(st.just("compact"), st.sampled_from([24 * 3, 24 * 8, 1 << 16]), st.sampled_from([0, 400, 1100])),
         st.tuples(st.just("compact"), st.just(1 << 16), st.just(1100)),
         st.tuples(st.just("delete records"), st.integers(0, 30)),
-        st.sampled_from([("roll",), ("roll",), ("roll",), ("kill",), ("stop",), ("upkeep",)]),
+        st.sampled_from([("roll",), ("roll",), ("roll",), ("kill",), ("stop",), ("upkeep",), ("flush",)]),
+        st.tuples(st.just("alter"), st.booleans()),
+        st.tuples(st.just("lose"), st.sampled_from([OURS, STARTS, CLEANED])),
     ),
     min_size=5,
     max_size=50,
 )
+COMPACT, DELETE = {"cleanup_compact": 1, "cleanup_delete": 0}, {"cleanup_compact": 0, "cleanup_delete": 1, "retention_ms": -1}
 ROOT = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -82,7 +86,7 @@ class Life:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.log = CompactedLog(root / "0", index_interval_bytes=0)
+        self.log = CompactedLog(root / "0", index_interval_bytes=0, segment_bytes=400)  # passes leave several
         self.model = Model()
         self.now_ms = NOW_MS
         self.kills = 0
@@ -116,6 +120,8 @@ class Life:
 
     def compact(self, buffer_bytes: int, later_ms: int) -> None:
         self.now_ms += later_ms
+        if not self.log.config["cleanup_compact"]:
+            return
         done = self.log.compact(self.now_ms, buffer_bytes=buffer_bytes)
         assert done.first_dirty >= self.model.clean_to
         self.model.clean_to = done.first_dirty
@@ -129,9 +135,26 @@ class Life:
     def kill(self) -> None:
         self.kills += 1
         self.log.kill(self.root / str(self.kills))
+        LOGS.free_names(str(self.log.root))  # as a start does
+
+    def alter(self, compact: bool) -> None:
+        self.log.config = {**self.log.config, **(COMPACT if compact else DELETE)}
+        LOGS.reconfigure(self.log.topic, 0, self.log.config)
+
+    def lose(self, name: str) -> None:
+        """A checkpoint is gone at the next start."""
+        if self.model.log_start:
+            return  # What DeleteRecords has deleted might be seen again.
+        self.kills += 1
+        self.log.stop()
+        LOGS.write_checkpoints()
+        self.log.root = shutil.copytree(self.log.root, self.root / str(self.kills))
+        (self.log.root / name).unlink(missing_ok=True)
+        self.log.lead(clean=True)
+        LOGS.free_names(str(self.log.root))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_the_newest_value_of_each_key_is_never_lost(steps: list[tuple[object, ...]]) -> None:
     root = Path(tempfile.mkdtemp(dir=ROOT))
@@ -145,6 +168,9 @@ def test_the_newest_value_of_each_key_is_never_lost(steps: list[tuple[object, ..
         "kill": life.kill,
         "stop": life.log.restart,
         "upkeep": life.log.upkeep,
+        "flush": lambda: life.log.upkeep(NOW_MS + 2 * RESTED_MS),
+        "alter": life.alter,
+        "lose": life.lose,
     }
     try:
         for name, *arguments in steps:
@@ -153,6 +179,7 @@ def test_the_newest_value_of_each_key_is_never_lost(steps: list[tuple[object, ..
         life.log.roll()
         for producer in TRANSACTIONAL:
             life.end(producer, False)
+        life.alter(True)
         life.log.roll()
         while life.log.cleanable().cleanable_bytes:
             life.compact(1 << 16, 1100)

@@ -14,7 +14,7 @@ from penstock.pyx.log.checkpoint import OURS
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.rawbatch import split
 from support.compacted import CompactedLog
-from support.logs import LOGS, Killed, Log, batch
+from support.logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch
 
 BITS = [0, 1, 3, 20, 40, 62, 63]
 COMPACT: dict[str, Any] = {"cleanup_delete": 0, "cleanup_compact": 1}
@@ -136,6 +136,25 @@ def test_compacted_logs_are_opened_as_they_were(tmp_path: Path) -> None:
     opened.append(batch(1))
     opened.kill(tmp_path / "d")
     assert opened.state().batches[:-1] == before.batches
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+def test_a_segment_whose_last_records_were_compacted_away_is_whole(tmp_path: Path, clean: bool) -> None:
+    """What is written beside it after a recovery says where reads go on, which is where the next segment begins."""
+    log = CompactedLog(tmp_path / "a", segment_bytes=300)
+    log.put((b"a", b"1" * 100))
+    log.put((b"b", b"1"))
+    log.roll()
+    log.put((b"b", b"2" * 100))
+    log.roll()
+    log.compact()
+    assert len(log.files(".log")) == 3
+    (log.root / OURS).unlink()  # so that all is walked
+    log.kill(tmp_path / "b")
+    log.upkeep(NOW_MS + 2 * RESTED_MS)
+    before = log.state()
+    (log.restart if clean else lambda: log.kill(tmp_path / "c"))()
+    assert log.state() == before
 
 
 def test_verify_finds_it(tmp_path: Path) -> None:
