@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
+from typing import IO
 
 from penstock.bench import frames
 from penstock.bench.case import Case, Sample
@@ -135,25 +136,24 @@ class _Times:
 def _timed(command: Sequence[str], folder: Path) -> _Times:
     """Run a side to its end. Raises ProgramError for one that fails."""
     began = time.monotonic()
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     complaints: list[str] = []
     up: list[tuple[float, float]] = []
 
-    def listen() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
+    def listen(pid: int, stderr: IO[str]) -> None:
+        for line in stderr:
             complaints.append(line)
             if UP in line:
-                up.append((time.monotonic(), tree_cpu_s(process.pid)))
+                up.append((time.monotonic(), tree_cpu_s(pid)))
 
-    listener = Thread(target=listen)
-    listener.start()
-    with TreeMemory(process.pid) as memory:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        done, cpu_s = time.monotonic(), tree_cpu_s(process.pid)
-    process.communicate()
-    listener.join()
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        listener = Thread(target=listen, args=(process.pid, process.stderr))
+        listener.start()
+        with TreeMemory(process.pid) as memory:
+            said = process.stdout.readline()
+            done, cpu_s = time.monotonic(), tree_cpu_s(process.pid)
+        process.stdout.read()
+        listener.join()
     if process.returncode != 0 or not said or not up:
         raise ProgramError(f"{command[:3]} failed: {''.join(complaints)[-1000:]}")
     return _Times(done - began, done - up[0][0], cpu_s - up[0][1], memory.peak_mib)
