@@ -31,9 +31,10 @@ from penstock.pyx.record.frame cimport (
     write_raw,
 )
 from penstock.pyx.request.produce cimport (
-    PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, NamedFolders, ProduceResult, ProduceTally,
-    produce_flush, produce_flushes, produce_partitions, produce_serve,
+    PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult, ProduceTally, produce_serve,
 )
+from penstock.pyx.request.produceflush cimport NamedFolders, produce_flush, produce_flushes
+from penstock.pyx.request.producerequest cimport produce_partitions
 from penstock.pyx.request.sessions cimport sessions_free, sessions_new, sessions_unresolve_idle
 from penstock.pyx.request.verification cimport Unverified, find_unverified, unverified_free
 from penstock.pyx.request.versions cimport (

@@ -16,8 +16,9 @@ from penstock.pyx.record.frame cimport (
 from penstock.pyx.request.fetch cimport FETCH_PARSED, FetchJob, fetch_held_bytes, fetch_parse
 from penstock.pyx.request.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append,
-    produce_clear, produce_flushes, produce_group_open, produce_serve, produce_take,
+    produce_clear, produce_group_open, produce_serve, produce_take,
 )
+from penstock.pyx.request.produceflush cimport produce_flushes
 from penstock.pyx.request.versions cimport (
     FETCH_FLEXIBLE_FROM, FETCH_KEY, FETCH_VERSION_MAX, FETCH_VERSION_MIN, PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY,
     PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,

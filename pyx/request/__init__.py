@@ -2,7 +2,8 @@
 
 versions        the versions that are served, and what holds from which one on
 produce         Produce, carried out in a connection's own buffer
-producerequest  a Produce request: its limits, and the walk over its topics
+produceflush    Produce to partitions with flush.messages
+producerequest  a Produce request: its limits, what it says before its topics, and the walk over them
 verification    which partitions of a Produce request their transaction's coordinator has to know first
 fetch           Fetch: a request becomes a job
 fetchset        the partitions that a client fetches

@@ -56,25 +56,8 @@ cdef void produce_append(ProduceGroup* g) noexcept nogil
 cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil
 cdef void produce_clear(ProduceGroup* g) noexcept nogil
 
-# All of that for one request. A caller that passes `verdicts` calls `produce_flush` before it sends the answer.
+# All of that for one request. A caller that passes `verdicts` calls `produce_flush` (produceflush.pxd) before it sends
+# the answer.
 cdef ProduceResult produce_serve(
     LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
 ) noexcept nogil
-
-# Log folders, each once; of more than fit the others are left out.
-cdef enum:
-    NAMED_FOLDERS_MAX = 64
-
-cdef struct NamedFolders:
-    size_t count
-    size_t folder[NAMED_FOLDERS_MAX]
-
-# Whether the request names a partition with flush.messages, which is synced before the answer: the control plane then
-# serves the request in a thread of its own, so that no other connection of this network thread waits for a disk.
-# `folders` (may be NULL) gets those of the partitions that it names.
-cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders) noexcept nogil
-# Fsyncs the request's partitions that have flush.messages: for a request that was appended with verdicts. 0, or errno
-# of what failed.
-cdef int produce_flush(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
-# How many partitions a request names; -1 if it is malformed.
-cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil

@@ -10,14 +10,8 @@ from penstock.pyx.errorcodes cimport (
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_COMPRESSION_TYPE,
 )
 from penstock.pyx.log.append cimport Append, Appended, partition_append
-from penstock.pyx.log.files cimport wall_ms
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
-from penstock.pyx.log.partition cimport (
-    LogSet, Partition, logset_flushes, partition_flushes, partition_folder, partition_known_id, partition_offsets,
-    partition_release, partition_topic,
-)
-from penstock.pyx.log.partitionlog cimport log_of
-from penstock.pyx.log.upkeep cimport flush_until
+from penstock.pyx.log.partition cimport LogSet, Partition, partition_known_id, partition_release, partition_topic
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal
 from penstock.pyx.posix cimport calloc, free, realloc
 from penstock.pyx.record.batch cimport (
@@ -27,17 +21,17 @@ from penstock.pyx.record.batch cimport (
 from penstock.pyx.record.codec cimport CODEC_ZSTD
 from penstock.pyx.record.endian cimport get_i16, get_i32
 from penstock.pyx.record.frame cimport (
-    TOPIC_ID_BYTES, Slice, answer_begin, answer_end, read_count, read_i16, read_i32, read_string, reader_left,
-    skip_tags, write_count, write_i16, write_i32, write_i64, write_no_tags, write_raw, write_string,
+    TOPIC_ID_BYTES, Slice, answer_begin, answer_end, reader_left, skip_tags, write_count, write_i16, write_i32,
+    write_i64, write_no_tags, write_raw, write_string,
 )
 from penstock.pyx.request.producerequest cimport (
-    PRODUCE_PARTITIONS_MAX, PRODUCE_TOPIC_BYTES_MIN, ProduceTopic, produce_find, produce_part, produce_topic,
+    ProduceTerms, ProduceTopic, is_internal, produce_find, produce_part, produce_partitions, produce_terms,
+    produce_topic,
 )
-from penstock.pyx.request.verification cimport find_unverified, is_internal
+from penstock.pyx.request.verification cimport find_unverified
 from penstock.pyx.request.versions cimport (
-    PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_APPEND_TIME_FROM, PRODUCE_FLEXIBLE_FROM, PRODUCE_LOG_START_OFFSET_FROM,
-    PRODUCE_RECORD_ERRORS_FROM, PRODUCE_STORAGE_ERROR_FROM, PRODUCE_THROTTLE_FROM, PRODUCE_TRANSACTIONS_FROM,
-    PRODUCE_ZSTD_FROM,
+    PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_APPEND_TIME_FROM, PRODUCE_LOG_START_OFFSET_FROM, PRODUCE_RECORD_ERRORS_FROM,
+    PRODUCE_STORAGE_ERROR_FROM, PRODUCE_THROTTLE_FROM, PRODUCE_TRANSACTIONS_FROM, PRODUCE_ZSTD_FROM,
 )
 
 cdef enum:
@@ -46,23 +40,16 @@ cdef enum:
     GROUP_PARTS_MAX = 256             # of several requests: what the comparing of all with all is cheap for
     PARTS_KEPT = 1024                 # a group that was larger gives its memory back
 
-# What a request says before its topics.
-cdef struct Terms:
-    int16_t version
-    bint flexible
-    bint transactional                # the request names a transactional id
-    int16_t acks
-    Origin origin                     # of what is appended
-
 # A partition of a request.
 cdef struct Part:
     Partition* partition              # NULL: there is nothing to append; `append.done.error` says whether that is right
     Append append
 
 cdef struct Asked:
-    Terms terms
+    ProduceTerms terms
+    Origin origin                     # of what is appended
     int32_t correlation_id
-    Reader topics                     # where they begin
+    Reader topics                     # where the first begins
     int64_t may_inflate
     size_t first                      # of its parts
 
@@ -72,40 +59,6 @@ cdef struct ProduceGroup:
     Part* parts
     size_t n
     size_t capacity
-
-
-cdef void _read_terms(Reader* r, Terms* out) noexcept nogil:
-    out.transactional = out.version >= PRODUCE_TRANSACTIONS_FROM and read_string(r, out.flexible, True).p != NULL
-    out.acks = read_i16(r)
-    read_i32(r)                                       # timeout_ms: nothing waits
-
-
-cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil:
-    cdef Reader r = body
-    cdef Terms terms
-    cdef ProduceTopic topic
-    cdef int32_t topics, index, _i, _j
-    cdef int64_t total = 0
-    terms.version = head.api_version
-    terms.flexible = terms.version >= PRODUCE_FLEXIBLE_FROM
-    _read_terms(&r, &terms)
-    topics = read_count(&r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
-    if topics > PRODUCE_PARTITIONS_MAX:
-        return -1
-    for _i in range(topics):
-        produce_topic(&r, terms.version, &topic)
-        total += topic.partitions
-        if total > PRODUCE_PARTITIONS_MAX:
-            return -1
-        for _j in range(topic.partitions):
-            produce_part(&r, terms.version, &index)
-            if r.bad:
-                return -1
-        skip_tags(&r, terms.flexible)
-        if r.bad:
-            return -1
-    skip_tags(&r, terms.flexible)
-    return -1 if r.bad else total
 
 
 cdef int64_t _count_batches(const uint8_t* p, int64_t n) noexcept nogil:
@@ -143,7 +96,7 @@ cdef bint _is_transactional(const uint8_t* p, int32_t n) noexcept nogil:
     )
 
 
-cdef int16_t _validate(Partition* partition, const uint8_t* p, int32_t n, const Terms* terms) noexcept nogil:
+cdef int16_t _validate(Partition* partition, const uint8_t* p, int32_t n, const ProduceTerms* terms) noexcept nogil:
     """What can be said without the log."""
     cdef size_t name_bytes
     cdef int16_t error
@@ -160,7 +113,7 @@ cdef int16_t _validate(Partition* partition, const uint8_t* p, int32_t n, const 
 
 
 cdef int16_t _find_partition(
-    LogSet* logs, const Terms* terms, const ProduceTopic* topic, int32_t index, Partition** out
+    LogSet* logs, const ProduceTerms* terms, const ProduceTopic* topic, int32_t index, Partition** out
 ) noexcept nogil:
     if terms.acks < -1 or terms.acks > 1:
         return INVALID_REQUIRED_ACKS
@@ -213,11 +166,11 @@ cdef ProduceResult produce_take(
     cdef Reader whole = body
     cdef Reader* r = &body
     cdef Asked* asked = &g.asked[g.asked_n]
-    cdef Terms* terms = &asked.terms
+    cdef ProduceTerms* terms = &asked.terms
     cdef Part* part
     cdef ProduceTopic topic
     cdef Slice records
-    cdef int32_t topics, index, _i, _j
+    cdef int32_t index, _i, _j
     cdef int64_t place = 0, total = produce_partitions(head, body)
     if total < 0:
         return PRODUCE_MALFORMED
@@ -227,17 +180,14 @@ cdef ProduceResult produce_take(
     asked.first = g.n
     # A request of batches that are nearly nothing compressed would keep its network thread busy for minutes.
     asked.may_inflate = INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INFLATED_PER_BYTE
-    terms.version = head.api_version
-    terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
-    _read_terms(r, terms)
-    terms.origin = CLIENT
+    produce_terms(r, head, terms)
+    asked.origin = CLIENT
     if verdicts != NULL:
-        terms.origin = ADDED if terms.version >= PRODUCE_ADDS_PARTITIONS_FROM else VERIFIED
+        asked.origin = ADDED if terms.version >= PRODUCE_ADDS_PARTITIONS_FROM else VERIFIED
     elif terms.transactional and find_unverified(logs, head, whole, NULL):
         return PRODUCE_HAND_OVER
     asked.topics = body
-    topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
-    for _i in range(topics):
+    for _i in range(terms.topics):
         produce_topic(r, terms.version, &topic)
         for _j in range(topic.partitions):
             records = produce_part(r, terms.version, &index)
@@ -246,7 +196,7 @@ cdef ProduceResult produce_take(
             memset(part, 0, sizeof(Part))
             part.append.records = <uint8_t*>records.p
             part.append.n = <size_t>max(records.n, 0)
-            part.append.origin = terms.origin
+            part.append.origin = asked.origin
             part.append.may_inflate = &asked.may_inflate
             part.append.done.base_offset = -1
             part.append.done.log_append_time_ms = -1
@@ -304,7 +254,7 @@ cdef void _write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexc
 
 
 cdef void _write_partition(
-    Writer* w, const Terms* terms, int32_t index, int16_t error, const Appended* done
+    Writer* w, const ProduceTerms* terms, int32_t index, int16_t error, const Appended* done
 ) noexcept nogil:
     write_i32(w, index)
     write_i16(w, error)
@@ -318,85 +268,19 @@ cdef void _write_partition(
     write_no_tags(w, terms.flexible)
 
 
-cdef void _add_folder(NamedFolders* folders, size_t folder) noexcept nogil:
-    """A C array: a C++ container's allocation may take the GIL."""
-    cdef size_t i
-    for i in range(folders.count):
-        if folders.folder[i] == folder:
-            return
-    if folders.count < NAMED_FOLDERS_MAX:
-        folders.folder[folders.count] = folder
-        folders.count += 1
-
-
-cdef int _flush(Partition* partition) noexcept nogil:
-    """What the partition has now. 0 or errno."""
-    cdef int64_t log_start, last_stable, high_watermark, log_end
-    partition_offsets(partition, &log_start, &last_stable, &high_watermark, &log_end)
-    return flush_until(log_of(partition), log_end, wall_ms())
-
-
-cdef bint _each_flushing(
-    LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders, int* flushed
-) noexcept nogil:
-    """Whether a partition that is named has flush.messages. `folders` gets the folders of all; unless `flushed` is NULL
-    those with flush.messages are flushed, and it gets what went wrong."""
-    cdef Reader* r = &body
-    cdef Terms terms
-    cdef ProduceTopic topic
-    cdef Partition* partition
-    cdef int32_t topics, index, _i, _j
-    cdef int result
-    cdef bint flushes = False
-    if not logset_flushes(logs) or produce_partitions(head, body) < 0:
-        return False
-    terms.version = head.api_version
-    terms.flexible = head.api_version >= PRODUCE_FLEXIBLE_FROM
-    _read_terms(r, &terms)
-    topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
-    for _i in range(topics):
-        produce_topic(r, terms.version, &topic)
-        for _j in range(topic.partitions):
-            produce_part(r, terms.version, &index)
-            partition = produce_find(logs, &topic, index)
-            if partition == NULL:
-                continue
-            if partition_flushes(partition):
-                flushes = True
-                result = _flush(partition) if flushed != NULL else 0
-                if result != 0:
-                    flushed[0] = result
-            if folders != NULL:
-                _add_folder(folders, partition_folder(partition))
-            partition_release(partition)
-        skip_tags(r, terms.flexible)
-    return flushes
-
-
-cdef bint produce_flushes(LogSet* logs, const RequestHead* head, Reader body, NamedFolders* folders) noexcept nogil:
-    return _each_flushing(logs, head, body, folders, NULL)
-
-
-cdef int produce_flush(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil:
-    cdef int result = 0
-    _each_flushing(logs, head, body, NULL, &result)
-    return result
-
-
 cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil:
-    cdef const Terms* terms = &g.asked[i].terms
+    cdef const ProduceTerms* terms = &g.asked[i].terms
     cdef Reader body = g.asked[i].topics
     cdef Reader* r = &body
     cdef Append* part
     cdef ProduceTopic topic
     cdef size_t before = out.n, at, place = g.asked[i].first
-    cdef int32_t topics, index, _i, _j
+    cdef int32_t index, _i, _j
     cdef int16_t error
     cdef int64_t errors = 0
     at = answer_begin(out, g.asked[i].correlation_id, terms.flexible)
-    topics = read_count(r, terms.flexible, PRODUCE_TOPIC_BYTES_MIN)
-    write_count(out, topics, terms.flexible)
-    for _i in range(topics):
+    write_count(out, terms.topics, terms.flexible)
+    for _i in range(terms.topics):
         produce_topic(r, terms.version, &topic)
         if topic.id != NULL:
             write_raw(out, topic.id, TOPIC_ID_BYTES)

@@ -1,22 +1,43 @@
-"""A Produce request for everybody who looks into one: its limits, and the walk over its topics."""
+"""A Produce request for everybody who looks into one: its limits, what it says before its topics, and the walk over
+them.
+"""
 
-from libc.stdint cimport int16_t, int32_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from penstock.pyx.log.partition cimport LogSet, Partition, partition_find, partition_find_id
+from penstock.pyx.posix cimport memcmp
 from penstock.pyx.record.frame cimport (
-    TOPIC_ID_BYTES, Reader, Slice, read_bytes, read_count, read_i32, read_raw, read_string, skip_tags,
+    TOPIC_ID_BYTES, Reader, RequestHead, Slice, read_bytes, read_count, read_i16, read_i32, read_raw, read_string,
+    skip_tags,
 )
-from penstock.pyx.request.versions cimport PRODUCE_FLEXIBLE_FROM, PRODUCE_TOPIC_IDS_FROM
+from penstock.pyx.request.versions cimport PRODUCE_FLEXIBLE_FROM, PRODUCE_TOPIC_IDS_FROM, PRODUCE_TRANSACTIONS_FROM
 
 cdef enum:
     PRODUCE_TOPIC_BYTES_MIN = 2
     PRODUCE_PART_BYTES_MIN = 5        # index and the length of the records
     PRODUCE_PARTITIONS_MAX = 100000   # of one request; more closes the connection, as answers are larger than requests
 
+# What a request says before its topics.
+cdef struct ProduceTerms:
+    int16_t version
+    bint flexible
+    bint transactional                # the request names a transactional id
+    int16_t acks
+    int32_t topics                    # how many follow
+
 cdef struct ProduceTopic:
     Slice name
     const uint8_t* id                 # NULL in versions that name topics
     int32_t partitions
+
+# Reads it; the reader stands at the body, then at the first topic.
+cdef inline void produce_terms(Reader* r, const RequestHead* head, ProduceTerms* out) noexcept nogil:
+    out.version = head.api_version
+    out.flexible = out.version >= PRODUCE_FLEXIBLE_FROM
+    out.transactional = out.version >= PRODUCE_TRANSACTIONS_FROM and read_string(r, out.flexible, True).p != NULL
+    out.acks = read_i16(r)
+    read_i32(r)                                       # timeout_ms: nothing waits
+    out.topics = read_count(r, out.flexible, PRODUCE_TOPIC_BYTES_MIN)
 
 cdef inline void produce_topic(Reader* r, int16_t version, ProduceTopic* out) noexcept nogil:
     cdef bint flexible = version >= PRODUCE_FLEXIBLE_FROM
@@ -43,3 +64,12 @@ cdef inline Partition* produce_find(LogSet* logs, const ProduceTopic* topic, int
     if topic.id != NULL:
         return partition_find_id(logs, topic.id, index)
     return partition_find(logs, <const char*>topic.name.p, <size_t>topic.name.n, index)
+
+# How many partitions a request names; -1 if it is malformed.
+cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil
+
+# Topics that only the coordinators of this broker write to.
+cdef inline bint is_internal(const char* name, size_t n) noexcept nogil:
+    return (n == 18 and memcmp(name, b"__consumer_offsets", 18) == 0) or (
+        n == 19 and memcmp(name, b"__transaction_state", 19) == 0
+    )

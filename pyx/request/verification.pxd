@@ -10,14 +10,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libcpp.vector cimport vector
 
 from penstock.pyx.log.partition cimport LogSet, Partition
-from penstock.pyx.posix cimport memcmp
 from penstock.pyx.record.frame cimport Reader, RequestHead
-
-# Topics that only the coordinators of this broker write to.
-cdef inline bint is_internal(const char* name, size_t n) noexcept nogil:
-    return (n == 18 and memcmp(name, b"__consumer_offsets", 18) == 0) or (
-        n == 19 and memcmp(name, b"__transaction_state", 19) == 0
-    )
 
 # A partition that has to be asked about. The producer is that of its first transactional batch.
 cdef struct Unverified:

@@ -7,13 +7,11 @@ from penstock.pyx.log.partitionlog cimport PartitionLog, log_of, take_config
 from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get, would_begin
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_parse
-from penstock.pyx.record.frame cimport Slice, read_count, read_i16, read_i32, read_string, skip_tags
+from penstock.pyx.record.frame cimport Slice, skip_tags
 from penstock.pyx.request.producerequest cimport (
-    PRODUCE_TOPIC_BYTES_MIN, ProduceTopic, produce_find, produce_part, produce_topic,
+    ProduceTerms, ProduceTopic, is_internal, produce_find, produce_part, produce_terms, produce_topic,
 )
-from penstock.pyx.request.versions cimport (
-    PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_FLEXIBLE_FROM, PRODUCE_TRANSACTIONS_FROM,
-)
+from penstock.pyx.request.versions cimport PRODUCE_ADDS_PARTITIONS_FROM
 
 cdef bint _entry(PartitionLog* p, int16_t version, int64_t producer_id, ProducerEntry* e) noexcept nogil:
     """The producer's entry, empty if there is none; the caller has no lock. False: this partition isn't asked about."""
@@ -43,25 +41,22 @@ cdef bint _begins(PartitionLog* p, int16_t version, Slice records, BatchHeader* 
 
 cdef bint find_unverified(LogSet* logs, const RequestHead* head, Reader body, vector[Unverified]* out) noexcept nogil:
     cdef Reader* r = &body
-    cdef int16_t version = head.api_version
-    cdef bint flexible = version >= PRODUCE_FLEXIBLE_FROM
     cdef bint found = False
-    cdef int32_t topics, index, place = 0, _i, _j
+    cdef ProduceTerms terms
+    cdef int32_t index, place = 0, _i, _j
     cdef ProduceTopic asked
     cdef Slice records
     cdef const char* topic
     cdef size_t n
     cdef Unverified one
     cdef BatchHeader header
-    if version < PRODUCE_TRANSACTIONS_FROM or read_string(r, flexible, True).p == NULL:
+    produce_terms(r, head, &terms)
+    if not terms.transactional:
         return False
-    read_i16(r)
-    read_i32(r)
-    topics = read_count(r, flexible, PRODUCE_TOPIC_BYTES_MIN)
-    for _i in range(topics):
-        produce_topic(r, version, &asked)
+    for _i in range(terms.topics):
+        produce_topic(r, terms.version, &asked)
         for _j in range(asked.partitions):
-            records = produce_part(r, version, &index)
+            records = produce_part(r, terms.version, &index)
             if r.bad:
                 return found
             place += 1
@@ -70,7 +65,7 @@ cdef bint find_unverified(LogSet* logs, const RequestHead* head, Reader body, ve
                 continue
             topic = partition_topic(one.partition, &n)
             # The append refuses the coordinators' topics, so no transaction may get to know them.
-            if is_internal(topic, n) or not _begins(log_of(one.partition), version, records, &header):
+            if is_internal(topic, n) or not _begins(log_of(one.partition), terms.version, records, &header):
                 partition_release(one.partition)
                 continue
             found = True
@@ -81,7 +76,7 @@ cdef bint find_unverified(LogSet* logs, const RequestHead* head, Reader body, ve
             one.producer_id = header.producer_id
             one.producer_epoch = header.producer_epoch
             out.push_back(one)
-        skip_tags(r, flexible)
+        skip_tags(r, terms.flexible)
     return found
 
 
