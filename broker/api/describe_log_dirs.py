@@ -66,10 +66,11 @@ def _describe(
         size_bytes = _size_bytes(context, name, index)
         if size_bytes is not None:  # Else it is being deleted, or not open yet.
             by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
-    for move in context.topics.logs.moving.to(log_dir):
-        if move.key not in log_dir.partitions and (wanted is None or move.key in wanted):  # Else it has arrived.
-            name, index = move.key
-            copied_bytes = copied.get(id(move), 0)  # One that has only just begun has none.
+    moving = context.topics.logs.moving
+    going = {move.key: copied.get(id(move), 0) for move in moving.to(log_dir) if move.key not in log_dir.partitions}
+    going |= {move.key: 0 for move in moving.next_to(log_dir)}
+    for (name, index), copied_bytes in going.items():
+        if wanted is None or (name, index) in wanted:
             lag_bytes = max(0, (_size_bytes(context, name, index) or 0) - copied_bytes)
             by_topic.setdefault(name, []).append(
                 Partition(partition_index=index, partition_size=copied_bytes, offset_lag=lag_bytes, is_future_key=True)

@@ -285,6 +285,12 @@ class Moving:
         """The moves into a folder."""
         return [move for move in self._moves.values() if move.target is log_dir]
 
+    def next_to(self, log_dir: LogDir) -> list[Move]:
+        """The moves that have arrived and are being finished, and are followed by one into this folder."""
+        return [
+            move for move in self._moves.values() if move.state.then is log_dir and move.key in move.target.partitions
+        ]
+
     def closed_bytes(self, key: Key) -> int | None:
         """Bytes of a log that is closed because its move is being finished; None if it isn't."""
         move = self._moves.get(key)

@@ -36,7 +36,8 @@ class Folders:
         self.paths = {name: root / name for name in NAMES}
         others = f"{self.paths['b']},{self.paths['c']}"
         settings = {"log.dirs": others, "log.retention.ms": -1, **properties}
-        environment = {name: str(settings.pop(name)) for name in [ENVIRONMENT] if name in settings}
+        of_process = [ENVIRONMENT, "LD_PRELOAD", "FAULT_CTL"]
+        environment = {name: str(settings.pop(name)) for name in of_process if name in settings}
         self.broker = BrokerProcess(self.paths["a"], settings, environment=environment).start()
 
     def create(self, topic: str, partitions: int, **configs: object) -> None:
