@@ -79,6 +79,7 @@ cdef struct Picture:
     int64_t log_start
     int64_t log_end
     int64_t last_stable
+    int64_t recovery_point
     LogConfig config
 
 
@@ -94,6 +95,7 @@ cdef bint _picture(PartitionLog* p, Picture* out) noexcept nogil:
     out.log_start = p.log.log_start
     out.log_end = p.log.log_end
     out.last_stable = p.last_stable
+    out.recovery_point = p.log.recovery_point
     take_config(p)
     out.config = p.config
     pthread_mutex_unlock(&p.lock)
@@ -115,12 +117,11 @@ cdef int64_t _first_dirty(const Picture* picture, int64_t checkpoint) noexcept n
 cdef int64_t _upper_bound(
     const Picture* picture, int64_t first_dirty, int64_t now_ms, int64_t min_lag_ms
 ) noexcept nogil:
-    """The first offset that may not be cleaned: of the active segment, of an open transaction, or of a segment with a
-    record that is younger than the lag."""
+    """The first offset that may not be cleaned: of the active segment, of an open transaction, of what isn't flushed (a
+    power cut would take it, and a pass what it stands for), or of a segment with a record that is younger than the lag.
+    """
     cdef size_t i, last = picture.segments.size() - 1
-    cdef int64_t bound = picture.segments[last].base_offset
-    if picture.last_stable < bound:
-        bound = picture.last_stable
+    cdef int64_t bound = min(picture.segments[last].base_offset, picture.last_stable, picture.recovery_point)
     for i in range(last):
         if min_lag_ms <= 0 or picture.segments[i + 1].base_offset <= first_dirty:
             continue

@@ -44,8 +44,8 @@ def life(root: Path, aborts: bool) -> None:
 
 
 def holed_life(root: Path) -> None:
-    """Batches of nobody's, so that a pass leaves nothing in the place of some; then a pass. Nothing is flushed: the next
-    start walks it all."""
+    """Batches of nobody's, so that a pass leaves nothing in the place of some; then a pass. No checkpoint says what was
+    flushed: the next start walks it all."""
     log = _log(root)
     for key, value in ((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", b"2")):
         log.put((key, value))
@@ -59,7 +59,7 @@ def _log(root: Path, compact: int = 1) -> CompactedLog:
     log = CompactedLog.__new__(CompactedLog)
     log.root, log.topic = root, TOPIC
     log.config = {"cleanup_delete": 0, "cleanup_compact": compact, "index_interval_bytes": 0}
-    log.checkpoint, log.rolls = -1, 0
+    log.checkpoint, log.rolls, log.rolled_ms = -1, 0, 0
     log.lead(clean=False)
     return log
 

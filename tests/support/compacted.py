@@ -10,7 +10,7 @@ from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, clean
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, records
-from support.logs import LOGS, NOW_MS, Log
+from support.logs import LOGS, NOW_MS, RESTED_MS, Log
 
 RETENTION_MS = 1000
 """delete.retention.ms of these tests."""
@@ -66,13 +66,20 @@ class CompactedLog(Log):
         self.upkeep(self.rolled_ms)
         LOGS.reconfigure(self.topic, 0, {"segment_ms": self.config.get("segment_ms", MAX)})
 
+    def flush_sealed(self) -> None:
+        """What isn't on the disk isn't compacted."""
+        LOGS.flush(self.topic, 0)
+        LOGS.flush_rolled(max(self.rolled_ms, time.time_ns() // 1_000_000) + RESTED_MS)
+
     def cleanable(self, now_ms: int = NOW_MS, min_lag_ms: int = 0) -> Cleanable:
+        self.flush_sealed()
         return cleanable(LOGS, self.topic, 0, self.checkpoint, now_ms, min_lag_ms)
 
     def compact(
         self, now_ms: int = NOW_MS, *, min_lag_ms: int = 0, buffer_bytes: int = 1 << 20, pace: Pace | None = None
     ) -> Compacted:
         """One pass; the next one goes on where it ended."""
+        self.flush_sealed()
         cleaner = Cleaner(pace or Pace(), buffer_bytes)
         done = cleaner.compact(LOGS, self.topic, 0, self.checkpoint, now_ms, min_lag_ms, RETENTION_MS)
         self.checkpoint = done.first_dirty

@@ -54,6 +54,18 @@ def test_the_active_segment_is_never_touched(log: CompactedLog) -> None:
     assert [record.value for record in log.kept()] == [b"1", b"2"]
 
 
+def test_nothing_goes_for_a_record_that_a_power_cut_would_take(log: CompactedLog) -> None:
+    log.put((b"a", b"1"))
+    log.roll()
+    log.flush_sealed()
+    log.put((b"a", b"2"))
+    log.roll()
+    log.put((b"b", b"1"))
+    done = Cleaner(Pace(), 1 << 20).compact(LOGS, log.topic, 0, -1, NOW_MS, 0, RETENTION_MS)
+    assert done.first_dirty == 1 and [record.value for record in log.kept()] == [b"1", b"2", b"1"]
+    assert log.compact().first_dirty == 2 and [record.value for record in log.kept()] == [b"2", b"1"]
+
+
 def test_offsets_and_the_log_end_survive_a_log_whose_end_is_superseded(log: CompactedLog) -> None:
     for value in (b"1", b"2", b"3"):
         log.put((b"a", value))
@@ -455,6 +467,7 @@ def test_a_corrupt_batch_leaves_the_log_as_it_is(log: CompactedLog, place: int, 
 def test_a_batch_that_inflates_too_far_is_refused(log: CompactedLog) -> None:
     log.put((b"a", b"x" * 100_000), codec=4)
     log.roll()
+    log.flush_sealed()
     with pytest.raises(UncleanableError, match="limit"):
         Cleaner(Pace(), 1 << 20, inflated_max_bytes=50_000).compact(LOGS, log.topic, 0, -1, NOW_MS, 0, 0)
 
