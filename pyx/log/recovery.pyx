@@ -157,6 +157,11 @@ cdef int64_t _following(const LogState* log, size_t place) noexcept nogil:
     return -1
 
 
+cdef inline int64_t _next_base(const LogState* log, size_t place) noexcept nogil:
+    """The base offset of the segment after that in `place`, which may be empty; -1: it is the last one."""
+    return log.segments[place + 1].base_offset if place + 1 < log.segments.size() else <int64_t>-1
+
+
 cdef inline int64_t _limit(const LogState* log, size_t place, int64_t wanted) noexcept nogil:
     """All offsets of a segment lie below: those of the next one that has any bytes, and what its .checks say (-1:
     nothing). They may say more than its last offset where compaction has removed what lay behind that."""
@@ -444,7 +449,7 @@ cdef int _validate_end(
     0, LOG_CORRUPT or errno; `room`: it is room ahead and nothing else."""
     cdef Segment* s = log.segments[place]
     cdef BatchHeader header
-    cdef int64_t following = _following(log, place), found
+    cdef int64_t following = _following(log, place), next_base = _next_base(log, place), found
     cdef int result, fd = -1
     room[0] = False
     if good < end:
@@ -460,7 +465,10 @@ cdef int _validate_end(
     if following >= 0 and log.dense and following > log.log_start and not report.misplaced:
         return _corrupt(report, s, good, following) if s.next_offset < following else 0
     if good == end:
-        return 0                       # a dense log's end is compared with its .checks next
+        # A dense log's end is compared with its .checks next; the log goes on where its last segment begins.
+        if log.dense and not report.misplaced and next_base > max(s.next_offset, log.log_start):
+            return _corrupt(report, s, good, next_base)
+        return 0
     if room[0]:
         return _corrupt(report, s, good, report.checked_end) if s.next_offset < report.checked_end else 0
     result = find_batch(fd, good + report.misplaced, end, s.next_offset, _limit(log, place, -1) - 1, &header, &found)
@@ -530,7 +538,7 @@ cdef int _rebuild(
     following = _following(log, place)
     was_cut[0] = good != end and following < 0
     if _may_have_holes(log, s):
-        was_cut[0] = good != end or (log.dense and following > s.next_offset)
+        was_cut[0] = good != end or (log.dense and _next_base(log, place) > s.next_offset)
     return _cut(log, s, good, end, room, report)
 
 

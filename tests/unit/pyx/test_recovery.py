@@ -21,7 +21,7 @@ from penstock.pyx.log.checkpoint import OURS, format_line, format_offsets, parse
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import marker, split
-from support.logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch, delete_records
+from support.logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Killed, Log, batch, delete_records
 
 
 def busy(root: Path, **config: Any) -> Log:
@@ -281,6 +281,26 @@ def test_records_that_are_missing_between_segments_are_no_silent_hole(
         data for data in before if not lost.base_offset <= int.from_bytes(data[:8], "big") < following
     ]
     assert opened.offsets().log_end == 16
+
+
+@pytest.mark.parametrize("power_cut", [True, False], ids=["power cut", "kill"])
+def test_records_that_are_missing_before_an_empty_segment_are_no_silent_hole(tmp_path: Path, power_cut: bool) -> None:
+    log = Log(tmp_path / "a", segment_ms=1, retention_ms=-1)
+    log.append(batch(2))
+    log.append(batch(2))
+    assert log.upkeep(1 << 50).rolled
+    shutil.copytree(log.root, tmp_path / "b")
+    log.drop()
+    log.root = tmp_path / "b"
+    (first, _) = log.files(".log")
+    first.write_bytes(bytes(split(first.read_bytes())[0]))
+    if not power_cut:
+        with pytest.raises(CorruptLogError, match="offsets 2 to 3 are missing"):
+            log.lead(clean=False)
+        return
+    assert LOGS.lead(log.topic, TOPIC_ID, 0, 0, str(log.root), log.config, power_cut=True).log_end == 2
+    assert log.append(batch(1)) == 2
+    assert log.restart().log_end == 3
 
 
 def test_what_lies_before_a_missing_transaction_is_still_read(tmp_path: Path) -> None:
