@@ -194,9 +194,9 @@ class Checkpoints:
         self._changed = set(KAFKAS)  # those whose text isn't what `_offsets` say
         self._written = False  # our file says what `_offsets` say
         self._starts: set[Key] = set()  # those that Kafka's file of log starts has, or will have
-        self._overdue = True  # a reader of names could take a deleted partition's offsets for another's
+        self._overdue = True  # a reader of names could take a deleted partition's offsets for another's; or `owe` says so
         self.whole = True
-        """Our file was there, and right, when it was read: what it doesn't say isn't so."""
+        """Our file was there, and right, when it was read."""
         self._load()
 
     def of(self, key: Key, topic_id: bytes) -> Offsets:
@@ -272,9 +272,15 @@ class Checkpoints:
         with self._writing:
             self._write()
 
+    def owe(self) -> None:
+        """Let the next `write_overdue` write: a start takes a compacted topic's log that it finds no line of for one with
+        holes."""
+        with self._lock:
+            self._overdue = True
+
     def write_overdue(self) -> None:
-        """Write if a name is to be free and a file has offsets under it that aren't bound to a topic's id, or if there is
-        no file of ours yet. Raises OSError."""
+        """Write if a name is to be free and a file has offsets under it that aren't bound to a topic's id, if there is no
+        file of ours yet, or if `owe` says so. Raises OSError."""
         with self._writing:  # A write that is under way may be the one that frees the name.
             if self._overdue:
                 self._write()

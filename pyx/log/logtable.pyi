@@ -138,7 +138,8 @@ class LogTable(LogSetOwner):
 
     def free_names(self, folder: str) -> None:
         """Before names of deleted partitions are free for other topics: write the checkpoints of their log folder if a
-        file has something under such a name that isn't bound to a topic's id. Slow. Raises OSError."""
+        file has something under such a name that isn't bound to a topic's id, or lacks a compacted log that was opened.
+        Slow. Raises OSError."""
 
     def recovery_point(self, topic: str, topic_id: bytes, partition: int, folder: str) -> int:
         """What is known of a log in a log folder that needn't be open: all below it was flushed. 0 if nothing is."""

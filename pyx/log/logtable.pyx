@@ -371,10 +371,10 @@ cdef class LogTable(LogSetOwner):
             p.log.recovery_point = known.recovery_point
             p.log.index_interval_bytes = parsed.index_interval_bytes
             p.log.power_cut = power_cut
-            # A log that was compacted before its topic's cleanup.policy was changed has holes, too; one of another
-            # broker's may have been.
+            # A log that was compacted before its topic's cleanup.policy was changed has holes, too; one that the
+            # checkpoints don't know (another broker's, or another folder's) may have been.
             p.log.dense = known.first_dirty < 0 and (
-                fresh or not parsed.cleanup_compact or led.folder.checkpoints.whole
+                fresh or not parsed.cleanup_compact or known.topic_id is not None
             )
             with nogil:
                 p.log.walked_bytes = &self.walked
@@ -398,6 +398,8 @@ cdef class LogTable(LogSetOwner):
         self.note(led)
         if not p.log.dense and known.first_dirty < 0:
             led.folder.checkpoints.put_first_dirty(key, topic_id, 0)
+        if parsed.cleanup_compact and known.topic_id is None:
+            led.folder.checkpoints.owe()
         self.say(led)
         return Recovered(p.log.log_start, p.log.log_end, report.batches_checked, report.cut_bytes)
 

@@ -139,6 +139,37 @@ def test_compacted_logs_are_opened_as_they_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+def test_a_compacted_log_from_another_folder_is_opened_as_it_was(tmp_path: Path, clean: bool) -> None:
+    """As somebody rescues it from a disk: the folder where it lies now knows other logs, and nothing of this one."""
+    log = compacted(tmp_path / "a")
+    before = log.kept()
+    log.stop()
+    LOGS.write_checkpoints()
+    Log(tmp_path / "b")
+    LOGS.write_checkpoints()
+    shutil.move(log.folder, tmp_path / "b")
+    log.root = tmp_path / "b"
+    log.lead(clean=clean)
+    LOGS.free_names(str(log.root))  # as a start does
+    assert log.kept() == before
+    log.config = {"cleanup_delete": 1, "cleanup_compact": 0, "retention_ms": -1}
+    log.kill(tmp_path / "c")
+    assert log.kept() == before
+
+
+def test_a_new_log_of_a_compacted_topic_is_known_from_the_start(tmp_path: Path) -> None:
+    for _ in range(2):
+        log = Log(tmp_path / "a", **COMPACT)
+        LOGS.free_names(str(log.root))  # as a creation does
+    for _ in range(3):
+        log.append(batch(2))
+    copy = log.snapshot(tmp_path / "b")
+    flip(sorted(copy.folder.glob("*.log"))[0], 1, 3)
+    with pytest.raises(CorruptLogError):
+        copy.open()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
 def test_a_segment_whose_last_records_were_compacted_away_is_whole(tmp_path: Path, clean: bool) -> None:
     """What is written beside it after a recovery says where reads go on, which is where the next segment begins."""
     log = CompactedLog(tmp_path / "a", segment_bytes=300)
