@@ -39,7 +39,7 @@ CHECK_S = 2.0
 """The least often that the broker checks whether the store's file is still in its place."""
 HANGS_S = 30.0
 """When a backup that isn't written yet is said to wait for its disk."""
-REST = 20
+PAUSE = 20
 """A backup that took long is followed by a pause of as many times that."""
 
 WRITTEN = declare("backups.written", "a backup of the store is written and checked, it has no name yet")
@@ -163,8 +163,8 @@ class Backups:
             changed.clear()
             began = time.monotonic()
             await self._take()
-            rested = time.monotonic() + (time.monotonic() - began) * REST
-            while (left_s := rested - time.monotonic()) > 0:
+            over = time.monotonic() + (time.monotonic() - began) * PAUSE
+            while (left_s := over - time.monotonic()) > 0:
                 await asyncio.sleep(min(left_s, CHECK_S))
                 if await self._is_displaced():
                     break

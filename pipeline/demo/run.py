@@ -139,7 +139,7 @@ def _write_config(run: Run) -> None:
 
 
 async def _create_topics(run: Run) -> None:
-    # Retention judges record timestamps, and these flights are of 2013: nothing may expire.
+    # Retention goes by record timestamps, and these flights are of 2013: nothing may expire.
     for name, broker in run.brokers.items():
         topics = [TOPIC, f"{TOPIC}.deduped"] if name == AGGREGATE else [TOPIC]
         async with Admin(broker.bootstrap) as admin:

@@ -290,7 +290,7 @@ class Load:
             self._keep_rejects(transaction, written, made)
         elif (made.run, made.id) in table.reject_runs(self._rejects):
             rejects.remove(spark, self._rejects, [(made.run, made.id)])
-        # What was read is what was planned only if the topic wasn't made anew or cut back meanwhile.
+        # What was read is what was planned only if the topic wasn't made again or cut back meanwhile.
         self._runner.run(self._cut.check_same_log(made.ranges, made.topic_id, made.epochs))
         failpoints.failpoint(BEFORE_COMMIT)
         version = transaction.commit(commit)

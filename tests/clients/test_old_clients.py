@@ -13,7 +13,10 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from penstock.pipeline.consumer import Consumer
 from penstock.pipeline.producer import Producer
-from support.harness import BrokerProcess
+from penstock.pyx.record.rawbatch import split
+from penstock.pyx.wire import requests
+from support import crafted
+from support.harness import BrokerProcess, WireConnection
 from support.kcat import kcat
 
 CODECS = ["none", "gzip", "snappy", "lz4"]
@@ -111,3 +114,21 @@ def test_zstd_is_refused_to_old_consumers(shared_broker: BrokerProcess, new_topi
     with pytest.raises(Exception, match=r"76|[Cc]ompression"):
         consumer.poll(10_000)
     consumer.close()
+
+
+@pytest.mark.parametrize("compression_type", ["producer", "zstd"])
+@pytest.mark.parametrize("side", ["shared_broker", pytest.param("apache_kafka", marks=pytest.mark.kafka)])
+def test_zstd_is_sent_to_fetch_4(
+    request: pytest.FixtureRequest, new_topic: NewTopic, side: str, compression_type: str
+) -> None:
+    """As Apache Kafka does, whatever the topic's `compression.type` says: clients of Fetch 4 to 9 may know the codec."""
+    bootstrap, topic = request.getfixturevalue(side).bootstrap, new_topic("zstd")
+    requests.create_topic(bootstrap, topic, 1, {"compression.type": compression_type})
+    data = crafted.batch(crafted.packed(crafted.ZSTD, crafted.plain(2)), 2, codec=crafted.ZSTD)
+    with WireConnection(bootstrap) as connection:
+        requests.produce(connection, topic, {0: data})
+        for version in (4, 9, 10):
+            answer = connection.ask(requests.fetch_request(topic, 0, 0, 1 << 20), version)
+            one = answer.responses[0].partitions[0]
+            assert (one.error_code, one.high_watermark) == (0, 2)
+            assert [raw.codec for raw in split(bytes(one.records or b""))] == [crafted.ZSTD]

@@ -20,7 +20,7 @@ from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.log.checkpoint import OURS
 from penstock.pyx.record.rawbatch import marker
 from support.compacted import CompactedLog, Kept
-from support.logs import LOGS, NOW_MS, RESTED_MS
+from support.logs import FLUSH_DUE_MS, LOGS, NOW_MS
 
 TOPIC = "killed"
 # Three segments become one: five names to .swap, a sync, ten old files, five names, an empty .txnindex, a sync.
@@ -181,7 +181,7 @@ def test_a_disk_that_fails_between_names_takes_the_partition_offline(tmp_path: P
     log.put((b"a", b"1"))
     log.put((b"a", b"2"))
     log.roll()
-    LOGS.flush_rolled(log.rolled_ms + RESTED_MS)
+    LOGS.flush_rolled(log.rolled_ms + FLUSH_DUE_MS)
     (log.folder / f"{0:020d}.timeindex").unlink()
     (log.folder / f"{0:020d}.timeindex").mkdir()
     with pytest.raises(OSError):

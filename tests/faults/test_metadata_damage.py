@@ -237,7 +237,7 @@ def test_a_broker_with_a_damaged_store_serves_all_of_it_or_says_one_sentence(
 
 
 def assert_whole(broker: BrokerProcess, before: dict[str, Shown]) -> None:
-    """All is as it was; configs may rest as they were at the start, after a backup that is not the latest."""
+    """All is as it was; configs may be as they were at the start, after a backup that is not the latest."""
     found = shown(broker)
     for i in range(30):
         configs = found[f"topic-{i}"].configs if f"topic-{i}" in found else {}

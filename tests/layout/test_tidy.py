@@ -304,6 +304,15 @@ def test_the_map_names_folders_that_exist() -> None:
         assert (ROOT / folder).is_dir(), folder
 
 
+def test_words_of_our_own_are_few_and_explained() -> None:
+    """What once had a meaning here that no dictionary gives has given way to what it meant."""
+    words = re.compile(r"\b(?:anew|lately|rests|rested|judges?|ingests|housekeeping|aftercare)\b", re.I)
+    texts = {path: path.read_text() for path in [*product(".py", ".pyx", ".pxd", ".pyi"), *ROOT.glob("*.md")]}
+    assert [f"{path.name}: {found[0]}" for path, text in texts.items() for found in words.finditer(text)] == []
+    glossary = texts[ROOT / "ARCHITECTURE.md"].split("## Ten words\n")[1].split("\n## ")[0]
+    assert len(re.findall(r"\*([a-z ]+)\*:", glossary)) <= 10
+
+
 def map_of(init: Path) -> list[str]:
     """The names that the map in a folder's docstring explains: a line each, a folder with a slash behind it."""
     docstring = re.match(r'"""(.*?)"""', init.read_text(), re.DOTALL)
@@ -323,6 +332,14 @@ def test_the_map_of_a_folder_names_each_file_and_no_other(folder: Path) -> None:
     folders = {f"{path.parts[0]}/" for path in inside if len(path.parts) > 1}
     named = map_of(folder / "__init__.py")
     assert sorted(named) == sorted((files - {"__init__"}) | folders)
+
+
+def test_the_map_of_what_tests_share_names_each_file() -> None:
+    support = ROOT / "tests" / "support"
+    lines = re.findall(r"^- (.*?): ", (support / "__init__.py").read_text(), re.M)
+    named = {name.split(".")[0] for line in lines for name in re.findall(r"`([\w.]+)`", line)}
+    there = {path.relative_to(support).parts[0].split(".")[0] for path in tracked() if support in path.parents}
+    assert sorted(named) == sorted(there - {"__init__"})
 
 
 def test_log_lines_are_formatted_only_where_they_are_written() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.pyx.log.checkpoint import CLEANED, OURS, STARTS
 from penstock.pyx.record.rawbatch import marker
 from support.compacted import CompactedLog, Kept
-from support.logs import LOGS, NOW_MS, RESTED_MS, delete_records
+from support.logs import FLUSH_DUE_MS, LOGS, NOW_MS, delete_records
 
 KEYS = st.integers(0, 5).map(lambda number: b"k%d" % number)
 PAIRS = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(min_size=1, max_size=6))), min_size=1, max_size=4)
@@ -168,7 +168,7 @@ def test_the_newest_value_of_each_key_is_never_lost(steps: list[tuple[object, ..
         "kill": life.kill,
         "stop": life.log.restart,
         "upkeep": life.log.upkeep,
-        "flush": lambda: life.log.upkeep(NOW_MS + 2 * RESTED_MS),
+        "flush": lambda: life.log.upkeep(NOW_MS + 2 * FLUSH_DUE_MS),
         "alter": life.alter,
         "lose": life.lose,
     }

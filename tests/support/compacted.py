@@ -10,7 +10,7 @@ from penstock.pyx.compaction.cleaner import Cleanable, Cleaner, Compacted, clean
 from penstock.pyx.compaction.pace import Pace
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch, records
-from support.logs import LOGS, NOW_MS, RESTED_MS, Log
+from support.logs import FLUSH_DUE_MS, LOGS, NOW_MS, Log
 
 RETENTION_MS = 1000
 """delete.retention.ms of these tests."""
@@ -69,7 +69,7 @@ class CompactedLog(Log):
     def flush_sealed(self) -> None:
         """What isn't on the disk isn't compacted."""
         LOGS.flush(self.topic, 0)
-        LOGS.flush_rolled(max(self.rolled_ms, time.time_ns() // 1_000_000) + RESTED_MS)
+        LOGS.flush_rolled(max(self.rolled_ms, time.time_ns() // 1_000_000) + FLUSH_DUE_MS)
 
     def cleanable(self, now_ms: int = NOW_MS, min_lag_ms: int = 0) -> Cleanable:
         self.flush_sealed()

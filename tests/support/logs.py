@@ -19,8 +19,8 @@ LOGS = LogManager()
 TOPIC_ID = bytes(range(1, 17))
 NOW_MS = 1_700_000_000_000
 """A time in the past, so that timestamps of tests are never in the future."""
-RESTED_MS = 1001
-"""Longer than a sealed segment rests before it is flushed."""
+FLUSH_DUE_MS = 1001
+"""Longer than a sealed segment waits for its flush."""
 
 _numbers = itertools.count()
 

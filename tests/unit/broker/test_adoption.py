@@ -105,7 +105,7 @@ def left(tmp_path: Path) -> Iterable[BrokerProcess]:
         broker.close()
 
 
-def test_retention_rests_until_an_adopted_topics_configs_are_confirmed(left: BrokerProcess) -> None:
+def test_retention_is_paused_until_an_adopted_topics_configs_are_confirmed(left: BrokerProcess) -> None:
     left.start()
     until_retention_has_looked(left, "first")
     assert start_offset(left, "kept") == 0
@@ -113,7 +113,7 @@ def test_retention_rests_until_an_adopted_topics_configs_are_confirmed(left: Bro
     assert CONFIRMED in penstock(left, "topics", "describe", "kept")
     warned = [line for line in left.log_text().splitlines() if "WARNING" in line and "kept" in line]
     assert len(warned) == 1 and "penstock topics confirm" in warned[0]
-    # It rests after a restart too, and after configs are set one by one: the next one may be what saves the records.
+    # It is paused after a restart too, and after configs are set one by one: the next one may be what saves the records.
     left.restart()
     alter(left, "kept", segment_bytes="2000000")
     until_retention_has_looked(left, "newer")
@@ -124,7 +124,7 @@ def test_retention_rests_until_an_adopted_topics_configs_are_confirmed(left: Bro
     assert "none of them waited" in penstock(left, "topics", "confirm", "kept")
 
 
-def test_compaction_rests_until_an_adopted_topics_configs_are_confirmed(left: BrokerProcess) -> None:
+def test_compaction_is_paused_until_an_adopted_topics_configs_are_confirmed(left: BrokerProcess) -> None:
     left.start()
     alter(left, "kept", cleanup_policy="compact", segment_ms="100", retention_ms="-1")
     create(left, "compacted", cleanup_policy="compact", segment_ms="100")

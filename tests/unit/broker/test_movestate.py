@@ -49,7 +49,7 @@ def test_the_folder_that_was_named_last_counts(length: int) -> None:
             if event.startswith("ask"):
                 wanted = Folder(event[-1])
             elif event == "forget" or event == "failed":
-                # It rests where it is then, or where the move brings it that can't be given up, or goes on to `then`.
+                # It stays where it is then, or where the move brings it that can't be given up, or goes on to `then`.
                 wanted = here if state is None else state.then or state.target
             if before is not None and before.phase is Phase.SWAPPING and event not in ("done", "failed"):
                 assert state is not None and state.phase is Phase.SWAPPING, events

@@ -14,7 +14,7 @@ from penstock.pyx.log.checkpoint import OURS
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.rawbatch import split
 from support.compacted import CompactedLog
-from support.logs import LOGS, NOW_MS, RESTED_MS, Killed, Log, batch
+from support.logs import FLUSH_DUE_MS, LOGS, NOW_MS, Killed, Log, batch
 
 BITS = [0, 1, 3, 20, 40, 62, 63]
 COMPACT: dict[str, Any] = {"cleanup_delete": 0, "cleanup_compact": 1}
@@ -182,7 +182,7 @@ def test_a_segment_whose_last_records_were_compacted_away_is_whole(tmp_path: Pat
     assert len(log.files(".log")) == 3
     (log.root / OURS).unlink()  # so that all is walked
     log.kill(tmp_path / "b")
-    log.upkeep(NOW_MS + 2 * RESTED_MS)
+    log.upkeep(NOW_MS + 2 * FLUSH_DUE_MS)
     before = log.state()
     (log.restart if clean else lambda: log.kill(tmp_path / "c"))()
     assert log.state() == before

@@ -21,7 +21,7 @@ from penstock.pyx.log.checkpoint import OURS, format_line, format_offsets, parse
 from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import marker, split
-from support.logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Killed, Log, batch, delete_records
+from support.logs import FLUSH_DUE_MS, LOGS, NOW_MS, TOPIC_ID, Killed, Log, batch, delete_records
 
 
 def busy(root: Path, **config: Any) -> Log:
@@ -258,7 +258,7 @@ def test_records_that_are_missing_between_segments_are_no_silent_hole(
     if clean:
         log.stop()
     else:
-        log.upkeep(int(time.time() * 1000) + RESTED_MS)
+        log.upkeep(int(time.time() * 1000) + FLUSH_DUE_MS)
     LOGS.write_checkpoints()
     before = [bytes(raw) for path in log.files(".log") for raw in split(path.read_bytes())]
     copy = Killed(shutil.copytree(log.root, tmp_path / "b"), log)

@@ -15,7 +15,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.checkpoint import read_checkpoint
 from penstock.pyx.log.logmanager import LogManager, room_end
 from penstock.pyx.record.rawbatch import split
-from support.logs import LOGS, NOW_MS, RESTED_MS, TOPIC_ID, Log, batch, delete_records
+from support.logs import FLUSH_DUE_MS, LOGS, NOW_MS, TOPIC_ID, Log, batch, delete_records
 
 DAY_MS = 86_400_000
 
@@ -378,8 +378,8 @@ def test_rolled_segments_are_flushed_without_upkeep(tmp_path: Path) -> None:
         logs.append_client("rolled", 0, batch(1))
     assert logs.folder_states()[str(tmp_path)].rolled
     assert logs.flush_rolled(now_ms()) == 0 and logs.folder_states()[str(tmp_path)].rolled  # they rest for a second
-    assert logs.flush_rolled(now_ms() + RESTED_MS) == 1
-    assert logs.flush_rolled(now_ms() + RESTED_MS) == 0 and not logs.folder_states()[str(tmp_path)].rolled
+    assert logs.flush_rolled(now_ms() + FLUSH_DUE_MS) == 1
+    assert logs.flush_rolled(now_ms() + FLUSH_DUE_MS) == 0 and not logs.folder_states()[str(tmp_path)].rolled
     logs.write_checkpoints()
     sealed = sorted((tmp_path / "rolled-0").glob("*.log"))[:-1]
     assert sealed and all(path.with_suffix(".index").exists() for path in sealed)
@@ -394,7 +394,7 @@ def test_segments_that_retention_will_delete_are_not_flushed(tmp_path: Path) -> 
     logs.lead("short", TOPIC_ID, 0, 0, str(tmp_path), config)
     for _ in range(12):
         logs.append_client("short", 0, batch(1))
-    assert logs.flush_rolled(now_ms() + RESTED_MS) == 1
+    assert logs.flush_rolled(now_ms() + FLUSH_DUE_MS) == 1
     logs.write_checkpoints()
     *sealed, last, _ = sorted((tmp_path / "short-0").glob("*.log"))
     assert len(sealed) > 1

@@ -24,7 +24,7 @@ import pytest
 from penstock.broker.uuids import uuid_text
 from penstock.pyx.log.logmanager import LogManager
 from penstock.pyx.record.rawbatch import marker, records, split
-from support.logs import RESTED_MS, TOPIC_ID, batch
+from support.logs import FLUSH_DUE_MS, TOPIC_ID, batch
 
 TOPIC = "beside"
 HOUR_MS = 3_600_000
@@ -129,7 +129,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
     logs.append_client(TOPIC, 0, batch(2, timestamp_ms=now_ms + 1))
     times = [0, first_ms - 1, *range(first_ms, now_ms + 5, 3), now_ms + HOUR_MS]
     before = seen(logs, times)
-    while logs.flush_rolled(now_ms + RESTED_MS):
+    while logs.flush_rolled(now_ms + FLUSH_DUE_MS):
         pass
     logs.write_checkpoints()
     killed = tmp_path_factory.mktemp("killed") / "logs"
