@@ -376,6 +376,7 @@ cdef class LogTable(LogSetOwner):
             p.log.dense = known.first_dirty < 0 and (
                 fresh or not parsed.cleanup_compact or known.topic_id is not None
             )
+            p.log.first_dirty = known.first_dirty
             with nogil:
                 p.log.walked_bytes = &self.walked
                 result = open_log(p, leader_epoch, clean, &report)

@@ -1,5 +1,6 @@
 """Opening a log folder; see recovery.pxd."""
 
+from cython.operator cimport dereference as at, postincrement as step
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libcpp.algorithm cimport binary_search, sort
 from libcpp.string cimport string
@@ -16,8 +17,8 @@ from penstock.pyx.log.logstate cimport (
 )
 from penstock.pyx.log.origin cimport REPLICA
 from penstock.pyx.log.producerstate cimport (
-    EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open, producers_get,
-    producers_put, producers_read, producers_remove,
+    NO_OFFSET, EndedTxn, ProducerEntry, producer_data, producer_marker, producers_clear, producers_first_open,
+    producers_get, producers_put, producers_read, producers_remove,
 )
 from penstock.pyx.log.room cimport room_is_zeros
 from penstock.pyx.log.segment cimport (
@@ -799,6 +800,29 @@ cdef int _set_ends(LogState* log, bint believed, int64_t now_ms) noexcept nogil:
     return 0
 
 
+cdef void _end_compacted(LogState* log) noexcept nogil:
+    """Ends transactions that a snapshot has as open and whose marker a pass has removed, with all their records. No
+    pass goes past the first record of an open one: what it left of others, it left as committed."""
+    cdef vector[int64_t] ended
+    cdef ProducerEntry e
+    cdef size_t i
+    if log.first_dirty > log.segments.back().base_offset:
+        return                         # compaction was of another log
+    place = log.producers.open_txns.begin()
+    while place != log.producers.open_txns.end():
+        e = producers_get(&log.producers, at(place).second.producer_id)
+        # Records from there on may be those of its next transaction.
+        if max(at(place).first, log.log_start) < log.first_dirty and (
+            e.count == 0 or e.batches[e.count - 1].last_offset < log.first_dirty
+        ):
+            ended.push_back(e.producer_id)
+        step(place)
+    for i in range(ended.size()):
+        e = producers_get(&log.producers, ended[i])
+        e.txn_first_offset = NO_OFFSET
+        producers_put(&log.producers, &e, -1, -1)
+
+
 cdef void _remove_strays(LogState* log, const vector[int64_t]& snapshots) noexcept nogil:
     cdef size_t i, j
     cdef bint known
@@ -865,6 +889,7 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
         result = _set_ends(log, clean and report.batches_checked == 0, now_ms)
     if result != 0:
         return result
+    _end_compacted(log)
     changed = epochs_cut_end(&log.epochs, log.log_end)
     changed = epochs_cut_start(&log.epochs, log.log_start) or changed
     if changed or report.batches_checked > 0:

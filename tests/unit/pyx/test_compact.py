@@ -66,6 +66,31 @@ def test_nothing_goes_for_a_record_that_a_power_cut_would_take(log: CompactedLog
     assert log.compact().first_dirty == 2 and [record.value for record in log.kept()] == [b"2", b"1"]
 
 
+def test_a_transaction_that_is_gone_with_its_marker_is_not_open_after_a_kill(tmp_path: Path) -> None:
+    """Recovery begins at a snapshot that has it as open: it was taken between its records and its marker."""
+    log = CompactedLog(tmp_path / "a", segment_bytes=470)  # so that the first two segments stay two
+    log.put((b"a", b"x" * 300))
+    log.append(keyed([(b"k", b"t")], producer=(2, 0, 0), transactional=True))
+    log.roll()
+    log.flush_sealed()
+    LOGS.write_checkpoints()
+    log.mark(marker(True, 2, 0, 0, NOW_MS))
+    log.put((b"k", b"1"))
+    log.roll()
+    LOGS.reconfigure(log.topic, 0, {"producer_id_expiration_ms": 1})
+    log.upkeep(log.rolled_ms)
+    for later_ms in (0, 5000, 10_000):
+        log.put((b"b", b"1"))
+        log.roll()
+        log.compact(NOW_MS + later_ms)
+        LOGS.compacted(log.topic, TOPIC_ID, 0, log.checkpoint)
+    log.put((b"c", b"1"))
+    assert not [raw for raw in log.read_all() if raw.is_transactional]
+    before = log.offsets()
+    log.kill(tmp_path / "b")
+    assert log.offsets() == before and before.last_stable == before.log_end
+
+
 def test_offsets_and_the_log_end_survive_a_log_whose_end_is_superseded(log: CompactedLog) -> None:
     for value in (b"1", b"2", b"3"):
         log.put((b"a", value))
