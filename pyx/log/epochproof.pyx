@@ -56,8 +56,10 @@ cdef bint _entry_agrees(const LogState* log, size_t k) noexcept nogil:
     cdef BatchHeader header
     if k == 0 and start <= log.log_start:
         start = log.log_start          # where it began is no more there to be seen
-    if not _batch_at(log, start, &header) or header.magic < 2:
+    if not _batch_at(log, start, &header):
         return False
+    if header.magic < 2:
+        return True                    # which carries no epoch
     if log.dense:
         if header.leader_epoch != epoch or (header.base_offset != start and start > log.log_start):
             return False

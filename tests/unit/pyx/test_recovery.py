@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from penstock.pyx.log.logtable import CorruptLogError
 from penstock.pyx.record.crc import crc32c
 from penstock.pyx.record.rawbatch import marker, split
 from support.logs import FLUSH_DUE_MS, LOGS, NOW_MS, TOPIC_ID, Killed, Log, batch, delete_records
+from support.messagesets import Message, pack_set
 
 
 def busy(root: Path, **config: Any) -> Log:
@@ -382,6 +384,19 @@ def test_old_message_sets_are_recovered_and_read(tmp_path: Path) -> None:
     assert log.append(batch(1)) == 6
     path.write_bytes(messages[:-1])
     log.drop()
+
+
+def test_epochs_of_old_messages_are_not_said_to_be_wrong(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Which carry none: those of the batches beside them are held against the file alone."""
+    log = Log(tmp_path)
+    for epoch in range(4):
+        for old in (epoch % 2 == 0, epoch == 3):
+            data = pack_set(1, [Message(0, None, b"old", NOW_MS)]) if old else batch(1)
+            log.append(data)
+        log.stop()
+        log.lead(clean=True, leader_epoch=epoch + 1)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert [LOGS.offset_for_epoch(log.topic, 0, epoch)[1] for epoch in range(4)] == [2, 4, 6, 8]
 
 
 WRITER = """
