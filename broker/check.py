@@ -107,7 +107,7 @@ def _address(bind: Endpoint, folders: Sequence[Path]) -> list[str]:
 
 
 def _is_held(folder: Path) -> bool:
-    """Whether a broker runs on the folder. Asked only where a port is taken, so that no start meets the lock of this look."""
+    """Whether a broker runs on the folder. Asked only where a port is taken, so that no start meets this lock."""
     try:
         with (folder / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -30,7 +30,7 @@ class Position:
     the last `RANGES_MAX` ranges of them. `decisions` counts what operators decided, `copied_ms` is when the last batches were
     copied, `stopped` or `stalled` says why it stands still.
     `target_end` is the target's offset behind the last batch copied, and `producer_id` what that batch carries there: with
-    them one look at the positions says which of the target's batches they count (-1: noted by an earlier version, or nothing
+    them one reading of the positions says which of the target's batches they count (-1: noted by an earlier version, or nothing
     was copied).
     `committed_ms` is when this position was committed, with batches or without; -1 where an earlier version did.
     """

@@ -26,7 +26,7 @@ class Source:
         self.log = log.get(__name__, source=name)
         self._target = target
         self._rings: dict[str, str] = {}  # topic here -> the group that says it is copied from our target
-        self._begun = self._ended = 0  # the latest look that has begun, and that has ended well
+        self._begun = self._ended = 0  # the latest asking that has begun, and that has ended well
         self._learnt = False
         self._learning = asyncio.Lock()
 

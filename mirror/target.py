@@ -39,7 +39,7 @@ class Into:
 
 
 async def topic_of(cluster: Admin, topic: str, where: str, refresh: bool = True) -> TopicInfo:
-    """A topic as a cluster has it now, or (without `refresh`) had it at the last look. Raises KafkaError."""
+    """A topic as a cluster has it now, or (without `refresh`) had it when it was last asked. Raises KafkaError."""
     found = await cluster.metadata([topic], refresh=refresh)
     if topic not in found.topics:
         raise KafkaError(found.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), f"`{topic}` at the {where}")

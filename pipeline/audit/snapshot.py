@@ -1,8 +1,8 @@
 """Positions and ends that belong together, read from a pipeline that may be running.
 
-A position says how many records it counts and up to which offset of the output they are, both of one transaction: one look
-at it is enough, however busy its stage is. Several sources write into one partition, and their positions are not of one
-moment. Everything below the last stable offset of before the look is in the positions; of the few batches behind it those
+A position says how many records it counts and up to which offset of the output they are, both of one transaction: one reading
+of it is enough, however busy its stage is. Several sources write into one partition, and their positions are not of one
+moment. Everything below the last stable offset of before that reading is in the positions; of the few batches behind it those
 count that lie below their source's own end. Whose a batch is its producer id says.
 """
 
@@ -118,7 +118,7 @@ async def _stage(admin: Admin, groups: Mapping[str, str], topic: str, output: st
             return stage
         await asyncio.sleep(PAUSE_S)
     raise MovingError(
-        f"what writes into `{output}` partition {left[0]} was not to be told apart at each of {TRIES} looks: is a mirror of "
+        f"`{output}` partition {left[0]}: at none of {TRIES} tries was it clear who wrote its last batches: is a mirror of "
         "an older version running, or does somebody else write there in transactions?"
     )
 
