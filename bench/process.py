@@ -15,8 +15,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def cpu_s(pid: int) -> float:
     """CPU seconds of all of a process's threads since its start, user and system; those that ended count too."""
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    fields = stat[stat.rindex(")") + 2 :].split()  # the name may hold blanks and brackets
+    fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
@@ -57,7 +56,7 @@ class TreeMemory:
 
     def _watch(self) -> None:
         while not self._over.wait(self.EVERY_S):
-            self.peak_mib = max(self.peak_mib, sum(_or_zero(rss_mib, one) for one in tree(self._pid)))
+            self.peak_mib = max(self.peak_mib, tree_rss_mib(self._pid))
 
 
 def tree(pid: int) -> list[int]:
@@ -73,6 +72,23 @@ def tree(pid: int) -> list[int]:
 def tree_cpu_s(pid: int) -> float:
     """CPU seconds of a process and all that it started, as far as they run."""
     return sum(_or_zero(cpu_s, one) for one in tree(pid))
+
+
+def tree_rss_mib(pid: int) -> float:
+    """Resident memory of a process and all that it started, MiB. A process that was forked has its parent's pages until it
+    runs a program of its own: they count once, else a JVM would be twice as large whenever it starts a program."""
+    found: dict[tuple[str, ...], float] = {}
+    for one in tree(pid):
+        with contextlib.suppress(OSError):
+            code_and_stack = tuple(_stat(one)[23:26])  # where they lie is another place for each program that is run
+            found[code_and_stack] = max(found.get(code_and_stack, 0.0), rss_mib(one))
+    return sum(found.values())
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat[stat.rindex(")") + 2 :].split()  # the name may hold blanks and brackets
 
 
 def _or_zero(measure: Callable[[int], float], pid: int) -> float:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -98,13 +102,40 @@ def test_a_program_without_a_server_fails_with_words(world: World, tmp_path: Pat
 
 
 def test_cpu_seconds_count_threads() -> None:
-    import os
-
     before = process.cpu_s(os.getpid())
     worker = threading.Thread(target=lambda: sum(range(3_000_000)))
     worker.start()
     worker.join()
     assert process.cpu_s(os.getpid()) > before
+
+
+FORKED = """
+import os, signal, subprocess
+held = bytearray(os.urandom(1 << 20) * 128)
+if os.fork() == 0:
+    print("up", flush=True)
+    signal.pause()
+signal.pause()
+"""
+
+
+def test_a_forked_process_is_not_a_second_one_in_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", FORKED], stdout=subprocess.PIPE, start_new_session=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline()
+        assert len(process.tree(started.pid)) == 2
+        assert 128 < process.tree_rss_mib(started.pid) < 2 * 128
+        os.killpg(started.pid, signal.SIGKILL)
+
+
+def test_a_program_that_a_process_runs_counts_with_it() -> None:
+    holding = "import signal; held = bytearray(b'x' * (64 << 20)); print('up', flush=True); signal.pause()"
+    run = f"import subprocess, sys; held = bytearray(b'x' * (64 << 20)); subprocess.run([sys.executable, '-c', {holding!r}])"
+    with subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.PIPE, start_new_session=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline()
+        assert process.tree_rss_mib(started.pid) > 2 * 64
+        os.killpg(started.pid, signal.SIGKILL)
 
 
 def test_samples_are_told_apart_by_call_and_module() -> None:
