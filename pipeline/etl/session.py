@@ -50,8 +50,9 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 
 # The JVM of a night of few records: quick to start, and over before its second compiler would pay.
 SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-# Little of what a night makes lives on, so one collecting thread does, and the heap stays small.
-LARGE_JVM = "-XX:+UseSerialGC"
+# All tasks wait while garbage is collected, so every processor does it; a collector that works beside the tasks takes more of
+# them and of memory. Spark's classes alone need more metaspace than a JVM takes before it collects garbage for it.
+LARGE_JVM = "-XX:+UseParallelGC -XX:MetaspaceSize=256m"
 SMALL_OFFSETS = 500_000
 
 

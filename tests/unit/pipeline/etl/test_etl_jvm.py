@@ -1,13 +1,16 @@
-"""What is said when Spark's JVM can't start: the reason that Java or Spark gave, or that there is no Java."""
+"""The options of Spark's JVM, and what is said when it can't start: the reason that Java or Spark gave, or no Java."""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.etl.jvm import check_java, reason
+from penstock.pipeline.etl.session import LARGE_JVM, SMALL_JVM
 
 MASTER = """\
 WARNING: Using incubator modules: jdk.incubator.vector
@@ -62,3 +65,10 @@ def test_without_java_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch
     java.write_text("")
     java.chmod(0o755)
     check_java()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("options", [SMALL_JVM, LARGE_JVM])
+def test_java_takes_the_options_for_a_night_of_any_size(options: str) -> None:
+    done = subprocess.run(["java", *shlex.split(options), "-version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
