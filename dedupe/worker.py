@@ -298,7 +298,7 @@ class Worker:
         return time.monotonic() - self._memory_since >= self._settings.spill_ms / 1000
 
     async def look(self) -> tuple[int, bool]:
-        """The committed offset (the sum over what is read), and whether there is more for somebody who goes on."""
+        """The committed offset (the sum over what is read), and whether there is more for somebody who goes on; or less."""
         inputs = [each.tp for each in (self._input, self._moved)]
         committed = await self._admin.committed(self._settings.group, inputs, require_stable=False)
         at, waits, stopped = 0, False, False
@@ -307,7 +307,7 @@ class Worker:
                 position = Position.parse(*found)
                 at += position.offset
                 stopped |= bool(position.stopped)
-                waits |= position.offset < await self._admin.end_offset(tp, "read_committed")
+                waits |= position.offset != await self._admin.end_offset(tp, "read_committed")
         return at, waits and not stopped
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:

@@ -180,6 +180,9 @@ def _row(
         return {**row, "state": "stalled", "why": position.stalled}
     why = "" if ahead is not None else "the source can't be asked now"
     committed_ms = max(position.committed_ms, position.copied_ms)
+    if ahead is not None and ahead.end < position.offset:
+        why = f"the source ends at {ahead.end}, before the position: a mirror that runs stops there and says the way on"
+        return {**row, "state": "silent", "why": f"{why}: does the mirror run?"}
     if ahead is not None and ahead.end > position.offset and committed_ms >= 0:
         quiet_ms = time.time_ns() // 1_000_000 - committed_ms
         waits = f"no commit for {quiet_ms // 1000} s while {ahead.end - position.offset} records wait"

@@ -175,14 +175,14 @@ class Worker:
         return f"{topic} -p {ours} -b SOURCE"
 
     async def look(self) -> tuple[int, bool]:
-        """The committed offset, and whether the source has more for somebody who goes on."""
+        """The committed offset, and whether the source has more for somebody who goes on; or less: that is to be said."""
         into = self.identity.into
         found = (await self._target.committed(self.identity.group, [into], require_stable=False))[into]
         if found is None:
             return -1, False
         position = Position.read(*found)
         end = await self._source.end_offset(self.identity.partition, "read_committed")
-        return position.offset, position.offset < end and not position.stopped
+        return position.offset, position.offset != end and not position.stopped
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit the position again, so that an idle one doesn't expire on the target, with why it stands still."""

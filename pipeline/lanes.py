@@ -69,7 +69,8 @@ class Worker(Protocol):
         ...
 
     async def look(self) -> tuple[int, bool]:
-        """The committed offset, whoever committed it, and whether input waits there for somebody who goes on."""
+        """The committed offset, whoever committed it, and whether input waits there for somebody who goes on: also where it
+        ends before that offset, which only a lane that goes on notices."""
         ...
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:

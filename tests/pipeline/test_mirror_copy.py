@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -9,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.mirror.identity import Identity
 from penstock.mirror.position import Position
+from penstock.mirror.source import Source
+from penstock.mirror.target import Into
+from penstock.mirror.worker import Worker
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pyx.record.rawbatch import records
+from penstock.pyx.wire.requests import delete_topic
 from support.harness import BrokerProcess
 from support.mirror_world import CODECS, LIMIT_S, World, brokers
 
@@ -121,6 +127,34 @@ def test_records_that_wait_for_a_mirror_which_does_not_run(tmp_path: Path, clust
         w.fill(1)
         for row in w.status().values():  # it was produced just now
             assert row["state"] == "copying" and "while 10 records wait; the lane is silent after 370 s" in row["why"]
+
+
+def test_a_source_that_ends_before_the_position_is_no_silence(
+    tmp_path: Path, clusters: dict[str, BrokerProcess]
+) -> None:
+    """Nothing may ever come there, so whoever has left the partition can't wait for input to go on with it."""
+    with world(tmp_path, clusters, "EWR") as w:
+        w.fill(1)
+        w.mirror.start()
+        w.await_copied()
+        w.mirror.kill()
+
+        async def seen() -> list[tuple[int, bool]]:
+            async with Admin(w.sources["EWR"].bootstrap) as admin, Admin(w.target.bootstrap) as target:
+                source = Source("EWR", admin, target, w.group("EWR"))
+                tps = [(w.topic, partition) for partition in range(w.partitions)]
+                into = Into(target, w.topic)
+                workers = [Worker(Identity(w.topic, "EWR", tp, tp), source, target, into) for tp in tps]
+                return [await worker.look() for worker in workers]
+
+        assert asyncio.run(seen()) == [(10, False)] * w.partitions
+        delete_topic(w.sources["EWR"].bootstrap, w.topic)
+        w.create(w.sources["EWR"])
+        assert asyncio.run(seen()) == [(10, True)] * w.partitions
+        for row in w.status(code=1).values():
+            assert row["state"] == "silent" and "ends at 0, before the position" in row["why"]
+        w.mirror.start()
+        w.mirror.wait_for("the source topic was recreated")
 
 
 def make_older(w: World) -> None:
