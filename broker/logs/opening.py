@@ -87,8 +87,8 @@ class Opening:
         reporting = asyncio.create_task(progress.report())
         try:
             await asyncio.gather(*(self._chunk(chunk, progress) for chunk in _chunks(jobs)))
-            for path in {str(job.log_dir.path) for job in jobs if not job.log_dir.offline}:
-                await loop.run_in_executor(self._executor, self._write_first, path)
+            paths = {str(job.log_dir.path) for job in jobs if not job.log_dir.offline}
+            await asyncio.gather(*(loop.run_in_executor(self._executor, self._write_first, path) for path in paths))
         finally:
             reporting.cancel()
             for job in jobs:
@@ -145,7 +145,7 @@ class Opening:
     def _write_first(self, path: str) -> None:
         """Where checkpoints were lost, what opening has found goes to the disk before anybody alters a topic."""
         try:
-            self._logs.free_names(path)
+            self._logs.write_overdue_checkpoints(path)
         except OSError as error:
             _log.error("log_dir=%s: checkpoints can't be written: %s", path, error)
 

@@ -344,7 +344,7 @@ class TopicLogs:
         await each(self._executor, self._make_one, jobs)
         loop = asyncio.get_running_loop()
         for path in {job.log_dir.path for job in jobs}:
-            await loop.run_in_executor(self._executor, self._logs.free_names, str(path))
+            await loop.run_in_executor(self._executor, self._logs.write_overdue_checkpoints, str(path))
             await loop.run_in_executor(self._executor, sync_folder, path)
         for job in jobs:
             if job.log_dir.offline:  # It has failed meanwhile, when these partitions weren't known.
@@ -420,7 +420,7 @@ class TopicLogs:
                 self._logs.drop_checkpoints(*key, str(log_dir.path))
         if log_dir is not None and not log_dir.offline:
             try:
-                self._logs.free_names(str(log_dir.path))
+                self._logs.write_overdue_checkpoints(str(log_dir.path))
             except OSError as error:
                 _log.error("checkpoints can't be written: %s", error)
 

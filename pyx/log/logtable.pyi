@@ -136,7 +136,7 @@ class LogTable(LogSetOwner):
     def drop_checkpoints(self, topic: str, partition: int, folder: str) -> None:
         """Forget what a folder's checkpoints say of a log that isn't there any more."""
 
-    def free_names(self, folder: str) -> None:
+    def write_overdue_checkpoints(self, folder: str) -> None:
         """Before names of deleted partitions are free for other topics: write the checkpoints of their log folder if a
         file has something under such a name that isn't bound to a topic's id, or lacks a compacted log that was opened.
         Slow. Raises OSError."""

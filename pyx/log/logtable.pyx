@@ -593,7 +593,7 @@ cdef class LogTable(LogSetOwner):
         """Forget what a folder's checkpoints say of a log; see logtable.pyi."""
         self.folder(folder).checkpoints.drop((topic, partition))
 
-    def free_names(self, str folder):
+    def write_overdue_checkpoints(self, str folder):
         """Write a folder's checkpoints if names in them could be taken for others'; see logtable.pyi."""
         self.folder(folder).checkpoints.write_overdue()
 

@@ -135,7 +135,7 @@ class Life:
     def kill(self) -> None:
         self.kills += 1
         self.log.kill(self.root / str(self.kills))
-        LOGS.free_names(str(self.log.root))  # as a start does
+        LOGS.write_overdue_checkpoints(str(self.log.root))  # as a start does
 
     def alter(self, compact: bool) -> None:
         self.log.config = {**self.log.config, **(COMPACT if compact else DELETE)}
@@ -151,7 +151,7 @@ class Life:
         self.log.root = shutil.copytree(self.log.root, self.root / str(self.kills))
         (self.log.root / name).unlink(missing_ok=True)
         self.log.lead(clean=True)
-        LOGS.free_names(str(self.log.root))
+        LOGS.write_overdue_checkpoints(str(self.log.root))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -222,7 +222,9 @@ class Walk:
 
 def test_a_random_walk_loses_nothing(make_folders: Callable[..., Folders]) -> None:
     print(f"PENSTOCK_MOVES_SEED={SEED} PENSTOCK_MOVES_STEPS={STEPS}")
-    walk = Walk(make_folders(), random.Random(SEED))
+    # Moves take long enough for others to be asked for at each of their steps.
+    delays = "moving.closed=delay:20,moving.opened=delay:20"
+    walk = Walk(make_folders(PENSTOCK_FAILPOINTS=delays), random.Random(SEED))
     writer = Writer(walk.folders, walk.keys)
     try:
         for _ in range(STEPS):

@@ -150,7 +150,7 @@ def test_a_compacted_log_from_another_folder_is_opened_as_it_was(tmp_path: Path,
     shutil.move(log.folder, tmp_path / "b")
     log.root = tmp_path / "b"
     log.lead(clean=clean)
-    LOGS.free_names(str(log.root))  # as a start does
+    LOGS.write_overdue_checkpoints(str(log.root))  # as a start does
     assert log.kept() == before
     log.config = {"cleanup_delete": 1, "cleanup_compact": 0, "retention_ms": -1}
     log.kill(tmp_path / "c")
@@ -160,7 +160,7 @@ def test_a_compacted_log_from_another_folder_is_opened_as_it_was(tmp_path: Path,
 def test_a_new_log_of_a_compacted_topic_is_known_from_the_start(tmp_path: Path) -> None:
     for _ in range(2):
         log = Log(tmp_path / "a", **COMPACT)
-        LOGS.free_names(str(log.root))  # as a creation does
+        LOGS.write_overdue_checkpoints(str(log.root))  # as a creation does
     for _ in range(3):
         log.append(batch(2))
     copy = log.snapshot(tmp_path / "b")

@@ -203,13 +203,13 @@ def test_a_name_of_a_kafka_folder_is_free_once_no_file_has_it(tmp_path: Path, ag
     (tmp_path / OURS).unlink()
     (tmp_path / STARTS).write_bytes(format_checkpoint({KEY: 5}))
     logs = LogManager()
-    logs.free_names(str(tmp_path))
+    logs.write_overdue_checkpoints(str(tmp_path))
     if again:
         shutil.rmtree(tmp_path / "t-0")
         lead(tmp_path, OTHER_ID, logs=logs)
     else:
         logs.drop_checkpoints("t", 0, str(tmp_path))
-    logs.free_names(str(tmp_path))
+    logs.write_overdue_checkpoints(str(tmp_path))
     assert read_checkpoint(tmp_path / STARTS) == {}
     assert Checkpoints(str(tmp_path)).of(KEY, OTHER_ID).log_start == 0
 
