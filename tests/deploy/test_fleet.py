@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pytest
 from support import faultio
 from support.fleet_world import DISKS_USED, HIDDEN, Release, World
 from support.machines import fleet, until
+from support.packages import ROOT
 
 pytestmark = [pytest.mark.machines, pytest.mark.timeout(3600), pytest.mark.xdist_group("machines")]
 
@@ -66,6 +66,29 @@ def test_a_second_run_changes_nothing(world: World) -> None:
     play = world.plays.run("site")
     assert play.changed == 0, play.text[-6000:]
     assert {one: world.main_pid(one) for one in DATACENTERS} == before
+
+
+def test_a_check_of_a_running_pipeline_changes_nothing(world: World, next_release: Release) -> None:
+    files = "find /etc /opt/penstock /run/systemd/system /var/lib/penstock-bundles -maxdepth 3 -printf '%p %i %T@ %l\\n'"
+    units = "systemctl show --property MainPID,ActiveState,UnitFileState 'penstock-*'"
+    look = f"{files} | sort; cat /proc/self/mounts; md5sum /var/lib/dpkg/status; {units}"
+
+    def seen() -> dict[str, list[str]]:
+        return {one: world.machine(one).ssh(look).splitlines() for one in DATACENTERS}
+
+    before = seen()
+    assert world.plays.run("site", "--check").changed == 0
+    other = json.dumps({"broker_properties": {"log.retention.hours": 99}, "host_huge_pages": "never", "etl_calendar": "hourly"})
+    assert world.plays.run("site", "--check", "--extra-vars", other).changed > len(DATACENTERS)
+    world.plays.run("roll", "--check")
+    world.plays.run("upgrade", "--check", "--extra-vars", json.dumps(next_release.variables))
+    old = world.log_folders("jfk")[1].split("/")[3]
+    world.describe(jfk=[0, 2])
+    try:
+        world.plays.run("swap_disk", "--check", "--extra-vars", f"swap_host=jfk-1 swap_id={old} swap_confirm={old}")
+    finally:
+        world.describe(jfk=[0, 1])
+    assert seen() == before
 
 
 def test_a_narrower_sandbox_is_said(world: World) -> None:
@@ -124,33 +147,19 @@ def test_a_night_is_loaded_and_is_the_data(world: World) -> None:
 
 def test_a_roll_under_load_loses_nothing(world: World) -> None:
     before = {one: world.main_pid(one) for one in DATACENTERS}
-    command = [*world.fleet.inside, sys.executable, "-m", "penstock", "produce", "rolled", "-b", world.address("ewr")]
-    world.fleet.penstock("topics", "create", "rolled", "-p", "3", "-b", world.address("ewr"))
-    ended = threading.Event()
-    written = 0
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
-        assert producer.stdin is not None
-
-        def load() -> None:
-            nonlocal written
-            assert producer.stdin is not None
-            while not ended.wait(0.002):
-                producer.stdin.write(f"{written}\n")
-                producer.stdin.flush()
-                written += 1
-
-        thread = threading.Thread(target=load)
-        thread.start()
-        try:
-            world.plays.run("roll")
-        finally:
-            ended.set()
-            thread.join()
-            producer.stdin.close()
-        assert producer.wait() == 0
-    shown = world.fleet.penstock("consume", "rolled", "--from", "earliest", "-b", world.address("ewr")).split()
-    assert sorted(map(int, shown)) == list(range(written))
-    assert written > 0
+    bootstrap = world.address("ewr")
+    world.fleet.penstock("topics", "create", "rolled", "-p", "3", "-b", bootstrap)
+    command = [*world.fleet.inside, sys.executable, "-m", "support.load", bootstrap, "rolled", "3"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
+        assert load.stdout is not None
+        assert load.stdout.readline() == "began\n"
+        world.plays.run("roll")
+        said, _ = load.communicate()
+    assert load.returncode == 0
+    judged = json.loads(said)
+    assert judged["anomalies"] == []
+    assert judged["acknowledged"] >= 400
     after = {one: world.main_pid(one) for one in DATACENTERS}
     assert [one for one in DATACENTERS if after[one] == before[one]] == []
 
@@ -164,7 +173,7 @@ def test_settings_that_are_wrong_touch_no_broker(world: World) -> None:
     assert {one: world.main_pid(one) for one in DATACENTERS} == before
 
 
-def test_a_host_that_breaks_stops_the_roll_with_the_rest_serving(world: World) -> None:
+def test_a_broker_that_could_not_start_stops_the_roll_before_it_is_stopped(world: World) -> None:
     before = {one: world.main_pid(one) for one in DATACENTERS}
     second = world.machine("jfk")  # brokers roll in the order of the inventory
     # It serves now, and couldn't be started again.
@@ -176,7 +185,27 @@ def test_a_host_that_breaks_stops_the_roll_with_the_rest_serving(world: World) -
         second.ssh("mv /etc/penstock/aside /etc/penstock/server.properties")
     for datacenter in DATACENTERS:
         assert world.machine(datacenter).ssh("systemctl is-active penstock-broker").strip() == "active"
-    assert {one: world.main_pid(one) for one in DATACENTERS[1:]} == {one: before[one] for one in DATACENTERS[1:]}
+    after = {one: world.main_pid(one) for one in DATACENTERS}
+    assert [one for one in DATACENTERS if after[one] != before[one]] == ["ewr"]
+
+
+def test_a_host_that_breaks_stops_the_roll_with_the_rest_serving(world: World) -> None:
+    before = {one: world.main_pid(one) for one in DATACENTERS}
+    second, drop_in = world.machine("jfk"), "/etc/systemd/system/penstock-broker.service.d"
+    second.ssh(f"mkdir -p {drop_in}; printf '[Service]\\nExecStart=\\nExecStart=/bin/false\\n' > {drop_in}/broken.conf")
+    try:
+        play = world.plays.run("roll", check=False)
+        assert play.code != 0
+        assert second.ssh("systemctl is-active penstock-broker || true").strip() != "active"
+        rest = [one for one in DATACENTERS if one != "jfk"]
+        for datacenter in rest:
+            world.fleet.penstock("topics", "list", "-b", world.address(datacenter))
+        after = {one: world.main_pid(one) for one in rest}
+        assert [one for one in rest if after[one] != before[one]] == ["ewr"]
+    finally:
+        second.ssh(f"rm -r {drop_in}; systemctl daemon-reload; systemctl reset-failed penstock-broker || true")
+    assert world.plays.run("site").changed == 1  # it is started again
+    assert second.ssh("systemctl is-active penstock-broker").strip() == "active"
 
 
 def test_a_disk_that_is_not_empty_stops_before_any_disk_is_touched(world: World) -> None:

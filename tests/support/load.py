@@ -1,8 +1,15 @@
-"""Load by confluent-kafka that writes down what it was told, for `history.check`."""
+"""Load by confluent-kafka that writes down what it was told, for `history.check`.
+
+As a program (`python -m support.load BOOTSTRAP TOPIC PARTITIONS`, where a test's own process can't reach the broker) it loads
+until its standard input ends, and prints what was found.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +24,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from support.history import FINAL, Assigned, Commit, End, History, Outcome, Poll, Send, decode, encode
+from support.history import FINAL, Assigned, Commit, End, History, Outcome, Poll, Send, check, decode, encode
 
 PATIENCE_S = 90.0
 # Errors of a delivery that certainly left nothing in the log.
@@ -25,15 +32,23 @@ NEVER_SENT = {KafkaError._PURGE_QUEUE, KafkaError._MSG_TIMED_OUT}
 
 
 class Load:
-    """Producers and a group member that run until `finish`, against a topic of `partitions` partitions."""
+    """Producers and a group member that run until `finish`, against a topic of `partitions` partitions.
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int) -> None:
+    A producer rests for `rest_s` between two handfuls of values: a load that lasts for minutes must still be judged. A member
+    stays for `stay_s`: more than the broker waits for others to join an empty group (`group.initial.rebalance.delay.ms`).
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, seed: int, *, rest_s: float = 0.0, stay_s: float = 3.0
+    ) -> None:
         self.history = History()
         self.failures: list[BaseException] = []
         self._bootstrap = bootstrap
         self._topic = topic
         self._partitions = partitions
         self._seed = seed
+        self._rest_s = rest_s
+        self._stay_s = stay_s
         self._assignment = 0
         self._committed: dict[int, int] = {}
         self._ended = threading.Event()
@@ -117,6 +132,7 @@ class Load:
                 self._send(producer, name, number, dice.randrange(self._partitions), None, self.history.sends)
                 number += 1
             producer.poll(0.005)
+            self._ended.wait(self._rest_s)
         assert producer.flush(PATIENCE_S) == 0
 
     def transactional(self, name: str) -> None:
@@ -134,6 +150,7 @@ class Load:
                 round_ += 1
                 healthy = self._transaction(producer, sends, abort=dice.random() < 0.2)
                 self.history.sends.extend(sends)
+                self._ended.wait(self._rest_s)
 
     def _transactional_producer(self, name: str) -> Producer | None:
         producer = Producer(
@@ -227,7 +244,7 @@ class Load:
                 self._begin(client, group, partitions)
 
             consumer.subscribe([self._topic], on_assign=assigned)
-            deadline = time.monotonic() + 3
+            deadline = time.monotonic() + self._stay_s
             while not self._ended.is_set() and time.monotonic() < deadline:
                 self._poll(consumer, name, seen)
                 self._commit(consumer, group, seen)
@@ -318,3 +335,27 @@ def _place(send: Send, error: KafkaError | None, message: Message) -> None:
     """Write down the offset of a delivery report."""
     if error is None:
         send.offset = message.offset()
+
+
+def main() -> None:
+    """Prints `began` once clients are served, at the end a line of JSON: the values that were acknowledged, the anomalies."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("bootstrap")
+    options.add_argument("topic")
+    options.add_argument("partitions", type=int)
+    given = options.parse_args()
+    load = Load(given.bootstrap, given.topic, given.partitions, seed=1, rest_s=0.02, stay_s=10.0)
+    load.start(Load.idempotent, Load.transactional, Load.member, Load.watcher)
+    try:
+        load.wait_for(acknowledged=200, commits=1, ends=1)
+        print("began", flush=True)
+        sys.stdin.read()
+        load.wait_for(acknowledged=200, commits=1, ends=1)
+    finally:
+        history = load.finish()
+    anomalies = [f"{one.kind}: {one.what}" for one in check(history)]
+    print(json.dumps({"acknowledged": load.acknowledged(), "anomalies": anomalies}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
