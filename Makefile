@@ -84,7 +84,8 @@ package: build/stamp-venv
 # The Debian packages, into dist/deb: REVISION sets a rebuild of the same version apart, ETL=1 builds penstock-etl too.
 REVISION ?=
 ETL ?=
-APT_DEB := dpkg-dev python3-venv
+# systemd: what the package needs on a box, and what judges its units.
+APT_DEB := dpkg-dev python3-venv systemd
 # Disks whose power is cut.
 APT_DISKS := xfsprogs
 .PHONY: deb deb-lock bundle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -83,6 +84,16 @@ def test_nothing_in_it_names_the_machine_that_built_it(deb: Path, tmp_path: Path
     ours = [path for path in ours if not path.is_relative_to(site) or path.is_relative_to(site / "penstock")]
     assert len(ours) > 300
     assert [str(path) for path in ours if str(ROOT).encode() in path.read_bytes()] == []
+
+
+@needs_debian
+def test_it_says_what_it_carries(deb: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--extract", str(deb), str(tmp_path)], check=True)
+    (file,) = tmp_path.glob("opt/penstock/*/share/penstock/penstock.cdx.json")
+    carried = {(one["name"].lower(), one["version"]) for one in json.loads(file.read_text())["components"]}
+    lines = (ROOT / "deploy" / "deb" / "requirements.lock").read_text().splitlines()
+    pinned = {tuple(line.split()[0].split("==")) for line in lines if not line.startswith("#")}
+    assert carried == pinned | {("penstock", version())}
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-etl.lock"])
