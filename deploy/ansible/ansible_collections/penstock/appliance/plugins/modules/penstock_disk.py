@@ -212,8 +212,10 @@ def node_of(disk: Disk) -> Path:
 
 
 def fstab_line(uuid: str, point: Path) -> str:
-    """By UUID: names of disks change from start to start. A disk that is missing must not keep the box from starting."""
-    return f"UUID={uuid} {point} xfs noatime,nofail,x-systemd.device-timeout=30s 0 2"
+    """By UUID: names of disks change from start to start. A disk that is missing must not keep the box from starting, and
+    the broker alone waits for one that is late."""
+    options = "noatime,nofail,x-systemd.device-timeout=180s,x-systemd.before=penstock-broker.service"
+    return f"UUID={uuid} {point} xfs {options} 0 2"
 
 
 def lines_of_fstab() -> list[str]:
