@@ -86,7 +86,9 @@ def test_from_a_bare_box_to_a_broker(box: Box) -> None:
 
 def test_the_doctor_sees_what_the_roles_have_set(box: Box) -> None:
     said = box.machine.ssh("penstock doctor --config /etc/penstock/server.properties --json")
-    wrong = {one["name"] for one in json.loads(said)["findings"] if one["level"] in ("warning", "bad")}
+    # How long a flush takes is the host's: it has other work beside this machine.
+    judged = [one for one in json.loads(said)["findings"] if not one["name"].endswith(": fsync p99")]
+    wrong = {one["name"] for one in judged if one["level"] in ("warning", "bad")}
     # What no role sets: Debian's kernel is older than is wished, nobody here tells the time, the limit is that of a shell.
     assert wrong <= {"kernel", "kernel feature cachestat", "clock", "open files"}, said
 
