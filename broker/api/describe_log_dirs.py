@@ -67,6 +67,7 @@ def _describe(
         if size_bytes is not None:  # Else it is being deleted, or not open yet.
             by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
     moving = context.topics.logs.moving
+    # What is there has arrived; a move that has only just begun has copied nothing.
     going = {move.key: copied.get(id(move), 0) for move in moving.to(log_dir) if move.key not in log_dir.partitions}
     going |= {move.key: 0 for move in moving.next_to(log_dir)}
     for (name, index), copied_bytes in going.items():

@@ -21,7 +21,7 @@ from penstock.failpoints import declare, failpoint
 from penstock.pyx.compaction.cleaning cimport (
     CLEAN_CANCELLED, CLEAN_CORRUPT, CLEAN_DONE, CLEAN_FULL, Cleaning, LastRecord,
 )
-from penstock.pyx.compaction.cleankeys cimport clean_index
+from penstock.pyx.compaction.cleankeys cimport clean_keys
 from penstock.pyx.compaction.cleansegments cimport clean_segments
 from penstock.pyx.compaction.offsetmap cimport OffsetMap, offsetmap_begin, offsetmap_clear
 from penstock.pyx.compaction.pace cimport Pace
@@ -219,7 +219,7 @@ cdef int _index(PartitionLog* p, Cleaning* c, const Picture* picture) noexcept n
             break
         if picture.segments[i + 1].base_offset <= c.first_dirty:
             continue
-        result = clean_index(c, picture.segments[i], picture.segments[i + 1].base_offset)
+        result = clean_keys(c, picture.segments[i], picture.segments[i + 1].base_offset)
         _close_read(p, picture.segments[i])
         if result != CLEAN_DONE:
             return CLEAN_DONE if result == CLEAN_FULL else result

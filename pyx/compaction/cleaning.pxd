@@ -1,6 +1,6 @@
 """A compaction pass over one log, `Cleaning`: what its two halves share.
 
-    clean_index      (cleankeys) reads the dirty segments, from the first dirty offset on, and puts each key's newest
+    clean_keys       (cleankeys) reads the dirty segments, from the first dirty offset on, and puts each key's newest
                      offset into the map, until the map is full or the last segment that may be cleaned is done.
                      `latest` is then the last offset that the map speaks for.
     clean_segments   (cleansegments) reads a group of segments from the log's front and writes what stays of them as one

@@ -87,7 +87,7 @@ cdef int _index_batch(Cleaning* c, const uint8_t* bytes, const BatchHeader* head
     return result
 
 
-cdef int clean_index(Cleaning* c, Segment* s, int64_t next_base) noexcept nogil:
+cdef int clean_keys(Cleaning* c, Segment* s, int64_t next_base) noexcept nogil:
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes

@@ -594,7 +594,7 @@ cdef class LogTable(LogSetOwner):
         self.folder(folder).checkpoints.drop((topic, partition))
 
     def write_overdue_checkpoints(self, str folder):
-        """Write a folder's checkpoints if names in them could be taken for others'; see logtable.pyi."""
+        """Write a folder's checkpoints if they are overdue; see logtable.pyi."""
         self.folder(folder).checkpoints.write_overdue()
 
     def recovery_point(self, str topic, bytes topic_id, int partition, str folder):

@@ -96,8 +96,7 @@ def test_the_doctor_sees_what_the_roles_have_set(box: Box) -> None:
 def test_after_a_reboot_all_of_it_holds_and_the_broker_serves(box: Box) -> None:
     box.machine.reboot()
     until(lambda: box.machine.ssh(f"systemctl is-active {UNIT} || true").strip() == "active", 300, "the broker")
-    # It has waited for its disks, and not tried until they were there.
-    # systemctl quotes names with a backslash in them.
+    # It has waited for its disks, and not tried until they were there. (systemctl quotes names with a backslash in them.)
     after = [one.strip('"') for one in box.machine.ssh(f"systemctl show --property After --value {UNIT}").split()]
     assert len([one for one in after if one.startswith("srv-penstock-") and one.endswith(".mount")]) == 2, after
     assert box.machine.ssh(f"systemctl show --property NRestarts --value {UNIT}").strip() == "0"

@@ -44,13 +44,18 @@ def refused(copy: Killed, log: Log, *, clean: bool) -> None:
     assert files(copy.folder) == before
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+KILLED = [(1, 0), (1, 2), (1, -1), (-1, 0), (-1, 1), (-1, -1)]
+"""A segment, and a batch of it."""
+STOPPED = [(segment, number) for segment, number in KILLED if number == -1]
+"""Only the tails of segments are walked then."""
+
+
 @pytest.mark.parametrize("compact", [True, False], ids=["compact", "delete"])
-@pytest.mark.parametrize("place", [(1, 0), (1, 2), (1, -1), (-1, 0), (-1, 1), (-1, -1)])
+@pytest.mark.parametrize(
+    ("place", "clean"), [*((place, True) for place in STOPPED), *((place, False) for place in KILLED)]
+)
 def test_in_a_log_that_was_never_compacted(tmp_path: Path, place: tuple[int, int], compact: bool, clean: bool) -> None:
     segment, number = place
-    if clean and number != -1:
-        pytest.skip("only the tails of segments are walked")
     log = Log(tmp_path / "a", segment_bytes=400, **COMPACT if compact else {})
     for _ in range(20):
         log.append(batch(2))
