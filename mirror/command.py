@@ -58,7 +58,8 @@ def show_status(path: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show every lane: position, lag, last commit, rebuilt batches, gaps, and why it stands still.
 
     Positions are read from the target, so it works from any host, also while no mirror runs. A lane is `silent` when records
-    wait and nothing was committed for longer than a mirror that runs ever takes: `penstock.stalled.after.ms` and some more.
+    wait and nothing was committed for longer than a mirror that runs ever takes: `penstock.stalled.after.ms` and some more; and
+    when the source ends before the position, and no mirror has said so.
     Exit code 1 when a lane stands still.
 
     Example: penstock mirror status --config pipeline.properties

@@ -81,6 +81,7 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
         # Records may be older than their arrival, and a mirror may have started just now: a lane that runs has moved by then.
         await asyncio.sleep((config["penstock.mirror.linger.ms"] + LOOK_AGAIN_MS) / 1000)
         positions = await target.all_committed(job.mirror_group(config, name))
+        ahead = await _ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms)
         rows = [row(into) for into in lanes]
     for copied, topic in topics.items():
         if copied not in ids and not any(lane[0] == copied for lane in lanes):
@@ -181,8 +182,8 @@ def _row(
     why = "" if ahead is not None else "the source can't be asked now"
     committed_ms = max(position.committed_ms, position.copied_ms)
     if ahead is not None and ahead.end < position.offset:
-        why = f"the source ends at {ahead.end}, before the position: a mirror that runs stops there and says the way on"
-        return {**row, "state": "silent", "why": f"{why}: does the mirror run?"}
+        why = f"the source ends at {ahead.end}, before the position; a mirror that runs would have stopped and said the way on"
+        return {**row, "state": "silent", "why": f"{why}: does it run?"}
     if ahead is not None and ahead.end > position.offset and committed_ms >= 0:
         quiet_ms = time.time_ns() // 1_000_000 - committed_ms
         waits = f"no commit for {quiet_ms // 1000} s while {ahead.end - position.offset} records wait"

@@ -7,14 +7,17 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import Position
 from penstock.mirror.source import Source
+from penstock.mirror.status import status
 from penstock.mirror.target import Into
 from penstock.mirror.worker import Worker
+from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pyx.record.rawbatch import records
@@ -127,6 +130,30 @@ def test_records_that_wait_for_a_mirror_which_does_not_run(tmp_path: Path, clust
         w.fill(1)
         for row in w.status().values():  # it was produced just now
             assert row["state"] == "copying" and "while 10 records wait; the lane is silent after 370 s" in row["why"]
+
+
+def test_lanes_that_go_on_while_status_waits_are_seen_beside_the_sources_new_ends(
+    tmp_path: Path, clusters: dict[str, BrokerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world(tmp_path, clusters, "EWR") as w:
+        w.fill(1, age_ms=2 * HOUR_MS)
+        w.mirror.start()
+        w.await_copied()
+        w.mirror.kill()
+        make_older(w)
+        w.fill(1, age_ms=HOUR_MS)
+
+        def go_on() -> None:
+            w.fill(1)
+            w.mirror.start()
+            w.await_copied()
+
+        async def sleep(_: float) -> None:
+            await asyncio.to_thread(go_on)
+
+        monkeypatch.setattr("penstock.mirror.status.asyncio", SimpleNamespace(gather=asyncio.gather, sleep=sleep))
+        rows = asyncio.run(status(job.load(w.config, (), "mirror")))
+        assert [(row["state"], row["lag"]) for row in rows] == [("copying", 0)] * w.partitions
 
 
 def test_a_source_that_ends_before_the_position_is_no_silence(
