@@ -58,12 +58,10 @@ cdef bint _entry_agrees(const LogState* log, size_t k) noexcept nogil:
         start = log.log_start          # where it began is no more there to be seen
     if not _batch_at(log, start, &header):
         return False
-    if header.magic < 2:
-        return True                    # which carries no epoch
-    if log.dense:
-        if header.leader_epoch != epoch or (header.base_offset != start and start > log.log_start):
-            return False
-    elif header.leader_epoch < epoch:
+    if log.dense and header.base_offset != start and start > log.log_start:
+        return False
+    # A batch of magic 0 or 1 carries no epoch.
+    if header.magic >= 2 and (header.leader_epoch != epoch if log.dense else header.leader_epoch < epoch):
         return False
     if start <= log.log_start or not _batch_at(log, start - 1, &header) or header.magic < 2:
         return True

@@ -35,7 +35,7 @@ cdef struct LogState:
     int64_t recovery_point             # all below it was flushed
     int64_t index_interval_bytes
     bint dense                         # it was never compacted: there are no holes between its batches
-    int64_t first_dirty                # what lies below it was compacted
+    int64_t first_dirty                # when the log was opened: what lies below it was compacted
     bint power_cut                     # the machine may have lost what wasn't flushed since the log was written last
     vector[Note] notes
     int64_t* walked_bytes              # atomic; counts what an opening walks, for those that wait. NULL: nobody

@@ -40,9 +40,9 @@ cdef struct RecoveryReport:
     BatchOrder order                   # of the last walk
     bint misplaced                     # it ended at a whole batch that is right but for its offset
 
-# Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), dense,
-# index_interval_bytes. 0, LOG_CORRUPT or errno. After an error the segments that were made are in the list, for
-# the caller to release.
+# Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), first_dirty (-1 if
+# unknown), dense, power_cut, index_interval_bytes. 0, LOG_CORRUPT or errno. After an error the segments that were made
+# are in the list, for the caller to release.
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil
 
 # Walks the headers of the segment in `place` to `end` and fills its indexes again; what it aborts follows from the

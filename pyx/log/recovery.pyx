@@ -452,6 +452,7 @@ cdef int _validate_end(
     cdef BatchHeader header
     cdef int64_t following = _following(log, place), next_base = _next_base(log, place), found
     cdef int result, fd = -1
+    cdef bint is_short
     room[0] = False
     if good < end:
         fd = segment_open(s, False)
@@ -465,11 +466,12 @@ cdef int _validate_end(
         return 0
     if following >= 0 and log.dense and following > log.log_start and not report.misplaced:
         return _corrupt(report, s, good, following) if s.next_offset < following else 0
+    # The log goes on where the next segment begins, be it empty.
+    is_short = log.dense and not report.misplaced and next_base > max(s.next_offset, log.log_start)
+    if is_short and (good == end or room[0]):
+        return _corrupt(report, s, good, next_base)
     if good == end:
-        # A dense log's end is compared with its .checks next; the log goes on where its last segment begins.
-        if log.dense and not report.misplaced and next_base > max(s.next_offset, log.log_start):
-            return _corrupt(report, s, good, next_base)
-        return 0
+        return 0                       # a dense log's end is compared with its .checks next
     if room[0]:
         return _corrupt(report, s, good, report.checked_end) if s.next_offset < report.checked_end else 0
     result = find_batch(fd, good + report.misplaced, end, s.next_offset, _limit(log, place, -1) - 1, &header, &found)
@@ -477,6 +479,8 @@ cdef int _validate_end(
         return _corrupt(report, s, good, header.base_offset)
     if result < 0:
         return -result
+    if is_short:
+        return _corrupt(report, s, good, next_base)
     if (
         report.misplaced
         or following >= 0
@@ -539,7 +543,7 @@ cdef int _rebuild(
     following = _following(log, place)
     was_cut[0] = good != end and following < 0
     if _may_have_holes(log, s):
-        was_cut[0] = good != end or (log.dense and _next_base(log, place) > s.next_offset)
+        was_cut[0] = good != end or (log.dense and _next_base(log, place) > max(s.next_offset, log.log_start))
     return _cut(log, s, good, end, room, report)
 
 
@@ -806,12 +810,12 @@ cdef void _end_compacted(LogState* log) noexcept nogil:
     cdef vector[int64_t] ended
     cdef ProducerEntry e
     cdef size_t i
-    if log.first_dirty > log.segments.back().base_offset:
+    if log.first_dirty > log.log_end:
         return                         # compaction was of another log
     place = log.producers.open_txns.begin()
     while place != log.producers.open_txns.end():
         e = producers_get(&log.producers, at(place).second.producer_id)
-        # Records from there on may be those of its next transaction.
+        # Records from there on may be those of its next transaction. Below the log start none of it is left.
         if max(at(place).first, log.log_start) < log.first_dirty and (
             e.count == 0 or e.batches[e.count - 1].last_offset < log.first_dirty
         ):

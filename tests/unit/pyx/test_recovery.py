@@ -286,7 +286,10 @@ def test_records_that_are_missing_between_segments_are_no_silent_hole(
 
 
 @pytest.mark.parametrize("power_cut", [True, False], ids=["power cut", "kill"])
-def test_records_that_are_missing_before_an_empty_segment_are_no_silent_hole(tmp_path: Path, power_cut: bool) -> None:
+@pytest.mark.parametrize("zeros", [True, False], ids=["zeros", "gone"])
+def test_records_that_are_missing_before_an_empty_segment_are_no_silent_hole(
+    tmp_path: Path, zeros: bool, power_cut: bool
+) -> None:
     log = Log(tmp_path / "a", segment_ms=1, retention_ms=-1)
     log.append(batch(2))
     log.append(batch(2))
@@ -295,7 +298,8 @@ def test_records_that_are_missing_before_an_empty_segment_are_no_silent_hole(tmp
     log.drop()
     log.root = tmp_path / "b"
     (first, _) = log.files(".log")
-    first.write_bytes(bytes(split(first.read_bytes())[0]))
+    kept, lost = split(first.read_bytes())
+    first.write_bytes(bytes(kept) + (bytes(len(bytes(lost))) if zeros else b""))
     if not power_cut:
         with pytest.raises(CorruptLogError, match="offsets 2 to 3 are missing"):
             log.lead(clean=False)
