@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from penstock.broker.context import Call, Context
 from penstock.broker.logs.logdirs import LogDir
+from penstock.broker.logs.moving import Move
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
@@ -32,7 +33,7 @@ async def handle(context: Context, request: DescribeLogDirsRequest, call: Call) 
     # of them, or in none.
     usages = [await _in_thread(_usage, log_dir) for log_dir in context.dirs]
     moving = context.topics.logs.moving
-    copied = {id(move): await _in_thread(move.copied_bytes) for log_dir in context.dirs for move in moving.to(log_dir)}
+    copied = {move: await _in_thread(move.copied_bytes) for log_dir in context.dirs for move in moving.to(log_dir)}
     results = []
     for log_dir, usage in zip(context.dirs, usages, strict=True):
         results.append(result := Result(log_dir=str(log_dir.path)))
@@ -58,18 +59,18 @@ def _usage(log_dir: LogDir) -> tuple[int, int] | None:
 
 
 def _describe(
-    context: Context, log_dir: LogDir, copied: Mapping[int, int], wanted: set[tuple[str, int]] | None
+    context: Context, log_dir: LogDir, copied: Mapping[Move, int], wanted: set[tuple[str, int]] | None
 ) -> list[Topic]:
-    """The partitions that lie in a folder, and those on their way to it; `copied`: bytes, by id of a move."""
+    """The partitions that lie in a folder, and those on their way to it; `copied`: bytes of each move."""
     by_topic: dict[str, list[Partition]] = {}
     for name, index in sorted(log_dir.partitions if wanted is None else log_dir.partitions & wanted):
         size_bytes = _size_bytes(context, name, index)
         if size_bytes is not None:  # Else it is being deleted, or not open yet.
             by_topic.setdefault(name, []).append(Partition(partition_index=index, partition_size=size_bytes))
     moving = context.topics.logs.moving
-    # What is there has arrived; a move that has only just begun has copied nothing.
-    going = {move.key: copied.get(id(move), 0) for move in moving.to(log_dir) if move.key not in log_dir.partitions}
-    going |= {move.key: 0 for move in moving.next_to(log_dir)}
+    # A move that has only just begun has copied nothing.
+    going = {move.key: copied.get(move, 0) for move in moving.to(log_dir) if not move.has_arrived}
+    going |= {move.key: 0 for move in moving.followed_into(log_dir)}
     for (name, index), copied_bytes in going.items():
         if wanted is None or (name, index) in wanted:
             lag_bytes = max(0, (_size_bytes(context, name, index) or 0) - copied_bytes)

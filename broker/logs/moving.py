@@ -55,14 +55,14 @@ LAST_PASS_BYTES = 8 << 20
 
 _log = log.get(__name__)
 Seen = tuple[int, int, int]
-"""A file's inode, size and time of change: the same again means the same bytes."""
+"""A file's inode, size and mtime: the same again means the same bytes."""
 
 
 class GivenUpError(Exception):
     """The move was given up while its files were copied."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Move:
     """One copy of a partition on its way to a folder, until it is given up or over; `log_bytes` once the log is closed."""
 
@@ -83,6 +83,11 @@ class Move:
     def target(self) -> LogDir:
         """Where it goes."""
         return self.state.target
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the partition lies in its new folder, what is left of the move aside."""
+        return self.key in self.target.partitions
 
     def copied_bytes(self) -> int:
         """Bytes of the log that the copy has. Slow."""
@@ -285,11 +290,9 @@ class Moving:
         """The moves into a folder."""
         return [move for move in self._moves.values() if move.target is log_dir]
 
-    def next_to(self, log_dir: LogDir) -> list[Move]:
-        """The moves that have arrived and are being finished, and are followed by one into this folder."""
-        return [
-            move for move in self._moves.values() if move.state.then is log_dir and move.key in move.target.partitions
-        ]
+    def followed_into(self, log_dir: LogDir) -> list[Move]:
+        """The moves that have arrived elsewhere, and after which the partition goes on into this folder."""
+        return [move for move in self._moves.values() if move.state.then is log_dir and move.has_arrived]
 
     def closed_bytes(self, key: Key) -> int | None:
         """Bytes of a log that is closed because its move is being finished; None if it isn't."""

@@ -422,7 +422,7 @@ class TopicLogs:
             try:
                 self._logs.write_overdue_checkpoints(str(log_dir.path))
             except OSError as error:
-                _log.error("checkpoints can't be written: %s", error)
+                _log.error("log_dir=%s: checkpoints can't be written: %s", log_dir.path, error)
 
     def _delete_log(self, key: Key, topic_id: bytes, log_dir: LogDir | None) -> None:
         try:

@@ -118,8 +118,8 @@ cdef int64_t _upper_bound(
     const Picture* picture, int64_t first_dirty, int64_t now_ms, int64_t min_lag_ms
 ) noexcept nogil:
     """The first offset that may not be cleaned: of the active segment, of an open transaction, of what isn't flushed (a
-    power cut would take it, and a pass what it stands for), or of a segment with a record that is younger than the lag.
-    """
+    pass would remove the value before it, and a power cut then take it), or of a segment with a record that is younger
+    than the lag."""
     cdef size_t i, last = picture.segments.size() - 1
     cdef int64_t bound = min(picture.segments[last].base_offset, picture.last_stable, picture.recovery_point)
     for i in range(last):

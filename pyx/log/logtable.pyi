@@ -137,9 +137,9 @@ class LogTable(LogSetOwner):
         """Forget what a folder's checkpoints say of a log that isn't there any more."""
 
     def write_overdue_checkpoints(self, folder: str) -> None:
-        """Before names of deleted partitions are free for other topics: write the checkpoints of their log folder if a
-        file has something under such a name that isn't bound to a topic's id, or lacks a compacted log that was opened.
-        Slow. Raises OSError."""
+        """Write the checkpoints of a log folder if they have to be right before anything else happens there: before names of
+        deleted partitions are free for other topics, if a file has something under such a name that isn't bound to a
+        topic's id; if there is no file yet; if it lacks a compacted log that was opened. Slow. Raises OSError."""
 
     def recovery_point(self, topic: str, topic_id: bytes, partition: int, folder: str) -> int:
         """What is known of a log in a log folder that needn't be open: all below it was flushed. 0 if nothing is."""

@@ -17,6 +17,8 @@ through a ReadResult until read_release.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
+from penstock.pyx.posix cimport memcmp
+
 cdef enum:
     ISOLATION_UNCOMMITTED = 0          # Fetch's isolation_level: up to the high watermark
     ISOLATION_COMMITTED = 1            # up to the last stable offset
@@ -44,6 +46,12 @@ cdef void logset_count_flushing(LogSet* logs, int32_t change) noexcept nogil
 
 # Constant while the reference is held; the name is NUL-terminated as well.
 cdef const char* partition_topic(Partition* p, size_t* n) noexcept nogil
+# Topics that only the coordinators of this broker write to.
+cdef inline bint is_internal(const char* name, size_t n) noexcept nogil:
+    return (n == 18 and memcmp(name, b"__consumer_offsets", 18) == 0) or (
+        n == 19 and memcmp(name, b"__transaction_state", 19) == 0
+    )
+
 cdef int32_t partition_index(Partition* p) noexcept nogil
 # May change while the reference is held (a new lead() with a higher epoch).
 cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil

@@ -372,9 +372,7 @@ cdef class DataPlane:
         if result == PRODUCE_HAND_OVER:
             free(writer.p)
             return False
-        self.plane.produced.batches += tally.batches
-        self.plane.produced.bytes += tally.bytes
-        self.plane.produced.errors += tally.errors
+        self.add_produced(&tally)
         if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
             free(writer.p)
             memset(&writer, 0, sizeof(Writer))
@@ -383,15 +381,23 @@ cdef class DataPlane:
             token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
         return True
 
+    cdef void add_produced(self, const ProduceTally* tally) noexcept:
+        """With the GIL: the loop and the threads of flushing produces add."""
+        self.plane.produced.batches += tally.batches
+        self.plane.produced.bytes += tally.bytes
+        self.plane.produced.errors += tally.errors
+
     def append_produce(self, request, dict refused) -> object:
         cdef bytes frame = request.frame
         cdef vector[int16_t] verdicts
         cdef RequestHead head
         cdef Reader body
         cdef Writer writer
+        cdef ProduceTally tally
         cdef int64_t partitions = -1
         cdef ProduceResult result = PRODUCE_MALFORMED
         memset(&writer, 0, sizeof(Writer))
+        memset(&tally, 0, sizeof(ProduceTally))
         if _begin(frame, &head, &body):
             partitions = produce_partitions(&head, body)
         if partitions >= 0:
@@ -401,7 +407,8 @@ cdef class DataPlane:
                     raise ValueError(f"the request has no partition {place}")
                 verdicts[<size_t>place] = error
             with nogil:
-                result = produce_serve(self.plane.logs, &head, body, &writer, &self.plane.produced, verdicts.data())
+                result = produce_serve(self.plane.logs, &head, body, &writer, &tally, verdicts.data())
+            self.add_produced(&tally)
         answer = None
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             answer = PyBytes_FromStringAndSize(<char*>writer.p, <Py_ssize_t>writer.n)

@@ -1,5 +1,6 @@
 """Produce in place; see produce.pxd. A request is walked three times: to see that it is whole and right, so that a
-malformed one appends nothing; to find its partitions and what there is for them; and to answer.
+malformed one appends nothing; to find its partitions and what there is for them; and to answer. (Before that by
+produceflush if any topic has flush.messages, and by verification if it is transactional.)
 """
 
 from libc.stdint cimport int32_t, uint8_t
@@ -11,7 +12,9 @@ from penstock.pyx.errorcodes cimport (
 )
 from penstock.pyx.log.append cimport Append, Appended, partition_append
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
-from penstock.pyx.log.partition cimport LogSet, Partition, partition_known_id, partition_release, partition_topic
+from penstock.pyx.log.partition cimport (
+    LogSet, Partition, is_internal, partition_known_id, partition_release, partition_topic,
+)
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal
 from penstock.pyx.posix cimport calloc, free, realloc
 from penstock.pyx.record.batch cimport (
@@ -25,8 +28,7 @@ from penstock.pyx.record.frame cimport (
     write_i64, write_no_tags, write_raw, write_string,
 )
 from penstock.pyx.request.producerequest cimport (
-    ProduceTerms, ProduceTopic, is_internal, produce_find, produce_part, produce_partitions, produce_terms,
-    produce_topic,
+    ProduceTerms, ProduceTopic, produce_find, produce_part, produce_partitions, produce_terms, produce_topic,
 )
 from penstock.pyx.request.verification cimport find_unverified
 from penstock.pyx.request.versions cimport (

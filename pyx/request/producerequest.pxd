@@ -5,7 +5,6 @@ them.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from penstock.pyx.log.partition cimport LogSet, Partition, partition_find, partition_find_id
-from penstock.pyx.posix cimport memcmp
 from penstock.pyx.record.frame cimport (
     TOPIC_ID_BYTES, Reader, RequestHead, Slice, read_bytes, read_count, read_i16, read_i32, read_raw, read_string,
     skip_tags,
@@ -30,7 +29,7 @@ cdef struct ProduceTopic:
     const uint8_t* id                 # NULL in versions that name topics
     int32_t partitions
 
-# Reads it; the reader stands at the body, then at the first topic.
+# Reads the terms; the reader stands at the body, then at the first topic.
 cdef inline void produce_terms(Reader* r, const RequestHead* head, ProduceTerms* out) noexcept nogil:
     out.version = head.api_version
     out.flexible = out.version >= PRODUCE_FLEXIBLE_FROM
@@ -67,9 +66,3 @@ cdef inline Partition* produce_find(LogSet* logs, const ProduceTopic* topic, int
 
 # How many partitions a request names; -1 if it is malformed.
 cdef int64_t produce_partitions(const RequestHead* head, Reader body) noexcept nogil
-
-# Topics that only the coordinators of this broker write to.
-cdef inline bint is_internal(const char* name, size_t n) noexcept nogil:
-    return (n == 18 and memcmp(name, b"__consumer_offsets", 18) == 0) or (
-        n == 19 and memcmp(name, b"__transaction_state", 19) == 0
-    )

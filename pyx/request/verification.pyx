@@ -2,14 +2,14 @@
 
 from libc.stdint cimport uint8_t
 
-from penstock.pyx.log.partition cimport partition_release, partition_topic
+from penstock.pyx.log.partition cimport is_internal, partition_release, partition_topic
 from penstock.pyx.log.partitionlog cimport PartitionLog, log_of, take_config
 from penstock.pyx.log.producerstate cimport ProducerEntry, producers_get, would_begin
 from penstock.pyx.posix cimport pthread_mutex_lock, pthread_mutex_unlock
 from penstock.pyx.record.batch cimport BatchHeader, batch_is_transactional, batch_parse
 from penstock.pyx.record.frame cimport Slice, skip_tags
 from penstock.pyx.request.producerequest cimport (
-    ProduceTerms, ProduceTopic, is_internal, produce_find, produce_part, produce_terms, produce_topic,
+    ProduceTerms, ProduceTopic, produce_find, produce_part, produce_terms, produce_topic,
 )
 from penstock.pyx.request.versions cimport PRODUCE_ADDS_PARTITIONS_FROM
 
@@ -64,7 +64,7 @@ cdef bint find_unverified(LogSet* logs, const RequestHead* head, Reader body, ve
             if one.partition == NULL:
                 continue
             topic = partition_topic(one.partition, &n)
-            # The append refuses the coordinators' topics, so no transaction may get to know them.
+            # produce_take refuses the coordinators' topics, so no transaction may get to know them.
             if is_internal(topic, n) or not _begins(log_of(one.partition), terms.version, records, &header):
                 partition_release(one.partition)
                 continue
