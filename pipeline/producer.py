@@ -201,8 +201,10 @@ class Producer:
         self._batch_bytes: int = config["batch.size"]
         self._linger_s = config["linger.ms"] / 1000
         self._log = log.get(__name__, client_id=config["client.id"])
-        # Guards lines, memory and the done flags of batches; waited on by send, flush and results.
-        self._changed = threading.Condition()
+        # Guards lines, memory and the done flags of batches; send, flush and results wait for changes. It is entered by itself,
+        # not by the condition, whose entering is Python: Ctrl-C within that would leave it taken for good.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._lines: dict[TopicPartition, _Line] = {}
         self._memory_bytes = 0
         self._flying: set[_Batch] = set()  # batches that are neither stored nor failed, open ones too
@@ -271,7 +273,7 @@ class Producer:
         if not 0 <= partition < count:
             text = f"`{topic}` partition {partition}: it has {count}"
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
-        with self._changed:
+        with self._lock:
             self._reserve(size, block_until)
             line = self._line((topic, partition))
             batch = line.open
@@ -343,7 +345,7 @@ class Producer:
         average = in_all // count + RECORD_OVERHEAD_BYTES
         first = 0
         while first < count:
-            with self._changed:
+            with self._lock:
                 self._reserve(min(average * (count - first), self._batch_bytes), block_until)
                 line = self._line(tp)
                 batch = line.open or self._open_batch(line)
@@ -431,7 +433,7 @@ class Producer:
             self._sticky.next(topic, available)
         return chosen
 
-    # Batches; all of these with self._changed held
+    # Batches; all of these with self._lock held
 
     def _line(self, tp: TopicPartition) -> _Line:
         if self._closed:
@@ -543,7 +545,7 @@ class Producer:
         """
         now = time.monotonic()
         expired: list[_Batch] = []
-        with self._changed:
+        with self._lock:
             for line in self._lines.values():
                 if line.open is not None and (not error.retriable or line.open.deadline < now):
                     line.closed.append(line.open)
@@ -554,7 +556,7 @@ class Producer:
             self._finish(batch, None, error)
 
     def _next_batch(self, line: _Line) -> _Batch | None:
-        with self._changed:
+        with self._lock:
             if line.closed:
                 return line.closed.popleft()
             batch = line.open
@@ -591,7 +593,7 @@ class Producer:
             closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
             self._failed(line, batch, error if isinstance(error, KafkaError) else closed)
         if not line.in_flight and line.refused:
-            with self._changed:
+            with self._lock:
                 line.closed.extendleft(reversed(line.refused))
             line.refused.clear()
         self._pump(line)
@@ -609,7 +611,7 @@ class Producer:
 
     def _finish(self, batch: _Batch, produced: Produced | None, error: KafkaError | None) -> None:
         """A batch is stored or has failed: free its memory, wake the threads that wait, call the callback."""
-        with self._changed:
+        with self._lock:
             batch.produced, batch.error, batch.done = produced, error, True
             self._memory_bytes -= batch.size
             self._flying.discard(batch)
@@ -627,7 +629,7 @@ class Producer:
     # Waiting and ending
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None) -> None:
-        with self._changed:
+        with self._lock:
             if done():
                 return
             if self._background.inside:
@@ -640,7 +642,7 @@ class Producer:
 
         Raises TimeoutError. Deliveries and callbacks have the failures, not this.
         """
-        with self._changed:
+        with self._lock:
             for line in self._lines.values():
                 if line.open is not None:
                     self._close_batch(line)
@@ -649,7 +651,7 @@ class Producer:
 
     def close(self, timeout_s: float | None = CLOSE_TIMEOUT_S) -> None:
         """Flush for at most so long, then stop. What is not stored by then fails. Closing twice is nothing."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
         try:
@@ -658,7 +660,7 @@ class Producer:
         except TimeoutError:
             self._log.warning("closed with %d batches not delivered", len(self._flying))
         finally:
-            with self._changed:
+            with self._lock:
                 self._closed = True
                 self._changed.notify_all()
             self._background.call(self._shut())
@@ -679,7 +681,7 @@ class Producer:
     def _discard(self, error: KafkaError) -> None:
         """Fail every batch that was not handed to the sender."""
         dropped: list[_Batch] = []
-        with self._changed:
+        with self._lock:
             for line in self._lines.values():
                 dropped += [*line.closed, *line.refused]
                 if line.open is not None:

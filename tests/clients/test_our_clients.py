@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -508,6 +512,36 @@ def test_admin_topics_and_offsets(bootstrap: str, make_topic: Callable[..., str]
             assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("event", ["call", "return"])
+@pytest.mark.parametrize("name", ["__enter__", "__exit__"])
+def test_ctrl_c_while_a_condition_is_entered_or_left_hangs_nobody(
+    shared_broker: BrokerProcess, new_topic: Callable[[str], str], name: str, event: str
+) -> None:
+    """Python delivers a signal where one of its own functions begins or ends: a condition has both, a lock has none."""
+    code = getattr(threading.Condition, name).__code__
+
+    def interrupt(frame: FrameType, what: str, _: object) -> Any:
+        if frame.f_code is code and what == event:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    topic = new_topic("interrupted")
+    producer = Producer(shared_broker.bootstrap)
+    producer.send(topic, b"k", b"v").result(LIMIT_S)
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with suppress(KeyboardInterrupt):
+            producer.send(topic, b"k", b"v")
+    finally:
+        sys.settrace(before)
+    closing = threading.Thread(target=producer.close, daemon=True)
+    closing.start()
+    closing.join(LIMIT_S)
+    assert not closing.is_alive()
 
 
 @pytest.fixture
