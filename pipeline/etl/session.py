@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,9 @@ def stop(spark: Any) -> None:
     """Stop a session; one whose JVM is gone already is stopped."""
     from py4j.protocol import Py4JError
 
-    with contextlib.suppress(Py4JError, ConnectionError):
+    # PySpark warns of a JVM that is gone; how it went is in our own sentence (`JVM.gone`), or we ended it.
+    with contextlib.suppress(Py4JError, ConnectionError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
         spark.stop()
 
 

@@ -35,9 +35,13 @@ State = dict[str, tuple[tuple[int, int], list[str]]]
 
 
 def a_bit(data: bytes) -> bytes:
-    """The last number's first digit becomes another one: a log start of 17 one of 37."""
+    """A bit of the last number's first digit is set: a log start of 17 becomes one of 37.
+
+    Never cleared: a smaller offset can be what the file held before it was written last, and such a file is right.
+    """
     at = max(data.rstrip(b"\n").rfind(b" "), data.rstrip(b"\n").rfind(b"\n")) + 1
-    return data[:at] + bytes([data[at] ^ 2]) + data[at + 1 :]
+    larger = next(data[at] | bit for bit in (1, 2, 4, 8) if not data[at] & bit)
+    return data[:at] + bytes([larger]) + data[at + 1 :]
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
