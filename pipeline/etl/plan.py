@@ -12,7 +12,14 @@ from typing import Any
 from penstock import failpoints
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
-from penstock.pipeline.etl.table import NightCommit, Status, TopicPartition, epochs_from_json, epochs_to_json
+from penstock.pipeline.etl.table import (
+    WITHOUT_PLAN_ID,
+    NightCommit,
+    Status,
+    TopicPartition,
+    epochs_from_json,
+    epochs_to_json,
+)
 
 BEFORE_PLAN = failpoints.declare("etl.before_plan", "the cut is known, nothing is written")
 PLAN_ASIDE = failpoints.declare("etl.plan_aside", "the plan is in its temporary file")
@@ -20,8 +27,6 @@ AFTER_PLAN = failpoints.declare("etl.after_plan", "the plan is persisted, nothin
 
 
 FOLDER = f"{SIDE_FOLDER}/plans"
-WITHOUT_ID = "none"
-"""What stands for the id of plans that were written before plans had one."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +159,7 @@ def load(table: Storage, run: int) -> Plan | None:
         corrupt = tuple(CorruptBatch(str(topic), *map(int, rest)) for topic, *rest in document.get("rotten", ()))
         night, run_of_it, topic_id = str(document["night"]), int(document["run"]), str(document.get("topic_id", ""))
         nights = tuple(map(str, document.get("nights", ())))
-        own_id = str(document.get("id", WITHOUT_ID))
+        own_id = str(document.get("id", WITHOUT_PLAN_ID))
         epochs = epochs_from_json(document.get("epochs", ()))
         plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, corrupt, topic_id, nights, own_id, epochs)
     except (ValueError, KeyError, TypeError) as error:

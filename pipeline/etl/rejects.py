@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.pipeline.etl.plan import WITHOUT_ID, CorruptBatch, Plan
+from penstock.pipeline.etl.plan import CorruptBatch, Plan
 from penstock.pipeline.etl.storage import Storage
-from penstock.pipeline.etl.table import LOG, Status, delta_table, reject_runs
+from penstock.pipeline.etl.table import LOG, WITHOUT_PLAN_ID, Status, delta_table, reject_counts
 
 COLUMNS = ("night", "run", "plan", "topic", "partition", "offset", "timestamp", "reason", "key", "value")
 FOUND = COLUMNS[3:]  # what is known of a reject before it is stamped with its night, run and plan
@@ -44,16 +44,11 @@ def of_batches(spark: Any, batches: Iterable[tuple[CorruptBatch, bytes | None]])
     )  # fmt: skip
 
 
-def count(spark: Any, place: Storage, plan: Plan) -> int:
-    """How many rejects of a plan there are."""
-    return int(spark.read.format("delta").load(place.uri).where(_condition([(plan.run, plan.id)])).count())
-
-
 def stray(place: Storage, status: Status) -> set[Run]:
     """The runs that have rejects though the main table did not commit them, or replaced what they loaded. A run that is
     not over yet may be another machine's."""
     committed = {(night.run, night.plan) for night in status.nights}
-    return {run for run in reject_runs(place) - committed if run[0] <= status.run}
+    return {run for run in reject_counts(place).keys() - committed if run[0] <= status.run}
 
 
 def remove(spark: Any, place: Storage, runs: Iterable[Run]) -> None:
@@ -82,6 +77,6 @@ def _add_plans(spark: Any, place: Storage) -> None:
     """Rewrite a table of rejects that was made before plans had ids, in one commit."""
     from pyspark.sql import functions as F
 
-    before = spark.read.format("delta").load(place.uri).withColumn("plan", F.lit(WITHOUT_ID)).select(*COLUMNS)
+    before = spark.read.format("delta").load(place.uri).withColumn("plan", F.lit(WITHOUT_PLAN_ID)).select(*COLUMNS)
     writer = before.write.format("delta").mode("overwrite").partitionBy("run", "plan")
     writer.option("overwriteSchema", "true").save(place.uri)

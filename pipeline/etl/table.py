@@ -29,6 +29,8 @@ DOMAIN_PREFIX = "penstock.etl.night."
 RUN_APP_ID = "penstock.etl"
 LOG = "_delta_log"
 FORMAT = 1
+WITHOUT_PLAN_ID = "none"
+"""What stands for the id of plans that were written before plans had one."""
 
 TopicPartition = tuple[str, int]
 
@@ -57,7 +59,7 @@ class NightCommit:
     missing: tuple[str, ...] = field(default=())
     topic_id: str = ""
     nights: tuple[str, ...] = field(default=())
-    plan: str = "none"
+    plan: str = WITHOUT_PLAN_ID
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
@@ -107,7 +109,7 @@ class NightCommit:
             topic_id, nights = str(document.get("topic_id", "")), tuple(map(str, document.get("nights", ())))
             night, run, missing = str(document["night"]), int(document["run"]), tuple(document["missing"])
             epochs = epochs_from_json(document.get("epochs", ()))
-            return cls(night, run, partitions, missing, topic_id, nights, str(document.get("plan", "none")), epochs)
+            return cls(night, run, partitions, missing, topic_id, nights, str(document.get("plan", WITHOUT_PLAN_ID)), epochs)
         except (ValueError, KeyError, TypeError) as error:
             raise EtlError(f"the table's ledger can't be read ({error!r}): {text[:200]}") from None
 
@@ -215,13 +217,17 @@ def _count_rows(batch: pyarrow.RecordBatch, counts: Counter[TopicPartition]) -> 
         counts[row["topic"], row["partition"]] += row["count_all"]
 
 
-def reject_runs(rejects: Storage) -> set[tuple[int, str]]:
-    """The runs, each with the id of its plan, of which the rejects' table holds rows."""
+def reject_counts(rejects: Storage) -> dict[tuple[int, str], int]:
+    """The rows that the rejects' table holds of each run, with the id of its plan, as its log counts them: a file of which the
+    log has no count adds none."""
     if not rejects.names(LOG):
-        return set()
+        return {}
     with delta_table(rejects) as table:
-        partitions = table.partitions()
-    return {(int(partition["run"]), partition.get("plan", "none")) for partition in partitions}
+        files = pyarrow.table(table.get_add_actions(flatten=True)).to_pylist()
+    counts: Counter[tuple[int, str]] = Counter()
+    for file in files:
+        counts[int(file["partition.run"]), file.get("partition.plan", WITHOUT_PLAN_ID)] += file["num_records"] or 0
+    return dict(counts)
 
 
 @contextmanager
