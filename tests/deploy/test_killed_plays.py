@@ -49,6 +49,18 @@ def deduped(world: World) -> int:
     return sum(one["offsets"] for one in shown if one["topic"] == "flights.deduped")
 
 
+def mirror(world: World, words: str) -> str:
+    """What a command of the mirror's prints where the mirror runs; `status` has another exit code while a lane stands still."""
+    command = f"runuser -u penstock -- /opt/penstock/current/bin/penstock mirror {words}"
+    return world.machine(DATACENTERS[-1]).ssh(f"{command} --config /etc/penstock/pipeline.properties || [ $? = 1 ]")
+
+
+def stopped(world: World) -> dict[str, str]:
+    """Why lanes stand still, by what `mirror begin` calls them."""
+    lanes = json.loads(mirror(world, "status --json"))
+    return {f"{one['source']} {one['topic']}:{one['partition']}": one["why"] for one in lanes if one["state"] == "stopped"}
+
+
 def check_that_it_serves(world: World) -> None:
     """All that should run does, and a record comes from the source through to dedupe's output."""
     for datacenter in DATACENTERS:
@@ -99,13 +111,25 @@ def test_roll(world: World) -> None:
 def test_swap_disk(world: World) -> None:
     machine, folders = world.machine("west"), world.log_folders("west")
     kept = world.spread("west", folders[0])
+    before = deduped(world)
+    lines = "\n".join(f"{os.urandom(8).hex()}:x" for _ in range(40))
+    world.fleet.penstock("produce", "flights", "--key-separator", ":", "-b", world.address("west"), text=lines)
+    until(lambda: deduped(world) >= before + 40, 120, "the mirror and dedupe")
+    lost = {f"west {name.replace('-', ':')}" for name in machine.ssh(f"ls {folders[1]}").split() if name.startswith("flights-")}
+    assert lost
     old = folders[1].split("/")[3]
     world.describe(west=[0, 2])
     killed_everywhere(world, "swap_disk", "--extra-vars", f"swap_host=west-1 swap_id={old} swap_confirm={old}")
     assert world.spread_left("west") == kept
     assert machine.ssh("ls /run/systemd/system/penstock-broker.service.d") == ""
     assert world.plays.run("site").changed == 0
+    # A partition that begins again, empty, isn't the one that the mirror has read: a person says so.
+    until(lambda: stopped(world).keys() == lost, 120, "the mirror to stop where the disk was lost")
+    for lane, why in stopped(world).items():
+        assert f"`penstock mirror begin {lane} --at start`" in why or f"`penstock mirror begin {lane} --at OFFSET`" in why
+        mirror(world, f"begin {lane} --at start --because 'a new disk'")
     check_that_it_serves(world)
+    assert stopped(world) == {}
 
 
 def test_upgrade(world: World, next_small_release: Release) -> None:
