@@ -48,6 +48,36 @@ def test_a_playbook_can_be_read_with_the_example(playbook: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def boxes() -> dict[str, Any]:
+    """An inventory that is right, of this machine alone."""
+    children: dict[str, Any] = {"west": {"hosts": {"west-1": {}, "west-2": {}}}}
+    children |= {group: {"hosts": {"west-1": {}}} for group in ("brokers", "mirrors", "dedupers", "etl")}
+    variables = {"penstock_datacenter": "west", "penstock_aggregate": "west", "ansible_connection": "local"}
+    return {"all": {"children": children, "vars": variables | {"disks_devices": ["/dev/disk/by-id/not-there"]}}}
+
+
+@pytest.mark.parametrize(
+    ("slip", "words"),
+    [
+        ({"children": {"mirror": {"hosts": {"west-1": {}}}}}, "no play reads the group mirror: the plays' groups are brokers"),
+        ({"vars": {"broker_propertys": {}}}, "west-1: no role reads broker_propertys; correct the name in the inventory"),
+        ({"vars": {"broker_topics": {"flights": {}}}}, "west-1: in `broker_topics` flights lacks `partitions`"),
+        ({"vars": {"penstock_aggregate": "east"}}, "`penstock_aggregate` must name a datacenter, a group with one"),
+        ({"vars": {"penstock_datacenter": "wets"}}, "west-1: each host needs `penstock_datacenter`, the name of the group"),
+        ({"children": {"brokers": {"hosts": {"west-1": {}, "west-2": {}}}}}, "west has several hosts among the `brokers`"),
+    ],
+    ids=["group", "variable", "topic", "aggregate", "datacenter", "brokers"],
+)
+def test_a_slip_in_the_inventory_is_refused_before_a_box_is_looked_at(tmp_path: Path, slip: Any, words: str) -> None:
+    inventory = boxes()
+    for part, value in slip.items():
+        inventory["all"][part] |= value
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+    # Checked alone: a slip that isn't refused may not change the machine that the tests run on.
+    done = said(str(BIN / "ansible-playbook"), "--check", "-i", str(tmp_path / "hosts.json"), "penstock.appliance.site")
+    assert done.returncode == 2 and words in " ".join(done.stdout.split()), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_a_roles_variables_are_those_of_its_argument_specs(role: str) -> None:
     specs = yaml(APPLIANCE / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]

@@ -170,6 +170,10 @@ def test_settings_that_are_wrong_touch_no_broker(world: World) -> None:
     play = world.plays.run("site", "--extra-vars", wrong, check=False)
     assert play.code != 0
     assert "did you mean `log.segment.bytes`" in play.text
+    grown = json.dumps({"broker_topics": {"flights": {"partitions": 3}}})
+    play = world.plays.run("site", "--extra-vars", grown, check=False)
+    assert play.code != 0
+    assert "flights has another number of partitions than `broker_topics` says" in play.text
     assert {one: world.main_pid(one) for one in DATACENTERS} == before
 
 
