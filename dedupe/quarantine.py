@@ -39,13 +39,13 @@ def records_aside(
 
     Each is made into objects: right for the rare record that is wrong.
     """
-    builder = BatchBuilder(ZSTD, max_bytes=BATCH_BYTES)
+    builder = BatchBuilder(ZSTD, max_bytes=BATCH_BYTES, any_time=True)
     for i in chosen.tolist():
         headers = [*records.headers(i), *encoded(came(tp, int(records.offsets[i]), reason))]
         record = records.key(i), records.value(i), int(records.timestamps[i]), headers
         if not builder.append(*record):
             yield RawBatch(builder.build())
-            builder = BatchBuilder(ZSTD, max_bytes=BATCH_BYTES)
+            builder = BatchBuilder(ZSTD, max_bytes=BATCH_BYTES, any_time=True)
             builder.append(*record)
     if builder.count:
         yield RawBatch(builder.build())

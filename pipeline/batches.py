@@ -83,7 +83,7 @@ def _with_append_time(batch: RawBatch, max_bytes: int) -> RawBatch | None:
 
 def _rebuild(left: Sequence[Record], codec: int, max_bytes: int) -> Iterator[RawBatch]:
     """One batch, or as many as it takes for each to be small enough; how well they compress is known afterwards."""
-    builder = BatchBuilder(codec, max_bytes=(1 << 31) - 1)
+    builder = BatchBuilder(codec, max_bytes=(1 << 31) - 1, any_time=True)
     for record in left:
         builder.append(record.key, record.value, record.timestamp_ms, record.headers)
     built = builder.build()

@@ -15,6 +15,7 @@ cdef class BatchBuilder:
     cdef readonly int codec
     cdef readonly int level
     cdef readonly int64_t max_bytes
+    cdef readonly bint any_time
     cdef int32_t taken
     cdef int64_t base_timestamp
     cdef int64_t max_timestamp

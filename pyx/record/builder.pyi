@@ -8,14 +8,16 @@ class BatchBuilder:
     """Collects records and builds one batch of magic 2 from them.
 
     `level` -1 is the codec's default. `max_bytes` bounds the size before compression; the first record is always taken,
-    so that no record can get stuck (a caller with a limit compares `size_in_bytes` or the result with it).
+    so that no record can get stuck (a caller with a limit compares `size_in_bytes` or the result with it). `any_time`: `append`
+    takes what times a log has, which brokers took from whoever sent them.
     """
 
     codec: int
     level: int
     max_bytes: int
+    any_time: bool
 
-    def __init__(self, codec: int = 0, level: int = -1, max_bytes: int = ...) -> None:
+    def __init__(self, codec: int = 0, level: int = -1, max_bytes: int = ..., any_time: bool = False) -> None:
         """`max_bytes` is 1 MiB unless given. Raises ValueError for an unknown codec id."""
 
     @property
@@ -33,7 +35,8 @@ class BatchBuilder:
     ) -> bool:
         """Take a record. False: the batch is full and the record was not taken.
 
-        Raises ValueError for a timestamp below -1, BatchError (MESSAGE_TOO_LARGE) for a record of 2 GiB.
+        Raises ValueError for a timestamp below -1 (unless it takes `any_time`), BatchError (MESSAGE_TOO_LARGE) for a record
+        of 2 GiB.
         """
 
     def append_columns(

@@ -78,7 +78,7 @@ cdef int batch_finish(vector[uint8_t]& plain, int level, BatchHeader* header, ve
 cdef class BatchBuilder:
     """See builder.pyi."""
 
-    def __init__(self, int codec=0, int level=-1, int64_t max_bytes=1_048_576):
+    def __init__(self, int codec=0, int level=-1, int64_t max_bytes=1_048_576, bint any_time=False):
         if not 0 <= codec <= CODEC_MAX:
             raise ValueError(f"codec {codec} is not one of 0..{CODEC_MAX}")
         if not RECORDS_AT < max_bytes <= INT32_MAX:
@@ -86,6 +86,7 @@ cdef class BatchBuilder:
         self.codec = codec
         self.level = level
         self.max_bytes = max_bytes
+        self.any_time = any_time
         self.clear()
 
     cpdef clear(self):
@@ -108,7 +109,7 @@ cdef class BatchBuilder:
         cdef RecordView record
         cdef bytes packed = _packed_headers(headers, &record.header_count) if headers else b""
         cdef int taken
-        if timestamp_ms < -1:
+        if timestamp_ms < -1 and not self.any_time:
             _raise_timestamp(timestamp_ms)
         if not headers:
             record.header_count = 0

@@ -46,6 +46,17 @@ def sent(each: RawBatch) -> bytes:
     return rewrite_header(each, 1, 0, 0) + bytes(each.payload)
 
 
+@pytest.mark.parametrize("far_ms", [-2, -(1 << 62), (1 << 63) - 1])
+def test_records_of_any_time_are_rebuilt(far_ms: int) -> None:
+    """Brokers take a time before 1970: no client gives one, but somebody may."""
+    builder = BatchBuilder(4, any_time=True)
+    for i in range(4):
+        assert builder.append(b"k", bytes(200), (far_ms, 0)[i % 2])
+    data = RawBatch(builder.build())
+    made = prepare([data], 1, 120).batches
+    assert [record for one in made for record in contents(records(one))] == contents(records(data)[1:])
+
+
 batches_of_values = st.lists(
     st.tuples(
         st.lists(st.binary(max_size=60), min_size=1, max_size=12),

@@ -69,6 +69,15 @@ def sifted(
     return found
 
 
+def test_records_without_an_id_are_set_aside_whatever_their_time(store: IdStore) -> None:
+    builder = BatchBuilder(0, any_time=True)
+    for far_ms in (-2, -(1 << 62), (1 << 63) - 1):
+        builder.append(None, b"x", far_ms)
+    found = sifted([RawBatch(builder.build())], store, without_id="quarantine")
+    aside = [record.timestamp_ms for one in found.aside for record in records(one)]
+    assert aside == [-2, -(1 << 62), (1 << 63) - 1]
+
+
 def keys(batches: Sequence[RawBatch]) -> list[bytes | None]:
     return [record.key for one in batches for record in records(one)]
 

@@ -324,6 +324,7 @@ def test_builder_refuses() -> None:
         builder.build()
     with pytest.raises(ValueError, match="negative"):
         builder.append(b"k", b"v", -2)
+    assert BatchBuilder(any_time=True).append(b"k", b"v", -2)
     with pytest.raises(TypeError):
         builder.append("k", b"v", 0)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(TypeError):
