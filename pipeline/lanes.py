@@ -362,7 +362,7 @@ class Lanes:
                 self._log.info("%s starts again: %s", lane.name, why)
                 self._pause(lane)
                 lane.taken = False
-            except (*TRANSIENT, OperatorNeeded, BatchError) as error:
+            except Exception as error:  # noqa: BLE001  what nobody thought of holds up its own partition, too
                 await self._failed(lane, error)
 
     async def _taken_over(self, lane: Lane) -> None:
@@ -394,7 +394,7 @@ class Lanes:
                 lane.stopped, lane.reason = "", None
             elif lane.worker.own_offsets[0] in offsets:
                 lane.lost_at.clear()  # nobody did the work meanwhile: a coordinator fences after a power cut, too
-        except (*TRANSIENT, OperatorNeeded, BatchError) as error:
+        except Exception as error:  # noqa: BLE001  see `_live`
             await self._failed(lane, error)
 
     async def _take(self, lane: Lane, *, force: bool = False) -> None:
@@ -429,7 +429,7 @@ class Lanes:
                 raise
             except (OperatorNeeded, BatchError):
                 pass  # why it stopped: there is no position, or it is not to be touched
-            except TRANSIENT:
+            except Exception:  # noqa: BLE001  see `_live`
                 pause_s = lane.backoff.next_s()
             await _wait(lane.retried, pause_s)
 
@@ -464,7 +464,7 @@ class Lanes:
         if lane.stopped:
             return
         if lane.stalled != was_stalled:
-            with contextlib.suppress(Fenced, *TRANSIENT, OperatorNeeded, BatchError):  # told again in its time
+            with contextlib.suppress(Exception):  # told again in its time
                 await self._keep(lane)
                 lane.taken = False
         await _wait(lane.retried, lane.backoff.next_s())
@@ -475,8 +475,11 @@ class Lanes:
             self._stop(lane, error)
             return
         text, now = str(error) or type(error).__name__, asyncio.get_running_loop().time()
+        expected = isinstance(error, TRANSIENT)
+        if not expected:
+            text = f"an error that should not be: {error!r}"
         if text != lane.said:
-            self._log.warning("%s starts again: %s", lane.name, text)
+            self._log.warning("%s starts again: %s", lane.name, text, exc_info=None if expected else error)
             lane.said, lane.failing_since = text, now
         elif now - lane.failing_since >= self._stalled_s:
             self._stall(lane, text)
@@ -521,6 +524,7 @@ class Lanes:
                 self._fetcher.add(tp, offset)
             else:
                 self._fetcher.seek(tp, offset)
+        lane.inputs = list(offsets)  # what it read before and doesn't any more stays paused
         self._resume(lane)
         while True:
             try:
@@ -534,7 +538,7 @@ class Lanes:
             pieces = lane.next(self._turn_bytes)
             # An error behind good batches comes again with the next fetch, which has nothing before it.
             emptied = lane in self._full and not lane.is_full(self._lane_bytes)
-            if emptied or pieces[-1].error is not None:
+            if emptied or any(piece.error is not None for piece in pieces):
                 self._resume(lane)
             await _to_its_end(lane.worker.turn(pieces))
             lane.backoff.reset()

@@ -12,7 +12,7 @@ import pytest
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.lanes import LANE_PIECES, Lane, Lanes, Pace
 from penstock.pipeline.metadata import Cluster
@@ -326,6 +326,56 @@ def test_good_batches_before_an_error_are_not_lost() -> None:
     stage.input.piece = lambda tp: pieces.pop(0) if len(pieces) > 1 else pieces[0]
     asyncio.run(stage.run(lambda: bool(stage.lanes.stopped())))
     assert sum(worker.turns) == 2 and "UNKNOWN_SERVER_ERROR" in stage.lanes.stopped()["t-0"]
+
+
+def test_an_error_between_two_inputs_comes_again() -> None:
+    """A lane that reads two logs: good batches of one before an error, then batches of the other, in one turn."""
+    worker = Worker()
+    stage, one, other = Stage(worker), ("t", 0), ("t.moved", 0)
+    broken = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "x")
+    failed: set[TopicPartition] = set()
+    pieces = iter([Fetched(*one, [RawBatch(batch())], 8, error=broken)])
+
+    async def start() -> dict[TopicPartition, int]:
+        return {one: 7, other: 0}
+
+    def piece(tp: TopicPartition) -> Fetched:
+        if tp == other:
+            return Fetched(*tp, [RawBatch(batch())], 8)
+        failed.add(tp)
+        return next(pieces, Fetched(*tp, [], 8, error=broken))
+
+    async def fetch(*, ahead: bool) -> list[Fetched]:
+        await asyncio.sleep(0.001)
+        return [piece(tp) for tp in (one, other) if tp not in stage.input.paused | failed]
+
+    worker.start, stage.input.fetch = start, fetch  # type: ignore[method-assign]  # one of two inputs
+    stage.input.add = stage.input.seek  # type: ignore[attr-defined]
+    stage.input.resume = lambda tp: (stage.input.paused.discard(tp), failed.discard(tp))  # type: ignore[assignment, func-returns-value]
+    asyncio.run(stage.run(lambda: bool(stage.lanes.stopped()) or worker.ended > 100))
+    assert "UNKNOWN_SERVER_ERROR" in stage.lanes.stopped()["t-0"]
+
+
+def test_an_input_that_is_no_longer_read_stays_paused() -> None:
+    worker = Worker({("turn", 1): StartsOver("one input less")})
+    stage, other = Stage(worker), ("t.moved", 0)
+    starts = iter([{("t", 0): 7, other: 0}])
+
+    async def start() -> dict[TopicPartition, int]:
+        return next(starts, {("t", 0): 7})
+
+    worker.start = start  # type: ignore[method-assign]
+    stage.input.add = stage.input.seek  # type: ignore[attr-defined]
+    asyncio.run(stage.run(lambda: worker.ended > 3))
+    assert other in stage.input.paused and ("t", 0) not in stage.input.paused
+
+
+@pytest.mark.parametrize("step", [("turn", 2), ("take", 1), ("start", 1)])
+def test_what_nobody_thought_of_holds_up_one_lane(step: tuple[str, int], caplog: pytest.LogCaptureFixture) -> None:
+    bad, good = Worker({step: ValueError("timestamp -2")}), Worker()
+    asyncio.run(Stage(bad, good).run(lambda: bad.ended > 3 and good.ended > 3))
+    (said,) = [record for record in caplog.records if "ValueError" in record.getMessage()]
+    assert "t-0 starts again" in said.getMessage() and said.exc_info
 
 
 def test_a_stop_lets_the_turn_end() -> None:
