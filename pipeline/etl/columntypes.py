@@ -34,15 +34,17 @@ SIMPLE = {
 }
 DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
 PRECISION_MAX = 38
+NO_NAME_HAS = " ,;{}()\n\t="  # without column mapping, for which a table's readers must be newer
 _NAMED = re.compile(r"(?:`(?P<quoted>[^`]+)`|(?P<plain>\w+))\s*:?\s+(?P<type>.+?)(?P<required>\s+NOT\s+NULL)?", re.I | re.S)
 
 
 def canonical(text: str) -> str:
     """A type's name as Delta's log has it. Raises ConfigError for what is no type."""
     text = text.strip()
-    nested = re.fullmatch(r"(ARRAY|MAP|STRUCT)\s*<(.*)>", text, re.IGNORECASE | re.DOTALL)
-    if nested is not None:
-        return _nested(text, nested[1].lower(), split(nested[2]))
+    kind, inner = parts(text)
+    if kind:
+        names = [f"{name}:" if kind == "struct" else "" for name, _ in inner]
+        return f"{kind}<{','.join(name + canonical(each) for name, (_, each) in zip(names, inner, strict=True))}>"
     sized = re.fullmatch(r"(\w+)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", text)
     name = (sized[1] if sized is not None else text).upper()
     if name in DECIMALS:
@@ -58,16 +60,22 @@ def canonical(text: str) -> str:
     raise ConfigError(f"`{text}` in the schema is no type" + (f"; did you mean {near[0]}?" if near else ""))
 
 
-def _nested(text: str, kind: str, parts: list[str]) -> str:
-    if len(parts) != {"array": 1, "map": 2}.get(kind, len(parts)):
-        raise ConfigError(f"`{text}` in the schema has {len(parts)} types in its brackets")
+def parts(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """`array`, `map` or `struct`, and what stands in its brackets: names (of a struct's fields alone) and types; an empty text
+    and nothing for a type without brackets. Raises ConfigError."""
+    nested = re.fullmatch(r"(ARRAY|MAP|STRUCT)\s*<(.*)>", text.strip(), re.IGNORECASE | re.DOTALL)
+    if nested is None:
+        return "", []
+    kind, pieces = nested[1].lower(), split(nested[2])
+    if len(pieces) != {"array": 1, "map": 2}.get(kind, len(pieces)):
+        raise ConfigError(f"`{text}` in the schema has {len(pieces)} types in its brackets")
     if kind != "struct":
-        return f"{kind}<{','.join(map(canonical, parts))}>"
-    fields = [named(part) for part in parts]
+        return kind, [("", piece) for piece in pieces]
+    fields = [named(piece) for piece in pieces]
     required = next((name for name, _, required in fields if required), None)
     if required is not None:
         raise ConfigError(f"`{text}` in the schema: `{required}` can't be NOT NULL, since only a whole column can be required")
-    return f"struct<{','.join(f'{name}:{canonical(kind)}' for name, kind, _ in fields)}>"
+    return kind, [(name, inner) for name, inner, _ in fields]
 
 
 def named(piece: str) -> tuple[str, str, bool]:
@@ -75,7 +83,16 @@ def named(piece: str) -> tuple[str, str, bool]:
     match = _NAMED.fullmatch(piece)
     if match is None:
         raise ConfigError(f"`{piece}` in the schema is not of the form `name TYPE[ NOT NULL]`")
-    return match["quoted"] or match["plain"], match["type"].strip(), match["required"] is not None
+    name = match["quoted"] or match["plain"]
+    check_name(name, "the schema")
+    return name, match["type"].strip(), match["required"] is not None
+
+
+def check_name(name: str, where: str) -> None:
+    """See that a column may have a name. Raises ConfigError."""
+    refused = next((letter for letter in name if letter in NO_NAME_HAS), None)
+    if refused is not None:
+        raise ConfigError(f"`{name}` in {where} has {refused!r} in it, which Delta takes in no name of a column")
 
 
 def split(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.config import ConfigError
-from penstock.pipeline.etl import columntypes, recordcolumns
+from penstock.pipeline.etl import columntypes, parsedtypes, recordcolumns
 from penstock.pipeline.etl.recordcolumns import RECORD_HEADERS, RecordColumn
 
 # Columns that the load itself adds to each row: where the record was, and the day that it counts for.
@@ -18,10 +18,6 @@ POSITION_COLUMNS = tuple(POSITION_TYPES)
 RESERVED = frozenset({EVENT_DAY, *POSITION_COLUMNS})
 
 DAYS = ("date", "timestamp", "timestamp_ntz", "string")  # types that a day can be taken from
-TIMES = ("timestamp", "timestamp_ntz")
-YEARS = "BETWEEN 1 AND 9999"
-# A number where a time should be. Spark would read seconds since 1970; many writers mean milliseconds.
-NUMBER = r"^-?[0-9]+([.][0-9]*)?([eE][-+]?[0-9]+)?$"
 # Words of an expression that are no columns: types, operators and units of Spark SQL.
 _WORDS = """
 and as asc at between both by case cast collate current_date current_timestamp day days dayofweek dayofyear desc distinct div
@@ -58,11 +54,7 @@ class Column:
     @property
     def parsed_type(self) -> str:
         """The type that JSON is parsed into: a wider one where Spark's parser would round, or guess a unit."""
-        decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", self.canonical)
-        if decimal is not None:
-            whole_digits = int(decimal[1]) - int(decimal[2])
-            return f"DECIMAL({columntypes.PRECISION_MAX},{columntypes.PRECISION_MAX - whole_digits})"
-        return "STRING" if self.canonical in TIMES else self.type
+        return parsedtypes.parsed_type(self.type)
 
     def value(self, parsed: str) -> str:
         """The column's value, in Spark SQL, from an expression of what was parsed."""
@@ -71,15 +63,7 @@ class Column:
     def misfits(self, parsed: str) -> list[tuple[str, str]]:
         """What the declared type can't hold of what was parsed: conditions in Spark SQL over that and the column itself, each
         with the words for it."""
-        if self.canonical.startswith("decimal"):
-            return [(f"NOT ({parsed} <=> {self.quoted})", f"`{self.name}` does not fit {self.type}")]
-        years = f"NOT (year({self.quoted}) {YEARS})", f"`{self.name}` lies outside of the years 1 to 9999"
-        if self.canonical in TIMES:
-            # No number has a colon, and to look for one costs a small part of what the pattern does.
-            number = f"NOT contains({parsed}, ':') AND {parsed} RLIKE '{NUMBER}'"
-            wrong = f"{parsed} IS NOT NULL AND ({self.quoted} IS NULL OR ({number}))"
-            return [(wrong, f"`{self.name}` is not {self.type}"), years]
-        return [years] if self.canonical == "date" else []
+        return parsedtypes.misfits(self.name, self.type, parsed, self.quoted)
 
 
 @dataclass(frozen=True)

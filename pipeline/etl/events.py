@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, YEARS, Column, Declared
+from penstock.pipeline.etl.declared import EVENT_DAY, POSITION_COLUMNS, Column, Declared
+from penstock.pipeline.etl.parsedtypes import YEARS
 from penstock.pipeline.etl.recordcolumns import HEADERS_TYPE, RECORD_HEADERS, RECORD_KEY, RECORD_VALUE
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from penstock.config import ConfigError
+from penstock.pipeline.etl.columntypes import check_name
 
 RECORD_KEY, RECORD_VALUE, RECORD_HEADERS = "_record_key", "_record_value", "_record_headers"
 """What a record's own parts are called beside the declared columns, of which each may be a `key` or a `value`."""
@@ -64,6 +65,7 @@ def _parse_one(text: str, key: str) -> RecordColumn:
         )
     part, header = match["part"].lower(), match["header"]
     name = match["name"] or header or part
+    check_name(name, f"`{key}` (give it another one with ` AS COLUMN`)")
     if part == "key":
         return RecordColumn(name, "BINARY", RECORD_KEY)
     if part == "headers":

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,10 @@ def test_rejects_are_found_in_the_reading_that_finds_the_rows(world: World, spar
     assert len(list(Path(world.table).rglob("*.parquet"))) == len(deltalake.DeltaTable(world.table).file_uris())
 
 
-TYPED = "id STRING NOT NULL, day DATE, at TIMESTAMP, price DECIMAL(9, 2)"
+TYPED = (
+    "id STRING NOT NULL, day DATE, at TIMESTAMP, price DECIMAL(9, 2), legs ARRAY<STRUCT<at: TIMESTAMP, fares: MAP<STRING,"
+    " DECIMAL(9, 2)>>>, box STRUCT<`a-size`: DECIMAL(4, 1), days: ARRAY<DATE>>"
+)
 MISFITS = {
     b'{"id": "a", "day": "2013-01-01", "price": 1.239}': "`price` does not fit DECIMAL(9, 2)",
     b'{"id": "a", "day": "2013-01-01", "price": 12345678.5}': "`price` is not DECIMAL(9, 2)",
@@ -229,11 +233,22 @@ MISFITS = {
     b'{"id": "a", "day": "2013-01-01", "at": {"s": 1}}': "`at` is not TIMESTAMP",
     b'{"id": "a", "day": "2013-01-01", "at": "+55000-01-01"}': "`at` lies outside of the years 1 to 9999",
     b'{"id": "a", "day": "55000-01-01"}': "`day` lies outside of the years 1 to 9999",
+    b'{"id": "a", "day": "2013-01-01", "legs": [{}, null, {"fares": {"x": 1.5, "y": 1.239}}]}': (
+        "`legs[].fares[]` does not fit DECIMAL(9, 2)"
+    ),
+    b'{"id": "a", "day": "2013-01-01", "legs": [{"at": "2013-01-01T12:00:00Z"}, {"at": 1356998400}]}': (
+        "`legs[].at` is not TIMESTAMP"
+    ),
+    b'{"id": "a", "day": "2013-01-01", "legs": [{"at": "soon"}]}': "`legs[].at` is not TIMESTAMP",
+    b'{"id": "a", "day": "2013-01-01", "box": {"a-size": 1.25}}': "`box.a-size` does not fit DECIMAL(4, 1)",
+    b'{"id": "a", "day": "2013-01-01", "box": {"days": ["55000-01-01"]}}': "`box.days[]` lies outside of the years 1 to 9999",
 }
 FITS = {
     b'{"id": "1", "day": "2013-01-01", "at": "2013-01-01T12:00:00.5Z", "price": 1.2}': ("2013-01-01T12:00:00.500000", "1.20"),
     b'{"id": "2", "day": "2013-01-01", "at": null, "price": "-1234567.89"}': (None, "-1234567.89"),
     b'{"id": "3", "day": "2013-01-01", "at": "2013-01-01", "price": 1e2}': ("2013-01-01T00:00:00", "100.00"),
+    b'{"id": "4", "day": "2013-01-01", "price": 1, "legs": [null, {"at": null}, {"at": "2013-01-02T01:00:00Z", '
+    b'"fares": {"x": 1.5, "y": null}}], "box": {"a-size": 100.5, "days": ["2013-01-03", null]}}': (None, "1.00"),
 }
 
 
@@ -254,6 +269,11 @@ def test_what_would_be_rounded_or_guessed_is_rejected(apache_kafka: ApacheKafka,
         row = found[json.loads(value)["id"]]
         seen = None if row["at"] is None else row["at"].replace(tzinfo=None).isoformat()
         assert (seen, str(row["price"])) == (at, price)
+    _, empty, leg = found["4"]["legs"]
+    assert (empty["at"], leg["at"].isoformat(), dict(leg["fares"])) == (
+        None, "2013-01-02T01:00:00+00:00", {"x": Decimal("1.50"), "y": None}
+    )  # fmt: skip
+    assert found["4"]["box"] == {"a-size": Decimal("100.5"), "days": [datetime.date(2013, 1, 3), None]}
     fields = {field.name: field.nullable for field in deltalake.DeltaTable(world.table).schema().fields}
     assert (fields["id"], fields["day"], fields["price"]) == (False, True, True)
     one.close()

@@ -10,16 +10,16 @@ from penstock.pipeline.etl.declared import parse
 
 def test_columns_keep_their_types_and_what_is_required() -> None:
     declared = parse(
-        "id STRING NOT NULL, price DECIMAL(9, 2), at STRUCT<lat: DOUBLE, lon: DOUBLE> not null, `odd name` INT", "date(id)"
+        "id STRING NOT NULL, price DECIMAL(9, 2), at STRUCT<lat: DOUBLE, lon: DOUBLE> not null, `odd-name` INT", "date(id)"
     )
     assert [(column.name, column.type, column.required) for column in declared.columns] == [
         ("id", "STRING", True),
         ("price", "DECIMAL(9, 2)", False),
         ("at", "STRUCT<lat: DOUBLE, lon: DOUBLE>", True),
-        ("odd name", "INT", False),
+        ("odd-name", "INT", False),
     ]
     assert declared.table_ddl == (
-        "`id` STRING NOT NULL, `price` DECIMAL(9, 2), `at` STRUCT<lat: DOUBLE, lon: DOUBLE> NOT NULL, `odd name` INT,"
+        "`id` STRING NOT NULL, `price` DECIMAL(9, 2), `at` STRUCT<lat: DOUBLE, lon: DOUBLE> NOT NULL, `odd-name` INT,"
         " event_day DATE, `topic` STRING, `partition` INT, `offset` BIGINT, `timestamp` TIMESTAMP"
     )
     assert [column.name for column in declared.required] == ["id", "at"]
@@ -41,6 +41,8 @@ def test_columns_keep_their_types_and_what_is_required() -> None:
         ("id MAP<STRING, STRUCT<a: INTT>>", "`INTT`"),
         ("price DECIMAL(39, 2)", "1 to 38 digits"),
         ("stops ARRAY<STRUCT<at: STRING NOT NULL>>", "`at` can't be NOT NULL"),
+        ("`odd name` INT", "`odd name` in the schema has ' ' in it, which Delta takes in no name"),
+        ("at STRUCT<`lat;`: DOUBLE>", "`lat;` in the schema has ';'"),
     ],
 )
 def test_a_schema_that_can_not_be_is_refused(text: str, why: str) -> None:
@@ -69,6 +71,7 @@ def test_columns_of_the_record_are_named_beside_those_of_the_event() -> None:
         (["source"], "no part of a record: .* a header that its producer sets: `header:NAME AS source`"),
         (["header"], "no part of a record: .* did you mean `headers`"),
         (["key record_key"], "no part of a record"),
+        (["header:a=b"], "`a=b` in `etl.raw.record.columns` .give it another one with ` AS COLUMN`. has '=' in it"),
     ],
 )
 def test_columns_of_the_record_that_can_not_be_are_refused(asked: list[str], why: str) -> None:
@@ -80,9 +83,9 @@ def test_columns_of_the_record_that_can_not_be_are_refused(asked: list[str], why
     "text",
     [
         "day",
-        "`odd day`",
+        "`odd-day`",
         "DATE(at)",
-        "date_add(to_date(`odd day`, 'yyyyMMdd'), -1)",
+        "date_add(to_date(`odd-day`, 'yyyyMMdd'), -1)",
         "CAST(at - INTERVAL 6 HOURS AS DATE)",
         "case when day is null then date(timestamp) else day end",
         "date(place.seen)",
@@ -90,7 +93,7 @@ def test_columns_of_the_record_that_can_not_be_are_refused(asked: list[str], why
     ],
 )
 def test_an_event_day_over_the_columns_is_taken(text: str) -> None:
-    schema = "day DATE, `odd day` STRING, at TIMESTAMP, place STRUCT<seen: TIMESTAMP>"
+    schema = "day DATE, `odd-day` STRING, at TIMESTAMP, place STRUCT<seen: TIMESTAMP>"
     assert parse(schema, text).event_day == text
 
 
