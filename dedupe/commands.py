@@ -28,6 +28,7 @@ from penstock.pipeline.batches import send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.commands.common import Asked
 from penstock.pipeline.failures import OperatorNeeded, decided_alone
+from penstock.pipeline.metadata import TopicInfo
 from penstock.pipeline.quarantine import Quarantine, came, note
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.rocks import RocksError
@@ -147,17 +148,28 @@ async def decide(admin: Admin, stage: Stage, partition: int, change: Change, bec
 
 async def topics_of(admin: Admin, stage: Stage, partition: int = 0) -> tuple[str, str, int]:
     """The ids of input and output topic (hexadecimal) and how many partitions both have. Raises ClickException."""
+    read, written = await _both_topics(admin, stage)
+    if differ := _counts_differ(stage, read, written):
+        raise click.ClickException(differ)
+    if partition not in read.partitions:
+        raise click.ClickException(f"`{stage.topic}` has no partition {partition}")
+    return read.topic_id.hex(), written.topic_id.hex(), len(read.partitions)
+
+
+async def _both_topics(admin: Admin, stage: Stage) -> tuple[TopicInfo, TopicInfo]:
+    """Input and output topic as the cluster has them. Raises ClickException."""
     names = [stage.input(0)[0], stage.output(0)[0]]
     cluster = await admin.metadata(names, refresh=True)
     for name in names:
         if name not in cluster.topics:
             raise click.ClickException(f"topic `{name}` is not there")
-    read, written = (cluster.topics[name] for name in names)
-    if len(read.partitions) != len(written.partitions):
-        raise click.ClickException(f"`{names[0]}` and `{names[1]}` have different numbers of partitions")
-    if partition not in read.partitions:
-        raise click.ClickException(f"`{names[0]}` has no partition {partition}")
-    return read.topic_id.hex(), written.topic_id.hex(), len(read.partitions)
+    return cluster.topics[names[0]], cluster.topics[names[1]]
+
+
+def _counts_differ(stage: Stage, read: TopicInfo, written: TopicInfo) -> str:
+    """How many partitions input and output have, in words, where that isn't the same."""
+    before, behind = len(read.partitions), len(written.partitions)
+    return "" if before == behind else f"`{stage.topic}` has {before} partitions and `{stage.output(0)[0]}` {behind}"
 
 
 def partition_option(command: Callable[..., T]) -> Callable[..., T]:
@@ -228,30 +240,33 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 async def _rows(admin: Admin, stage: Stage) -> list[dict[str, Any]]:
     """A row for each partition of one topic."""
-    *_, count = await topics_of(admin, stage)
-    partitions = range(count)
-    inputs, outputs = ([find(partition) for partition in partitions] for find in (stage.input, stage.output))
+    read, written = await _both_topics(admin, stage)
+    differ = _counts_differ(stage, read, written)
+    inputs = [stage.input(partition) for partition in sorted(read.partitions)]
+    outputs = {partition: stage.output(partition) for partition in sorted(written.partitions)}
     committed = await admin.committed(stage.group, inputs)
-    ends = await admin.list_offsets(dict.fromkeys([*inputs, *outputs], LATEST), "read_committed")
-    starts = await admin.list_offsets(dict.fromkeys(outputs, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys([*inputs, *outputs.values()], LATEST), "read_committed")
+    starts = await admin.list_offsets(dict.fromkeys(outputs.values(), EARLIEST))
     rows = []
-    for partition in partitions:
-        tp, output, found = inputs[partition], outputs[partition], committed[inputs[partition]]
+    for tp in inputs:
+        _, partition = tp
+        output, found = outputs.get(partition), committed[tp]
+        output_start, output_end = (0, 0) if output is None else (starts[output].offset, ends[output].offset)
         position = Position(0, "", "") if found is None else Position.parse(*found)
         noted = {name: value for name, value in asdict(position).items() if name not in NOT_SHOWN}
         rows.append(
             {
                 "topic": stage.topic,
                 "partition": partition,
-                **_state(None if found is None else position, ends[output].offset),
+                **_state(None if found is None else position, output_end, differ),
                 **noted,
                 "offset": None if found is None else position.offset,
                 "end": ends[tp].offset,
                 "lag": ends[tp].offset - position.offset,
-                "output_start": starts[output].offset,
-                "output_end": ends[output].offset,
+                "output_start": output_start,
+                "output_end": output_end,
                 # Behind the last batch stands its transaction's marker, which has no ids.
-                **store_status(stage.folder(partition), position.output_end or ends[output].offset),
+                **store_status(stage.folder(partition), position.output_end or output_end),
             }
         )
     return rows
@@ -265,12 +280,13 @@ STANDING = ("stopped", "stalled")
 NOT_SHOWN = ("topic_id", "output_id", "moved_id", "partitions")
 
 
-def _state(position: Position | None, output_end: int) -> dict[str, str]:
-    """How a partition is, and why it stands still if it does, as its position says; of none, as its output says."""
+def _state(position: Position | None, output_end: int, differ: str) -> dict[str, str]:
+    """How a partition is, and why it stands still if it does, as its position says; of none, as its output says. `differ`:
+    in words, that input and output have not as many partitions."""
     if position is None and output_end > 0:
         return {"state": "stopped", "why": "its output has data and its position is gone: `penstock dedupe position` sets one"}
     if position is None:
-        return {"state": "no position", "why": "no worker has begun it"}
+        return {"state": "no position", "why": differ or "no worker has begun it"}
     unknown = f"ids of output offsets {position.unknown} are unknown" if position.unknown else ""
     if stopped := position.stopped or unknown:
         return {"state": "stopped", "why": stopped}

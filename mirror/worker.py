@@ -164,7 +164,8 @@ class Worker:
             raise CountsDiffer(
                 f"topic {topic} has {len(theirs.partitions)} partitions at source {self.identity.source} and "
                 f"{len(ours.partitions)} on the target, and a copy needs the same number: make both equal with `penstock "
-                f"topics grow {grown}`, and the copy goes on by itself"
+                f"topics grow {grown}`, and the copy goes on by itself; but a dedupe stage that reads the target's topic stops "
+                "once that grows, and a new one has to begin"
             )
         return theirs.topic_id
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from penstock.cli import root
 from support.dedupe_world import World
 from support.harness import BrokerProcess
+from support.patience import until
 from support.stages import write_properties
 
 COMMANDS = ["status", "accept", "position", "snapshot", "restore", "rebuild"]
@@ -94,6 +96,22 @@ def test_status_before_the_stage_began(tmp_path: Path, shared_broker: BrokerProc
         w.admin(lambda admin: admin.create_topics({w.output: 1}))
         (row,) = w.answer("status")
         assert (row["offset"], row["read"], row["ids"]) == (None, 0, None)
+
+
+def test_status_says_why_partitions_stand_still_when_the_input_grew(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill()
+        w.stage.start()
+        w.await_done()
+        w.admin(lambda admin: admin.create_partitions({w.topic: 2}))
+        w.stage.wait_for("is STOPPED")
+        until(lambda: w.ask("status").returncode == 1, "the position to say it")
+        first, second = json.loads(w.ask("status", "--json").stdout)
+        differ = f"`{w.topic}` has 2 partitions and `{w.output}` 1"
+        assert (first["state"], first["offset"]) == ("stopped", w.position()[0]) and first["why"].startswith(differ)
+        assert (second["state"], second["why"], second["output_end"]) == ("no position", differ, 0)
+        assert differ in refusal(w.ask("position", "-p", "1", "--at", "0", "--because", "a test"))
+        assert w.stage.stop() == 1
 
 
 def test_a_snapshot_of_a_running_stage_is_restored(tmp_path: Path, shared_broker: BrokerProcess) -> None:
