@@ -133,6 +133,13 @@ def test_a_units_filter_of_system_calls_denies_and_does_not_allow(unit: Path) ->
     assert "@resources" not in filters[0]
 
 
+@pytest.mark.parametrize("stage", ["mirror", "dedupe"])
+def test_a_stage_whose_work_another_one_does_is_not_started_again(stage: str) -> None:
+    """It ends with 4 then; a new start would fence the other one, and so on."""
+    lines = (ROOT / "deploy" / "units" / f"penstock-{stage}.service").read_text().splitlines()
+    assert "RestartPreventExitStatus=4" in lines
+
+
 def test_the_boot_id_stays_visible_to_the_broker() -> None:
     """A broker that can't see it takes each kill for a power cut."""
     assert "\nProcSubset=" not in (ROOT / "deploy" / "units" / "penstock-broker.service").read_text()

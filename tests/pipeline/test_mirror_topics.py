@@ -148,6 +148,23 @@ def test_a_topic_is_made_as_the_source_has_it(tmp_path: Path, clusters: dict[str
         assert w.mirror.stop() == 0
 
 
+def test_a_topic_takes_what_any_of_its_sources_took(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """The largest record that one source takes, and times that the target's own default refuses."""
+    ahead_ms = time.time_ns() // 1_000_000 + 10 * 86_400_000
+    any_time = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+    sources = {name: clusters[name] for name in ("EWR", "JFK")}
+    with World(tmp_path, sources, clusters["target"], source_configs=any_time) as w:
+        larger = {"max.message.bytes": "3000000"}
+        w.admin(clusters["JFK"], lambda admin: admin.alter_configs(TOPIC_RESOURCE, w.topic, larger))
+        send(w, clusters["EWR"], w.topic, b"small", ahead_ms)
+        send(w, clusters["JFK"], w.topic, bytes(2_500_000))
+        w.mirror.start()
+        await_records(w, w.topic, 2)
+        assert w.mirror.stop() == 0
+        found = w.admin(clusters["target"], lambda admin: admin.describe_configs(TOPIC_RESOURCE, w.topic))
+        assert found["max.message.bytes"] == "3000000"
+
+
 def topics(tmp_path: Path, **properties: object) -> Topics:
     given = {name.replace("_", "."): value for name, value in properties.items()}
     base = {"bootstrap.servers": "t:1", "source.EWR.bootstrap.servers": "s:1", "topics": "flights"}
