@@ -18,6 +18,7 @@ from typing import Any
 
 import deltalake
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from penstock import failpoints
 from penstock.config import Config
@@ -36,6 +37,7 @@ from penstock.pyx.record.crc import crc32c
 from support.etl_world import SCHEMA, World, day_ms
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
+from support.patience import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -649,7 +651,28 @@ def test_following_loads_each_night_in_order_after_failures_too(world: World) ->
     assert "Traceback" not in (world.folder / "said").read_text()
 
 
-def test_a_recreated_topic_is_refused(world: World, run: Run) -> None:
+def test_what_was_read_before_a_topic_was_recreated_is_not_committed(world: World, spark: Any) -> None:
+    """Between the reading and the commit, when all that Spark was told to read has been there."""
+    output = f"{world.topic}.deduped"
+
+    def recreate(words: str) -> None:
+        if "keeps 1 rejects" not in words:
+            return
+        world.admin.delete_topics([output])[output].result(30)
+        until(lambda: output not in world.admin.list_topics(timeout=30).topics, "the topic to be gone")
+        world.admin.create_topics([NewTopic(output, 2, 1)])[output].result(30)
+
+    world.events("2013-01-01", 8)
+    world.send("2013-01-01", [b"bad"])
+    world.arrive()
+    one = Load(job.load(world.config), clock="wall", incomplete="fail", wait_seconds=0, spark=spark, on_step=recreate)
+    with pytest.raises(Refused, match="was recreated"):
+        one.night(parse_night("2013-01-01"))
+    one.close()
+    assert table.committed(world.storage) == []
+
+
+def test_another_topic_is_refused(world: World, run: Run) -> None:
     world.events("2013-01-01", 8)
     world.arrive()
     run("2013-01-01", clock="wall")
