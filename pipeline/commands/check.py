@@ -11,7 +11,7 @@ import click
 
 from penstock.config import Config, ConfigError, read_texts
 from penstock.pipeline import job, topics
-from penstock.pipeline.etl import declared
+from penstock.pipeline.etl import declared, places
 from penstock.pipeline.etl.night import time_zone
 
 WRONG = 2  # the exit code of every command for a wrong configuration
@@ -55,6 +55,9 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
     if config.get("topics") and {"etl", "audit"} & set(parts):
         asked.append(lambda: job.check_tables(config))
         asked += [lambda name=name: job.input_topic(job.one_table(config, name)) for name in job.table_names(config)]  # type: ignore[misc]
+    if {"etl", "audit"} & set(parts):
+        keys = [job.key_of(name, key) for name in job.table_names(config) for key in ("table", "rejects")]
+        asked += [lambda place=config[key]: places.at(place, config) for key in keys if config.get(key)]  # type: ignore[misc]
     if "etl" in parts:
         asked.append(lambda: time_zone(config["penstock.etl.time.zone"]))
         asked += [lambda name=name: _declared(config, name) for name in job.table_names(config)]  # type: ignore[misc]

@@ -222,6 +222,8 @@ def test_a_key_that_stands_twice_in_the_file(command: str, config: Path) -> None
         ({"bootstrap.servers": "a:1", "penstock.mirror.rename": "${source}.${topic}"}, ""),
         ({"topics.include": "(a"}, "`topics.include=(a` is no expression: missing closing )"),
         ({"penstock.mirror.rename": "x"}, "`penstock.mirror.rename=x` must hold ${topic} once"),
+        ({"penstock.etl.table": "gs://bucket/table"}, "`gs://bucket/table` is no place for a table: "),
+        ({"penstock.etl.rejects": "s3://bucket/r"}, "`s3://bucket/r` is no place for a table: Spark's name for S3 is"),
     ],
 )
 def test_a_check_says_one_thing_once(changed: dict[str, str | None], said: str, tmp_path: Path) -> None:
