@@ -10,6 +10,7 @@ events         a night's records as columns: read by Spark, parsed, validated
 declared       the declared schema of an event
 recordcolumns  columns on request for what stands beside a record's value
 columntypes    the types that a schema may declare, read without Spark
+parsedtypes    the types that JSON is parsed into, and what of it a declared type can't hold
 fitting        whether the declared schema fits the table that is there
 session        the Spark session
 engine         Spark for the nights of one call, shared by all tables
