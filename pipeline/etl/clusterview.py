@@ -19,6 +19,8 @@ Offsets = dict[TopicPartition, int]
 
 # A cluster that is down is a reason to wait, so each question to it gives up soon: the wait is ours.
 ANSWER_LIMIT_MS = 5000
+# Spark's times are sure to hold the years 1 to 9999; Kafka's go far beyond, and brokers take what a producer says.
+TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 # Enough to see a batch's header or a few, far less than a fetch that is after the records.
 PEEK_BYTES = 64 << 10
 
@@ -173,7 +175,7 @@ class ClusterView:
             await fetcher.close()
 
     async def corrupt(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[CorruptBatch]:
-        """The committed batches in some ranges that can't be opened. Raises Unreachable."""
+        """The committed batches in some ranges that Spark can't read. Raises Unreachable."""
         found: list[CorruptBatch] = []
         behind = {tp: start for tp, (start, _) in ranges.items()}  # the last record that can be read
         fetcher = Fetcher(await self._connected(), isolation="read_committed")
@@ -222,9 +224,15 @@ def _corrupt(tp: TopicPartition, start: int, batch: RawBatch, behind: int) -> Co
 
 
 def _last_record(batch: RawBatch) -> int | None:
-    """The offset of a batch's last record, -1 if it has none (compaction leaves such); None when it can't be opened."""
+    """The offset of a batch's last record, -1 if it has none (compaction leaves such); None when it can't be opened, or
+    a record's time is none of Spark's."""
     try:
-        offsets = decode([batch]).offsets.tolist() if batch.magic == 2 else [record.offset for record in records(batch)]
+        if batch.magic == 2:
+            columns = decode([batch])
+            offsets, times_ms = columns.offsets.tolist(), columns.timestamps.tolist()
+        else:
+            opened = records(batch)
+            offsets, times_ms = [record.offset for record in opened], [record.timestamp_ms for record in opened]
     except BatchError:
         return None
-    return max(offsets, default=-1)
+    return max(offsets, default=-1) if all(time_ms in TIMES_MS for time_ms in times_ms) else None

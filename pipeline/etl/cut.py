@@ -230,7 +230,7 @@ class Cut:
             )
 
     async def corrupt(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> tuple[CorruptBatch, ...]:
-        """The batches in these ranges of the deduplicated topic that can't be opened. Raises EtlError."""
+        """The batches in these ranges of the deduplicated topic that Spark can't read. Raises EtlError."""
         try:
             return tuple(await self._target.corrupt(ranges))
         except Unreachable as error:

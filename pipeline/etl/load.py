@@ -257,20 +257,20 @@ class Load:
         return self._engine.started(self._table.workspace / "spark", offsets)
 
     def _run_around_rot(self, made: plan.Plan) -> table.NightCommit:
-        """Load a persisted plan. Batches that Spark's client can't open are found and left out, for the rejects."""
+        """Load a persisted plan. Batches that Spark can't read are found and left out, for the rejects."""
         try:
             with session.failures_as_words(f"night {made.night}"):
                 return self._run(made)
         except EtlError as error:
-            if not session.came_from_kafka(error):
+            if not session.came_from_batches(error):
                 raise
-            self._on_step(f"{made.night} looks for batches that can't be opened")
+            self._on_step(f"{made.night} looks for batches that can't be read")
             found = self._runner.run(self._cut.corrupt(made.ranges))
             if set(found) <= set(made.corrupt):
                 raise
         for batch in found:
             self._log.error(
-                "the batch at offset %d of %s-%d can't be opened: its %d records are rejected",
+                "the batch at offset %d of %s-%d can't be read: its %d records are rejected",
                 *(batch.start, batch.topic, batch.partition, batch.records),
             )
         made = replace(made, corrupt=found)

@@ -31,7 +31,7 @@ FOLDER = f"{SIDE_FOLDER}/plans"
 
 @dataclass(frozen=True)
 class CorruptBatch:
-    """A batch that can't be opened: its offsets from start up to (not with) end, and the records that its header claims.
+    """A batch that Spark can't read: its offsets from start up to (not with) end, and the records that its header claims.
 
     `behind` is the offset behind the last record before it: a client that is asked for what lies between the two (control
     records, perhaps) meets the batch.

@@ -32,9 +32,9 @@ def write(spark: Any, place: Storage, plan: Plan, rejected: Any) -> None:
 
 
 def of_batches(spark: Any, batches: Iterable[tuple[CorruptBatch, bytes | None]]) -> Any:
-    """A reject for each batch that can't be opened, at its first offset, with the batch's bytes as the value."""
+    """A reject for each batch that can't be read, at its first offset, with the batch's bytes as the value."""
     rows = [
-        (batch.topic, batch.partition, batch.start, f"a batch of {batch.records} records that can't be opened", data)
+        (batch.topic, batch.partition, batch.start, f"a batch of {batch.records} records that can't be read", data)
         for batch, data in batches
     ]
     columns = "topic STRING, partition INT, offset BIGINT, reason STRING, value BINARY"

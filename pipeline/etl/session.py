@@ -183,9 +183,13 @@ def failures_as_words(what: str) -> Iterator[None]:
         raise EtlError(f"{what}: Spark failed: {cause(error)}") from error
 
 
-def came_from_kafka(error: EtlError) -> bool:
-    """Whether Spark's Kafka client is what failed, by the chain of causes."""
-    return "org.apache.kafka.common." in str(error.__cause__)
+# What fails at a batch: Spark's Kafka client, or Spark's own times, which don't hold all that Kafka's do.
+AT_BATCHES = ("org.apache.kafka.common.", "java.lang.ArithmeticException", "java.time.DateTimeException")
+
+
+def came_from_batches(error: EtlError) -> bool:
+    """Whether it may be a batch that Spark couldn't read, by the chain of causes."""
+    return any(name in str(error.__cause__) for name in AT_BATCHES)
 
 
 def _lost(error: BaseException) -> bool:
