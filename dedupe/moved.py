@@ -11,20 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import prepare
 from penstock.pyx.record.columns import keep
 from penstock.pyx.record.rawbatch import RawBatch
 
 
-async def make_topic(admin: Admin, topic: str, partitions: int, max_batch_bytes: int, retention_bytes: int) -> None:
-    """Make a stage's topic of moved records, unless another worker has done so. Raises KafkaError."""
-    configs = {
+def configs(max_batch_bytes: int, retention_bytes: int) -> dict[str, str]:
+    """What a stage's topic of moved records is made with."""
+    return {
         "retention.ms": "-1",  # by time it would go by the events' own timestamps
         "retention.bytes": str(retention_bytes),
         "max.message.bytes": str(max_batch_bytes),
     }
-    await admin.create_topics({topic: partitions}, configs=configs, exist_ok=True)
 
 
 def by_home(

@@ -18,6 +18,7 @@ from penstock.errors import KafkaError
 from penstock.pipeline import job
 from penstock.pipeline.admin import TOPIC_RESOURCE
 from penstock.pipeline.failures import TRANSIENT, patiently
+from penstock.pipeline.ourtopics import make_topic
 from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.service import Replaced
 from penstock.pipeline.stage import FETCH_BYTES, Stage
@@ -109,7 +110,7 @@ class Dedupe(Stage):
         """
         bound = str(self.config["penstock.dedupe.output.retention.bytes"])
         made = {"retention.ms": "-1", "retention.bytes": bound}
-        await self.target.create_topics({topic: partitions}, configs=made, exist_ok=True)
+        await make_topic(self.target, topic, partitions, made)
         configs = await self.target.describe_configs(TOPIC_RESOURCE, topic)
         limit_ms = configs.get("retention.ms") or "-1"
         if limit_ms != "-1" and "delete" in (configs.get("cleanup.policy") or "delete"):

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from penstock import log
+from penstock.dedupe import moved
 from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
-from penstock.dedupe.moved import make_topic
 from penstock.dedupe.position import Position, identity
 from penstock.dedupe.quarantine import corrupt_batch, records_in
 from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, repair
@@ -27,12 +27,13 @@ from penstock.dedupe.topics import Found, Topics, check_id
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import Admin
-from penstock.pipeline.batches import prepare, send
+from penstock.pipeline.batches import Refused, prepare, send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.fetcher import Fetched
 from penstock.pipeline.identity import take_identity
 from penstock.pipeline.job import moved_topic
+from penstock.pipeline.ourtopics import make_topic
 from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.sourcelog import SourceLog
 from penstock.pipeline.transaction import TransactionalSender
@@ -369,7 +370,8 @@ class Worker:
     async def _make_moved_topic(self) -> None:
         settings, topic = self._settings, self._moved.tp[0]
         partitions = self._input.rules.partitions
-        await make_topic(self._admin, topic, partitions, settings.max_batch_bytes, settings.retention_bytes)
+        configs = moved.configs(settings.max_batch_bytes, settings.retention_bytes)
+        await make_topic(self._admin, topic, partitions, configs)
         raise StartsOver(f"the first ids that belong into other partitions: they go there by way of `{topic}`")
 
     async def _publish(self, read: Input, sifted: Sifted, next_offset: int, leader_epoch: int) -> int:
@@ -381,22 +383,31 @@ class Worker:
         aside = [*sifted.aside, *(piece for batch in sifted.corrupt for piece in corrupt_batch(batch, read.tp))]
         place = await self._settings.quarantine.place(self.tp[1]) if aside else self.output
         await sender.begin()
-        if aside:
-            for batch in sifted.corrupt:
-                self._log.error(
-                    "the batch at offset %d of `%s` can't be opened: it goes to `%s`", batch.base_offset, read.tp[0], place[0]
-                )
-            try:
-                await send(sender, place, prepare(aside, 0, self._settings.quarantine.limit).batches)
-            except (KafkaError, OperatorNeeded):
-                self._settings.quarantine.forget()
-                raise
-            failpoint(SET_ASIDE)
-        for home, batches in sifted.moved.items():
-            await send(sender, (self._moved.tp[0], home), batches)
-        if sifted.moved:
-            failpoint(MOVED)
-        complete_to = await send(sender, self.output, sifted.batches)
+        into = place[0]
+        try:
+            if aside:
+                for batch in sifted.corrupt:
+                    self._log.error(
+                        "the batch at offset %d of `%s` can't be opened: it goes to `%s`", batch.base_offset, read.tp[0], into
+                    )
+                try:
+                    await send(sender, place, prepare(aside, 0, self._settings.quarantine.limit).batches)
+                except (KafkaError, OperatorNeeded):
+                    self._settings.quarantine.forget()
+                    raise
+                failpoint(SET_ASIDE)
+            into = self._moved.tp[0]
+            for home, batches in sifted.moved.items():
+                await send(sender, (into, home), batches)
+            if sifted.moved:
+                failpoint(MOVED)
+            into = self.output[0]
+            complete_to = await send(sender, self.output, sifted.batches)
+        except Refused as error:
+            raise OperatorNeeded(
+                f"`{into}` refuses a batch of what is read of `{read.tp[0]}` from offset {before.offset} up to {next_offset}: "
+                f"{error}; change that topic's configs, then start the stage again"
+            ) from error
         failpoint(PUBLISHED)
         counted = replace(
             before,

@@ -11,10 +11,9 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.mirror.source import Source
 from penstock.pipeline.admin import EARLIEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.failures import TRANSIENT
+from penstock.pipeline.ourtopics import make_topic
 
 TRAVEL = ("cleanup.policy", "retention.ms", "retention.bytes")  # where a source's topic has its own
-ANY_TIME = str((1 << 63) - 1)
-WIDE = {"message.timestamp.before.max.ms": ANY_TIME, "message.timestamp.after.max.ms": ANY_TIME}
 
 
 async def create(target: Admin, into: str, topics: Sequence[tuple[Source, str]]) -> int:
@@ -30,12 +29,7 @@ async def create(target: Admin, into: str, topics: Sequence[tuple[Source, str]])
     largest = max(int(more.get("max.message.bytes") or 0) for _, more in found)
     kept = {name: value for name, value in configs.items() if name in TRAVEL and value is not None}
     made = {**kept, "compression.type": "producer", "max.message.bytes": str(largest)}
-    try:
-        await target.create_topics({into: partitions}, configs={**made, **WIDE}, exist_ok=True)
-    except KafkaError as error:
-        if error.code != ErrorCode.INVALID_CONFIG:
-            raise
-        await target.create_topics({into: partitions}, configs=made, exist_ok=True)  # brokers before Kafka 3.6
+    await make_topic(target, into, partitions, made)
     return partitions
 
 

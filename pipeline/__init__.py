@@ -31,6 +31,7 @@ ranges       ranges of offsets as a position notes them
 recordcount  how many records a batch holds, and how many of them in some ranges
 identity     taking a transactional id: for good, or again only if nobody else has it since
 failures     what a failure calls for: another try, a start over, an operator
+ourtopics    topics that stages make
 quarantine   the topic of what doesn't go on, and of what operators decided
 batches      a source batch with a new header, or rebuilt, as the target takes it
 etl/         the nightly load

@@ -14,6 +14,7 @@ from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import TOPIC_RESOURCE, Admin
 from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.ourtopics import make_topic
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.rawbatch import RawBatch
 
@@ -42,7 +43,7 @@ class Quarantine:
         """Where what comes from a partition goes. Raises KafkaError."""
         if not self._partitions:
             configs = {"retention.ms": "-1", "max.message.bytes": str(self._room)}
-            await self._admin.create_topics({TOPIC: 1}, configs=configs, exist_ok=True)
+            await make_topic(self._admin, TOPIC, 1, configs)
             cluster = await self._admin.metadata([TOPIC], refresh=True)
             if TOPIC not in cluster.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"`{TOPIC}`")

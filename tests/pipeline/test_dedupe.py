@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
 
+from penstock.pipeline.admin import TOPIC_RESOURCE
 from penstock.pipeline.partitioner import partition_for
 from penstock.pyx.record.builder import BatchBuilder
 from support.dedupe_world import CODECS, World
@@ -301,3 +303,39 @@ def test_batches_that_inflate_to_a_lot(tmp_path: Path, make_broker: Callable[...
         assert w.stage.stop() == 0
         assert [record.key for record in w.records()] == [b"large", b"a"]
         assert w.position()[1]["dropped"] == 2
+
+
+def test_records_of_any_time_go_on(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """What the input took, all topics that the stage makes take; one that was made narrower stops it with words."""
+    any_time = {f"message.timestamp.{side}.max.ms": str((1 << 63) - 1) for side in ("before", "after")}
+    options = {"penstock_dedupe_misplaced": "move", "penstock_dedupe_without_id": "quarantine"}
+    words = [f"id {n}" for n in range(60)]
+
+    def far() -> bytes:
+        builder, ahead_ms = BatchBuilder(0, any_time=True), time.time_ns() // 1_000_000 + 7_200_000
+        for word in words:
+            assert builder.append(word.encode(), b"7", ahead_ms)
+        assert builder.append(None, b"7", ahead_ms) and builder.append(None, b"7", -2)
+        return builder.build()
+
+    with World(tmp_path, shared_broker, partitions=2, **options) as world:
+        world.admin(lambda admin: admin.alter_configs(TOPIC_RESOURCE, world.topic, any_time))
+        world.stage.start()
+        for partition in range(2):
+            world.send(partition, [far()])
+        world.await_done()
+        assert sum(len(world.records(partition)) for partition in range(2)) == len(words)
+        assert [len(world.quarantined(partition)) for partition in range(2)] == [2, 2]
+        narrow = {"message.timestamp.after.max.ms": "1000"}
+        world.admin(lambda admin: admin.alter_configs(TOPIC_RESOURCE, world.output, narrow))
+        words = ["another"]
+        home = partition_for(b"another", 2)
+        world.send(home, [far()])
+        world.stage.wait_for("is STOPPED")
+        said = f"`{world.output}` refuses a batch of what is read of `{world.topic}` from offset 62 up to 65"
+        assert said in world.stage.text()
+        world.admin(lambda admin: admin.alter_configs(TOPIC_RESOURCE, world.output, any_time))
+        assert world.stage.stop() == 1
+        world.stage.start()
+        world.await_done()
+        assert world.records(home)[-1].key == b"another"
