@@ -63,7 +63,8 @@ class Mirror(Stage):
         self._copies: dict[str, Copy] = {}  # by the topic's name on the target
         for topic in self.topics.named:
             for source in self.sources:
-                self._copy(topic, source).present.add(source.name)
+                if (copy := self._copy(topic, source)) is not None:
+                    copy.present.add(source.name)
         self._looked = {source.name: asyncio.Event() for source in self.sources}  # for the first time
         self._group: asyncio.TaskGroup | None = None
 
@@ -113,7 +114,7 @@ class Mirror(Stage):
             if topic in self.topics.named or not self.topics.wants(topic, info.internal):
                 continue
             copy = self._copy(topic, source)
-            if source.name not in copy.present:
+            if copy is not None and source.name not in copy.present:
                 copy.present.add(source.name)
                 self._set_out_for(copy)
         for copy in self._copies.values():
@@ -154,14 +155,20 @@ class Mirror(Stage):
             "one goes on: leave it, or stop it before this one is started again"
         )
 
-    def _copy(self, topic: str, source: Source) -> Copy:
-        """The copy that a source's topic is part of; topics of one name go into one topic of the target."""
+    def _copy(self, topic: str, source: Source) -> Copy | None:
+        """The copy that a source's topic is part of; topics of one name go into one topic of the target. None for a topic that
+        is refused, since another one has its name there."""
         name = self.topics.into(source.name, topic)
         copy = self._copies.get(name)
         if copy is None:
             sources = [source] if self.topics.are_apart else self.sources
             copy = self._copies[name] = Copy(Into(self.target, name), {one.name: topic for one in sources})
-        return copy
+        if copy.topics.get(source.name) == topic:
+            return copy
+        (other, others), *_ = copy.topics.items()
+        words = f"it would be {name} on the target, as topic {others} of source {other} is: change `penstock.mirror.rename`"
+        self._refuse(f"{source.name}/{topic}", OperatorNeeded(words))
+        return None
 
     def _set_out_for(self, copy: Copy) -> None:
         """See to a copy's lanes in a task of its own."""

@@ -136,6 +136,22 @@ def test_each_source_under_a_name_of_its_own(tmp_path: Path, clusters: dict[str,
         assert w.mirror.stop() == 0
 
 
+def test_of_two_topics_that_would_have_one_name_one_is_refused(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    with World(tmp_path, {"us": clusters["EWR"], "us-east": clusters["JFK"]}, clusters["target"]) as w:
+        east = f"east-{w.topic}"
+        w.configure(topics="", topics_include=f"(east-)?{w.topic}", penstock_mirror_rename="${source}-${topic}")
+        w.admin(clusters["EWR"], lambda admin: admin.create_topics({east: 1}))
+        send(w, clusters["EWR"], east, b"1")
+        w.fill(1)
+        w.mirror.start()
+        await_records(w, f"us-{w.topic}", 10, partition=1)
+        name = f"it would be us-{east} on the target, as topic "
+        w.mirror.wait_for(name)
+        refused = [line for line in w.mirror.text().splitlines() if name in line]
+        assert len(refused) == 1 and (f"us/{east} is STOPPED" in refused[0] or f"us-east/{w.topic} is STOPPED" in refused[0])
+        assert w.mirror.stop() == 1
+
+
 def test_a_topic_is_made_as_the_source_has_it(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     kept = {"cleanup.policy": "compact,delete", "retention.ms": "604800000", "max.message.bytes": "1500000"}
     with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["target"], source_configs=kept) as w:
