@@ -345,16 +345,9 @@ class Consumer:
         def give(tp: TopicPartition, stock: _Stock) -> bool:
             stock.close_opened()
             if stock.batches:
-                batches = list(stock.batches)
-                try:
-                    decoded = columns.decode(batches)
-                except BatchError:
-                    batches = self._readable(tp, stock)  # those before the corrupt one
-                    decoded = columns.decode(batches)
-                del batches[:]
+                decoded = self._decoded(tp, stock)
                 first = int((decoded.offsets < stock.position).sum())
-                stock.batches.clear()
-                if stock.error is None:
+                if stock.error is None and not stock.batches:
                     stock.position = max(stock.position, stock.next_offset)
                 elif len(decoded):
                     stock.position = max(stock.position, int(decoded.offsets[-1]) + 1)
@@ -365,17 +358,24 @@ class Consumer:
         self._poll(timeout_s, give)
         return polled
 
-    def _readable(self, tp: TopicPartition, stock: _Stock) -> list[RawBatch]:
-        """The batches before the first that cannot be opened, which becomes the partition's error."""
-        good: list[RawBatch] = []
-        for batch in stock.batches:
+    def _decoded(self, tp: TopicPartition, stock: _Stock) -> columns.Columns:
+        """The first batches, as many as can be opened together: one behind them may be corrupt, or all may be too much at
+        once. If that is none, the first becomes the partition's error.
+        """
+        batches = list(stock.batches)
+        while True:
             try:
-                columns.decode([batch])
-            except BatchError as error:
-                stock.error = CorruptBatchError(tp, max(batch.base_offset, stock.position), batch, error)
+                decoded = columns.decode(batches)
                 break
-            good.append(batch)
-        return good
+            except BatchError as error:
+                if len(batches) == 1:
+                    stock.error = CorruptBatchError(tp, max(batches[0].base_offset, stock.position), batches[0], error)
+                    stock.batches.clear()
+                    return columns.decode([])
+                del batches[len(batches) // 2 :]
+        for _ in batches:
+            stock.batches.popleft()
+        return decoded
 
     def _open(self, tp: TopicPartition, stock: _Stock) -> bool:
         """Make sure that there are records to give out, if batches are left; a corrupt one becomes the error."""

@@ -166,6 +166,22 @@ def test_columns_carry_headers(bootstrap: str, make_topic: Callable[..., str]) -
         producer.send_many(first, values, headers=headers[1:])
 
 
+def test_columns_of_more_than_can_be_opened_at_once(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
+    topic, size = new_topic("zeros"), 40 << 20
+    with Producer(broker.bootstrap, compression_type="zstd", max_request_size=size + 1000) as producer:
+        for _ in range(9):  # an answer of some kilobytes, 360 MiB of records
+            producer.send(topic, None, bytes(size), partition=0).result(LIMIT_S)
+    offsets: list[int] = []
+    with Consumer(broker.bootstrap, **EARLY) as consumer:
+        consumer.assign([(topic, 0)])
+        while len(offsets) < 9:
+            for polled in consumer.poll_columns(5.0):
+                assert len(polled.columns.value_data) == size * len(polled.columns)
+                offsets += polled.columns.offsets.tolist()
+                assert consumer.position((topic, 0)) == len(offsets)
+    assert offsets == list(range(9))
+
+
 def test_polls_of_both_kinds_share_one_stock(bootstrap: str, make_topic: Callable[..., str]) -> None:
     """Columns begin with what `poll` left, also in the middle of a batch; and the other way round."""
     topic = make_topic(1)
