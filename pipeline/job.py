@@ -247,12 +247,24 @@ def check_tables(config: Config) -> None:
                 f"`{key_of(name, 'topic')}={topic}` is no topic that dedupe writes ({', '.join(written)}): correct it, or set"
                 f" `{key}=mirror` for one that isn't deduplicated"
             )
-        for key in ("table", "rejects"):
-            folder = config.get(key_of(name, key))
-            if folder and seen.setdefault(folder.rstrip("/"), name_of := key_of(name, key)) != name_of:
+        table = config.get(key_of(name, "table"))
+        given = {"table": table, "rejects": config.get(key_of(name, "rejects")) or (table and default_rejects(table))}
+        for key, folder in given.items():
+            if folder and seen.setdefault(_place(folder), name_of := key_of(name, key)) != name_of:
                 raise ConfigError(
-                    f"`{name_of}={folder}` is the folder of `{seen[folder.rstrip('/')]}`, too: each needs one of its own"
+                    f"`{name_of}={folder}` is the folder of `{seen[_place(folder)]}`, too: each needs one of its own"
                 )
+
+
+def default_rejects(table: str) -> str:
+    """Where the rejects of a table lie if nobody says it."""
+    return f"{table.rstrip('/')}-rejects"
+
+
+def _place(folder: str) -> str:
+    """A folder or URI by which one place is known, however it is written."""
+    path = re.sub(r"^file:(//)?(?=/)", "", folder)
+    return path.rstrip("/") if "://" in path else str(Path(path).resolve())
 
 
 def sources(config: Config) -> dict[str, str]:

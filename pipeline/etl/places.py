@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from penstock.config import Config, ConfigError
+from penstock.pipeline import job
 from penstock.pipeline.etl.hadoopstorage import HdfsStorage, S3Storage
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.storage import Storage
@@ -40,4 +41,4 @@ def at(place: str, config: Config) -> Storage:
 def rejects(config: Config) -> str:
     """Where the rejects' table lies."""
     given: str | None = config["penstock.etl.rejects"]
-    return given or f"{str(config['penstock.etl.table']).rstrip('/')}-rejects"
+    return given or job.default_rejects(config["penstock.etl.table"])

@@ -134,6 +134,8 @@ def test_named_tables_need_no_plain_one_and_after_the_mirror_nothing_of_dedupe(t
     [
         ({}, "`etl.raw.topic=clicks` is no topic that dedupe writes (flights.deduped)"),
         ({"etl.raw.after": "mirror", "etl.raw.table": "table/"}, "`etl.raw.table=table/` is the folder of `penstock.etl"),
+        ({"etl.raw.after": "mirror", "etl.raw.rejects": "./table-rejects"}, "folder of `penstock.etl.rejects`, too"),
+        ({"etl.raw.after": "mirror", "etl.raw.table": Path("table").absolute().as_uri()}, "folder of `penstock.etl"),
         ({"etl.raw.after": "mirror", "etl.raw.event.day": "dya"}, "`etl.raw.event.day=dya` names `dya`"),
     ],
 )
