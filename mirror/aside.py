@@ -1,4 +1,4 @@
-"""What a skip sets aside: a stretch of a source's log, its bytes as they are and how many committed records they are.
+"""A stretch of a source's log: its bytes as they are, which a skip sets aside, and how many committed records they are.
 
 A stretch may begin and end within a batch. Its bytes are then those of the whole batch, and only the records that lie in the
 stretch are counted: the lane opens such a batch and copies the others.
@@ -56,6 +56,10 @@ class Stretch:
                 f"offset {self._to} is within the batch of offsets {batch.base_offset} to {batch.last_offset}, which can't be "
                 f"opened ({error}), so that it is set aside whole or not at all: {' or '.join(f'`--to {end}`' for end in ends)}"
             ) from error
+
+    async def count(self) -> int:
+        """The committed records in it. Raises KafkaError."""
+        return sum([piece.records async for piece in self.pieces()])
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """What the log has of it, unchecked. Offsets that are gone are left out. Raises KafkaError."""

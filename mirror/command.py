@@ -171,7 +171,9 @@ def _say(lane: Identity, moved: Moved | str) -> None:
         return
     before, after = moved.before, moved.after
     was = "had no position" if before is None else f"was at {before.offset}"
-    click.echo(f"{lane} {was} and goes on at {after.offset}; gaps so far: {after.gaps} offsets, {after.gap_records} records")
+    again = f"; copied again so far: {after.again_records} records" if after.again_records else ""
+    gaps = f"gaps so far: {after.gaps} offsets, {after.gap_records} records"
+    click.echo(f"{lane} {was} and goes on at {after.offset}; {gaps}{again}")
 
 
 def _lane(word: str) -> tuple[str, int | None]:

@@ -18,11 +18,12 @@ from penstock.mirror.aside import Stretch
 from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
 from penstock.mirror.target import topic_of
-from penstock.pipeline import job
+from penstock.pipeline import job, ranges
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import send
 from penstock.pipeline.failures import OperatorNeeded, decided_alone
 from penstock.pipeline.quarantine import Quarantine, chunks, note
+from penstock.pipeline.sourcelog import SourceLog
 from penstock.pipeline.topics import Topics
 from penstock.pipeline.transaction import TransactionalSender
 
@@ -86,16 +87,21 @@ class Desk:
         offset = {"start": start, "end": end}[at] if at in ("start", "end") else int(at)
         if not start <= offset <= end:
             raise OperatorNeeded(f"{lane} has offsets from {start} to {end} at the source, and {offset} is none of them")
-        sender = await self._fence(lane)
-        try:
-            before = await self._position(lane)
-        except OperatorNeeded:  # somebody else wrote it, and that is why the lane starts over
-            before = None
-        known = before or Position(0, UNSEEN, ours.topic_id)
-        # In another log no gap is known: what it has left out is said to be before the offset.
+        # Counted before the lane is taken, since a mirror that runs takes it back soon; that one may have gone on a little.
+        known = await self._readable(lane) or Position(0, UNSEEN, ours.topic_id)
         same_log = known.topic_id in (UNSEEN, theirs.topic_id)
+        again = await self._again(lane, known, start, offset) if same_log else known.records
+        sender = await self._fence(lane)
+        before = await self._readable(lane)
+        if before is not None and before.decisions != known.decisions:
+            raise OperatorNeeded(f"somebody else decided about {lane} at the same time: look at `penstock mirror status`")
+        counted, known = max(offset, known.offset), before or known
+        if same_log and counted < known.offset:
+            again += await self._copied(lane, known, counted, known.offset)
+        # In another log no gap is known: what it has left out is said to be before the offset.
         after = replace(
             (known if same_log else replace(known, offset=0, gap_ranges="")).passing(offset),
+            again_records=again,
             topic_id=theirs.topic_id,
             target_id=ours.topic_id,
             leader_epoch=-1,
@@ -139,6 +145,32 @@ class Desk:
     async def _position(self, lane: Identity) -> Position | None:
         found = (await self._target.committed(lane.group, [lane.into]))[lane.into]
         return None if found is None else Position.read(*found)
+
+    async def _readable(self, lane: Identity) -> Position | None:
+        """The position, but none where somebody else wrote it, which is why a lane starts over."""
+        try:
+            return await self._position(lane)
+        except OperatorNeeded:
+            return None
+
+    async def _again(self, lane: Identity, known: Position, start: int, offset: int) -> int:
+        """How many of the records copied so far the source's log, read up to an offset, doesn't account for: those that will be
+        copied again, and those that it lost when it was cut back."""
+        if offset >= known.offset:
+            return known.again_records
+        try:
+            await self._log(lane).check(known.offset, known.leader_epoch)
+        except OperatorNeeded:  # it was cut back: of what was copied it has what lies before the offset, at most
+            return known.records - await self._copied(lane, known, start, offset)
+        return known.again_records + await self._copied(lane, known, offset, known.offset)
+
+    async def _copied(self, lane: Identity, known: Position, first: int, to: int) -> int:
+        """The records of a stretch of the source's log that are no gap."""
+        left = ranges.outside((first, to - 1), ranges.parse(known.gap_ranges))
+        return sum([await Stretch(self._source, lane.partition, known.topic_id, a, b + 1).count() for a, b in left])
+
+    def _log(self, lane: Identity) -> SourceLog:
+        return SourceLog(self._source, lane.partition, f"source {self._name}", lost="", cut="")
 
     async def _going(self, lane: Identity, topic_id: bytes, target_id: bytes) -> Position | None:
         """The position of a lane that has begun in the logs that there are, if nothing stopped it."""

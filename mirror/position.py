@@ -22,17 +22,17 @@ REASON_MAX = 1000  # characters of why a lane stands still; Kafka takes 4096 byt
 class Position:
     """The next source offset to copy, with the identities of the source's and the target's log.
 
-    `topic_id` is the source topic's (all zeros where the source has none, empty before the source was ever
-    reached), `target_id` the target topic's, `leader_epoch` that of the last source batch passed (-1: none yet),
-    `cluster` the source's cluster id (empty where it has none, and before the source was reached);
-    `records` and `rebuilt` count all records copied and batches rebuilt so far, `gaps` the offsets and `gap_records`
-    the records (where somebody could count them) that an operator let it pass without a copy; `gap_ranges` says which offsets,
-    the last `RANGES_MAX` ranges of them. `decisions` counts what operators decided, `copied_ms` is when the last batches were
-    copied, `stopped` or `stalled` says why it stands still.
-    `target_end` is the target's offset behind the last batch copied, and `producer_id` what that batch carries there: with
-    them one reading of the positions says which of the target's batches they count (-1: noted by an earlier version, or nothing
-    was copied).
-    `committed_ms` is when this position was committed, with batches or without; -1 where an earlier version did.
+    `topic_id` is the source topic's (all zeros where the source has none, empty before the source was ever reached),
+    `target_id` the target topic's, `leader_epoch` that of the last source batch passed (-1: none yet), `cluster` the source's
+    cluster id (empty where it has none, and before the source was reached); `records` and `rebuilt` count all records copied
+    and batches rebuilt so far, `again_records` those of the records that the source's log doesn't account for, since an
+    operator let them be copied again or they are of a log that was there before; `gaps` the offsets and `gap_records` the
+    records (where somebody could count them) that an operator let it pass without a copy; `gap_ranges` says which offsets, the
+    last `RANGES_MAX` ranges of them. `decisions` counts what operators decided, `copied_ms` is when the last batches were
+    copied, `stopped` or `stalled` says why it stands still. `target_end` is the target's offset behind the last batch copied,
+    and `producer_id` what that batch carries there: with them one reading of the positions says which of the target's batches
+    they count (-1: noted by an earlier version, or nothing was copied). `committed_ms` is when this position was committed,
+    with batches or without; -1 where an earlier version did.
     """
 
     offset: int
@@ -44,6 +44,7 @@ class Position:
     cluster: str = ""
     gaps: int = 0
     gap_records: int = 0
+    again_records: int = 0
     decisions: int = 0
     copied_ms: int = -1
     stopped: str = ""
@@ -65,6 +66,7 @@ class Position:
                 "rebuilt": self.rebuilt,
                 "gaps": self.gaps,
                 "gap_records": self.gap_records,
+                "again_records": self.again_records,
                 "gap_ranges": self.gap_ranges,
                 "target_end": self.target_end,
                 "producer_id": self.producer_id,
@@ -92,6 +94,7 @@ class Position:
                 str(fields.get("cluster", "")),
                 int(fields.get("gaps", 0)),
                 int(fields.get("gap_records", 0)),
+                int(fields.get("again_records", 0)),
                 int(fields.get("decisions", 0)),
                 int(fields.get("copied_ms", -1)),
                 str(fields.get("stopped", "")),

@@ -143,6 +143,7 @@ def _empty(source: str, tp: tuple[str, int | None]) -> Row:
         "rebuilt": None,
         "gaps": None,
         "gap_records": None,
+        "again_records": None,
         "why": "",
     }
 
@@ -170,6 +171,7 @@ def _row(
         "rebuilt": position.rebuilt,
         "gaps": position.gaps,
         "gap_records": position.gap_records,
+        "again_records": position.again_records,
     }
     try:
         position.check_target(target_id)

@@ -30,6 +30,18 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
+def outside(of: Range, ranges: Iterable[Range]) -> list[Range]:
+    """What of one range lies in none of some others."""
+    (first, last), found = of, []
+    for begins, ends in merged(ranges):
+        if begins > last:
+            break
+        if first < begins:
+            found.append((first, begins - 1))
+        first = max(first, ends + 1)
+    return [*found, (first, last)] if first <= last else found
+
+
 def size(ranges: Iterable[Range]) -> int:
     """How many offsets they are."""
     return sum(last - first + 1 for first, last in ranges)

@@ -26,11 +26,12 @@ from penstock.pipeline.topics import Topics
 class Hop:
     """One line of the audit.
 
-    `records` is what was counted, `expected` what the hop before says that it should be (None: nothing to compare
-    with), `waiting` what has not reached the next hop yet, `left_out` what operators let the mirror pass without a copy, in the
-    offsets `gaps` by partition. `trouble` says why the counts part or what can't be read, `note` why nothing can be told of the
-    comparison with the hop before, both in words. `by_notes`: compaction has removed records from the log, so what the stages
-    noted of it is compared instead.
+    `records` is what was counted, `expected` what the hop before says that it should be (None: nothing to compare with),
+    `waiting` what has not reached the next hop yet, `left_out` what operators let the mirror pass without a copy, in the
+    offsets `gaps` by partition, `again` what the aggregate has beside what is in the source's log, since operators let the
+    mirror copy it once more, or begin in another log. `trouble` says why the counts part or what can't be read, `note` why
+    nothing can be told of the comparison with the hop before, both in words. `by_notes`: compaction has removed records from
+    the log, so what the stages noted of it is compared instead.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Hop:
     note: str = ""
     unreadable: list[Unreadable] = field(default_factory=list)
     left_out: int = 0
+    again: int = 0
     gaps: dict[str, list[Range]] = field(default_factory=dict)
     by_notes: bool = False
 
@@ -145,7 +147,7 @@ async def _sources(config: Config, snapshot: Snapshot, progress: Callable[[int],
         mirrored = whole
         if any(reached.get(partition, 0) != end for partition, end in whole.ends.items()):
             mirrored = await count_topic(bootstrap, topic, reached, progress, gaps)
-        noted = _noted([marks], "records")
+        noted, again = _noted([marks], "records"), _noted([marks], "again_records")
         hop = Hop(f"{name} {topic}", whole.total + whole.left_out.total(), waiting=whole.total - mirrored.total,
                   partitions=_by_partition(whole), left_out=whole.left_out.total(), by_notes=whole.compacted)  # fmt: skip
         hop.gaps = {str(partition): ranges for partition, ranges in sorted(gaps.items())}
@@ -153,7 +155,8 @@ async def _sources(config: Config, snapshot: Snapshot, progress: Callable[[int],
         damage = "; ".join(filter(None, [_damage(whole), *(_short(mirrored) if mirrored is not whole else ())]))
         unknown = sum(mark.unknown_gaps for mark in marks.values())
         limits = f"{unknown:,} offsets were left out by operators, and which isn't noted: not compared" if unknown else ""
-        told = noted if whole.compacted else mirrored.records
+        told = noted if whole.compacted else mirrored.records + again
+        hop.again = again.total()
         hop.conclude(
             damage,
             limits or _limits(whole, mirrored),
@@ -164,7 +167,7 @@ async def _sources(config: Config, snapshot: Snapshot, progress: Callable[[int],
         together.records.update(told)
         together.buckets.update(mirrored.buckets)
         rebuilt = _noted([marks], "rebuilt").total()
-        together.buckets_differ |= whole.compacted or mirrored.is_cut or rebuilt > 0
+        together.buckets_differ |= whole.compacted or mirrored.is_cut or rebuilt > 0 or again.total() > 0
     return together
 
 

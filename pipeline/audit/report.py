@@ -39,6 +39,9 @@ def render(audit: dict[str, Any]) -> Group:
     if audit["gaps"]:
         places = [f"{gap['hop']}:{gap['partition']} offsets {gap['first']} to {gap['last']}" for gap in audit["gaps"]]
         lines.append(Text(f"Left out by operators, and no more missing than that: {'; '.join(places)}.", "yellow"))
+    again = [f"{hop['again']:,} of {hop['name']}" for hop in audit["hops"] if hop["again"]]
+    if again:
+        lines.append(Text(f"Let be copied again by operators, or from another log before: {'; '.join(again)}.", "yellow"))
     if audit["not_audited"]:
         lines.append(Text(f"Mirrored and not audited: {', '.join(audit['not_audited'])}.", "yellow"))
     return Group(table, *lines)

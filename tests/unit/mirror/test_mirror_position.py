@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.mirror.position import Position
 from penstock.pipeline import ranges
@@ -53,3 +55,15 @@ def test_of_many_gaps_the_last_ones_are_noted() -> None:
     assert at.gaps == 120 and len(ranges.parse(at.gap_ranges)) == 24 and at.gap_ranges.endswith("390..392")
     worst = replace(at, gap_ranges=ranges.text_of([(10**18 + n, 10**18 + n) for n in range(0, 48, 2)]), stopped="x" * 2000)
     assert len(replace(worst, stalled="x" * 2000).metadata().encode()) < 4096
+
+
+RANGE = st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+@given(RANGE, st.lists(RANGE, max_size=6))
+def test_what_lies_outside_of_ranges(of: ranges.Range, gaps: list[ranges.Range]) -> None:
+    def offsets(some: list[ranges.Range]) -> list[int]:
+        return [offset for first, last in some for offset in range(first, last + 1)]
+
+    assert offsets(ranges.outside(of, gaps)) == [offset for offset in offsets([of]) if offset not in offsets(gaps)]
+    assert ranges.outside((5, 4), gaps) == []
