@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.pipeline.demo import flights
+from penstock.pipeline.etl.table import THREADS
 
 
 @dataclass
@@ -32,7 +33,7 @@ def compare(table: Path, first: datetime.date, last: datetime.date) -> Verdict:
     import deltalake
 
     ids = Counter[str]()
-    for batch in deltalake.DeltaTable(table).to_pyarrow_dataset().to_batches(columns=["id"]):
+    for batch in deltalake.DeltaTable(table).to_pyarrow_dataset().to_batches(columns=["id"], use_threads=THREADS):
         ids.update(batch.column("id").to_pylist())
     expected: set[str] = set()
     for row in flights.rows():

@@ -23,6 +23,7 @@ from penstock.pipeline.demo.parts import BrokerPart, Part, PartError
 from penstock.pipeline.demo.picture import draw
 from penstock.pipeline.demo.progress import Sample, Show
 from penstock.pipeline.etl.ready import ready_marker
+from penstock.pipeline.etl.table import THREADS
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -342,7 +343,7 @@ def _rows_by_day(table: Path) -> Counter[datetime.date]:
     import deltalake
 
     days = Counter[datetime.date]()
-    for batch in deltalake.DeltaTable(table).to_pyarrow_dataset().to_batches(columns=["day"]):
+    for batch in deltalake.DeltaTable(table).to_pyarrow_dataset().to_batches(columns=["day"], use_threads=THREADS):
         days.update(batch.column("day").to_pylist())
     return days
 

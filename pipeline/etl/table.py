@@ -32,6 +32,9 @@ FORMAT = 1
 WITHOUT_PLAN_ID = "none"
 """What stands for the id of plans that were written before plans had one."""
 
+THREADS = False
+"""Arrow's threads may hang or abort the process at its end, once they have read for it (apache/arrow#34314 and #50482)."""
+
 TopicPartition = tuple[str, int]
 
 
@@ -203,7 +206,7 @@ def rows_by_partition(table: Storage) -> dict[TopicPartition, int]:
             files = [fragment.path for fragment in fragments]
         for name in files:
             with table.file(name) as data, pyarrow.parquet.ParquetFile(data) as file:
-                for batch in file.iter_batches(columns=["topic", "partition"]):
+                for batch in file.iter_batches(columns=["topic", "partition"], use_threads=THREADS):
                     _count_rows(batch, counts)
     except (DeltaError, pyarrow.ArrowException, OSError) as error:
         said = (str(error) or type(error).__name__).splitlines()[0]
@@ -293,7 +296,7 @@ def _newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
 def _checkpoint_actions(data: BinaryIO) -> Iterator[dict[str, Any]]:
     with pyarrow.parquet.ParquetFile(data) as file:
         wanted = [name for name in ("domainMetadata", "txn", "metaData") if name in file.schema_arrow.names]
-        for batch in file.iter_batches(columns=wanted):
+        for batch in file.iter_batches(columns=wanted, use_threads=THREADS):
             for row in batch.to_pylist():
                 for name in wanted:
                     if row[name] is not None:
