@@ -49,12 +49,23 @@ class Source:
             rings: dict[str, str] = {}
             for group in await self.admin.list_groups() if self.target_id else ():
                 if group.startswith(MIRROR_GROUPS):
-                    positions = await self.admin.all_committed(group)
-                    copied = [tp[0] for tp, (_, text) in positions.items() if cluster_of(text) == self.target_id]
-                    rings.update(dict.fromkeys(copied, group))
+                    rings.update(dict.fromkeys(await self._copied(group), group))
             self._rings = rings
             self._learnt = True
             self._ended = self._begun
+
+    async def _copied(self, group: str) -> list[str]:
+        """The topics here that are copied from our target, by what the positions of a group say. Raises KafkaError.
+
+        Once a position names a cluster it goes on to; one that doesn't may be about to: that is waited for. (To wait for all
+        would be to wait until a busy mirror has no transaction open.)
+        """
+        positions = await self.admin.all_committed(group, require_stable=False)
+        unsaid = [tp for tp, (_, text) in positions.items() if not cluster_of(text)]
+        if unsaid:
+            found = await self.admin.committed(group, unsaid)
+            positions |= {tp: at for tp, at in found.items() if at is not None}
+        return [tp[0] for tp, (_, text) in positions.items() if cluster_of(text) == self.target_id]
 
     async def check(self, topic: str, into: str, *, again: bool = False) -> None:
         """Refuse a copy that would never end, or that is made twice; `again`: after the source was asked once more.

@@ -398,10 +398,10 @@ class Admin(Client):
         found = await self._fetch_committed(group, request)
         return {tp: found.get(tp) for tp in wanted}
 
-    async def all_committed(self, group: str) -> dict[TopicPartition, tuple[int, str]]:
-        """Every offset that a group has committed."""
+    async def all_committed(self, group: str, require_stable: bool = True) -> dict[TopicPartition, tuple[int, str]]:
+        """Every offset that a group has committed. Of a busy group all together are never stable."""
         return await self._fetch_committed(
-            group, messages.OffsetFetchRequest(group_id=group, topics=None, require_stable=True)
+            group, messages.OffsetFetchRequest(group_id=group, topics=None, require_stable=require_stable)
         )
 
     async def _fetch_committed(

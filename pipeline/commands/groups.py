@@ -68,7 +68,7 @@ def describe_group(asked: Asked, group: str, members: bool) -> None:
                 {"member": name, "client": client, "host": host, "partitions": [f"{t}:{p}" for t, p in sorted(owned)]}
                 for name, client, host, owned in owners
             ]
-        committed = await admin.all_committed(group)
+        committed = await admin.all_committed(group, require_stable=False)
         owner_of = {tp: client for _, client, _, owned in owners for tp in owned}
         tps = sorted({*committed, *owner_of})
         ends = {} if group.startswith(MIRROR_GROUPS) else await _ends(admin, tps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +21,10 @@ from penstock.mirror.worker import Worker
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.record.rawbatch import records
 from penstock.pyx.wire.requests import delete_topic
-from support.harness import BrokerProcess
+from support.harness import BrokerProcess, output
 from support.mirror_world import CODECS, LIMIT_S, World, brokers
 
 HOUR_MS = 3_600_000
@@ -132,6 +134,30 @@ def test_records_that_wait_for_a_mirror_which_does_not_run(tmp_path: Path, clust
             assert row["state"] == "copying" and "while 10 records wait; the lane is silent after 370 s" in row["why"]
 
 
+def test_positions_of_which_one_is_never_settled_are_shown(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """Of a busy mirror, and of one that hangs in a turn, some transaction is open all the time."""
+    with world(tmp_path, clusters, "EWR") as w:
+        w.fill(1)
+        w.mirror.start()
+        w.await_copied()
+        (at, _), group = w.positions("EWR").values(), w.group("EWR")
+        assert at is not None
+
+        async def look(admin: Admin) -> None:
+            sender = TransactionalSender(admin, f"{w.topic}-open")
+            await sender.init()
+            await sender.begin()
+            await sender.send_offsets(group, {(w.topic, 0): at})
+            rows = await asyncio.to_thread(w.status)
+            assert {(row["position"], row["state"]) for row in rows.values()} == {(10, "copying")}
+            command = ["groups", "describe", group, "-b", w.target.bootstrap]
+            assert w.topic in await asyncio.to_thread(output, [sys.executable, "-m", "penstock", *command])
+            await sender.abort()
+            await sender.close()
+
+        w.admin(clusters["target"], look)
+
+
 def test_lanes_that_go_on_while_status_waits_are_seen_beside_the_sources_new_ends(
     tmp_path: Path, clusters: dict[str, BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +177,8 @@ def test_lanes_that_go_on_while_status_waits_are_seen_beside_the_sources_new_end
         async def sleep(_: float) -> None:
             await asyncio.to_thread(go_on)
 
-        monkeypatch.setattr("penstock.mirror.status.asyncio", SimpleNamespace(gather=asyncio.gather, sleep=sleep))
+        ours = SimpleNamespace(gather=asyncio.gather, sleep=sleep, timeout=asyncio.timeout)
+        monkeypatch.setattr("penstock.mirror.status.asyncio", ours)
         rows = asyncio.run(status(job.load(w.config, (), "mirror")))
         assert [(row["state"], row["lag"]) for row in rows] == [("copying", 0)] * w.partitions
 

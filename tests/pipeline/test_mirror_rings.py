@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.pipeline.admin import LATEST
+from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.transaction import TransactionalSender
 from support.harness import BrokerProcess
 from support.mirror_world import World, brokers
 from support.stages import StageProcess, write_properties
@@ -98,6 +100,29 @@ def test_a_ring(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
         assert w.mirror.stop() == 0
         assert records(w, clusters["JFK"]) == [10, 10]
         w.check()
+
+
+def test_a_busy_mirror_the_other_way_round_of_other_topics(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
+    """There is no moment at which none of its transactions is open; nobody waits for one."""
+    with World(tmp_path, {"EWR": clusters["EWR"]}, clusters["target"]) as w:
+        theirs, group, said = (f"{w.topic}-theirs", 0), f"penstock-mirror.{w.topic}.back", '{"cluster": "another"}'
+
+        async def copied_while_open(admin: Admin) -> None:
+            await admin.create_topics({theirs[0]: 1})
+            sender = TransactionalSender(admin, f"{group}.{theirs[0]}-0")
+            await sender.init()
+            for last in (False, True):
+                await sender.begin()
+                await sender.send_offsets(group, {theirs: (7, said)})
+                if last:
+                    await asyncio.to_thread(w.mirror.start)
+                    await asyncio.to_thread(w.await_copied)
+                await sender.commit()
+            await sender.close()
+
+        w.fill(1)
+        w.admin(clusters["EWR"], copied_while_open)
+        w.finish()
 
 
 def test_a_ring_whose_two_mirrors_start_at_once(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
