@@ -300,9 +300,9 @@ async def audit(
     parts_at = next((hop.name for hop in hops if hop.trouble), None)
     chosen = Topics(config)
     counted = {topic, *audited}
-    others = [
-        name for name in config["topics"] if all(chosen.into(source, name) not in counted for source in job.sources(config))
-    ]
+    names = {name: {chosen.into(source, name) for source in job.sources(config)} for name in config["topics"]}
+    others = [name for name, into in names.items() if not into & counted]
+    others += sorted(snapshot.mirrored.difference(counted, *names.values()))  # those that an expression has found
     untold = [hop.name for hop in hops if hop.note]
     return {
         "hops": [asdict(hop) for hop in hops],

@@ -68,10 +68,11 @@ class Stage:
 @dataclass(frozen=True)
 class Snapshot:
     """The pipeline's stages: `mirror.marks` by source name, `dedupe.marks` under the stage's name; no dedupe where the nights
-    are loaded after the mirror."""
+    are loaded after the mirror. `mirrored` are the target's topics that the mirror has a position in."""
 
     mirror: Stage
     dedupe: Stage | None
+    mirrored: frozenset[str]
 
 
 def _mark(offset: int, metadata: str) -> Mark:
@@ -182,4 +183,6 @@ async def take(config: Config) -> Snapshot:
         chosen = Topics(config)
         sources = [name for name in job.sources(config) if chosen.out_of(name, topic) is not None]
         mirror = await _stage(admin, {name: job.mirror_group(config, name) for name in sources}, topic, topic)
-    return Snapshot(mirror, dedupe)
+        groups = [job.mirror_group(config, name) for name in job.sources(config)]
+        positions = [await admin.all_committed(group, require_stable=False) for group in groups]
+    return Snapshot(mirror, dedupe, frozenset(topic for of_group in positions for topic, _ in of_group))
