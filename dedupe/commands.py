@@ -244,13 +244,13 @@ async def _rows(admin: Admin, stage: Stage) -> list[dict[str, Any]]:
     differ = _counts_differ(stage, read, written)
     inputs = [stage.input(partition) for partition in sorted(read.partitions)]
     outputs = {partition: stage.output(partition) for partition in sorted(written.partitions)}
-    committed = await admin.committed(stage.group, inputs)
+    committed = await admin.settled(stage.group, inputs)
     ends = await admin.list_offsets(dict.fromkeys([*inputs, *outputs.values()], LATEST), "read_committed")
     starts = await admin.list_offsets(dict.fromkeys(outputs.values(), EARLIEST))
     rows = []
     for tp in inputs:
         _, partition = tp
-        output, found = outputs.get(partition), committed[tp]
+        output, found = outputs.get(partition), committed.get(tp)
         output_start, output_end = (0, 0) if output is None else (starts[output].offset, ends[output].offset)
         position = Position(0, "", "") if found is None else Position.parse(*found)
         noted = {name: value for name, value in asdict(position).items() if name not in NOT_SHOWN}

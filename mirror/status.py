@@ -6,7 +6,6 @@ No process of the mirror is asked: it works from any host, also while none runs.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -24,7 +23,6 @@ PATIENCE = {"client.id": "penstock-mirror-status", "default.api.timeout.ms": 5_0
 STANDING = ("stopped", "stalled", "silent", "no position", "not copied")
 LONGEST_STEP_MS = 60_000  # the target's limit for a transaction: a mirror's steps are over before
 SOON_MS = 10_000  # a lane that is behind for longer says so beside its state
-SETTLING_S = 1.0  # how long what is being committed now is waited for
 LOOK_AGAIN_MS = 2_000  # beyond the linger: within that a lane that runs has copied something of what waits
 Row = dict[str, Any]
 
@@ -56,19 +54,10 @@ async def _of_source(config: Config, target: Admin, name: str, address: str) -> 
         return await _rows(config, target, name, source)
 
 
-async def _positions(target: Admin, group: str) -> dict[TopicPartition, tuple[int, str]]:
-    """What a group has committed, after a moment for what is being committed now: of a busy mirror, or one that hangs, some
-    transaction is always open. Raises KafkaError."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(SETTLING_S):
-            return await target.all_committed(group)
-    return await target.all_committed(group, require_stable=False)
-
-
 async def _rows(config: Config, target: Admin, name: str, source: Admin | None) -> list[Row]:
     """The lanes of a source; None: it can't be asked now."""
     group = job.mirror_group(config, name)
-    positions = await _positions(target, group)
+    positions = await target.settled(group)
     chosen = Topics(config)
     topics = {chosen.into(name, topic): topic for topic in chosen.named}
     for copied, _ in positions:
@@ -92,7 +81,7 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
     if any(one["state"] == "silent" for one in rows):
         # Records may be older than their arrival, and a mirror may have started just now: a lane that runs has moved by then.
         await asyncio.sleep((config["penstock.mirror.linger.ms"] + LOOK_AGAIN_MS) / 1000)
-        positions = await _positions(target, group)
+        positions = await target.settled(group)
         ahead = await _ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms)
         rows = [row(into) for into in lanes]
     for copied, topic in topics.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +24,7 @@ GROUP_RESOURCE = 32
 # Where DescribeConfigs says that a value was set for the resource itself: topic, altered broker, logger, group.
 OWN_SOURCES = frozenset({1, 2, 3, 6, 8})
 STATIC_BROKER_SOURCE = 4
+SETTLING_S = 1.0  # how long what a group is committing now is waited for
 CONTROLLER_WAIT = frozenset({ErrorCode.NOT_CONTROLLER})
 
 
@@ -403,6 +405,24 @@ class Admin(Client):
         return await self._fetch_committed(
             group, messages.OffsetFetchRequest(group_id=group, topics=None, require_stable=require_stable)
         )
+
+    async def settled(
+        self, group: str, tps: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """What a group has committed (all of it, or of some partitions), after a moment for what is being committed now: of a
+        busy stage, or one that hangs, some transaction is always open."""
+
+        async def ask(require_stable: bool) -> dict[TopicPartition, tuple[int, str]]:
+            if wanted is None:
+                return await self.all_committed(group, require_stable)
+            found = await self.committed(group, wanted, require_stable)
+            return {tp: at for tp, at in found.items() if at is not None}
+
+        wanted = None if tps is None else list(tps)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLING_S):
+                return await ask(True)
+        return await ask(False)
 
     async def _fetch_committed(
         self, group: str, request: messages.OffsetFetchRequest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
@@ -122,10 +123,13 @@ class ClusterView:
     async def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """A group's positions, of those partitions that have one. Raises Unreachable."""
         try:
-            found = await (await self._connected()).committed(group, tps)
+            admin = await self._connected()
+            # One by one: of all positions of a busy stage together some are never stable.
+            asked = await asyncio.gather(*(admin.committed(group, [tp]) for tp in tps))
         except (KafkaError, OSError) as error:
             raise Unreachable(f"{self.name} can't be asked for the positions of `{group}`: {error}") from None
-        return {tp: Position(answer[0], _noted_topic(answer[1])) for tp, answer in found.items() if answer is not None}
+        answers = {tp: answer for each in asked for tp, answer in each.items() if answer is not None}
+        return {tp: Position(offset, _noted_topic(text)) for tp, (offset, text) in answers.items()}
 
     async def records_at_or_after(self, found: Offsets, timestamp_ms: int) -> Offsets:
         """Correct what was found by timestamp for control records, which bear the wall clock's time.

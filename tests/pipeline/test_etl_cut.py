@@ -23,6 +23,7 @@ from penstock.pipeline.etl.cut import Cut, Ranges
 from penstock.pipeline.etl.errors import Refused
 from penstock.pipeline.etl.night import parse_night
 from penstock.pipeline.etl.table import NightCommit, Range, Status
+from penstock.pipeline.transaction import TransactionalSender
 from support.etl_world import World, day_ms
 from support.harness import BrokerProcess
 
@@ -135,6 +136,42 @@ def test_records_that_move_are_waited_for(world: World) -> None:
     assert missing(world) == [f"dedupe: {moved}-1 is done up to 2 of 3"]
     world.commit("penstock-dedupe.dedupe", [3, 3], moved)
     assert missing(world) == []
+
+
+def test_positions_of_a_stage_that_never_rests_are_read(world: World) -> None:
+    """Two lanes take turns so that one of them has a transaction open at each moment."""
+    world.events(NIGHT, 4)
+    world.arrive()
+    group, ends = "penstock-dedupe.dedupe", world.ends(world.topic)
+
+    async def busy(admin: Admin, looked: asyncio.Event) -> None:
+        lanes = [TransactionalSender(admin, f"{world.topic}-busy-{partition}") for partition in (0, 1)]
+        for lane in lanes:
+            await lane.init()
+        turn = 0
+        while not looked.is_set():
+            partition = turn % 2
+            await lanes[partition].begin()
+            await lanes[partition].send_offsets(group, {(world.topic, partition): (ends[partition], "")})
+            if turn:
+                await lanes[1 - partition].commit()
+            await asyncio.sleep(0.1)  # one is settled, the other is not
+            turn += 1
+        for lane in lanes:
+            await lane.close()
+
+    async def look() -> list[str]:
+        async with Admin(world.bootstrap) as admin:
+            looked = asyncio.Event()
+            working = asyncio.create_task(busy(admin, looked))
+            await asyncio.sleep(0.5)
+            try:
+                return await asyncio.to_thread(missing, world)
+            finally:
+                looked.set()
+                await working
+
+    assert asyncio.run(look()) == []
 
 
 def test_a_night_that_is_marked_says_all_that_is_missing(world: World) -> None:

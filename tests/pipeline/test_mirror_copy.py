@@ -177,8 +177,7 @@ def test_lanes_that_go_on_while_status_waits_are_seen_beside_the_sources_new_end
         async def sleep(_: float) -> None:
             await asyncio.to_thread(go_on)
 
-        ours = SimpleNamespace(gather=asyncio.gather, sleep=sleep, timeout=asyncio.timeout)
-        monkeypatch.setattr("penstock.mirror.status.asyncio", ours)
+        monkeypatch.setattr("penstock.mirror.status.asyncio", SimpleNamespace(gather=asyncio.gather, sleep=sleep))
         rows = asyncio.run(status(job.load(w.config, (), "mirror")))
         assert [(row["state"], row["lag"]) for row in rows] == [("copying", 0)] * w.partitions
 
