@@ -108,7 +108,7 @@ def test_a_night_is_loaded_and_is_the_data(world: World) -> None:
     noon = datetime.datetime.combine(yesterday, datetime.time(12), datetime.UTC)
     sent: set[str] = set()
     for datacenter in DATACENTERS[:3]:
-        # A third of all ids comes at two datacenters.
+        # A hundred ids come at all three datacenters.
         ids = [f"{datacenter}-{number}" for number in range(200)] + [f"both-{number}" for number in range(100)]
         sent.update(ids)
         lines = (
