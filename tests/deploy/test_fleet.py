@@ -313,6 +313,7 @@ def test_a_roll_waits_for_a_recovery_that_moves(world: World, tmp_path: Path) ->
 
 
 def test_upgrade_and_the_way_back(world: World, next_release: Release) -> None:
+    """Also from a version that one of the brokers can't be started with."""
     old = dict(world.plays.variables)
     new = next_release.variables
 
@@ -330,6 +331,19 @@ def test_upgrade_and_the_way_back(world: World, next_release: Release) -> None:
     world.plays.run("upgrade")
     assert runs() == {new["penstock_version"]}
     assert world.plays.run("site").changed == 0
+    world.plays.variables = old
+    second, drop_in = world.machine("jfk"), "/etc/systemd/system/penstock-broker.service.d"
+    marker = f"/opt/penstock/{new['penstock_version']}/marker"
+    asserted = "[Unit]\\nAssertPathExists=/opt/penstock/current/marker\\n"
+    second.ssh(f"touch {marker}; mkdir -p {drop_in}; printf '{asserted}' > {drop_in}/marker.conf")
+    broken = world.plays.run("upgrade", check=False)
+    assert broken.code != 0 and second.ssh("systemctl is-active penstock-broker || true").strip() != "active"
+    world.plays.variables = {**old, **new}
+    refused = world.plays.run("upgrade", check=False)
+    assert refused.code != 0 and "-e upgrade_down=jfk-1" in refused.text
+    world.plays.run("upgrade", "--extra-vars", "upgrade_down=jfk-1")
+    assert runs() == {new["penstock_version"]}
+    second.ssh(f"rm -r {drop_in} {marker}")
     world.plays.variables = old
     world.plays.run("upgrade")
     assert runs() == {old["penstock_version"]}

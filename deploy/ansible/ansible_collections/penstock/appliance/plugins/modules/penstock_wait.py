@@ -65,9 +65,10 @@ def main() -> None:
         status = now.get("StatusText", "")
         if now.get("LoadState") != "loaded":
             module.fail_json(msg=f"there is no unit {unit}", status=status)
-        if now["ActiveState"] == "active":
+        queued = now.get("Job", "0") not in ("", "0")  # a restart, perhaps: what is active is the process before it
+        if now["ActiveState"] == "active" and not queued:
             module.exit_json(changed=False, status=status)
-        if now["ActiveState"] in ("failed", "inactive") and now.get("Job", "0") in ("", "0"):
+        if now["ActiveState"] in ("failed", "inactive") and not queued:
             command = ["journalctl", "--no-pager", "--quiet", "--lines", "15", "--output", "cat", "-u", unit]
             said = module.run_command(command)[1].strip()
             module.fail_json(msg=f"{unit} is {now['ActiveState']} ({now['Result']}). It said:\n{said}", status=status)
