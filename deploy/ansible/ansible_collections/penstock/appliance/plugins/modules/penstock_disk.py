@@ -8,7 +8,8 @@ module: penstock_disk
 short_description: Prepare an empty disk for a Penstock broker
 description:
   - Makes one GPT partition labelled C(penstock-ID), XFS on it, a line in fstab by UUID, and mounts it.
-  - A disk that holds anything is refused; nothing is ever formatted over.
+  - A disk that holds anything is refused; nothing is ever formatted over. So is one that this module made for another box, or
+    that was released here, unless there is nothing on it.
   - A run that was cut short is taken up where it ended.
 options:
   device:
@@ -67,6 +68,7 @@ import fcntl
 import os
 import re
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -143,7 +145,20 @@ class Disk:
         parts = self.partitions()
         if len(parts) != 1:
             return None
-        return parts[0] if self.tags(node_of(self)).get("PART_ENTRY_NAME") == self.label else None
+        tags = self.tags(node_of(self))
+        return parts[0] if tags.get("PART_ENTRY_NAME") == self.label and not self.is_strange(parts[0], tags) else None
+
+    def is_strange(self, part: Path, tags: dict[str, str]) -> bool:
+        """Whether its partition has files that this box doesn't know: those of another one, or of a disk that was released."""
+        known = any(f"UUID={tags.get('UUID')}" in line.split() for line in lines_of_fstab())
+        if tags.get("TYPE") != "xfs" or known or self.in_use():
+            return False
+        with tempfile.TemporaryDirectory(prefix="penstock-disk-") as point:
+            self.run(["mount", "-t", "xfs", "-o", "ro,norecovery,nouuid", str(part), point])
+            try:
+                return any(Path(point).iterdir())
+            finally:
+                self.run(["umount", point])
 
     def tell_kernel(self) -> None:
         """Make the kernel know the partitions that the table has; nothing on the disk changes."""
@@ -170,6 +185,11 @@ class Disk:
     def content(self) -> str:
         """What it holds, or nothing."""
         parts = self.partitions()
+        if len(parts) == 1 and self.tags(parts[0]).get("PART_ENTRY_NAME") == self.label:
+            return (
+                "it was a Penstock's disk before, with files on it, and /etc/fstab of this box doesn't know it (to go on with them,"
+                f" put its line there: UUID={self.tags(parts[0]).get('UUID')})"
+            )
         if parts:
             return f"it has partitions: {', '.join(map(str, parts))}"
         tags = self.tags(self.path)
