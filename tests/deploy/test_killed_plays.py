@@ -115,7 +115,7 @@ def test_swap_disk(world: World) -> None:
     lines = "\n".join(f"{os.urandom(8).hex()}:x" for _ in range(40))
     world.fleet.penstock("produce", "flights", "--key-separator", ":", "-b", world.address("west"), text=lines)
     until(lambda: deduped(world) >= before + 40, 120, "the mirror and dedupe")
-    lost = {f"west {name.replace('-', ':')}" for name in machine.ssh(f"ls {folders[1]}").split() if name.startswith("flights-")}
+    lost = {f"WEST {name.replace('-', ':')}" for name in machine.ssh(f"ls {folders[1]}").split() if name.startswith("flights-")}
     assert lost
     old = folders[1].split("/")[3]
     world.describe(west=[0, 2])

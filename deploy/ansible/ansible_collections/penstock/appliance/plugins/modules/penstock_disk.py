@@ -187,8 +187,8 @@ class Disk:
         parts = self.partitions()
         if len(parts) == 1 and self.tags(parts[0]).get("PART_ENTRY_NAME") == self.label:
             return (
-                "it was a Penstock's disk before, with files on it, and /etc/fstab of this box doesn't know it (to go on with them,"
-                f" put its line there: UUID={self.tags(parts[0]).get('UUID')})"
+                "it was a Penstock's disk before, with files on it, and this box's /etc/fstab doesn't know it (to go on with"
+                f" them, put its line there: UUID={self.tags(parts[0]).get('UUID')})"
             )
         if parts:
             return f"it has partitions: {', '.join(map(str, parts))}"
