@@ -112,13 +112,18 @@ def known(w: World) -> dict[int, Position | str]:
     return {p: text if text == "forgotten" else Position.read(offset, text) for p, (offset, text) in found.items()}
 
 
+def copied_long_ago(w: World) -> None:
+    """All that there is was copied, and the mirror is killed: by its positions that was hours ago."""
+    w.fill(1, age_ms=2 * HOUR_MS)
+    w.mirror.start()
+    w.await_copied()
+    w.mirror.kill()
+    make_older(w)
+
+
 def test_records_that_wait_for_a_mirror_which_does_not_run(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
     with world(tmp_path, clusters, "EWR") as w:
-        w.fill(1, age_ms=2 * HOUR_MS)
-        w.mirror.start()
-        w.await_copied()
-        w.mirror.kill()
-        make_older(w)
+        copied_long_ago(w)
         assert {row["state"] for row in w.status().values()} == {"copying"}  # nothing waits
         w.fill(1, age_ms=HOUR_MS)
         for row in w.status(code=1).values():
@@ -162,11 +167,7 @@ def test_lanes_that_go_on_while_status_waits_are_seen_beside_the_sources_new_end
     tmp_path: Path, clusters: dict[str, BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with world(tmp_path, clusters, "EWR") as w:
-        w.fill(1, age_ms=2 * HOUR_MS)
-        w.mirror.start()
-        w.await_copied()
-        w.mirror.kill()
-        make_older(w)
+        copied_long_ago(w)
         w.fill(1, age_ms=HOUR_MS)
 
         def go_on() -> None:
