@@ -185,10 +185,11 @@ class Disk:
     def content(self) -> str:
         """What it holds, or nothing."""
         parts = self.partitions()
-        if len(parts) == 1 and self.tags(parts[0]).get("PART_ENTRY_NAME") == self.label:
+        tags = self.tags(parts[0]) if len(parts) == 1 else {}
+        if tags.get("PART_ENTRY_NAME") == self.label:
             return (
                 "it was a Penstock's disk before, with files on it, and this box's /etc/fstab doesn't know it (to go on with"
-                f" them, put its line there: UUID={self.tags(parts[0]).get('UUID')})"
+                f" them, put its line there: UUID={tags.get('UUID')})"
             )
         if parts:
             return f"it has partitions: {', '.join(map(str, parts))}"
