@@ -1,0 +1,15 @@
+#!/bin/sh
+# Run by `unshare --mount`: a command on this machine, with an /etc, /opt and /run of its own that go with it. In /opt Penstock
+# lies as the package has it. Arguments: a folder to work in, what runs as `penstock`, and the command.
+set -eu
+work=$1 penstock=$2
+shift 2
+mount -t tmpfs tmpfs "$work"
+mkdir "$work/upper" "$work/work"
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$work/upper,workdir=$work/work" /etc
+mount -t tmpfs tmpfs /opt
+mount -t tmpfs tmpfs /run
+mkdir -p /etc/penstock /opt/penstock/old/bin
+ln -s old /opt/penstock/current
+ln -s "$penstock" /opt/penstock/old/bin/penstock
+exec "$@"

@@ -1,0 +1,89 @@
+"""Plays that stop at a doubt, on this machine with an /etc, /opt and /run of its own: as far as no service is asked for.
+
+They begin behind what installs and mounts. Both hosts are this machine, of which none of them may touch anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.packages import COLLECTION, LO
+
+BIN = Path(sys.executable).parent
+LOOK = "Let Penstock look at those of every host"
+END = "ls -A /etc/penstock; ls -d /run/penstock-* || true; readlink /opt/penstock/current"
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not (BIN / "ansible-playbook").exists(),
+    reason="root mounts an /etc of the plays' own, and the extra `deploy` brings Ansible (`make deploy-tools`)",
+)
+
+
+def inventory(folder: Path, **of_host: Mapping[str, Any]) -> Path:
+    """Two datacenters, one broker each; the last one is the aggregate's. Variables of a host over those of all."""
+    names = ("east", "west")
+    hosts = {
+        f"{name}-1": {"broker_address": f"127.0.0.{number + 2}", "disks_log_dirs": [str(folder / name / "log")]}
+        for number, name in enumerate(names)
+    }
+    for name, variables in of_host.items():
+        hosts[f"{name}-1"] |= variables
+    children: dict[str, Any] = {
+        name: {"hosts": {f"{name}-1": hosts[f"{name}-1"]}, "vars": {"penstock_datacenter": name}} for name in names
+    }
+    children["brokers"] = {"hosts": {name: {} for name in hosts}}
+    children |= {group: {"hosts": {"west-1": {}}} for group in ("mirrors", "dedupers", "etl")}
+    properties = {"topics": "flights", "penstock.etl.schema": "id STRING NOT NULL, day DATE", "penstock.etl.event.day": "day"}
+    properties |= {"spark.hadoop.fs.s3a.secret.key": "${file:penstock.secrets:s3.key}"}
+    variables = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "penstock_aggregate": "west",
+        "penstock_version": "new",
+        "penstock_bundle": "not-there.tar",
+        "pipeline_properties": properties,
+        "pipeline_secrets": {"s3.key": "hidden"},
+    }
+    path = folder / "hosts.json"
+    path.write_text(json.dumps({"all": {"children": children, "vars": variables}}))
+    return path
+
+
+def played(folder: Path, hosts: Path, playbook: str, task: str, *options: str, before: str = "true") -> tuple[str, list[str]]:
+    """What a playbook says from a task on, and what is there then. It must fail."""
+    work = folder / "own"
+    work.mkdir()
+    play = f'{BIN}/ansible-playbook -i {hosts} penstock.appliance.{playbook} --start-at-task "{task}" {" ".join(options)}'
+    # Each host's by itself.
+    play += " -e candidates=/run/penstock-candidates-{{inventory_hostname}}"
+    command = ["unshare", "--mount", str(LO / "own.sh"), str(work), str(BIN / "penstock")]
+    command += ["sh", "-c", f"{before}; {play}; echo ended with $?; {END}"]
+    environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOME": str(folder / "ansible")}
+    done = subprocess.run(command, cwd=COLLECTION, env=environment, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    text, ended, left = done.stdout.partition("ended with 2\n")
+    assert ended, said
+    return " ".join(text.split()), left.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("slip", "words"),
+    [
+        ({"broker_properties": {"log.segment.bites": 1}}, "did you mean `log.segment.bytes`"),
+        ({"pipeline_secrets": {}}, "`${file:penstock.secrets:s3.key}` stands for nothing"),
+    ],
+    ids=["broker", "pipeline"],
+)
+def test_site_takes_over_no_property_beside_a_host_whose_are_wrong(tmp_path: Path, slip: Any, words: str) -> None:
+    said, left = played(tmp_path, inventory(tmp_path, west=slip), "site", LOOK)
+    assert words in said
+    assert "TASK [Take them away]" in said and "PLAY [Brokers]" not in said
+    assert left == ["old"]
