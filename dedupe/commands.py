@@ -26,9 +26,10 @@ from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.batches import send
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.commands.common import Asked
+from penstock.pipeline.commands.common import Asked, timeout_option
 from penstock.pipeline.failures import OperatorNeeded, decided_alone
 from penstock.pipeline.metadata import TopicInfo
+from penstock.pipeline.patience import Patience
 from penstock.pipeline.quarantine import Quarantine, came, note
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.rocks import RocksError
@@ -84,10 +85,13 @@ class Stage(Asked):
 def stage_command(command: Callable[..., T]) -> Callable[..., T]:
     """Add the options that all of them share; they come to the command as `stage: Stage`."""
 
-    def with_stage(path: Path, overrides: tuple[str, ...], as_json: bool, topic: str | None, **rest: Any) -> T:
+    def with_stage(
+        path: Path, overrides: tuple[str, ...], as_json: bool, patience: Patience, topic: str | None, **rest: Any
+    ) -> T:
         config = job.load(path, overrides, "dedupe")
         try:
-            return command(stage=Stage(config["bootstrap.servers"], {}, as_json, config=config, named=topic), **rest)
+            stage = Stage(config["bootstrap.servers"], {}, as_json, patience, config=config, named=topic)
+            return command(stage=stage, **rest)
         except (FolderError, RocksError, OperatorNeeded) as error:
             raise click.ClickException(str(error)) from None
 
@@ -96,6 +100,7 @@ def stage_command(command: Callable[..., T]) -> Callable[..., T]:
     with_stage.__click_params__ = list(getattr(command, "__click_params__", ()))  # type: ignore[attr-defined]  # click's own mark
     for option in (
         click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
+        timeout_option(),
         click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property."),
         click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."),
         click.option("--topic", help="The input topic that is meant; of several, status shows all."),
@@ -389,8 +394,8 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
         first = Position(0, input_id, output_id, partitions=count)
         if await find_position(admin, stage, partition) is None:
             output_end = await admin.end_offset(output, "read_committed")
-            read = await count_topic(stage.bootstrap, tp[0], {partition: at})
-            written = await count_topic(stage.bootstrap, output[0], {partition: output_end})
+            read = await count_topic(stage.bootstrap, tp[0], {partition: at}, patience=stage.patience)
+            written = await count_topic(stage.bootstrap, output[0], {partition: output_end}, patience=stage.patience)
             if not (read.starts[partition] or written.starts[partition]):
                 dropped = max(0, read.total - written.total)
                 first = replace(first, read=read.total, written=written.total, dropped=dropped)

@@ -17,8 +17,9 @@ from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
 from penstock.mirror.status import STANDING, status
 from penstock.pipeline import job, stage
-from penstock.pipeline.commands.common import Asked
+from penstock.pipeline.commands.common import Asked, timeout_option
 from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.patience import Patience
 from penstock.pipeline.topics import Topics
 
 FILE = click.option(
@@ -53,8 +54,9 @@ def command(ctx: click.Context, path: Path | None, overrides: tuple[str, ...]) -
 @command.command("status")
 @FILE
 @SET
+@timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
-def show_status(path: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+def show_status(path: Path, overrides: tuple[str, ...], patience: Patience, as_json: bool) -> None:
     """Show every lane: position, lag, last commit, rebuilt batches, gaps, and why it stands still.
 
     Positions are read from the target, so it works from any host, also while no mirror runs. A lane is `silent` when records
@@ -66,7 +68,7 @@ def show_status(path: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """
     config = job.load(path, overrides, "mirror")
     try:
-        rows = asyncio.run(status(config))
+        rows = asyncio.run(status(config, patience))
     except (KafkaError, OSError) as error:
         raise click.ClickException(str(error)) from None
     Asked(config["bootstrap.servers"], {}, as_json).show(rows, "lanes")
@@ -81,8 +83,9 @@ def show_status(path: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 @BECAUSE
 @FILE
 @SET
+@timeout_option()
 def begin(
-    source: str, topics: Sequence[str], at: str, because: str, path: Path, overrides: tuple[str, ...]
+    source: str, topics: Sequence[str], at: str, because: str, path: Path, overrides: tuple[str, ...], patience: Patience
 ) -> None:
     """Say where the copy of a topic (or one partition) begins or goes on, whatever its position was.
 
@@ -93,7 +96,9 @@ def begin(
     """  # fmt: skip
     if at not in ("start", "end") and not at.isdecimal():
         raise click.BadParameter(f"`{at}` is not start, end or an offset", param_hint="--at")
-    _decide(path, overrides, source, topics, because, lambda desk, lane, by_name: desk.begin(lane, at, by_name=by_name))
+    _decide(
+        path, overrides, patience, source, topics, because, lambda desk, lane, by_name: desk.begin(lane, at, by_name=by_name)
+    )
 
 
 @command.command("skip")
@@ -103,7 +108,10 @@ def begin(
 @BECAUSE
 @FILE
 @SET
-def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...]) -> None:
+@timeout_option()
+def skip(
+    source: str, topic: str, to: int, because: str, path: Path, overrides: tuple[str, ...], patience: Patience
+) -> None:
     """Set a corrupt or refused batch aside: its bytes go to topic penstock.quarantine, and the copy goes on behind it.
 
     Bytes and position are one transaction on the target; the position counts what was left out. An offset within a batch
@@ -113,7 +121,7 @@ def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: 
     """  # fmt: skip
     if ":" not in topic:
         raise click.BadParameter(f"`{topic}` names no partition (TOPIC:P)", param_hint="TOPIC:P")
-    _decide(path, overrides, source, [topic], because, lambda desk, lane, _: desk.skip(lane, to))
+    _decide(path, overrides, patience, source, [topic], because, lambda desk, lane, _: desk.skip(lane, to))
 
 
 @command.command("retry")
@@ -122,17 +130,21 @@ def skip(source: str, topic: str, to: int, because: str, path: Path, overrides: 
 @BECAUSE
 @FILE
 @SET
-def retry(source: str, topics: Sequence[str], because: str, path: Path, overrides: tuple[str, ...]) -> None:
+@timeout_option()
+def retry(
+    source: str, topics: Sequence[str], because: str, path: Path, overrides: tuple[str, ...], patience: Patience
+) -> None:
     """Let stopped lanes try again, without a restart: those of a topic, a partition, or all of the source.
 
     Example: penstock mirror retry EWR flights:3 --because "max.message.bytes is raised" --config pipeline.properties
     """  # fmt: skip
-    _decide(path, overrides, source, topics, because, lambda desk, lane, _: desk.retry(lane))
+    _decide(path, overrides, patience, source, topics, because, lambda desk, lane, _: desk.retry(lane))
 
 
 def _decide(
     path: Path,
     overrides: tuple[str, ...],
+    patience: Patience,
     source: str,
     topics: Sequence[str],
     because: str,
@@ -152,7 +164,7 @@ def _decide(
     wanted = [_lane(word) for word in topics or chosen.named]
 
     async def run() -> None:
-        async with Desk(config, source, because) as desk:
+        async with Desk(config, source, because, patience) as desk:
             for topic, partition in wanted:
                 if not chosen.wants(topic):
                     raise OperatorNeeded(f"this mirror doesn't copy topic {topic}: `topics` and `topics.include` say which")

@@ -22,13 +22,13 @@ from penstock.pipeline import job, ranges
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.batches import send
 from penstock.pipeline.failures import OperatorNeeded, decided_alone
+from penstock.pipeline.patience import Patience
 from penstock.pipeline.quarantine import Quarantine, chunks, note
 from penstock.pipeline.sourcelog import SourceLog
 from penstock.pipeline.topics import Topics
 from penstock.pipeline.transaction import TransactionalSender
 
 SENT = declare("mirror.decision_sent", "what is set aside and the new position are sent, not committed")
-PATIENCE = {"default.api.timeout.ms": 10_000}  # an operator waits for the answer
 
 
 class Moved(NamedTuple):
@@ -42,17 +42,18 @@ class Moved(NamedTuple):
 class Desk:
     """Decisions about one source's lanes, taken for a reason (`because`)."""
 
-    def __init__(self, config: Config, source: str, because: str) -> None:
-        client = {"client.id": f"penstock-mirror-{config['penstock.mirror.name']}-operator", **PATIENCE}
+    def __init__(self, config: Config, source: str, because: str, patience: Patience) -> None:
+        client = {"client.id": f"penstock-mirror-{config['penstock.mirror.name']}-operator", **patience.limits()}
         self._config = config
         self._name = source
         self._because = because
+        self._patience = patience
         self._source = Admin(job.sources(config)[source], **client)
         self._target = Admin(config["bootstrap.servers"], **client)
         self._quarantine = Quarantine(self._target)
 
     async def __aenter__(self) -> Self:
-        await self._target.start()
+        await self._target.start(self._patience.contact_ms)
         return self
 
     async def __aexit__(self, *error: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -76,6 +77,7 @@ class Desk:
         twice: the answer says so.
         """
         tp = lane.partition
+        await self._source.start(self._patience.contact_ms)
         theirs = await topic_of(self._source, tp[0], f"source {self._name}")
         ours = await topic_of(self._target, lane.into[0], "target")
         going = None if by_name else await self._going(lane, theirs.topic_id, ours.topic_id)
@@ -112,6 +114,7 @@ class Desk:
     async def skip(self, lane: Identity, to: int) -> Moved:
         """Set aside what a lane has before it, up to an offset."""
         tp = lane.partition
+        await self._source.start(self._patience.contact_ms)
         end = await self._source.end_offset(tp, "read_committed")
         sender = await self._fence(lane)
         before = await self._position(lane)

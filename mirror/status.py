@@ -17,9 +17,10 @@ from penstock.pipeline import job
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import TRANSIENT, OperatorNeeded
+from penstock.pipeline.patience import USUAL, Patience
 from penstock.pipeline.topics import Topics
 
-PATIENCE = {"client.id": "penstock-mirror-status", "default.api.timeout.ms": 5_000}
+CLIENT_ID = "penstock-mirror-status"
 STANDING = ("stopped", "stalled", "silent", "no position", "not copied")
 LONGEST_STEP_MS = 60_000  # the target's limit for a transaction: a mirror's steps are over before
 SOON_MS = 10_000  # a lane that is behind for longer says so beside its state
@@ -36,19 +37,19 @@ class Ahead(NamedTuple):
     young: int | None
 
 
-async def status(config: Config) -> list[Row]:
+async def status(config: Config, patience: Patience = USUAL) -> list[Row]:
     """A row for each lane. Raises KafkaError when the target can't be asked."""
-    async with Admin(config["bootstrap.servers"], **PATIENCE) as target:
+    async with patience.admin(config["bootstrap.servers"], CLIENT_ID) as target:
         found = await asyncio.gather(
-            *(_of_source(config, target, name, address) for name, address in job.sources(config).items())
+            *(_of_source(config, target, name, address, patience) for name, address in job.sources(config).items())
         )
     return [row for rows in found for row in rows]
 
 
-async def _of_source(config: Config, target: Admin, name: str, address: str) -> list[Row]:
+async def _of_source(config: Config, target: Admin, name: str, address: str, patience: Patience) -> list[Row]:
     async with AsyncExitStack() as stack:
         try:
-            source = await stack.enter_async_context(Admin(address, **PATIENCE))
+            source = await stack.enter_async_context(patience.admin(address, CLIENT_ID))
         except TRANSIENT:
             source = None
         return await _rows(config, target, name, source)

@@ -13,12 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetched, Fetcher
+from penstock.pipeline.patience import USUAL, Patience
 from penstock.pipeline.ranges import Range
 from penstock.pipeline.recordcount import records_of, records_within
 from penstock.pyx.record.rawbatch import BatchError, RawBatch
@@ -27,8 +27,7 @@ BUCKET_MS = 600_000
 STABLE_S = 75.0  # longer than our stages' transactions may last
 STABLE_PAUSE_S = 0.1
 LAST = (1 << 63) - 1  # behind all offsets
-# An operator waits for the answer: a cluster that can't be reached is reported soon.
-CLIENT: dict[str, Any] = {"client.id": "penstock-audit", "default.api.timeout.ms": 15_000}
+CLIENT_ID = "penstock-audit"
 
 # The broker, or the answer's bytes, say of these that there is no way to read on.
 UNREADABLE = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE})
@@ -91,6 +90,7 @@ async def count_topic(
     ends: Mapping[int, int] | None = None,
     on_progress: Callable[[int], None] = lambda records: None,
     gaps: Mapping[int, Sequence[Range]] | None = None,
+    patience: Patience = USUAL,
 ) -> TopicCounts:
     """Count the committed records of a topic from its log start to its last stable offsets, or to `ends`; those in
     `gaps` apart, by partition.
@@ -99,7 +99,7 @@ async def count_topic(
     not there or a partition can't be read to its end.
     """
     counts = TopicCounts()
-    async with Admin(bootstrap, **CLIENT) as admin:
+    async with patience.admin(bootstrap, CLIENT_ID) as admin:
         cluster = await admin.metadata([topic])
         if topic not in cluster.topics:
             code = cluster.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

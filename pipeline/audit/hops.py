@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,12 @@ from penstock.pipeline.audit.snapshot import TRIES, Mark, MovingError, Snapshot,
 from penstock.pipeline.etl import places
 from penstock.pipeline.etl.storage import Storage
 from penstock.pipeline.etl.table import NightCommit, committed, rows_by_partition
+from penstock.pipeline.patience import Patience
 from penstock.pipeline.ranges import Range
 from penstock.pipeline.topics import Topics
+
+Count = Callable[..., Awaitable[TopicCounts]]
+"""`count_topic`, which knows whom to tell how far it is, and how long to wait for a cluster."""
 
 
 @dataclass
@@ -135,18 +139,18 @@ class Sources:
     buckets_differ: bool = False
 
 
-async def _sources(config: Config, snapshot: Snapshot, progress: Callable[[int], None]) -> Sources:
+async def _sources(config: Config, snapshot: Snapshot, count: Count) -> Sources:
     """Each source's own count, and what of it the mirror has reached."""
     topics, into, together = Topics(config), job.input_topic(config), Sources()
     for name, marks in snapshot.mirror.marks.items():
         topic, bootstrap = topics.out_of(name, into), job.sources(config)[name]
         assert topic is not None, "the snapshot has those sources whose topic it is"
         gaps = {partition: mark.gaps for partition, mark in marks.items() if mark.gaps}
-        whole = await count_topic(bootstrap, topic, None, progress, gaps)
+        whole = await count(bootstrap, topic, gaps=gaps)
         reached = {partition: mark.offset for partition, mark in marks.items()}
         mirrored = whole
         if any(reached.get(partition, 0) != end for partition, end in whole.ends.items()):
-            mirrored = await count_topic(bootstrap, topic, reached, progress, gaps)
+            mirrored = await count(bootstrap, topic, reached, gaps=gaps)
         noted, again = _noted([marks], "records"), _noted([marks], "again_records")
         hop = Hop(f"{name} {topic}", whole.total + whole.left_out.total(), waiting=whole.total - mirrored.total,
                   partitions=_by_partition(whole), left_out=whole.left_out.total(), by_notes=whole.compacted)  # fmt: skip
@@ -192,19 +196,19 @@ def _mirror_hop(config: Config, arrived: TopicCounts, sources: Sources) -> Hop:
 
 
 async def _dedupe_hop(
-    config: Config, dedupe: Stage, arrived: TopicCounts, mirrored: Counter[int], progress: Callable[[int], None]
+    config: Config, dedupe: Stage, arrived: TopicCounts, mirrored: Counter[int], count: Count
 ) -> tuple[Hop, Hop]:
     """What dedupe has read of its input, and what it wrote; the rest is dropped by its own committed counters, or moved
     into another partition of a topic that it reads, too. `mirrored`: the records that came into its input by the notes."""
     target, topic, output = config["bootstrap.servers"], job.input_topic(config), job.output_topic(config)
     (marks,) = dedupe.marks.values()
     both = marks, dedupe.moved
-    read = await count_topic(target, topic, {partition: mark.offset for partition, mark in marks.items()}, progress)
-    written = await count_topic(target, output, dedupe.ends, progress)
+    read = await count(target, topic, {partition: mark.offset for partition, mark in marks.items()})
+    written = await count(target, output, dedupe.ends)
     moved, still_moving = TopicCounts(), 0
     if dedupe.moved:
         reached = {partition: mark.offset for partition, mark in dedupe.moved.items()}
-        moved = await count_topic(target, job.moved_topic(topic), reached, progress)
+        moved = await count(target, job.moved_topic(topic), reached)
         still_moving = _noted([marks], "moved").total() - moved.total
     waiting = Counter({p: arrived.records[p] - read.records[p] for p in read.ends})
     before = Hop(f"read by {config['penstock.dedupe.name']}", read.total,
@@ -240,9 +244,7 @@ def _loaded(table: Storage) -> Loaded:
     raise MovingError(f"the table `{table}` changed at each of {TRIES} reads; audit again when it is calmer")
 
 
-async def _table_hop(
-    config: Config, noted: Counter[int], loaded: Loaded, written: Hop, progress: Callable[[int], None]
-) -> Hop:
+async def _table_hop(config: Config, noted: Counter[int], loaded: Loaded, written: Hop, count: Count) -> Hop:
     """The table's rows, counted from its files, against the records of the ranges that its commits name. `noted` is what the
     stage before says that it wrote, by partition."""
     path, topic = config["penstock.etl.table"], job.etl_topic(config)
@@ -256,7 +258,7 @@ async def _table_hop(
             ends[partition] = max(ends.get(partition, 0), span.end)
             rows[partition] += span.rows
             rejects[partition] += span.rejects
-    counted = await count_topic(config["bootstrap.servers"], topic, ends, progress)
+    counted = await count(config["bootstrap.servers"], topic, ends)
     found = Counter({partition: count for (_, partition), count in by_partition.items()})
     hop = Hop(f"table {Path(path).name}", found.total(), counted.total - rejects.total(), rejects.total(),
               waiting=written.records - counted.total, partitions={str(p): found[p] for p in sorted(ends)})  # fmt: skip
@@ -274,7 +276,7 @@ async def _table_hop(
 
 
 async def audit(
-    config: Config, progress: Callable[[int], None] = lambda records: None, audited: Collection[str] = ()
+    config: Config, progress: Callable[[int], None], audited: Collection[str], patience: Patience
 ) -> dict[str, Any]:
     """Count every hop of one table; `audited` are the topics of the aggregate that the audits of others count.
 
@@ -285,18 +287,19 @@ async def audit(
     """
     # The table first, then stage by stage towards the sources: nothing may seem to be ahead of what it came from.
     loaded = await asyncio.to_thread(_loaded, places.at(config["penstock.etl.table"], config))
-    snapshot = await take(config)
+    snapshot = await take(config, patience)
+    count = partial(count_topic, on_progress=progress, patience=patience)
     topic = job.input_topic(config)
-    sources = await _sources(config, snapshot, progress)
-    arrived = await count_topic(config["bootstrap.servers"], topic, snapshot.mirror.ends, progress)
+    sources = await _sources(config, snapshot, count)
+    arrived = await count(config["bootstrap.servers"], topic, snapshot.mirror.ends)
     arrived.merge(snapshot.mirror.tail)
     written, noted = _mirror_hop(config, arrived, sources), sources.noted
     hops = [*sources.hops, written]
     if snapshot.dedupe is not None:
-        before, written = await _dedupe_hop(config, snapshot.dedupe, arrived, sources.noted, progress)
+        before, written = await _dedupe_hop(config, snapshot.dedupe, arrived, sources.noted, count)
         hops += [before, written]
         noted = _noted((*snapshot.dedupe.marks.values(), snapshot.dedupe.moved), "written")
-    hops.append(await _table_hop(config, noted, loaded, written, progress))
+    hops.append(await _table_hop(config, noted, loaded, written, count))
     parts_at = next((hop.name for hop in hops if hop.trouble), None)
     chosen = Topics(config)
     counted = {topic, *audited}

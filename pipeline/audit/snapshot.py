@@ -17,9 +17,10 @@ from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import job, ranges
 from penstock.pipeline.admin import LATEST, Admin
-from penstock.pipeline.audit.counts import CLIENT, TopicCounts, stable_ends
+from penstock.pipeline.audit.counts import CLIENT_ID, TopicCounts, stable_ends
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.patience import USUAL, Patience
 from penstock.pipeline.topics import Topics
 from penstock.pyx.record.rawbatch import RawBatch
 
@@ -161,10 +162,10 @@ async def _read(admin: Admin, tp: TopicPartition, start: int, end: int) -> list[
     return found
 
 
-async def take(config: Config) -> Snapshot:
+async def take(config: Config, patience: Patience = USUAL) -> Snapshot:
     """Read the aggregate cluster. Raises KafkaError, MovingError."""
     topic, output = job.input_topic(config), job.output_topic(config)
-    async with Admin(config["bootstrap.servers"], **CLIENT) as admin:
+    async with patience.admin(config["bootstrap.servers"], CLIENT_ID) as admin:
         counts = []
         for name in (topic, output):
             found = (await admin.metadata([name])).topics.get(name)

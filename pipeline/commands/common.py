@@ -22,6 +22,7 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline import properties
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.patience import TIMEOUT_S, USUAL, Patience
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,8 +31,6 @@ Row = Mapping[str, Any]
 DURATION = re.compile(r"-(\d+)(ms|s|m|h|d)")
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 SAY_AFTER_S = 3.0
-CONTACT_S = 5.0  # a cluster of which no broker answers by then has a wrong address, or is down
-TIMEOUT_S = 30.0
 WIDTH = 10_000
 MOMENTS = "earliest, latest, an ISO time (2026-05-01T00:00:00Z), milliseconds since 1970, or an age (-90s, -2h, -7d)"
 
@@ -43,22 +42,12 @@ class Asked:
     bootstrap: str
     properties: Mapping[str, str]
     as_json: bool
-    timeout_s: float = TIMEOUT_S
+    patience: Patience = USUAL
 
     def given(self, **limits: float) -> dict[str, Any]:
         """Client properties: the limits that `--timeout` sets, further ones (ms, `_` for `.`), and what the user gave."""
-        most_ms, contact_ms = round(self.timeout_s * 1000), round(self._contact_s * 1000)
-        bounds: dict[str, Any] = {
-            "default.api.timeout.ms": most_ms,
-            "request.timeout.ms": most_ms,
-            "socket.connection.setup.timeout.ms": contact_ms,
-        }
-        bounds |= {name.replace("_", "."): round(limit) for name, limit in limits.items()}
-        return bounds | dict(self.properties)
-
-    @property
-    def _contact_s(self) -> float:
-        return min(CONTACT_S, self.timeout_s)
+        further = {name.replace("_", "."): round(limit) for name, limit in limits.items()}
+        return self.patience.limits() | further | dict(self.properties)
 
     def ask(self, work: Callable[[Admin], Awaitable[T]]) -> T:
         """Do something with a connected admin client. What the cluster refuses is one sentence for the user."""
@@ -68,7 +57,7 @@ class Asked:
             saying = asyncio.get_running_loop().call_later(SAY_AFTER_S, partial(click.echo, text, err=True))
             admin = Admin(self.bootstrap, **self.given())
             try:
-                await admin.start(self._contact_s * 1000)
+                await admin.start(self.patience.contact_ms)
                 return await work(admin)
             finally:
                 saying.cancel()
@@ -111,6 +100,15 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+def timeout_option(default_s: float = TIMEOUT_S) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Add `--timeout` to a command; it comes to it as `patience: Patience`."""
+    return click.option(
+        "--timeout", "patience", type=click.FloatRange(min=0.001), default=default_s, show_default=True, metavar="SECONDS",
+        callback=lambda _context, _option, seconds: Patience(seconds),
+        help="Limit of each question to a cluster; a first contact has at most 5.",
+    )  # fmt: skip
+
+
 def cluster(command: Callable[..., T]) -> Callable[..., T]:
     """Add the shared options to a command; they come to it as `asked: Asked`."""
 
@@ -119,20 +117,17 @@ def cluster(command: Callable[..., T]) -> Callable[..., T]:
         config_path: Path | None,
         overrides: tuple[str, ...],
         as_json: bool,
-        timeout_s: float,
+        patience: Patience,
         **rest: Any,
     ) -> T:
-        return command(asked=Asked(bootstrap, client_properties(config_path, overrides), as_json, timeout_s), **rest)
+        return command(asked=Asked(bootstrap, client_properties(config_path, overrides), as_json, patience), **rest)
 
     with_cluster.__doc__ = command.__doc__
     with_cluster.__name__ = command.__name__
     with_cluster.__click_params__ = list(getattr(command, "__click_params__", ()))  # type: ignore[attr-defined]  # click's own mark
     for option in (
         click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
-        click.option(
-            "--timeout", "timeout_s", type=click.FloatRange(min=0.001), default=TIMEOUT_S, show_default=True,
-            metavar="SECONDS", help="Limit of each question to the cluster; a first contact has at most 5.",
-        ),
+        timeout_option(),
         click.option("--property", "overrides", metavar="KEY=VALUE", multiple=True, help="A client property."),
         click.option("--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="Client properties."),
         click.option(

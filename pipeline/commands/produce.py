@@ -79,7 +79,7 @@ def command(
                 pass
             source.seek(begin)
         replace(asked, properties=admin_only(asked.properties)).ask(lambda admin: admin.metadata([]))
-        given = asked.given(max_block_ms=asked.timeout_s * 1000, delivery_timeout_ms=asked.timeout_s * 1000)
+        given = asked.given(max_block_ms=asked.patience.timeout_s * 1000, delivery_timeout_ms=asked.patience.timeout_s * 1000)
         with Producer(asked.bootstrap, **{"compression.type": compression, **given}) as producer:
             sending = _Sending(producer)
             try:

@@ -13,13 +13,14 @@ from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.table import TopicPartition
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.metadata import TopicInfo
+from penstock.pipeline.patience import Patience
 from penstock.pyx.record.columns import decode
 from penstock.pyx.record.rawbatch import BatchError, RawBatch, records
 
 Offsets = dict[TopicPartition, int]
 
 # A cluster that is down is a reason to wait, so each question to it gives up soon: the wait is ours.
-ANSWER_LIMIT_MS = 5000
+ANSWER_LIMIT = Patience(5)
 # Spark's times are sure to hold the years 1 to 9999; Kafka's go far beyond, and brokers take what a producer says.
 TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
 # Enough to see a batch's header or a few, far less than a fetch that is after the records.
@@ -49,16 +50,17 @@ def _noted_topic(metadata: str) -> str:
 class ClusterView:
     """Questions to one cluster, by the name that people know it by."""
 
-    def __init__(self, name: str, bootstrap: str) -> None:
+    def __init__(self, name: str, bootstrap: str, patience: Patience) -> None:
         self.name = name
         self._bootstrap = bootstrap
+        self._patience = patience
         self._admin: Admin | None = None
 
     async def _connected(self) -> Admin:
         if self._admin is None:
-            admin = Admin(self._bootstrap, client_id="penstock-etl", default_api_timeout_ms=ANSWER_LIMIT_MS)
+            admin = Admin(self._bootstrap, **{"client.id": "penstock-etl", **self._patience.limits()})
             try:
-                await admin.start()
+                await admin.start(self._patience.contact_ms)
             except BaseException:
                 await admin.close()
                 raise

@@ -16,7 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from penstock import log
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
+from penstock.pipeline.commands.common import timeout_option
 from penstock.pipeline.etl.children import CHILDREN
+from penstock.pipeline.etl.clusterview import ANSWER_LIMIT
 from penstock.pipeline.etl.cut import Clock
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete
@@ -25,6 +27,7 @@ from penstock.pipeline.etl.interrupt import Interrupted, attend, leave
 from penstock.pipeline.etl.jvm import JVM
 from penstock.pipeline.etl.load import Load, Outcome, WhenIncomplete
 from penstock.pipeline.etl.night import YESTERDAY, Night, parse_night, parse_nights, time_zone
+from penstock.pipeline.patience import Patience
 
 DID = {"loaded": "loaded", "reloaded": "loaded again", "already": "is in the table already"}
 
@@ -63,6 +66,7 @@ class IncompleteFailure(click.ClickException):
     type=click.Choice(["wait", "fail", "mark"]),
     help=f"While a night has not all arrived: wait, fail, or load it and mark in it what is missing. {_default('incomplete')}",
 )
+@timeout_option(ANSWER_LIMIT.timeout_s)
 @click.option("--wait-seconds", type=click.FloatRange(min=0), help=f"Limit of waiting. {_default('wait.seconds')}")
 @click.option(
     "--clock",
@@ -81,6 +85,7 @@ def command(
     reload: bool,
     covering: bool,
     incomplete: WhenIncomplete | None,
+    patience: Patience,
     wait_seconds: float | None,
     clock: Clock | None,
     as_json: bool,
@@ -121,6 +126,7 @@ def command(
                 on_step=partial(show.step, table=name),
                 engine=engine,
                 ahead=not follow,
+                patience=patience,
             )
         run = Nights(loads, engine, show)
         with show:

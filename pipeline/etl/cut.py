@@ -17,12 +17,13 @@ from penstock import log
 from penstock.config import Config
 from penstock.pipeline import job
 from penstock.pipeline.admin import EARLIEST, LATEST
-from penstock.pipeline.etl.clusterview import ClusterView, Offsets, Position, Unreachable
+from penstock.pipeline.etl.clusterview import ANSWER_LIMIT, ClusterView, Offsets, Position, Unreachable
 from penstock.pipeline.etl.errors import EtlError, Refused
 from penstock.pipeline.etl.night import Night
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.table import Status, TopicPartition
 from penstock.pipeline.metadata import TopicInfo
+from penstock.pipeline.patience import Patience
 from penstock.pipeline.topics import Topics
 
 Clock = Literal["wall", "records"]
@@ -34,12 +35,14 @@ GAP_LOOKED_INTO = 10_000
 class Cut:
     """Resolves the ends of nights. One object serves many nights and keeps its connections."""
 
-    def __init__(self, config: Config, clock: Clock, zone: ZoneInfo) -> None:
+    def __init__(self, config: Config, clock: Clock, zone: ZoneInfo, patience: Patience = ANSWER_LIMIT) -> None:
         self._config = config
         self._clock = clock
         self._zone = zone
-        self._target = ClusterView("the aggregate cluster", config["bootstrap.servers"])
-        self._sources = {name: ClusterView(f"source {name}", address) for name, address in job.sources(config).items()}
+        self._target = ClusterView("the aggregate cluster", config["bootstrap.servers"], patience)
+        self._sources = {
+            name: ClusterView(f"source {name}", address, patience) for name, address in job.sources(config).items()
+        }
         self._input = job.input_topic(config)
         self._topics = Topics(config)
         self._topic = job.etl_topic(config)

@@ -22,12 +22,14 @@ from typing import Any, Literal
 from penstock import failpoints, log
 from penstock.config import Config
 from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
+from penstock.pipeline.etl.clusterview import ANSWER_LIMIT
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
 from penstock.pipeline.etl.delta import NOTHING, Transaction, Written
 from penstock.pipeline.etl.engine import Engine
 from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.night import NIGHTS_MAX, Night, between, parse_night, time_zone
 from penstock.pipeline.etl.storage import Storage
+from penstock.pipeline.patience import Patience
 
 ROWS_WRITTEN = failpoints.declare("etl.rows_written", "the rows' files are written, nothing is committed")
 REJECTS_WRITTEN = failpoints.declare("etl.rejects_written", "the rejects are committed to their own table")
@@ -67,9 +69,10 @@ class Load:
         spark: Any = None,
         engine: Engine | None = None,
         ahead: bool = True,
+        patience: Patience = ANSWER_LIMIT,
     ) -> None:
         """`on_step` is told in a few words what is going on. A given `spark` is used and left running, a given `engine` is
-        shared with other tables; `ahead` starts it while the night is waited for.
+        shared with other tables; `ahead` starts it while the night is waited for. `patience`: of each question to a cluster.
 
         Raises ConfigError.
         """
@@ -83,7 +86,7 @@ class Load:
         self._incomplete = incomplete
         self._wait_seconds = wait_seconds
         self._on_step = on_step
-        self._cut = Cut(config, clock, self._zone)
+        self._cut = Cut(config, clock, self._zone, patience)
         self._runner = asyncio.Runner()
         self._engine = engine or Engine(config, str(self._zone), on_step, spark)
         self._shares_engine = engine is not None

@@ -1,0 +1,43 @@
+"""`--timeout`: commands of the stages, of the audit and of nights, asked for a cluster that takes connections and answers nothing."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli import root
+
+COMMANDS = {
+    "mirror status": "",
+    "mirror begin": "EWR t --at start --because x",
+    "mirror skip": "EWR t:0 --to 5 --because x",
+    "mirror retry": "EWR t --because x",
+    "dedupe status": "",
+    "dedupe accept": "-p 0",
+    "dedupe position": "-p 0 --at 0 --because x",
+    "dedupe restore": "-p 0 --from nowhere",
+    "dedupe rebuild": "-p 0",
+    "audit": "",
+    "etl": "--night 2020-01-01 --incomplete fail",
+}
+INCOMPLETE = 3
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.timeout(25)  # less than a command's usual patience for one question
+def test_a_cluster_that_hangs_is_left_by_timeout(words: str, tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.properties"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        path.write_text(
+            f"bootstrap.servers={address}\nsource.EWR.bootstrap.servers={address}\ntopics=t\n"
+            f"penstock.dedupe.data={tmp_path}/ids\npenstock.etl.table={tmp_path}/table\n"
+            "penstock.etl.schema=a INT\npenstock.etl.event.day=current_date()\n"
+        )
+        asked = [*words.split(), *COMMANDS[words].split(), "--config", str(path), "--timeout", "0.3"]
+        result = CliRunner().invoke(root, asked)
+    assert result.exit_code == (INCOMPLETE if words == "etl" else 1), result.output
+    assert f"cannot connect to `{address}`: no answer in time" in result.output
