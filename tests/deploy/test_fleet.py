@@ -345,6 +345,13 @@ def test_upgrade_and_the_way_back(world: World, next_release: Release) -> None:
     assert refused.code != 0
     assert "penstock.appliance.upgrade" in refused.text
     assert runs() == {old["penstock_version"]}
+    # What the new version refuses on the last host is found before any host has it.
+    last = world.machine("aggregate")
+    last.ssh("cd /etc/penstock; cp -p pipeline.properties aside; echo penstock.mirror.lingr.ms=1 >> pipeline.properties")
+    broken = world.plays.run("upgrade", check=False)
+    last.ssh("cd /etc/penstock; mv aside pipeline.properties")
+    assert broken.code != 0 and "did you mean `penstock.mirror.linger.ms`" in broken.text
+    assert runs() == {old["penstock_version"]}
     world.plays.run("upgrade")
     assert runs() == {new["penstock_version"]}
     assert world.plays.run("site").changed == 0

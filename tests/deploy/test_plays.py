@@ -18,7 +18,6 @@ import pytest
 from support.packages import COLLECTION, LO
 
 BIN = Path(sys.executable).parent
-LOOK = "Let Penstock look at those of every host"
 END = "ls -A /etc/penstock; ls -d /run/penstock-* || true; readlink /opt/penstock/current"
 
 pytestmark = pytest.mark.skipif(
@@ -83,7 +82,25 @@ def played(folder: Path, hosts: Path, playbook: str, task: str, *options: str, b
     ids=["broker", "pipeline"],
 )
 def test_site_takes_over_no_property_beside_a_host_whose_are_wrong(tmp_path: Path, slip: Any, words: str) -> None:
-    said, left = played(tmp_path, inventory(tmp_path, west=slip), "site", LOOK)
+    said, left = played(tmp_path, inventory(tmp_path, west=slip), "site", "Let Penstock look at those of every host")
     assert words in said
     assert "TASK [Take them away]" in said and "PLAY [Brokers]" not in said
+    assert left == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("command", "task"),
+    [("broker --check", "a start could work"), ("check", "mirror, dedupe and nights could work")],
+    ids=["broker", "pipeline"],
+)
+def test_upgrade_switches_no_host_to_a_version_that_refuses_its_properties(tmp_path: Path, command: str, task: str) -> None:
+    """A version that knows another property: it stands for any that came, went or has other values by then."""
+    new = tmp_path / "new"
+    new.write_text(f'#!/bin/sh\ncase "$*" in "{command} "*) echo no such property >&2; exit 2; esac\n')
+    new.chmod(0o755)
+    before = f"mkdir -p /opt/penstock/new/bin; cp {new} /opt/penstock/new/bin/penstock"
+    before += "; echo penstock:x:4242: >> /etc/group; echo penstock:x:4242:4242::/:/bin/sh >> /etc/passwd"
+    said, left = played(tmp_path, inventory(tmp_path), "upgrade", "Look whether it is there", before=before)
+    assert f"Ask whether {task}" in said and "no such property" in said
+    assert "PLAY [Brokers, one after the other]" not in said
     assert left == ["old"]
