@@ -541,6 +541,20 @@ class Admin(Client):
 
         return await self.retry(attempt)
 
+    # Log folders
+
+    async def log_dirs(self) -> dict[int, list[messages.DescribeLogDirsResponse.DescribeLogDirsResult]]:
+        """The log folders of every broker, by its id; one that is offline has an error code and no partitions."""
+
+        async def attempt() -> dict[int, list[messages.DescribeLogDirsResponse.DescribeLogDirsResult]]:
+            nodes = sorted((await self.metadata([], refresh=True)).brokers)
+            answers = await _all(self.send(node, messages.DescribeLogDirsRequest(topics=None)) for node in nodes)
+            for answer in answers:
+                raise_for(answer.error_code, "describe log folders")
+            return {node: answer.results for node, answer in zip(nodes, answers, strict=True)}
+
+        return await self.retry(attempt)
+
 
 def _node_of(kind: int, name: str) -> int:
     """The broker to ask about a resource: a broker itself knows its own configs and loggers."""

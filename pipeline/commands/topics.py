@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from penstock.errors import KafkaError
 from penstock.pipeline.admin import EARLIEST, LATEST, TOPIC_RESOURCE, Admin, OffsetAt
 from penstock.pipeline.commands.common import (
     MOMENTS,
@@ -24,7 +25,7 @@ CONFIRMED = "penstock.configs.confirmed"
 
 @click.group("topics")
 def command() -> None:
-    """Topics of any Kafka cluster: list, describe, create, delete, grow, confirm, trim, offsets.
+    """Topics of any Kafka cluster: list, describe, create, delete, grow, confirm, trim, offsets; the log folders they lie in.
 
     Example: penstock topics list --bootstrap localhost:9092
     """
@@ -263,6 +264,30 @@ def trim_topics(asked: Asked, words: Sequence[str], when: str, execute: bool) ->
     asked.show(asked.ask(work), "records to delete")
     if not execute and not asked.as_json:
         click.echo("nothing was deleted: add --execute to do it", err=True)
+
+
+@command.command("log-dirs")
+@cluster
+def show_log_dirs(asked: Asked) -> None:
+    """Show every broker's log folders: the partitions in each, the room on its disk, and whether it is offline.
+
+    Example: penstock topics log-dirs
+    """
+    rows = [
+        {
+            "broker": broker,
+            "log_dir": found.log_dir,
+            "state": KafkaError(found.error_code).name if found.error_code else "online",
+            "partitions": sum(len(topic.partitions) for topic in found.topics),
+            "bytes": sum(part.partition_size for topic in found.topics for part in topic.partitions),
+            # Brokers before Kafka 3.3 don't say.
+            "disk_bytes": found.total_bytes if found.total_bytes >= 0 else None,
+            "free_bytes": found.usable_bytes if found.usable_bytes >= 0 else None,
+        }
+        for broker, folders in asked.ask(Admin.log_dirs).items()
+        for found in sorted(folders, key=lambda found: found.log_dir)
+    ]
+    asked.show(rows, "log folders")
 
 
 Offsets = dict[tuple[str, int], OffsetAt]

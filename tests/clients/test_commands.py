@@ -79,6 +79,14 @@ def test_topics_are_listed_and_described(run: Run, ask: Ask, topic: str) -> None
     assert "retention.ms" in run("topics", "describe", topic)
 
 
+def test_log_folders_are_shown(run: Run, ask: Ask, topic: str) -> None:
+    shown = ask("topics", "log-dirs")
+    assert {row["state"] for row in shown} == {"online"}
+    assert sum(row["partitions"] for row in shown) >= 2
+    assert all(0 <= row["bytes"] < row["disk_bytes"] and row["free_bytes"] < row["disk_bytes"] for row in shown)
+    assert shown[0]["log_dir"] in run("topics", "log-dirs")
+
+
 def test_topics_are_created_grown_and_deleted(run: Run, ask: Ask) -> None:
     name = topic_name("commands")
     run("topics", "create", name, "-p", "1")

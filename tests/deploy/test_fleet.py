@@ -327,6 +327,15 @@ def test_a_roll_waits_for_a_recovery_that_moves(world: World, tmp_path: Path) ->
     assert max(opened.count(one) for one in set(opened)) >= 20, said
     shown = world.fleet.penstock("consume", "large", "--from", "earliest", "-b", bootstrap).split()
     assert len(shown) == 800
+    # The process still has the disk that can be made to fail: beside a log folder that is offline no broker is restarted.
+    machine.ssh("echo 'write 5 /large-0/' > /usr/local/lib/faultio.control")
+    with pytest.raises(AssertionError):
+        world.fleet.penstock("produce", "large", "--timeout", "5", "-b", bootstrap, text="refused")
+    before = {one: world.main_pid(one) for one in DATACENTERS}
+    refused = world.plays.run("roll", check=False)
+    assert refused.code != 0 and "ewr-1: of the broker's log folders" in refused.text
+    assert {one: world.main_pid(one) for one in DATACENTERS} == before
+    machine.ssh("systemctl restart penstock-broker")  # by hand, as the sentence says
 
 
 def test_upgrade_and_the_way_back(world: World, next_release: Release) -> None:

@@ -5,17 +5,24 @@ They begin behind what installs and mounts. Both hosts are this machine, of whic
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from support import faultio
+from support.harness import BrokerProcess
 from support.packages import COLLECTION, LO
+from support.patience import until
 
 BIN = Path(sys.executable).parent
 END = "ls -A /etc/penstock; ls -d /run/penstock-* || true; readlink /opt/penstock/current"
@@ -103,4 +110,27 @@ def test_upgrade_switches_no_host_to_a_version_that_refuses_its_properties(tmp_p
     said, left = played(tmp_path, inventory(tmp_path), "upgrade", "Look whether it is there", before=before)
     assert f"Ask whether {task}" in said and "no such property" in said
     assert "PLAY [Brokers, one after the other]" not in said
+    assert left == ["old"]
+
+
+@pytest.mark.parametrize("playbook", ["roll", "upgrade"])
+def test_no_broker_is_restarted_beside_one_with_a_log_folder_that_is_offline(tmp_path: Path, playbook: str) -> None:
+    control, folders = tmp_path / "control", [tmp_path / "first", tmp_path / "second"]
+    environment = {"LD_PRELOAD": str(faultio.build(tmp_path)), "FAULT_CTL": str(control)}
+    failing = BrokerProcess(folders[0], {"log.dirs": folders[1], "log.flush.interval.ms": 100}, environment=environment)
+    with closing(failing), closing(BrokerProcess(tmp_path / "healthy")) as healthy:
+        admin = AdminClient({"bootstrap.servers": failing.start().bootstrap})
+        admin.create_topics([NewTopic("spread", 2)])["spread"].result()
+        control.write_text(f"write {errno.EIO} {folders[1]}/spread\n")
+        producer = Producer({"bootstrap.servers": failing.bootstrap, "message.timeout.ms": 2000})
+        for partition in range(2):
+            producer.produce("spread", b"x", partition=partition)
+        producer.flush()
+        until(lambda: "is offline until the next start" in failing.log_text(), "the folder to fail", failing.log_text)
+        ports = {"east": failing.port, "west": healthy.start().port}
+        addresses = {name: {"broker_address": "127.0.0.1", "broker_port": port} for name, port in ports.items()}
+        hosts = inventory(tmp_path, **addresses)
+        said, left = played(tmp_path, hosts, playbook, "Every broker's log folders are online")
+    assert f"east-1: of the broker's log folders {folders[1]} is offline" in said
+    assert "west-1: of the broker's" not in said
     assert left == ["old"]
