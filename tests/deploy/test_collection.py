@@ -61,12 +61,13 @@ def boxes() -> dict[str, Any]:
     [
         ({"children": {"mirror": {"hosts": {"west-1": {}}}}}, "no play reads the group mirror: the plays' groups are brokers"),
         ({"vars": {"broker_propertys": {}}}, "west-1: no role reads broker_propertys; correct the name in the inventory"),
+        ({"vars": {f"{role}_slip": 1 for role in ROLES}}, f"no role reads {', '.join(f'{role}_slip' for role in ROLES)};"),
         ({"vars": {"broker_topics": {"flights": {}}}}, "west-1: in `broker_topics` flights lacks `partitions`"),
         ({"vars": {"penstock_aggregate": "east"}}, "`penstock_aggregate` must name a datacenter, a group with one"),
         ({"vars": {"penstock_datacenter": "wets"}}, "west-1: each host needs `penstock_datacenter`, the name of the group"),
         ({"children": {"brokers": {"hosts": {"west-1": {}, "west-2": {}}}}}, "west has several hosts among the `brokers`"),
     ],
-    ids=["group", "variable", "topic", "aggregate", "datacenter", "brokers"],
+    ids=["group", "variable", "each role", "topic", "aggregate", "datacenter", "brokers"],
 )
 def test_a_slip_in_the_inventory_is_refused_before_a_box_is_looked_at(tmp_path: Path, slip: Any, words: str) -> None:
     inventory = boxes()
