@@ -49,6 +49,7 @@ Faults
 - `failpoint_cells`: at which failpoints, with whose brokers, a stage is killed or paused
 - `faultio`, `faultio.c`: calls on files that fail or hang, in a process that the library is preloaded into
 - `clock`, `clock.c`: a wall clock that a test sets, likewise
+- `sandbox`: a filter of system calls around a process
 - `load`: load that writes down what it was told
 - `lossy_disk`: a file system whose power can be cut
 - `history`: the judge of such a load and of the log
