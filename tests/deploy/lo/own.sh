@@ -5,10 +5,12 @@ set -eu
 work=$1 penstock=$2
 shift 2
 mount -t tmpfs tmpfs "$work"
-mkdir "$work/upper" "$work/work"
-mount -t overlay overlay -o "lowerdir=/etc,upperdir=$work/upper,workdir=$work/work" /etc
-mount -t tmpfs tmpfs /opt
+for folder in etc opt; do
+    mkdir -p "$work/$folder/upper" "$work/$folder/work"
+    mount -t overlay overlay -o "lowerdir=/$folder,upperdir=$work/$folder/upper,workdir=$work/$folder/work" "/$folder"
+done
 mount -t tmpfs tmpfs /run
+rm -rf /etc/penstock /opt/penstock
 mkdir -p /etc/penstock /opt/penstock/old/bin
 ln -s old /opt/penstock/current
 ln -s "$penstock" /opt/penstock/old/bin/penstock
