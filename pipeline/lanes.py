@@ -25,12 +25,12 @@ from penstock.pipeline.failures import (
     patiently,
 )
 from penstock.pipeline.fetcher import Fetched, Fetcher
+from penstock.pipeline.held import ROOM_BYTES, SLOW_TURN_S, Held, Share
 from penstock.pipeline.transaction import Fenced
 from penstock.pyx.record.rawbatch import BatchError
 
 TAKEN_AT_ONCE = 8  # identities taken at the same time
-HELD_BYTES = 64 << 20  # what waits in all lanes together, about
-LANE_BYTES_MIN = 1 << 20  # a lane may hold this much however many there are
+LANE_BYTES_MIN = 1 << 20  # this much may wait in a lane however many there are
 LANE_PIECES = 8  # answers that one lane keeps alive
 QUIET_S = 10.0  # a stalled lane that does nothing for so long without a failure is well again
 TAKEN_OVER_S = 60.0  # a lane that others take twice in so long, or in so many sessions, and work on is left to them
@@ -87,11 +87,15 @@ class Lane:
 
     `inputs` are what it reads: its own partition, and whatever else its worker starts with. `peers` are lanes that must have
     been registered before this one sends anything. `way_past` says how an operator
-    gets past a batch that can't be read, given the offset behind it if that is known.
+    gets past a batch that can't be read, given the offset behind it if that is known. `share` counts what it holds.
     """
 
     def __init__(
-        self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None
+        self,
+        tp: TopicPartition,
+        worker: Worker,
+        way_past: Callable[[int | None], str] | None = None,
+        share: Share | None = None,
     ) -> None:
         self.tp = tp
         self.inputs = [tp]
@@ -114,7 +118,9 @@ class Lane:
         self.tried = asyncio.Event()  # its identity was asked for once, whatever came of it
         self.resolved = asyncio.Event()  # it was taken once, or the lane stopped
         self._waiting: list[Fetched] = []
-        self._bytes = 0
+        self._bytes = 0  # that wait
+        self._in_turn = 0
+        self._share = share or Share(Held())
         self._due = math.inf  # when what waits is worth a transaction of its own, however little it is (loop time)
         self._reason: Exception | None = None
         self._wake = asyncio.Event()
@@ -128,7 +134,9 @@ class Lane:
             linger_s = max(linger_s, MARKERS_LINGER_S)
         self._due = min(self._due, asyncio.get_running_loop().time() + linger_s)
         self._waiting.append(fetched)
-        self._bytes += _bytes(fetched)
+        count = _bytes(fetched)
+        self._bytes += count
+        self._share.add(count)
         self._wake.set()
         self._more.set()
 
@@ -144,8 +152,15 @@ class Lane:
 
     def clear(self) -> None:
         """Forget what waits: the position is asked for again."""
+        self._share.remove(self._bytes)
         self._waiting, self._bytes, self._due, self._reason = [], 0, math.inf, None
         self._wake.clear()
+
+    def hurry(self) -> None:
+        """Let what waits go, however little it is."""
+        if self._waiting:
+            self._due = -math.inf
+            self._more.set()
 
     async def ready(self, turn_bytes: int) -> None:
         """Wait until what waits is worth a transaction: a turn's bytes, as much as a lane holds, or it has waited its time."""
@@ -174,10 +189,22 @@ class Lane:
             pieces.append(self._waiting.pop(0))
             taken += _bytes(pieces[-1])
         self._bytes -= taken
+        self._in_turn = taken
         if not self._waiting:
             self._due = math.inf
             self._wake.clear()
         return pieces
+
+    async def turn(self, pieces: Sequence[Fetched]) -> None:
+        """Let the worker do its turn with what `next` gave, which the lane holds until then."""
+        slow = asyncio.get_running_loop().call_later(SLOW_TURN_S, self._share.set_slow, True)
+        try:
+            await _to_its_end(self.worker.turn(pieces))
+        finally:
+            slow.cancel()
+            self._share.set_slow(False)
+            self._share.remove(self._in_turn)
+            self._in_turn = 0
 
 
 class Pace:
@@ -210,7 +237,7 @@ class Lanes:
     growth or a new topic of the same name, besides what fetching shows. `turn_bytes`: a turn takes what waits, but
     no more once it has so much. `session_ms`: how long a lane whose identity somebody else took leaves it to them.
     `stalled_ms`: a lane that meets the same failure for so long is stalled: it tries on, and its position says so.
-    `process`: those of all inputs of the process, to which these are added; they end together.
+    `process`: those of all inputs of the process, to which these are added; they end together. `held`: what all of these hold.
     """
 
     def __init__(
@@ -225,6 +252,7 @@ class Lanes:
         linger_ms: int = 0,
         pace: Pace | None = None,
         process: list[Lanes] | None = None,
+        held: Held | None = None,
     ) -> None:
         self._process = [] if process is None else process
         self._process.append(self)
@@ -241,6 +269,7 @@ class Lanes:
         self._stalled_s = stalled_ms / 1000
         self._linger_s = linger_ms / 1000
         self._pace = pace or Pace()
+        self._held = held or Held()
         self._lost = asyncio.Event()  # another lane is lost
         self._lane_bytes = LANE_BYTES_MIN
         self._full: set[Lane] = set()
@@ -254,8 +283,8 @@ class Lanes:
         self, tp: TopicPartition, worker: Worker, way_past: Callable[[int | None], str] | None = None
     ) -> Lane:
         """A lane for one more partition; it sets out with `begin`, or with `run` if that comes later."""
-        lane = self.lanes[tp] = self._readers[tp] = Lane(tp, worker, way_past)
-        self._lane_bytes = max(LANE_BYTES_MIN, HELD_BYTES // len(self.lanes))
+        lane = self.lanes[tp] = self._readers[tp] = Lane(tp, worker, way_past, Share(self._held))
+        self._lane_bytes = max(LANE_BYTES_MIN, ROOM_BYTES // len(self.lanes))
         return lane
 
     def begin(self, lane: Lane) -> None:
@@ -326,7 +355,8 @@ class Lanes:
             self._fetcher.resume(tp)
 
     def _stop(self, lane: Lane, error: Exception) -> None:
-        lane.stopped, lane.reason = str(error), error
+        # Without the traceback, whose frames hold what was fetched.
+        lane.stopped, lane.reason = str(error), error.with_traceback(None)
         lane.resolved.set()
         self._log.error("%s is STOPPED, the others go on: %s", lane.name, error)
 
@@ -352,7 +382,10 @@ class Lanes:
                 if not lane.taken:
                     await self._take(lane)
                 lane.taken, moving = False, True
-                await self._move(lane)
+                try:
+                    await self._move(lane)
+                finally:
+                    lane.clear()
             except Fenced as error:
                 if moving:
                     await self._failed(lane, error)  # whether somebody else has the identity, `take` will say
@@ -535,24 +568,37 @@ class Lanes:
                 await lane.worker.refresh()
                 continue
             await self._pace.wait()
-            pieces = lane.next(self._turn_bytes)
-            # An error behind good batches comes again with the next fetch, which has nothing before it.
-            emptied = lane in self._full and not lane.is_full(self._lane_bytes)
-            if emptied or any(piece.error is not None for piece in pieces):
-                self._resume(lane)
-            await _to_its_end(lane.worker.turn(pieces))
+            await self._turn(lane)
             lane.backoff.reset()
             lane.said = lane.stalled = ""
 
+    async def _turn(self, lane: Lane) -> None:
+        """One turn. What it had is free behind it: a lane that then waits for a long time keeps none of it."""
+        pieces = lane.next(self._turn_bytes)
+        # An error behind good batches comes again with the next fetch, which has nothing before it.
+        emptied = lane in self._full and not lane.is_full(self._lane_bytes)
+        if emptied or any(piece.error is not None for piece in pieces):
+            self._resume(lane)
+        await lane.turn(pieces)
+
     async def _feed(self) -> None:
-        """Fetch for all lanes. A full lane is left out until it was emptied, which bounds what is held."""
+        """Fetch for all lanes, while there is room for what comes. A full lane is left out until it was emptied."""
         while True:
-            for fetched in await self._fetcher.fetch(ahead=False):
-                lane = self._readers[fetched.tp]
-                lane.put(fetched, self._linger_s)
-                if lane.is_full(self._lane_bytes):
-                    self._full.add(lane)
-                    self._pause(lane)
+            await self._held.room(self._hurry)
+            self._put(await self._fetcher.fetch(ahead=False))
+
+    def _put(self, answers: Sequence[Fetched]) -> None:
+        for fetched in answers:
+            lane = self._readers[fetched.tp]
+            lane.put(fetched, self._linger_s)
+            if lane.is_full(self._lane_bytes):
+                self._full.add(lane)
+                self._pause(lane)
+
+    def _hurry(self) -> None:
+        for lanes in self._process:
+            for lane in lanes.lanes.values():
+                lane.hurry()
 
     async def _watch(self) -> None:
         """Notice an input that grew or was recreated, also while nothing comes from it."""
@@ -586,3 +632,5 @@ async def _to_its_end(turn: Awaitable[None]) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         raise
+    finally:
+        del task  # or it and its exception hold each other, and all that was fetched, until garbage is collected

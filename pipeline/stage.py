@@ -15,13 +15,14 @@ from penstock.errors import KafkaError
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.failures import patiently
 from penstock.pipeline.fetcher import Fetcher
+from penstock.pipeline.held import Held
 from penstock.pipeline.lanes import Lanes, Pace
 from penstock.pipeline.service import run_until_stopped
 
 # A step that fails is begun again by its lane, which then asks the target where it stands; so no single call has to be
 # patient, and the steps of a transaction are over before the target's limit for it (a minute) is.
 PATIENCE = {"default.api.timeout.ms": 5_000, "delivery.timeout.ms": 30_000}
-FETCH_BYTES = 16 << 20
+FETCH_BYTES = 8 << 20  # of one answer: what a link of 1 Gb/s and 70 ms holds
 FETCH_WAIT_MS = 200  # how long a fetch of idle partitions may keep one that was emptied just now waiting
 
 
@@ -38,6 +39,7 @@ class Stage(abc.ABC):
         self.target = self._admin(config["bootstrap.servers"])
         self._refused: dict[str, str] = {}
         self._process: list[Lanes] = []  # the lanes of every input
+        self._held = Held()  # by all of these
         self._work: asyncio.Future[None] | None = None
         self._log = logger
 
@@ -68,6 +70,7 @@ class Stage(abc.ABC):
             linger_ms=linger_ms,
             pace=pace,
             process=self._process,
+            held=self._held,
         )
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""`--timeout`: commands of the stages, of the audit and of nights, asked for a cluster that takes connections and answers nothing."""
+"""`--timeout` of the commands of stages, audit and nights, asked for a cluster that takes connections and answers nothing."""
 
 from __future__ import annotations
 

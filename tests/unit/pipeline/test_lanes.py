@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pipeline import held, lanes
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.fetcher import Fetched
@@ -131,13 +133,15 @@ class Stage:
         stalled_ms: int = 300_000,
         session_ms: int = 50,
         process: list[Lanes] | None = None,
+        linger_ms: int = 0,
     ) -> None:
         self.input = Input()
         self.workers = {("t", i): worker for i, worker in enumerate(workers)}
         fetcher: Any = self.input
         self.lanes = Lanes(
-            fetcher, log.get(__name__), refresh_ms, 10, session_ms=session_ms, stalled_ms=stalled_ms, process=process
-        )
+            fetcher, log.get(__name__), refresh_ms, 10,
+            session_ms=session_ms, stalled_ms=stalled_ms, linger_ms=linger_ms, process=process,
+        )  # fmt: skip
         for tp, worker in self.workers.items():
             worker.tp = tp
             self.lanes.add(tp, worker)
@@ -305,6 +309,73 @@ def test_what_waits_is_bounded_and_taken_at_once() -> None:
     stage = Stage(worker)
     asyncio.run(stage.run(lambda: worker.ended >= 4))
     assert max(worker.turns) == LANE_PIECES
+
+
+class Fed(Input):
+    """An input that notes how much is out at most: given, and not in a turn that has ended."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        super().__init__()
+        self.workers = workers
+        self.given = self.out = 0
+
+    async def fetch(self, *, ahead: bool) -> list[Fetched]:
+        answers = await super().fetch(ahead=ahead)
+        self.given += len(answers)
+        ended = sum(sum(worker.turns[: worker.ended]) for worker in self.workers)
+        self.out = max(self.out, self.given - ended)
+        return answers
+
+
+def test_what_all_lanes_hold_is_bounded_whatever_one_of_them_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = 6  # the one that hangs fills it alone
+    monkeypatch.setattr(held, "ROOM_BYTES", room * len(batch()))
+    monkeypatch.setattr(lanes, "SLOW_TURN_S", 0.05)
+    hung_until = asyncio.Event()
+    hung = Worker({("turn", 1): hung_until.wait})
+    others = [Worker({("turn", n): lambda: asyncio.sleep(0.002) for n in range(1, 40)}) for _ in range(30)]
+    stage = Stage(hung, *others)
+    stage.input = stage.lanes._fetcher = Fed([hung, *others])  # type: ignore[assignment]  # a fetcher that follows a script
+
+    def is_enough() -> bool:
+        if all(worker.ended >= 15 for worker in others):
+            hung_until.set()
+        return hung_until.is_set()
+
+    asyncio.run(stage.run(is_enough))
+    # An answer has a piece for each of 31 partitions at most; the one that hangs holds as much as a lane may beside them.
+    assert room <= stage.input.out <= room + 31 + 2 * LANE_PIECES
+
+
+def test_where_there_is_no_room_nothing_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "ROOM_BYTES", 2 * len(batch()))
+    workers = [Worker() for _ in range(3)]
+    stage = Stage(*workers, linger_ms=3_600_000)
+    asyncio.run(stage.run(lambda: all(worker.ended >= 3 for worker in workers)))
+
+
+@pytest.mark.parametrize("ends", [None, lambda: KafkaError(ErrorCode.NETWORK_EXCEPTION), lambda: OperatorNeeded("look")])
+def test_a_lane_that_waits_keeps_nothing_of_what_it_had(ends: Callable[[], Exception] | None) -> None:
+    async def end() -> None:
+        if ends is not None:
+            raise ends()
+
+    class Buffer(bytearray):
+        """Bytes whose end can be seen."""
+
+    gone: list[bool] = []
+
+    def piece(tp: TopicPartition) -> Fetched:
+        stage.input.pause(tp)
+        data = Buffer(batch())
+        weakref.finalize(data, gone.append, True)
+        return Fetched(*tp, [RawBatch(data)], 8)
+
+    worker = Worker({("turn", 1): end, ("start", 2): asyncio.Event().wait})
+    stage = Stage(worker, refresh_ms=3_600_000)
+    stage.input.piece = piece
+    asyncio.run(stage.run(lambda: bool(gone)))
+    assert worker.turns == [1]
 
 
 def test_a_turn_takes_no_more_once_it_has_enough() -> None:
