@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
 import signal
+import stat
 import sys
 from pathlib import Path
 
@@ -22,8 +24,10 @@ from penstock.broker.metadata import Way
 from penstock.broker.server import Server, ServerError, log_dirs
 from penstock.broker.store.base import StoreError
 from penstock.config import ConfigError
+from penstock.durable import PRIVATE_UMASK
 from penstock.errors import KafkaError
 
+_log = log.get(__name__)
 # Of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BLOCK_BYTES = 4 << 20  # from here on a block is mapped by itself, and goes back when it is freed
@@ -92,6 +96,7 @@ def command(
     if only_check:
         _check(config["broker.id"], folders, listeners, forget)
         return
+    os.umask(PRIVATE_UMASK)
     server = Server(config, folder, listeners, way=way, forget=forget)
     descriptors.raise_limit()
     _give_memory_back()
@@ -159,6 +164,7 @@ async def _serve(server: Server, folders: list[Path]) -> None:
         return
     bound: Endpoint = await starting
     await loop.run_in_executor(None, lambda: kernelfeatures.say(kernelfeatures.find(folders)))
+    _say_open_folders(folders)
     print(f"penstock broker {server.node_id} started on {bound}", flush=True)
     telling = asyncio.create_task(_tell_ready(server, bound))
     failing = asyncio.create_task(server.failed.wait())
@@ -168,6 +174,15 @@ async def _serve(server: Server, folders: list[Path]) -> None:
     await server.stop()
     if server.failed.is_set():
         raise ServerError("no log folder works any more")
+
+
+def _say_open_folders(folders: list[Path]) -> None:
+    """Warn of log folders that the broker didn't make and that others can read; their mode stays as it is."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(folder.stat().st_mode)
+            if mode & PRIVATE_UMASK:
+                _log.warning("other users of this machine can read `%s` (mode %04o): `chmod 700 %s`", folder, mode, folder)
 
 
 async def _tell_ready(server: Server, bound: Endpoint) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from penstock import log
+from penstock import log, notify
 from penstock.broker import descriptors, tasks
 from penstock.broker.backups import Backups
 from penstock.broker.configs.brokerconfig import BrokerConfig
@@ -289,6 +289,9 @@ class Server:
         offline = {path for path, state in states.items() if state.failed}
         failures: list[Exception] = []
 
+        led = logs.partitions()
+        closed = 0
+
         def close(keys: Sequence[tuple[str, int]]) -> None:
             for key in keys:
                 broken = logs.folder_of(*key) in offline
@@ -298,11 +301,16 @@ class Server:
                     if not broken:
                         failures.append(error)
 
-        await loop.run_in_executor(None, logs.sync_all)
-        led = logs.partitions()
-        await asyncio.gather(
-            *(loop.run_in_executor(None, close, led[at : at + CLOSE_AT_ONCE]) for at in range(0, len(led), CLOSE_AT_ONCE))
-        )
+        async def close_some(keys: Sequence[tuple[str, int]]) -> None:
+            nonlocal closed
+            await loop.run_in_executor(None, close, keys)
+            closed += len(keys)
+            notify.progress(f"stopping: {closed} of {len(led)} logs are closed")
+
+        # Each step may take its time on a slow disk; one that takes longer than systemd is told to wait hangs.
+        notify.progress(f"stopping: {len(led)} logs are flushed")
+        await loop.run_in_executor(None, logs.sync_all, lambda path: notify.progress(f"stopping: `{path}` is flushed"))
+        await asyncio.gather(*(close_some(led[at : at + CLOSE_AT_ONCE]) for at in range(0, len(led), CLOSE_AT_ONCE)))
         await loop.run_in_executor(None, logs.write_checkpoints)
         for log_dir in dirs:
             if str(log_dir.path) in offline and not log_dir.offline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from penstock import log
 from penstock.dedupe import commands
 from penstock.dedupe.folder import FolderError
 from penstock.dedupe.service import Dedupe
+from penstock.durable import PRIVATE_UMASK
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job, stage
@@ -32,6 +34,7 @@ def command(context: click.Context, path: Path | None, overrides: tuple[str, ...
         raise click.UsageError("Missing option '--config'.")
     log.setup()
     arm_from_environment()
+    os.umask(PRIVATE_UMASK)
     stage.run(Dedupe(job.load(path, overrides, "dedupe")), (KafkaError, FolderError))
 
 

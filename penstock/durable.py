@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+PRIVATE_UMASK = 0o077  # files of a broker or a stage hold records and secrets: no other user of the machine reads them
+
 
 def sync_folder(path: Path) -> None:
     """Make names that came, went or changed in a folder survive a power cut. Raises OSError."""

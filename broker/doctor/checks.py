@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.broker.doctor.facts import MARKER, Disk, Facts
+from penstock.durable import PRIVATE_UMASK
 
 Level = Literal["good", "warning", "bad", "unseen"]
 FREE_SHARE = 0.05
@@ -72,6 +73,11 @@ def folders(facts: Facts) -> Iterator[Finding]:
             yield _disk(
                 disk, "alone", "warning", f"the same disk as {twin}", "one folder a disk",
                 "two folders of one disk fail together and wait for each other", "take one of them out of `log.dirs`",
+            )  # fmt: skip
+        if disk.mode is not None:
+            yield _disk(
+                disk, "readers", "warning" if disk.mode & PRIVATE_UMASK else "good", f"mode {disk.mode:04o}", "mode 0700",
+                "other users of the machine can read all records", f"chmod 700 {disk.folder}",
             )  # fmt: skip
         yield from _room(disk)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Disk:
     options: tuple[str, ...] = ()
     on_root: bool | None = None
     marked: bool | None = None
+    mode: int | None = None
     free_bytes: int | None = None
     size_bytes: int | None = None
     rotational: bool | None = None
@@ -94,6 +96,7 @@ def disk(folder: Path) -> Disk:
         options=mount[3] if mount else (),
         on_root=number == Path("/").stat().st_dev,
         marked=_is_file(Path(point) / MARKER) if point else None,
+        mode=stat.S_IMODE(folder.stat().st_mode),
         free_bytes=room.f_bavail * room.f_frsize,
         size_bytes=room.f_blocks * room.f_frsize,
         rotational=_flag(block / "rotational") if block else None,

@@ -62,7 +62,7 @@ class Lock:
         try:
             _flock(folder_fd, path, passing=_NO_FOLDER_LOCKS)
             was_there = (path / LOCK).exists()
-            fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except BaseException:
             os.close(folder_fd)
             raise

@@ -225,7 +225,7 @@ class LastChange:
     def write(self, number: int) -> None:
         """Write it, for the page cache to keep. Raises OSError."""
         if self._fd < 0:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         text = f"{number:020d}"
         os.pwrite(self._fd, f"{text} {zlib.crc32(text.encode()):08x}\n".encode(), 0)
 

@@ -12,7 +12,9 @@ cdef enum:
 
 cdef void _new_secret(OffsetMap* map) noexcept nogil:
     # 16 bytes come whole once the system has started; should they not, an old secret is as good as any other.
-    getrandom(map.secret, 16, 0)
+    cdef ssize_t got = getrandom(map.secret, 16, 0)
+    if got < 0:
+        return
 
 
 cdef void offsetmap_begin(OffsetMap* map, size_t buffer_bytes, double load_factor) noexcept nogil:

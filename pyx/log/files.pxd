@@ -24,7 +24,7 @@ cdef extern from *:
     void dropped[T](T* p) noexcept nogil
 
 cdef enum:
-    FILE_MODE = 0o644
+    FILE_MODE = 0o600
     LOG_MAX_BYTES = 0x7fffffff         # Kafka opens no larger .log file
 
 cdef inline int64_t ms_of(const timespec* time) noexcept nogil:

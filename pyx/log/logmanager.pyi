@@ -5,7 +5,7 @@ KAFKA_STORAGE_ERROR. All functions may be called from any thread and release
 the GIL while they work; those marked "slow" may touch the disk and belong in an executor thread.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from penstock.errors import KafkaError
@@ -133,9 +133,10 @@ class LogManager(LogTable):
         threads answer NOT_LEADER_OR_FOLLOWER until then. What was wrong is rebuilt, and logged. A partition whose folder
         somebody has removed is offline from then on. Slow. Raises OSError."""
 
-    def sync_all(self) -> None:
+    def sync_all(self, synced: Callable[[str], None]) -> None:
         """Before all logs are stopped: write what is in memory, then sync their file systems once, which costs less than
-        a sync of each file. Slow. A sync that fails takes its folder offline, and the stops say so.
+        a sync of each file; `synced` is told each one's path behind its sync. Slow. A sync that fails takes its folder offline,
+        and the stops say so.
         """
 
     def flush(self, topic: str, partition: int) -> None:

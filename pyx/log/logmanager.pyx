@@ -480,7 +480,7 @@ cdef class LogManager(LogTable):
                 atomic_store32(&led.folder.shared.ahead, 1)
         return done
 
-    def sync_all(self):
+    def sync_all(self, synced):
         """Write out what is in memory and sync whole file systems; see logmanager.pyi."""
         cdef LeaderEntry led
         cdef Folder folder
@@ -505,12 +505,15 @@ cdef class LogManager(LogTable):
                     pthread_mutex_lock(&led.p.upkeep)
                     prepare_log_sync(led.p)      # what fails here is written, and said, by its stop
                     pthread_mutex_unlock(&led.p.upkeep)
-            for folder, held in opened.items():
-                fd = held
+            for path, folder in folders.items():
+                if folder not in opened:
+                    continue
+                fd = opened[folder]
                 with nogil:
                     result = errno if syncfs(fd) != 0 else 0
                 if result != 0:
                     folder_fail(folder.shared, result)
+                synced(path)
         finally:
             for held in opened.values():
                 os.close(held)

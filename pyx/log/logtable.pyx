@@ -117,7 +117,7 @@ def _prepare_folder(str folder, topic_id, bint new):
         known = None
     if known is None and any(topic_id):
         beside = f"{folder}/partition.metadata.tmp"
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, f"version: 0\ntopic_id: {text}\n".encode())
         finally:

@@ -227,7 +227,7 @@ cdef int _finish(const string& folder, int64_t base, const vector[int64_t]& base
     cdef size_t i
     cdef int k
     cdef string old, stem = segment_stem(folder, base)
-    cdef int64_t next_offset
+    cdef int64_t next_offset = base
     cdef int result = _prove(folder, base, bases, &next_offset, damage)
     if result != 0:
         return result

@@ -17,7 +17,7 @@ control = Path(os.environ["FAULT_CTL"])
 log = Log(Path(sys.argv[1]))
 log.append(batch())
 control.write_text(f"open {errno.EMFILE} {log.root}$\\n")
-LOGS.sync_all()
+LOGS.sync_all(lambda path: None)
 control.write_text(f"sync {errno.EIO} .log\\n")
 try:
     LOGS.stop(log.topic, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ DISK = Disk(
     options=("rw", "noatime"),
     on_root=False,
     marked=True,
+    mode=0o700,
     free_bytes=500 << 30,
     size_bytes=1000 << 30,
     rotational=True,
@@ -59,6 +61,7 @@ def test_a_machine_as_the_roles_make_it_has_nothing_to_say() -> None:
         ({"exists": False}, "folder", "bad"),
         ({"on_root": True}, "disk", "warning"),
         ({"marked": False}, "disk", "warning"),
+        ({"mode": 0o750}, "readers", "warning"),
         ({"free_bytes": 30 << 30}, "free", "warning"),
         ({"free_bytes": 1 << 30}, "free", "bad"),
         ({"free_bytes": None}, "free", "unseen"),
@@ -120,6 +123,7 @@ def test_the_command_looks_and_leaves_nothing(tmp_path: Path) -> None:
     (disk,) = document["facts"]["disks"]
     assert disk["folder"] == str(tmp_path)
     assert disk["free_bytes"] > 0
+    assert disk["mode"] == stat.S_IMODE(tmp_path.stat().st_mode)
     assert disk["mount_point"] is not None
     assert done.returncode == int(any(one["level"] == "bad" for one in document["findings"]))
     assert list(tmp_path.iterdir()) == []

@@ -30,12 +30,21 @@ def test_ready_then_alive_then_stopping(tmp_path: Path) -> None:
             first = heard.recv(4096).decode()
             assert first == f"READY=1\nSTATUS=serving on {broker.bootstrap}"
             assert [heard.recv(4096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+            producer = Producer({"bootstrap.servers": broker.bootstrap})
+            producer.produce("t", b"x")
+            assert producer.flush(TIMEOUT_S) == 0
         finally:
             broker.stop()
         heard.setblocking(False)
         told: list[str] = []
         while not told or not told[-1].startswith("STOPPING=1"):
             told.append(heard.recv(4096).decode())
+        flushed, *closed = [heard.recv(4096).decode() for _ in range(3)]
+    assert flushed == "STATUS=stopping: 1 logs are flushed\nEXTEND_TIMEOUT_USEC=300000000"
+    assert closed == [
+        f"STATUS=stopping: `{tmp_path / 'data'}` is flushed\nEXTEND_TIMEOUT_USEC=300000000",
+        "STATUS=stopping: 1 of 1 logs are closed\nEXTEND_TIMEOUT_USEC=300000000",
+    ]
 
 
 def test_recovery_within_one_large_log_is_progress(tmp_path: Path) -> None:
