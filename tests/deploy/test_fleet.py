@@ -380,6 +380,7 @@ def test_upgrade_and_the_way_back(world: World, next_release: Release) -> None:
     world.plays.variables = {**old, **new}
     refused = world.plays.run("upgrade", check=False)
     assert refused.code != 0 and "-e upgrade_down=jfk-1" in refused.text
+    assert "is undefined" not in refused.text
     world.plays.run("upgrade", "--extra-vars", "upgrade_down=jfk-1")
     assert runs() == {new["penstock_version"]}
     second.ssh(f"rm -r {drop_in} {marker}")
