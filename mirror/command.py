@@ -15,11 +15,12 @@ from penstock.failpoints import arm_from_environment
 from penstock.mirror.decisions import Desk, Moved
 from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
-from penstock.mirror.status import STANDING, status
+from penstock.mirror.status import status
 from penstock.pipeline import job, stage
 from penstock.pipeline.commands.common import Asked, timeout_option
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.patience import Patience
+from penstock.pipeline.standing import STATES
 from penstock.pipeline.topics import Topics
 
 FILE = click.option(
@@ -33,20 +34,19 @@ BECAUSE = click.option("--because", required=True, metavar="TEXT", help="Why; it
 @click.option("--config", "path", type=click.Path(path_type=Path), help="The pipeline's file.")
 @SET
 @click.pass_context
-def command(ctx: click.Context, path: Path | None, overrides: tuple[str, ...]) -> None:
-    """Copy topics of all source clusters into the aggregate cluster, exactly once.
+def command(context: click.Context, path: Path | None, overrides: tuple[str, ...]) -> None:
+    """Copy topics of all source clusters into the aggregate cluster, exactly once. Without a sub-command: run the mirror.
 
     Exit codes: 0 stopped as asked, 1 failed or with partitions that stopped, 2 wrong configuration, 4 another mirror of
     the same name took over.
 
     Example: penstock mirror --config pipeline.properties
     """  # fmt: skip
-    if ctx.invoked_subcommand is not None:
+    file = stage.own_file(context, path, overrides)
+    if file is None:
         return
-    if path is None:
-        raise click.UsageError("Missing option '--config'.")
     log.setup()
-    config = job.load(path, overrides, "mirror")
+    config = job.load(file, overrides, "mirror")
     arm_from_environment()
     stage.run(Mirror(config))
 
@@ -57,12 +57,13 @@ def command(ctx: click.Context, path: Path | None, overrides: tuple[str, ...]) -
 @timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
 def show_status(path: Path, overrides: tuple[str, ...], patience: Patience, as_json: bool) -> None:
-    """Show every lane: position, lag, last commit, rebuilt batches, gaps, and why it stands still.
+    """Show every partition of every source: position, lag, last commit, rebuilt batches, gaps, and why it stands still.
 
-    Positions are read from the target, so it works from any host, also while no mirror runs. A lane is `silent` when records
-    wait and nothing was committed for longer than a mirror that runs ever takes: `penstock.stalled.after.ms` and some more; and
-    when the source ends before the position, and no mirror has said so.
-    Exit code 1 when a lane stands still.
+    Positions are read from the target, so it works from any host, also while no mirror runs. A partition is `copying`,
+    `registered` (the target knows of the source, which was not reached yet), or it stands still: `stopped` or `stalled`, its
+    position says why; `silent`, records have waited for longer than a mirror that runs ever takes (`penstock.stalled.after.ms`
+    and some more), or the source ends before the position; `no position`, no mirror has begun it; `not copied`, the source has
+    the topic and the target doesn't. A topic that neither is known to have is `no topic`. Exit code 1 when any stands still.
 
     Example: penstock mirror status --config pipeline.properties
     """
@@ -71,8 +72,8 @@ def show_status(path: Path, overrides: tuple[str, ...], patience: Patience, as_j
         rows = asyncio.run(status(config, patience))
     except (KafkaError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    Asked(config["bootstrap.servers"], {}, as_json).show(rows, "lanes")
-    if any(row["state"] in STANDING for row in rows):
+    Asked(config["bootstrap.servers"], {}, as_json).show(rows, "partitions")
+    if any(row["state"] in STATES for row in rows):
         sys.exit(1)
 
 
@@ -104,7 +105,13 @@ def begin(
 @command.command("skip")
 @click.argument("source")
 @click.argument("topic", metavar="TOPIC:P")
-@click.option("--to", required=True, type=click.IntRange(1), metavar="OFFSET", help="The first offset to copy again.")
+@click.option(
+    "--to",
+    required=True,
+    type=click.IntRange(1),
+    metavar="OFFSET",
+    help="The first offset that is copied; what lies before it is set aside.",
+)
 @BECAUSE
 @FILE
 @SET
@@ -134,7 +141,7 @@ def skip(
 def retry(
     source: str, topics: Sequence[str], because: str, path: Path, overrides: tuple[str, ...], patience: Patience
 ) -> None:
-    """Let stopped lanes try again, without a restart: those of a topic, a partition, or all of the source.
+    """Let partitions that stopped try again, without a restart: those of a topic, one alone, or all of the source.
 
     Example: penstock mirror retry EWR flights:3 --because "max.message.bytes is raised" --config pipeline.properties
     """  # fmt: skip

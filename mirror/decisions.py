@@ -119,13 +119,13 @@ class Desk:
         sender = await self._fence(lane)
         before = await self._position(lane)
         if before is None or before.topic_id == UNSEEN:
-            raise OperatorNeeded(f"{lane} hasn't begun: `penstock mirror begin` says where")
+            raise OperatorNeeded(f"{lane} hasn't begun: {lane.way_to_begin('start|OFFSET')} says where")
         if not before.offset < to <= end:
             raise OperatorNeeded(
                 f"{lane} is at offset {before.offset}, and what the source has committed ends at {end}: {to} is not between"
             )
         topic_id = (await topic_of(self._source, tp[0], f"source {self._name}")).topic_id
-        before.check_topic(topic_id)
+        before.check_topic(topic_id, lane.way_to_begin())
         stretch = Stretch(self._source, tp, topic_id, before.offset, to)
         await stretch.check()
         after = replace(before.passing(to), leader_epoch=-1)
@@ -136,7 +136,7 @@ class Desk:
         sender = await self._fence(lane)
         before = await self._position(lane)
         if before is None:
-            return f"it has no position to go on from: `penstock mirror begin {lane} --at start|end|OFFSET` gives it one"
+            return f"it has no position to go on from: {lane.way_to_begin('start|end|OFFSET')} gives it one"
         return await self._commit(lane, sender, "retry", before, before)
 
     async def _fence(self, lane: Identity) -> TransactionalSender:
@@ -147,7 +147,7 @@ class Desk:
 
     async def _position(self, lane: Identity) -> Position | None:
         found = (await self._target.committed(lane.group, [lane.into]))[lane.into]
-        return None if found is None else Position.read(*found)
+        return None if found is None else Position.read(*found, lane.way_to_begin())
 
     async def _readable(self, lane: Identity) -> Position | None:
         """The position, but none where somebody else wrote it, which is why a lane starts over."""

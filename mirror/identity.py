@@ -23,6 +23,15 @@ class Identity:
     def __str__(self) -> str:
         return f"{self.source} {self.partition[0]}:{self.partition[1]}"
 
+    def way_to_begin(self, at: str = "OFFSET") -> str:
+        """The command by which an operator says where the copy begins or goes on."""
+        return f"`penstock mirror begin {self} --at {at} --because TEXT`"
+
     def way_past(self, next_offset: int | None) -> str:
         """How an operator gets past a batch that can't be copied."""
-        return f"`penstock mirror skip {self} --to {'OFFSET' if next_offset is None else next_offset}` sets it aside"
+        to = "OFFSET" if next_offset is None else next_offset
+        return f"`penstock mirror skip {self} --to {to} --because TEXT` sets it aside"
+
+    def way_to_retry(self) -> str:
+        """The command by which an operator lets it try again."""
+        return f"`penstock mirror retry {self} --because TEXT`"

@@ -12,47 +12,51 @@ from dataclasses import dataclass, field, replace
 
 from penstock.pipeline import ranges
 from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.standing import short
 
 UNSEEN = b""  # the topic id of a source that was never reached: the target knows its name, its log is to be seen yet
 RANGES_MAX = 24  # ranges of gaps that are kept; of the oldest the source keeps no records for so long anyway
-REASON_MAX = 1000  # characters of why a lane stands still; Kafka takes 4096 bytes of metadata
 
 
 @dataclass(frozen=True)
 class Position:
-    """The next source offset to copy, with the identities of the source's and the target's log.
-
-    `topic_id` is the source topic's (all zeros where the source has none, empty before the source was ever reached),
-    `target_id` the target topic's, `leader_epoch` that of the last source batch passed (-1: none yet), `cluster` the source's
-    cluster id (empty where it has none, and before the source was reached); `records` and `rebuilt` count all records copied
-    and batches rebuilt so far, `again_records` those of the records that the source's log doesn't account for, since an
-    operator let them be copied again or they are of a log that was there before; `gaps` the offsets and `gap_records` the
-    records (where somebody could count them) that an operator let it pass without a copy; `gap_ranges` says which offsets, the
-    last `RANGES_MAX` ranges of them. `decisions` counts what operators decided, `copied_ms` is when the last batches were
-    copied, `stopped` or `stalled` says why it stands still. `target_end` is the target's offset behind the last batch copied,
-    and `producer_id` what that batch carries there: with them one reading of the positions says which of the target's batches
-    they count (-1: noted by an earlier version, or nothing was copied). `committed_ms` is when this position was committed,
-    with batches or without; -1 where an earlier version did.
-    """
+    """The next source offset to copy, and what is noted beside it."""
 
     offset: int
     topic_id: bytes
+    """Of the source's topic: all zeros where the source has none, `UNSEEN` before the source was ever reached."""
     target_id: bytes
+    """Of the target's topic."""
     leader_epoch: int = -1
+    """Of the last source batch passed; -1: none yet."""
     records: int = 0
+    """All records copied so far."""
     rebuilt: int = 0
+    """Batches rebuilt so far."""
     cluster: str = ""
+    """The source's cluster id; empty where it has none, and before the source was reached."""
     gaps: int = 0
+    """Offsets that an operator let it pass without a copy."""
     gap_records: int = 0
+    """Records in them, where somebody could count them."""
     again_records: int = 0
+    """Records copied that the source's log doesn't account for: an operator let them be copied again, or the log is another."""
     decisions: int = 0
+    """How often operators have decided about the partition."""
     copied_ms: int = -1
+    """When the last batches were copied; -1: never."""
     stopped: str = ""
+    """Why it stands still until an operator has decided."""
     stalled: str = ""
+    """Why it stands still, though the mirror tries on."""
     gap_ranges: str = ""
+    """Which offsets the gaps are: the last `RANGES_MAX` ranges of them."""
     target_end: int = -1
+    """The target's offset behind the last batch copied; -1: noted by an earlier version, or nothing was copied."""
     producer_id: int = -1
+    """What that batch carries on the target: with both one reading of the positions says which batches there they count."""
     committed_ms: int = field(default=-1, compare=False)
+    """When it was committed, with batches or without; -1: by an earlier version."""
 
     def metadata(self) -> str:
         """The text to commit now beside the offset; under Kafka's 4096 bytes."""
@@ -72,16 +76,17 @@ class Position:
                 "producer_id": self.producer_id,
                 "decisions": self.decisions,
                 "copied_ms": self.copied_ms,
-                "stopped": _short(self.stopped),
-                "stalled": _short(self.stalled),
+                "stopped": short(self.stopped),
+                "stalled": short(self.stalled),
                 "committed_ms": time.time_ns() // 1_000_000,
             },
             ensure_ascii=False,
         )
 
     @classmethod
-    def read(cls, offset: int, metadata: str) -> Position:
-        """A position as it was committed. Raises OperatorNeeded when no mirror wrote it."""
+    def read(cls, offset: int, metadata: str, begin: str) -> Position:
+        """A position as it was committed; `begin` is the command by which an operator gives another one, here and below. Raises
+        OperatorNeeded when no mirror wrote it."""
         try:
             fields = json.loads(metadata)
             return cls(
@@ -107,7 +112,7 @@ class Position:
         except (ValueError, KeyError, TypeError):
             raise OperatorNeeded(
                 f"the committed position {offset} has metadata {metadata!r}, which no mirror wrote, so that nobody "
-                "knows which log it belongs to: `penstock mirror begin` says where to go on"
+                f"knows which log it belongs to: {begin} says where to go on"
             ) from None
 
     def passing(self, offset: int) -> Position:
@@ -121,41 +126,34 @@ class Position:
             gaps = self.gaps - (ranges.size(known) - ranges.size(left))
         return replace(self, offset=offset, gaps=gaps, gap_ranges=ranges.text_of(left[-RANGES_MAX:]))
 
-    def check_cluster(self, cluster: str) -> None:
+    def check_cluster(self, cluster: str, begin: str) -> None:
         """Refuse a source that is another cluster. Raises OperatorNeeded."""
         if self.cluster and cluster and cluster != self.cluster:
             raise OperatorNeeded(
                 f"the source's address leads to another cluster (its id is {cluster}, {self.cluster} was copied so far): "
-                "correct it, or `penstock mirror begin` once you know that nothing is missing"
+                f"correct it, or {begin} once you know that nothing is missing"
             )
 
-    def check_topic(self, topic_id: bytes) -> None:
+    def check_topic(self, topic_id: bytes, begin: str) -> None:
         """Refuse a source topic that is another one by its id. Raises OperatorNeeded."""
         if topic_id != self.topic_id:
             raise OperatorNeeded(
                 f"the source topic was recreated (its id is {topic_id.hex()}, {self.topic_id.hex()} was copied so "
-                "far): `penstock mirror begin` once you know that nothing is missing"
+                f"far): {begin} once you know that nothing is missing"
             )
 
-    def check_target(self, target_id: bytes) -> None:
+    def check_target(self, target_id: bytes, begin: str) -> None:
         """Refuse a target topic that is another one by its id. Raises OperatorNeeded."""
         if target_id != self.target_id:
             raise OperatorNeeded(
                 f"the target topic was recreated (its id is {target_id.hex()}, the copy went to "
-                f"{self.target_id.hex()}), so the copy up to offset {self.offset} is gone: `penstock mirror begin` says "
-                "where to go on"
+                f"{self.target_id.hex()}), so the copy up to offset {self.offset} is gone: {begin} says where to go on"
             )
 
 
 def _ranges(text: str) -> str:
     if ranges.RANGES.fullmatch(text) is None:
         raise ValueError
-    return text
-
-
-def _short(text: str) -> str:
-    while len(text.encode()) > REASON_MAX:
-        text = text[: len(text) * 9 // 10]
     return text
 
 

@@ -6,39 +6,27 @@ No process of the mirror is asked: it works from any host, also while none runs.
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.config import Config
+from penstock.mirror.identity import Identity
 from penstock.mirror.position import UNSEEN, Position
 from penstock.pipeline import job
-from penstock.pipeline.admin import LATEST, Admin
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import TRANSIENT, OperatorNeeded
 from penstock.pipeline.patience import USUAL, Patience
+from penstock.pipeline.standing import LOOK_AGAIN_S, Ahead, look_ahead, quiet, silent_after_ms
 from penstock.pipeline.topics import Topics
 
 CLIENT_ID = "penstock-mirror-status"
-STANDING = ("stopped", "stalled", "silent", "no position", "not copied")
-LONGEST_STEP_MS = 60_000  # the target's limit for a transaction: a mirror's steps are over before
-SOON_MS = 10_000  # a lane that is behind for longer says so beside its state
-LOOK_AGAIN_MS = 2_000  # beyond the linger: within that a lane that runs has copied something of what waits
 Row = dict[str, Any]
 
 
-class Ahead(NamedTuple):
-    """What a source's partition has: its last stable offset, and the first offset whose record is younger than the time
-    in which a mirror that runs has copied or told a record (None: there is no such record).
-    """
-
-    end: int
-    young: int | None
-
-
 async def status(config: Config, patience: Patience = USUAL) -> list[Row]:
-    """A row for each lane. Raises KafkaError when the target can't be asked."""
+    """A row for each partition. Raises KafkaError when the target can't be asked."""
     async with patience.admin(config["bootstrap.servers"], CLIENT_ID) as target:
         found = await asyncio.gather(
             *(_of_source(config, target, name, address, patience) for name, address in job.sources(config).items())
@@ -71,17 +59,18 @@ async def _rows(config: Config, target: Admin, name: str, source: Admin | None) 
     ids = {into: cluster.topics[into].topic_id for into in topics if into in cluster.topics}
     there = [(copied, number) for copied in ids for number in sorted(cluster.topics[copied].partitions)]
     lanes = list(dict.fromkeys([*there, *(tp for tp in sorted(positions) if tp[0] in topics)]))
-    silent_ms = silent_after_ms(config)
+    linger_ms = config["penstock.mirror.linger.ms"]
+    silent_ms = silent_after_ms(config, linger_ms)
     ahead = await _ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms)
 
     def row(into: TopicPartition) -> Row:
         tp = topics[into[0]], into[1]
-        return _row(name, tp, positions.get(into), ahead.get(tp), ids.get(into[0], b""), silent_ms)
+        lane = Identity(config["penstock.mirror.name"], name, tp, into)
+        return _row(lane, positions.get(into), ahead.get(tp), ids.get(into[0], b""), silent_ms)
 
     rows = [row(into) for into in lanes]
     if any(one["state"] == "silent" for one in rows):
-        # Records may be older than their arrival, and a mirror may have started just now: a lane that runs has moved by then.
-        await asyncio.sleep((config["penstock.mirror.linger.ms"] + LOOK_AGAIN_MS) / 1000)
+        await asyncio.sleep(linger_ms / 1000 + LOOK_AGAIN_S)
         positions = await target.settled(group)
         ahead = await _ahead(source, [(topics[copied], number) for copied, number in lanes], silent_ms)
         rows = [row(into) for into in lanes]
@@ -108,27 +97,14 @@ async def _wanted(source: Admin | None, chosen: Topics) -> set[str]:
     return {topic for topic, info in cluster.topics.items() if chosen.wants(topic, info.internal)}
 
 
-def silent_after_ms(config: Config) -> int:
-    """How long records wait at most for a mirror that runs: by then their lane has committed, or its position says that it
-    is stalled or stopped. A lane that another process took is left to it for a session before.
-    """
-    limits = ("penstock.stalled.after.ms", "penstock.mirror.linger.ms", "session.timeout.ms")
-    return LONGEST_STEP_MS + sum(int(config[name]) for name in limits)
-
-
 async def _ahead(source: Admin | None, tps: list[TopicPartition], silent_ms: int) -> dict[TopicPartition, Ahead]:
     """What a source has; what can't be asked now is left out."""
     if source is None:
         return {}
     try:
-        cluster = await source.metadata(list({topic for topic, _ in tps}), refresh=True)
-        there = [tp for tp in tps if tp[0] in cluster.topics and tp[1] in cluster.topics[tp[0]].partitions]
-        ends = await source.list_offsets(dict.fromkeys(there, LATEST), "read_committed")
-        since_ms = max(0, time.time_ns() // 1_000_000 - silent_ms)
-        young = await source.list_offsets(dict.fromkeys(there, since_ms))
+        return await look_ahead(source, tps, silent_ms)
     except TRANSIENT:
         return {}
-    return {tp: Ahead(ends[tp].offset, at.offset if at.offset >= 0 else None) for tp, at in young.items()}
 
 
 def _empty(source: str, tp: tuple[str, int | None]) -> Row:
@@ -150,19 +126,16 @@ def _empty(source: str, tp: tuple[str, int | None]) -> Row:
     }
 
 
-def _row(
-    source: str,
-    tp: TopicPartition,
-    found: tuple[int, str] | None,
-    ahead: Ahead | None,
-    target_id: bytes,
-    silent_ms: int,
-) -> Row:
-    row = {**_empty(source, tp), "end": None if ahead is None else ahead.end}
+def _row(lane: Identity, found: tuple[int, str] | None, ahead: Ahead | None, target_id: bytes, silent_ms: int) -> Row:
+    row = {**_empty(lane.source, lane.partition), "end": None if ahead is None else ahead.end}
     if found is None:
-        return {**row, "state": "no position", "why": "this source is not known to the target"}
+        why = (
+            "this source is not known to the target: a mirror that runs registers it, or its log says why not; if the source "
+            f"is new: {lane.way_to_begin('start')}"
+        )
+        return {**row, "state": "no position", "why": why}
     try:
-        position = Position.read(*found)
+        position = Position.read(*found, lane.way_to_begin())
     except OperatorNeeded as error:
         return {**row, "position": found[0], "state": "stopped", "why": str(error)}
     row |= {
@@ -176,7 +149,7 @@ def _row(
         "again_records": position.again_records,
     }
     try:
-        position.check_target(target_id)
+        position.check_target(target_id, lane.way_to_begin())
     except OperatorNeeded as error:
         return {**row, "state": "stopped", "why": str(error)}
     if position.stopped:
@@ -184,16 +157,11 @@ def _row(
     if position.stalled:
         return {**row, "state": "stalled", "why": position.stalled}
     why = "" if ahead is not None else "the source can't be asked now"
-    committed_ms = max(position.committed_ms, position.copied_ms)
-    if ahead is not None and ahead.end < position.offset:
-        why = f"the source ends at {ahead.end}, before the position; a mirror that runs would have stopped and said the way on"
-        return {**row, "state": "silent", "why": f"{why}: does it run?"}
-    if ahead is not None and ahead.end > position.offset and committed_ms >= 0:
-        quiet_ms = time.time_ns() // 1_000_000 - committed_ms
-        waits = f"no commit for {quiet_ms // 1000} s while {ahead.end - position.offset} records wait"
-        if quiet_ms > silent_ms and (ahead.young is None or ahead.young > position.offset):
-            return {**row, "state": "silent", "why": f"{waits}: does the mirror run?"}
-        why = f"{waits}; the lane is silent after {silent_ms // 1000} s" if quiet_ms > SOON_MS else ""
+    if ahead is not None:
+        committed_ms = max(position.committed_ms, position.copied_ms)
+        is_silent, why = quiet([(position.offset, ahead)], committed_ms, silent_ms, "mirror")
+        if is_silent:
+            return {**row, "state": "silent", "why": why}
     if position.topic_id == UNSEEN:
         return {**row, "state": "registered", "why": "the source's topic was not reached yet"}
     return {**row, "state": "copying", "why": why}

@@ -56,13 +56,14 @@ class Worker:
         self._target = target
         self._sender: TransactionalSender | None = None
         self._attempted = -1
+        self._begin = identity.way_to_begin()
         topic, partition = identity.partition
         self._source_log = SourceLog(
             source.admin,
             identity.partition,
             f"source {identity.source}",
-            lost=f"`penstock mirror begin {identity} --at start` once you know what is missing",
-            cut=f"`penstock mirror begin {identity} --at OFFSET` once you know what is missing or there twice",
+            lost=f"{identity.way_to_begin('start')} once you know what is missing",
+            cut=f"{identity.way_to_begin()} once you know what is missing or there twice",
         )
         self._log = log.get(__name__, source=identity.source, topic=topic, partition=partition)
 
@@ -90,8 +91,8 @@ class Worker:
         into = self.identity.into
         found = (await self._target.committed(self.identity.group, [into]))[into]
         if found is not None:
-            self.position = Position.read(*found)
-            self.position.check_target(self._into.topic_id)
+            self.position = Position.read(*found, self._begin)
+            self.position.check_target(self._into.topic_id, self._begin)
             self._sender.pin(into[0], self.position.target_id)
             return
         self._sender.pin(into[0], self._into.topic_id)
@@ -99,7 +100,7 @@ class Worker:
         if end > 0:
             raise OperatorNeeded(
                 f"the target has data (end offset {end}) but no position of source {self.identity.source}: if this "
-                f"source is new, `penstock mirror begin {self.identity} --at start`{await self._older_position()}"
+                f"source is new, {self.identity.way_to_begin('start')}{await self._older_position()}"
             )
         await self._commit_position(Position(0, UNSEEN, self._into.topic_id))
 
@@ -129,8 +130,8 @@ class Worker:
             if start > 0:
                 raise self._source_log.gone(0, start)
             position = replace(position, topic_id=topic_id)
-        position.check_cluster(self._cluster.cluster_id)
-        position.check_topic(topic_id)
+        position.check_cluster(self._cluster.cluster_id, self._begin)
+        position.check_topic(topic_id, self._begin)
         await self._source_log.check(position.offset, position.leader_epoch)
         position = replace(position, cluster=self._cluster.cluster_id, stopped="", stalled="")
         if position != self.position:
@@ -151,14 +152,14 @@ class Worker:
         """
         topic_id = await self._topic_id(refresh=False)  # the mirror looks at all topics of a cluster at once
         if self.position.topic_id != UNSEEN:
-            self.position.check_topic(topic_id)
+            self.position.check_topic(topic_id, self._begin)
 
     async def _topic_id(self, *, refresh: bool = True) -> bytes:
         """The source topic's id. Raises CountsDiffer where the partition counts do, OperatorNeeded, KafkaError."""
         topic = self.identity.partition[0]
         theirs = await topic_of(self._source, topic, f"source {self.identity.source}", refresh)
         ours = await topic_of(self._target, self._into.name, "target", refresh)
-        self.position.check_target(ours.topic_id)
+        self.position.check_target(ours.topic_id, self._begin)
         if len(theirs.partitions) != len(ours.partitions):
             grown = self._grown(topic, len(theirs.partitions), len(ours.partitions))
             raise CountsDiffer(
@@ -181,7 +182,7 @@ class Worker:
         found = (await self._target.committed(self.identity.group, [into], require_stable=False))[into]
         if found is None:
             return -1, False
-        position = Position.read(*found)
+        position = Position.read(*found, self._begin)
         end = await self._source.end_offset(self.identity.partition, "read_committed")
         return position.offset, position.offset != end and not position.stopped
 
@@ -206,7 +207,7 @@ class Worker:
         """
         for part in fetched:
             if part.topic_id is not None:
-                self.position.check_topic(part.topic_id)
+                self.position.check_topic(part.topic_id, self._begin)
         leader_epoch = await self._source_log.check_fetched(fetched, self.position.offset, self.position.leader_epoch)
         batches = [batch for part in fetched for batch in part.batches]
         prepared = self._prepare(batches)
@@ -254,6 +255,6 @@ class Worker:
         offset, behind = (batch.base_offset, batch.last_offset + 1) if untouched else (self.position.offset, None)
         return OperatorNeeded(
             f"the target refuses the batch at source offset {offset}{'' if untouched else ' or one soon behind it'}: "
-            f"{error}; change the configs of topic {self._into.name} on the target and `penstock mirror retry "
-            f"{self.identity}`, or {self.identity.way_past(behind)}"
+            f"{error}; change the configs of topic {self._into.name} on the target and {self.identity.way_to_retry()}, or "
+            f"{self.identity.way_past(behind)}"
         )

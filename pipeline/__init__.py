@@ -28,6 +28,7 @@ topics       which topics are copied, and what they are called on the target
 lanes        partitions on their way through a stage: mirror and dedupe share it
 patience     how long a command waits for a cluster: `--timeout`
 held         what the lanes of a process hold, and when nothing more is fetched
+standing     partitions that stand still: why, or that nobody says so
 sourcelog    the log that a lane reads, held against what its position notes of it
 ranges       ranges of offsets as a position notes them
 recordcount  how many records a batch holds, and how many of them in some ranges

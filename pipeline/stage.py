@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -122,6 +123,17 @@ async def _until_tried(work: asyncio.Future[None], tried: Coroutine[Any, Any, No
     trying.cancel()
     if work.done():
         await work
+
+
+def own_file(context: click.Context, path: Path | None, overrides: Sequence[str]) -> Path | None:
+    """The file of a stage's command; None where a sub-command was given, which has options of its own. Raises UsageError for
+    those in front of a sub-command, where nobody would look at them, and for a stage without a file.
+    """
+    if context.invoked_subcommand is None and path is None:
+        raise click.UsageError("Missing option '--config'.")
+    if context.invoked_subcommand is not None and (path is not None or overrides):
+        raise click.UsageError(f"give --config and --set behind `{context.invoked_subcommand}`")
+    return path
 
 
 def run(stage: Stage, failures: tuple[type[Exception], ...] = (KafkaError,)) -> None:

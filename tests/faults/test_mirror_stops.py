@@ -72,7 +72,7 @@ def test_a_missing_position(w: World, clusters: dict[str, BrokerProcess]) -> Non
     w.admin(clusters["target"], lambda admin: admin.commit(w.group("EWR"), {(w.topic, 1): kept}))
     w.fill()
     w.mirror.start()
-    stops(w, 0, "no position of source EWR", f"penstock mirror begin EWR {w.topic}:0 --at start")
+    stops(w, 0, "no position of source EWR", f"`penstock mirror begin EWR {w.topic}:0 --at start --because TEXT`")
     assert w.positions("EWR")[0] is None
 
 
@@ -91,7 +91,7 @@ def test_offsets_gone_at_the_source(w: World, clusters: dict[str, BrokerProcess]
     w.fill(2)  # ten records a batch: 20 to 40 come now
     w.admin(clusters["EWR"], lambda admin: admin.delete_records({(w.topic, 0): 30}))
     w.mirror.start()
-    stops(w, 0, "from 20 to 30 are gone", f"penstock mirror begin EWR {w.topic}:0 --at start")
+    stops(w, 0, "from 20 to 30 are gone", f"`penstock mirror begin EWR {w.topic}:0 --at start --because TEXT`")
     # The operator knows that they are lost.
     w.ids["EWR", 0] = w.ids["EWR", 0][:20] + w.ids["EWR", 0][30:]
     del w.payloads["EWR", 0][2]
@@ -260,7 +260,7 @@ def test_a_batch_with_a_wrong_checksum(tmp_path: Path) -> None:
         w.mirror.start()
         w.mirror.wait_for(f"{w.topic}-0 is STOPPED")
         w.await_copied(partitions=[1])
-        assert f"penstock mirror skip EWR {w.topic}:0 --to 40" in w.mirror.text()
+        assert f"`penstock mirror skip EWR {w.topic}:0 --to 40 --because TEXT` sets it aside" in w.mirror.text()
         deadline = time.monotonic() + LIMIT_S
         while w.status(code=1)["EWR", 0]["state"] != "stopped":  # any host sees it, from the position
             assert time.monotonic() < deadline

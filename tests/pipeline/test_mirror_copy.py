@@ -109,7 +109,7 @@ def test_idle_positions_are_committed_again(tmp_path: Path, clusters: dict[str, 
 def known(w: World) -> dict[int, Position | str]:
     """The positions in EWR, whenever they were committed; the text of one that no mirror wrote."""
     found = {partition: value for partition, value in w.positions("EWR").items() if value is not None}
-    return {p: text if text == "forgotten" else Position.read(offset, text) for p, (offset, text) in found.items()}
+    return {p: text if text == "forgotten" else Position.read(offset, text, "") for p, (offset, text) in found.items()}
 
 
 def copied_long_ago(w: World) -> None:
@@ -136,7 +136,7 @@ def test_records_that_wait_for_a_mirror_which_does_not_run(tmp_path: Path, clust
         make_older(w)
         w.fill(1)
         for row in w.status().values():  # it was produced just now
-            assert row["state"] == "copying" and "while 10 records wait; the lane is silent after 370 s" in row["why"]
+            assert row["state"] == "copying" and "while 10 records wait; the partition is silent after 370 s" in row["why"]
 
 
 def test_positions_of_which_one_is_never_settled_are_shown(tmp_path: Path, clusters: dict[str, BrokerProcess]) -> None:
@@ -209,6 +209,7 @@ def test_a_source_that_ends_before_the_position_is_no_silence(
             assert row["state"] == "silent" and "ends at 0, before the position" in row["why"]
         w.mirror.start()
         w.mirror.wait_for("the source topic was recreated")
+        w.mirror.wait_for(f"`penstock mirror begin EWR {w.topic}:0 --at OFFSET --because TEXT` once you know")
 
 
 def make_older(w: World) -> None:
@@ -233,16 +234,19 @@ def test_a_later_source_needs_a_word(tmp_path: Path, clusters: dict[str, BrokerP
         assert w.mirror.stop() == 0
         w.config.write_text("".join(f"{line}\n" for line in lines))
         w.mirror.start()
-        w.mirror.wait_for(f"penstock mirror begin LGA {w.topic}:1 --at start")
+        w.mirror.wait_for(f"`penstock mirror begin LGA {w.topic}:1 --at start --because TEXT`")
         w.fill(1, sources=["EWR"])
         w.await_copied(["EWR", "JFK"])
         assert w.positions("LGA") == {0: None, 1: None}
         said = w.operate("retry", "LGA", w.topic, "--because", "the test says so")
         for partition in range(2):
             lane = f"LGA {w.topic}:{partition}"
-            why = f"it has no position to go on from: `penstock mirror begin {lane} --at start|end|OFFSET` gives it one"
-            assert f"{lane} is left as it is: {why}" in said
-        assert {row["state"] for (name, _), row in w.status(code=1).items() if name == "LGA"} == {"no position"}
+            why = f"no position to go on from: `penstock mirror begin {lane} --at start|end|OFFSET --because TEXT` gives it one"
+            assert f"{lane} is left as it is: it has {why}" in said
+        rows = {partition: row for (name, partition), row in w.status(code=1).items() if name == "LGA"}
+        assert {row["state"] for row in rows.values()} == {"no position"}
+        for partition, row in rows.items():
+            assert f"is new: `penstock mirror begin LGA {w.topic}:{partition} --at start --because TEXT`" in row["why"]
         w.begin("LGA")
         w.await_copied()  # without a restart
         assert {(row["state"], row["lag"]) for row in w.status().values()} == {("copying", 0)}
@@ -258,6 +262,8 @@ def test_wrong_words_are_one_sentence(tmp_path: Path, clusters: dict[str, Broker
         assert "is not start, end or an offset" in said
         assert "Missing option '--because'" in w.operate("retry", "EWR", code=2)
         assert "names no partition" in w.operate("skip", "EWR", w.topic, "--to", 3, "--because", "why not", code=2)
+        for before in (["--set", "penstock.miror.name=x"], ["--config", str(w.config)]):  # nobody would look at it there
+            assert "give --config and --set behind `status`" in w.operate(*before, "status", code=2)
         w.mirror.start(arguments=["--set", "penstock.miror.name=x"], await_started=False)
         assert w.mirror.wait() == 2
         assert w.mirror.text().count("\n") == 1 and "did you mean" in w.mirror.text()

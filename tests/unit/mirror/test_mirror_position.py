@@ -12,11 +12,12 @@ from penstock.mirror.position import Position
 from penstock.pipeline import ranges
 from penstock.pipeline.failures import OperatorNeeded
 
+BEGIN = "`penstock mirror begin EWR flights:3 --at OFFSET --because TEXT`"
 POSITION = Position(7, bytes(range(16)), bytes(range(16, 32)), 3, 100, 2)
 
 
 def test_written_and_read() -> None:
-    assert Position.read(7, POSITION.metadata()) == POSITION
+    assert Position.read(7, POSITION.metadata(), BEGIN) == POSITION
     assert len(POSITION.metadata()) < 4096
 
 
@@ -24,17 +25,17 @@ def test_written_and_read() -> None:
     "text", ["", "null", "[]", "7", "{}", '{"topic_id": 3}', POSITION.metadata().replace("00", "zz")]
 )
 def test_somebody_elses(text: str) -> None:
-    with pytest.raises(OperatorNeeded, match="no mirror wrote"):
-        Position.read(7, text)
+    with pytest.raises(OperatorNeeded, match=f"no mirror wrote.*: {BEGIN} says"):
+        Position.read(7, text, BEGIN)
 
 
 def test_another_topic() -> None:
-    POSITION.check_topic(bytes(range(16)))
-    with pytest.raises(OperatorNeeded, match="source topic was recreated"):
-        POSITION.check_topic(bytes(16))
-    POSITION.check_target(bytes(range(16, 32)))
-    with pytest.raises(OperatorNeeded, match="target topic was recreated"):
-        POSITION.check_target(bytes(16))
+    POSITION.check_topic(bytes(range(16)), BEGIN)
+    with pytest.raises(OperatorNeeded, match=f"source topic was recreated.*: {BEGIN} once"):
+        POSITION.check_topic(bytes(16), BEGIN)
+    POSITION.check_target(bytes(range(16, 32)), BEGIN)
+    with pytest.raises(OperatorNeeded, match=f"target topic was recreated.*: {BEGIN} says"):
+        POSITION.check_target(bytes(16), BEGIN)
 
 
 def test_gaps_are_noted_as_ranges() -> None:
@@ -42,7 +43,7 @@ def test_gaps_are_noted_as_ranges() -> None:
     assert (at.offset, at.gaps, at.gap_ranges) == (25, 15, "10..24")
     at = replace(at, offset=40).passing(45)
     assert (at.gaps, at.gap_ranges) == (20, "10..24,40..44")
-    assert Position.read(45, at.metadata()) == at
+    assert Position.read(45, at.metadata(), BEGIN) == at
     again = at.passing(12)  # what follows is copied after all
     assert (again.offset, again.gaps, again.gap_ranges) == (12, 2, "10..11")
     assert at.passing(0).gap_ranges == "" and at.passing(45) == at
@@ -53,8 +54,8 @@ def test_of_many_gaps_the_last_ones_are_noted() -> None:
     for _ in range(40):
         at = replace(at.passing(at.offset + 3), offset=at.offset + 10)
     assert at.gaps == 120 and len(ranges.parse(at.gap_ranges)) == 24 and at.gap_ranges.endswith("390..392")
-    worst = replace(at, gap_ranges=ranges.text_of([(10**18 + n, 10**18 + n) for n in range(0, 48, 2)]), stopped="x" * 2000)
-    assert len(replace(worst, stalled="x" * 2000).metadata().encode()) < 4096
+    worst = replace(at, gap_ranges=ranges.text_of([(10**18 + n, 10**18 + n) for n in range(0, 48, 2)]), stopped="\"'" * 1000)
+    assert len(replace(worst, stalled="\u20ac" * 2000).metadata().encode()) < 4096
 
 
 RANGE = st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda pair: (pair[0], pair[0] + pair[1]))
