@@ -4,7 +4,10 @@ One worker an input partition. RocksDB holds the ids; whatever it lacks after a 
 reading order:
 
 command     `penstock dedupe`
-commands    `penstock dedupe status`, `accept`, `position` and its other sub-commands
+commands    `penstock dedupe accept`, `position` and its other sub-commands
+status      `penstock dedupe status`: where each partition stands, seen from any host
+asked       the stage of a pipeline's file, as those commands ask for it
+ways        the commands by which an operator goes on, as messages name them
 service     the stage as a process: a worker for each input partition
 worker      one input partition, deduplicated exactly once
 topics      the topics of a worker: which there are, and whether they are the same as before

@@ -24,18 +24,18 @@ from penstock.pipeline import job, stage
 def command(context: click.Context, path: Path | None, overrides: tuple[str, ...]) -> None:
     """Drop messages whose id was seen before, exactly once. Without a sub-command: run the stage.
 
+    Exit codes: 0 stopped as asked, 1 failed or with partitions that stopped, 2 wrong configuration, 4 another process of the
+    same stage took over.
+
     Example: penstock dedupe --config pipeline.properties
-    """
-    if context.invoked_subcommand is not None:
-        if path is not None or overrides:
-            raise click.UsageError(f"give --config and --set behind `{context.invoked_subcommand}`")
+    """  # fmt: skip
+    file = stage.own_file(context, path, overrides)
+    if file is None:
         return
-    if path is None:
-        raise click.UsageError("Missing option '--config'.")
     log.setup()
     arm_from_environment()
     os.umask(PRIVATE_UMASK)
-    stage.run(Dedupe(job.load(path, overrides, "dedupe")), (KafkaError, FolderError))
+    stage.run(Dedupe(job.load(file, overrides, "dedupe")), (KafkaError, FolderError))
 
 
 for _side_door in commands.ALL:

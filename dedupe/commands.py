@@ -1,4 +1,4 @@
-"""What an operator asks a dedupe stage or decides for it, beside the running one: `penstock dedupe accept`, ...
+"""What an operator decides for a dedupe stage, beside the running one: `penstock dedupe accept`, ...
 
 A decision takes the partition's identity, which ends whatever its worker has under way, and writes the position in a
 transaction, together with a record of `penstock.quarantine` that says what was decided and why.
@@ -7,113 +7,32 @@ transaction, together with a record of `penstock.quarantine` that says what was 
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from penstock.config import Config
 from penstock.dedupe import snapshot
-from penstock.dedupe.folder import FolderError, StoreFolder, check_owner, owner
-from penstock.dedupe.ids import IdSource
+from penstock.dedupe.asked import Stage, both_topics, counts_differ, stage_command
+from penstock.dedupe.folder import StoreFolder, check_owner
 from penstock.dedupe.position import Position, identity
-from penstock.pipeline import job
-from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.dedupe.status import status
+from penstock.pipeline.admin import Admin
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.batches import send
-from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.commands.common import Asked, timeout_option
 from penstock.pipeline.failures import OperatorNeeded, decided_alone
-from penstock.pipeline.metadata import TopicInfo
-from penstock.pipeline.patience import Patience
 from penstock.pipeline.quarantine import Quarantine, came, note
 from penstock.pipeline.transaction import TransactionalSender
-from penstock.pyx.rocks import RocksError
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage(Asked):
-    """The stage that a pipeline's file describes, the topic that was `named`, and how answers are shown."""
-
-    config: Config
-    named: str | None
-
-    @property
-    def topic(self) -> str:
-        """The topic that is meant. Raises UsageError for one that the stage doesn't read, or none of several."""
-        topics = job.deduped(self.config)
-        if self.named is None and len(topics) > 1:
-            raise click.UsageError(f"dedupe reads {', '.join(topics)}: say with --topic which one is meant")
-        if self.named is not None and self.named not in topics:
-            raise click.UsageError(f"dedupe reads {', '.join(topics)}, not `{self.named}`")
-        return self.named or next(iter(topics))
-
-    def each(self) -> list[Stage]:
-        """The stage with each of its topics, or with the one that was named."""
-        topics = job.deduped(self.config) if self.named is None else [self.topic]
-        return [replace(self, named=topic) for topic in topics]
-
-    @property
-    def group(self) -> str:
-        """The group of its positions."""
-        return job.dedupe_group(self.config)
-
-    def input(self, partition: int) -> TopicPartition:
-        """An input partition."""
-        return self.topic, partition
-
-    def output(self, partition: int) -> TopicPartition:
-        """The output partition beside it."""
-        return job.deduped(self.config)[self.topic], partition
-
-    def folder(self, partition: int) -> StoreFolder:
-        """The folder of its store, on this machine."""
-        return StoreFolder.of(Path(self.config["penstock.dedupe.data"]), self.input(partition))
-
-    def owner(self, partition: int, position: Position) -> str:
-        """What the ids in that folder must belong to."""
-        return owner(self.output(partition), position.output_id, IdSource(self.config["penstock.dedupe.id"]))
-
-
-def stage_command(command: Callable[..., T]) -> Callable[..., T]:
-    """Add the options that all of them share; they come to the command as `stage: Stage`."""
-
-    def with_stage(
-        path: Path, overrides: tuple[str, ...], as_json: bool, patience: Patience, topic: str | None, **rest: Any
-    ) -> T:
-        config = job.load(path, overrides, "dedupe")
-        try:
-            stage = Stage(config["bootstrap.servers"], {}, as_json, patience, config=config, named=topic)
-            return command(stage=stage, **rest)
-        except (FolderError, RocksError, OperatorNeeded) as error:
-            raise click.ClickException(str(error)) from None
-
-    with_stage.__doc__ = command.__doc__
-    with_stage.__name__ = command.__name__
-    with_stage.__click_params__ = list(getattr(command, "__click_params__", ()))  # type: ignore[attr-defined]  # click's own mark
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
-        timeout_option(),
-        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property."),
-        click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."),
-        click.option("--topic", help="The input topic that is meant; of several, status shows all."),
-    ):
-        with_stage = option(with_stage)
-    return with_stage
-
 
 async def find_position(admin: Admin, stage: Stage, partition: int) -> Position | None:
     """The committed position of a partition, if there is one. Raises OperatorNeeded."""
     tp = stage.input(partition)
     found = (await admin.committed(stage.group, [tp]))[tp]
-    return None if found is None else Position.parse(*found)
+    return None if found is None else Position.parse(stage.group, tp, *found)
 
 
 async def position_of(admin: Admin, stage: Stage, partition: int) -> Position:
@@ -153,28 +72,12 @@ async def decide(admin: Admin, stage: Stage, partition: int, change: Change, bec
 
 async def topics_of(admin: Admin, stage: Stage, partition: int = 0) -> tuple[str, str, int]:
     """The ids of input and output topic (hexadecimal) and how many partitions both have. Raises ClickException."""
-    read, written = await _both_topics(admin, stage)
-    if differ := _counts_differ(stage, read, written):
+    read, written = await both_topics(admin, stage)
+    if differ := counts_differ(stage, read, written):
         raise click.ClickException(differ)
     if partition not in read.partitions:
         raise click.ClickException(f"`{stage.topic}` has no partition {partition}")
     return read.topic_id.hex(), written.topic_id.hex(), len(read.partitions)
-
-
-async def _both_topics(admin: Admin, stage: Stage) -> tuple[TopicInfo, TopicInfo]:
-    """Input and output topic as the cluster has them. Raises ClickException."""
-    names = [stage.input(0)[0], stage.output(0)[0]]
-    cluster = await admin.metadata(names, refresh=True)
-    for name in names:
-        if name not in cluster.topics:
-            raise click.ClickException(f"topic `{name}` is not there")
-    return cluster.topics[names[0]], cluster.topics[names[1]]
-
-
-def _counts_differ(stage: Stage, read: TopicInfo, written: TopicInfo) -> str:
-    """How many partitions input and output have, in words, where that isn't the same."""
-    before, behind = len(read.partitions), len(written.partitions)
-    return "" if before == behind else f"`{stage.topic}` has {before} partitions and `{stage.output(0)[0]}` {behind}"
 
 
 def partition_option(command: Callable[..., T]) -> Callable[..., T]:
@@ -183,150 +86,6 @@ def partition_option(command: Callable[..., T]) -> Callable[..., T]:
 
 
 because_option = click.option("--because", required=True, metavar="TEXT", help="Noted with the decision.")
-
-SHOWN = (
-    "topic",
-    "partition",
-    "state",
-    "running",
-    "offset",
-    "lag",
-    "read",
-    "dropped",
-    "without_id",
-    "misplaced",
-    "moved",
-    "quarantined",
-    "ids",
-    "only_in_memory",
-    "window_s",
-    "size_bytes",
-    "why",
-)
-
-
-@click.command("status")
-@stage_command
-def status(stage: Stage) -> None:
-    """Show each partition: position, lag, counters, and the store, if its folder is on this machine.
-
-    `running` says whether a worker has that folder open, `ids` how many its files have; `only in memory` are the output offsets
-    whose ids no file has yet. `window s` is the age of the oldest id in the files. --json says more: ends and log starts,
-    ranges of unknown and accepted ids. The exit code is 1 if any stands still.
-
-    Example: penstock dedupe status --config pipeline.properties
-    """
-
-    async def work(admin: Admin) -> list[dict[str, Any]]:
-        each = stage.each()
-        if len(each) == 1:
-            return await _rows(admin, each[0])
-        rows = []
-        for one in each:
-            try:
-                rows += await _rows(admin, one)
-            except click.ClickException as error:
-                rows.append(_no_row(one.topic, error.message))
-        return rows
-
-    rows = stage.ask(work)
-    for row in rows:
-        row["why"] = row["why"] or row["store_error"]
-    stage.show(rows if stage.as_json else [_shown(row) for row in rows], "partitions")
-    if any(row["state"] in STANDING or row["store_error"] for row in rows):
-        sys.exit(1)
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """What the table has of a row."""
-    running = {True: "yes", False: "no", None: None}[row.get("running")]
-    return {name: row.get(name) for name in SHOWN} | {"running": running}
-
-
-async def _rows(admin: Admin, stage: Stage) -> list[dict[str, Any]]:
-    """A row for each partition of one topic."""
-    read, written = await _both_topics(admin, stage)
-    differ = _counts_differ(stage, read, written)
-    inputs = [stage.input(partition) for partition in sorted(read.partitions)]
-    outputs = {partition: stage.output(partition) for partition in sorted(written.partitions)}
-    committed = await admin.settled(stage.group, inputs)
-    ends = await admin.list_offsets(dict.fromkeys([*inputs, *outputs.values()], LATEST), "read_committed")
-    starts = await admin.list_offsets(dict.fromkeys(outputs.values(), EARLIEST))
-    rows = []
-    for tp in inputs:
-        _, partition = tp
-        output, found = outputs.get(partition), committed.get(tp)
-        output_start, output_end = (0, 0) if output is None else (starts[output].offset, ends[output].offset)
-        position = Position(0, "", "") if found is None else Position.parse(*found)
-        noted = {name: value for name, value in asdict(position).items() if name not in NOT_SHOWN}
-        rows.append(
-            {
-                "topic": stage.topic,
-                "partition": partition,
-                **_state(None if found is None else position, output_end, differ),
-                **noted,
-                "offset": None if found is None else position.offset,
-                "end": ends[tp].offset,
-                "lag": ends[tp].offset - position.offset,
-                "output_start": output_start,
-                "output_end": output_end,
-                # Behind the last batch stands its transaction's marker, which has no ids.
-                **store_status(stage.folder(partition), position.output_end or output_end),
-            }
-        )
-    return rows
-
-
-def _no_row(topic: str, why: str) -> dict[str, Any]:
-    return {"topic": topic, "partition": None, "state": "not begun", "why": why, "store_error": ""}
-
-
-STANDING = ("stopped", "stalled")
-NOT_SHOWN = ("topic_id", "output_id", "moved_id", "partitions")
-
-
-def _state(position: Position | None, output_end: int, differ: str) -> dict[str, str]:
-    """How a partition is, and why it stands still if it does, as its position says; of none, as its output says. `differ`:
-    in words, that input and output have not as many partitions."""
-    if position is None and output_end > 0:
-        return {"state": "stopped", "why": "its output has data and its position is gone: `penstock dedupe position` sets one"}
-    if position is None:
-        return {"state": "no position", "why": differ or "no worker has begun it"}
-    unknown = f"ids of output offsets {position.unknown} are unknown" if position.unknown else ""
-    if stopped := position.stopped or unknown:
-        return {"state": "stopped", "why": stopped}
-    if position.stalled:
-        return {"state": "stalled", "why": position.stalled}
-    return {"state": "reading", "why": ""}
-
-
-def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
-    """A store as its files are now; nothing is known (None) of one that is not on this machine.
-
-    `only_in_memory` are output offsets up to `written_to` behind what the files are complete to: a restart reads them again.
-    """
-    facts = ("running", "ids", "oldest_ms", "window_s", "size_bytes", "files", "only_in_memory")
-    unknown = {**dict.fromkeys(facts), "store_error": ""}
-    if not folder.database.exists():
-        return unknown
-    try:
-        store = snapshot.look(folder.database, snapshot.TRIES)
-    except RocksError as error:
-        return {**unknown, "running": folder.is_held(), "store_error": str(error)}
-    stats, kept_to = store.stats(), store.kept_to
-    store.close()
-    oldest_ms = stats["oldest_ms"]
-    return {
-        "running": folder.is_held(),
-        "ids": stats["ids_in_files"],
-        "oldest_ms": oldest_ms,
-        "window_s": max(0, time.time_ns() // 1_000_000 - oldest_ms) // 1000 if oldest_ms else 0,
-        "size_bytes": stats["size_bytes"],
-        "files": stats["files"],
-        "only_in_memory": max(0, written_to - kept_to),
-        "store_error": "",
-    }
-
 
 @click.command("accept")
 @click.option("-p", "--partition", "named", type=click.IntRange(0), help="The partition.")
@@ -468,7 +227,8 @@ def restore(stage: Stage, partition: int, source: Path) -> None:
     """
     committed = stage.ask(lambda admin: position_of(admin, stage, partition))
     try:
-        check_owner(source, stage.owner(partition, committed))
+        mend = "give the snapshot of this partition (`-p`, `--topic`), or set `penstock.dedupe.id` as it was"
+        check_owner(source, stage.owner(partition, committed), mend)
     except OSError as error:
         raise click.ClickException(f"`{source}` is no snapshot: {error.strerror}") from None
     with held(stage.folder(partition)) as folder:
@@ -513,7 +273,7 @@ def rebuild(stage: Stage, partition: int) -> None:
 @contextlib.contextmanager
 def held(folder: StoreFolder) -> Iterator[StoreFolder]:
     """A folder that no other process works in meanwhile. Raises FolderError."""
-    folder.lock()
+    folder.lock("stop the stage first")
     try:
         yield folder
     finally:

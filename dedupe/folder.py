@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import IO
 
 from penstock.dedupe.ids import IdSource
-from penstock.durable import replace_file
+from penstock.durable import replace_file, sync_folder
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
 
 LOCK = "lock"
 OWNER = "belongs-to"
 DATABASE = "ids"
-REMEDY = "remove the folder, and it is rebuilt from the output topic"
+SET_ASIDE = "set-aside"
 
 
 class FolderError(Exception):
@@ -32,12 +32,11 @@ def write_owner(folder: Path, owner: str) -> None:
     replace_file(folder / OWNER, owner.encode())
 
 
-def check_owner(folder: Path, owner: str) -> None:
+def check_owner(folder: Path, owner: str, way_on: str) -> None:
     """Raises OperatorNeeded when the ids in a folder belong to something else, OSError when that can't be read."""
     found = (folder / OWNER).read_text(encoding="utf-8")
     if found != owner:
-        texts = found.strip(), owner.strip()
-        raise OperatorNeeded("`{}` has the ids of {}, not those of {}; {}".format(folder, *texts, REMEDY))
+        raise OperatorNeeded(f"`{folder}` has the ids of {found.strip()}, not those of {owner.strip()}: {way_on}")
 
 
 class StoreFolder:
@@ -57,8 +56,9 @@ class StoreFolder:
         """Where RocksDB's files are."""
         return self.path / DATABASE
 
-    def lock(self) -> None:
-        """Keep other processes out until `unlock` or the end of this one. Raises FolderError."""
+    def lock(self, way_on: str) -> None:
+        """Keep other processes out until `unlock` or the end of this one. Raises FolderError, with the way on where another
+        process is in it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / LOCK).open("w")
@@ -68,16 +68,17 @@ class StoreFolder:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            raise FolderError(f"`{self.path}` is in use by another worker; each needs a folder of its own") from None
+            raise FolderError(f"`{self.path}` is in use by another process: {way_on}") from None
         self._lock = file
 
-    def claim(self, owner: str) -> None:
-        """Note what the ids belong to, or check it against what was noted before. Raises OperatorNeeded, OSError."""
+    def claim(self, owner: str, to_rebuild: str) -> None:
+        """Note what the ids belong to, or check it against what was noted before; `to_rebuild` says how an operator gets a new
+        store. Raises OperatorNeeded, OSError."""
         if not (self.path / OWNER).exists():
             if self.database.exists():
-                raise OperatorNeeded(f"`{self.path}` has a database, but no `{OWNER}` that says of what; {REMEDY}")
+                raise OperatorNeeded(f"`{self.path}` has a database, but no `{OWNER}` that says of what: {to_rebuild}")
             write_owner(self.path, owner)
-        check_owner(self.path, owner)
+        check_owner(self.path, owner, f"set `penstock.dedupe.id` as it was, or {to_rebuild}")
 
     def is_held(self) -> bool:
         """Whether a process works in it. Raises FolderError when that can't be seen."""
@@ -93,12 +94,18 @@ class StoreFolder:
         return False
 
     def set_aside(self) -> Path | None:
-        """Move the database away, so that another takes its place; where it is now. The folder must be locked."""
-        if not self.database.exists():
+        """Move the database away with what it belongs to, so that others take their places; where both are now, to be restored
+        like a snapshot. The folder must be locked."""
+        there = [path for path in (self.database, self.path / OWNER) if path.exists()]
+        if not there:
             return None
-        numbers = (number for number in itertools.count(1) if not self.path.joinpath(f"{DATABASE}.{number}").exists())
-        aside = self.path / f"{DATABASE}.{next(numbers)}"
-        self.database.rename(aside)
+        folders = (self.path / f"{SET_ASIDE}.{number}" for number in itertools.count(1))
+        aside = next(folder for folder in folders if not folder.exists())
+        aside.mkdir()
+        for path in there:
+            path.rename(aside / path.name)
+        sync_folder(aside)
+        sync_folder(self.path)
         return aside
 
     def unlock(self) -> None:

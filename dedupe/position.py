@@ -6,11 +6,14 @@ The counters beside the offset survive any kill, and the audit compares them wit
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+import time
+from dataclasses import asdict, dataclass, field, replace
 
+from penstock.dedupe import ways
 from penstock.pipeline import ranges
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.standing import short
 
 RANGES_MAX = 8  # more than so many accepted ranges become fewer: Kafka takes 4,096 bytes beside an offset
 
@@ -22,38 +25,47 @@ def identity(stage: str, tp: TopicPartition) -> str:
 
 @dataclass(frozen=True)
 class Position:
-    """The next input offset, the ids of input and output topic (hexadecimal), and records read, written, dropped as
-    duplicates, quarantined (in corrupt batches, or for want of an id), moved into their right partition of `INPUT.moved`, and
-    without an id (passed on or quarantined) since the stage began; `partitions` is how many both topics had then (0: not
-    noted); `leader_epoch` is that of the last input batch passed (-1: none yet); `stopped` or `stalled` says why the
-    partition stands still.
-
-    read = written + dropped + quarantined + moved. `output_end` is the output offset behind the last batch written (0: not
-    noted). `unknown` are output offsets, `FIRST..LAST`, whose ids the store lacks and the output no longer has: the worker
-    stands still for them. `accepted` are ranges of such offsets that an operator has accepted. `misplaced` ids of the
-    records read belong into another partition. `decisions` counts what operators decided about the partition. `moved_id` is
-    the id of the topic of moved records, once the worker reads it too (empty: not yet); its position there is one like this.
+    """The next input offset, and what is noted beside it. Counters are of records since the stage began:
+    read = written + dropped + quarantined + moved.
     """
 
     offset: int
     topic_id: str
+    """Of the input topic, hexadecimal."""
     output_id: str
+    """Of the output topic."""
     read: int = 0
     written: int = 0
     dropped: int = 0
+    """Repeats."""
     quarantined: int = 0
+    """In batches that can't be opened, or for want of an id."""
     without_id: int = 0
+    """Passed on or quarantined."""
     partitions: int = 0
+    """How many both topics had when the stage began; 0: not noted."""
     output_end: int = 0
+    """The output offset behind the last batch written; 0: not noted."""
     unknown: str = ""
+    """Output offsets, `FIRST..LAST`, whose ids the store lacks and the output doesn't give, so that the worker stands still."""
     accepted: str = ""
+    """Ranges of such offsets that an operator has accepted."""
     misplaced: int = 0
+    """Records read whose id belongs into another partition."""
     decisions: int = 0
+    """How often operators have decided about the partition."""
     leader_epoch: int = -1
+    """Of the last input batch passed; -1: none yet."""
     stopped: str = ""
+    """Why the partition stands still until an operator has decided."""
     stalled: str = ""
+    """Why it stands still, though the worker tries on."""
     moved: int = 0
+    """Records that went to their right partition of `INPUT.moved`."""
     moved_id: str = ""
+    """Of the topic of moved records, once the worker reads it, too (empty: not yet); its position there is one like this."""
+    committed_ms: int = field(default=-1, compare=False)
+    """When it was committed, with output or without; -1: by an earlier version."""
 
     def unknown_ids(self, complete_to: int, output_start: int) -> str:
         """The output offsets whose ids are unknown to a store that is complete to an offset, where the output's log starts
@@ -66,8 +78,11 @@ class Position:
             end = output_start if self.written and output_start > complete_to + 1 else 0
         if complete_to >= end:
             return ""
-        accepted = ranges.parse(self.accepted)
-        return "" if any(a <= complete_to and end - 1 <= b for a, b in accepted) else f"{complete_to}..{end - 1}"
+        return "" if self.has_accepted(complete_to, end - 1) else f"{complete_to}..{end - 1}"
+
+    def has_accepted(self, first: int, last: int) -> bool:
+        """Whether an operator has accepted that the ids of these output offsets are unknown."""
+        return not ranges.outside((first, last), ranges.parse(self.accepted))
 
     def accept(self) -> Position:
         """The position with its unknown offsets accepted."""
@@ -77,32 +92,42 @@ class Position:
         return replace(self, unknown="", accepted=ranges.text_of(accepted))
 
     def metadata(self) -> str:
-        """The text committed beside the offset."""
-        fields = asdict(self)
+        """The text to commit now beside the offset; under Kafka's 4096 bytes."""
+        noted = replace(
+            self, stopped=short(self.stopped), stalled=short(self.stalled), committed_ms=time.time_ns() // 1_000_000
+        )
+        fields = asdict(noted)
         del fields["offset"]
-        return json.dumps(fields)
+        return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
-    def parse(cls, offset: int, metadata: str) -> Position:
-        """A position as it was committed. Raises OperatorNeeded when no dedupe worker wrote it."""
-        try:
-            position = cls(offset, **json.loads(metadata))
-            default = asdict(cls(0, "", ""))
-            if any(type(value) is not type(default[name]) for name, value in asdict(position).items()):
-                raise TypeError
-            if not (ranges.RANGES.fullmatch(position.unknown) and ranges.RANGES.fullmatch(position.accepted)):
-                raise ValueError
-            return position
-        except (ValueError, TypeError):
+    def parse(
+        cls, group: str, tp: TopicPartition, offset: int, metadata: str, read_with: TopicPartition | None = None
+    ) -> Position:
+        """A group's position of a partition, as it was committed; of moved records, `read_with` is the input partition whose
+        worker reads them. Raises OperatorNeeded when no dedupe worker wrote it.
+        """
+        position = _read(offset, metadata)
+        if position is None:
             raise OperatorNeeded(
-                f"the committed position {offset} has metadata {metadata!r}, which no dedupe worker wrote; "
-                "`penstock groups delete GROUP --topic TOPIC:P` takes it away if the partition is to start over"
-            ) from None
+                f"the position of {tp[0]}-{tp[1]} in group `{group}` is offset {offset} with metadata {metadata!r}, which no "
+                f"dedupe worker wrote: {ways.to_delete(group, tp)}, then {ways.to_move(read_with or tp)} says where to go on"
+            )
+        return position
+
+
+def _read(offset: int, metadata: str) -> Position | None:
+    """A position, or None for what isn't one."""
+    try:
+        position = Position(offset, **json.loads(metadata))
+    except (ValueError, TypeError):
+        return None
+    default = asdict(Position(0, "", ""))
+    is_whole = all(type(value) is type(default[name]) for name, value in asdict(position).items())
+    return position if is_whole and all(map(ranges.RANGES.fullmatch, (position.unknown, position.accepted))) else None
 
 
 def decisions_of(metadata: str) -> int | None:
     """How often operators have decided about a committed position; None for one that no dedupe worker wrote."""
-    try:
-        return Position.parse(0, metadata).decisions
-    except OperatorNeeded:
-        return None
+    position = _read(0, metadata)
+    return None if position is None else position.decisions

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock import log
+from penstock.dedupe import ways
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.opening import join, open_batches
 from penstock.dedupe.position import Position
@@ -30,12 +31,12 @@ Note = Callable[[Column, int], Awaitable[None]]
 
 
 class UnknownIds(OperatorNeeded):
-    """The output no longer has offsets whose ids the store lacks, `FIRST..LAST`."""
+    """The store lacks the ids of output offsets, `FIRST..LAST`, that the output no longer has or that can't be read there."""
 
-    def __init__(self, offsets: str, tp: TopicPartition) -> None:
+    def __init__(self, offsets: str, tp: TopicPartition, why: str = "") -> None:
         super().__init__(
-            f"ids of output offsets {offsets} are unknown: restore a snapshot, or `penstock dedupe accept --topic {tp[0]} "
-            f"-p {tp[1]}` if repeats of them may pass"
+            f"ids of output offsets {offsets} are unknown{why}: restore a snapshot that has them, or {ways.to_accept(tp)} if "
+            "repeats of them may pass"
         )
         self.offsets = offsets
 
@@ -75,8 +76,8 @@ async def repair(
 
     `tp` is the input partition. `note` puts ids into the store, with the output offset that it is then complete to.
     `max_bytes` are read at once.
-    Raises UnknownIds when the output no longer has what the store lacks, OperatorNeeded when it never had what the store
-    has, KafkaError, RocksError.
+    Raises UnknownIds when the output no longer has what the store lacks, or has it in a batch that can't be opened and that
+    nobody has accepted; OperatorNeeded when it never had what the store has, KafkaError, RocksError.
     """
     logger = log.get(__name__, topic=output[0], partition=output[1])
     end = await stable_end(admin, output)
@@ -84,7 +85,7 @@ async def repair(
     if store.reaches_to > end:
         raise OperatorNeeded(
             f"the store has ids up to output offset {store.reaches_to}, but `{output[0]}` partition {output[1]} ends "
-            f"at {end}: the topic was cut back; remove the store's folder to rebuild it from the topic"
+            f"at {end}: the topic was cut back; {ways.to_rebuild(tp)}"
         )
     unknown = committed.unknown_ids(store.complete_to, start)
     if unknown:
@@ -100,12 +101,24 @@ async def repair(
     try:
         while position < end:
             for fetched in await fetcher.fetch():
-                ids = await asyncio.to_thread(ids_of, fetched.batches, source)
-                await note(ids, fetched.next_offset)
+                corrupt: list[RawBatch] = []
+                ids = await asyncio.to_thread(ids_of, fetched.batches, source, corrupt)
+                behind = fetched.next_offset
+                if fetched.corrupt is not None:
+                    corrupt.append(fetched.corrupt)
+                    behind = fetched.corrupt.last_offset + 1
+                for batch in corrupt:
+                    offsets = max(batch.base_offset, position), batch.last_offset
+                    if not committed.has_accepted(*offsets):
+                        raise UnknownIds(f"{offsets[0]}..{offsets[1]}", tp, ", since the batch there can't be opened")
+                    logger.warning("the batch at output offset %d can't be opened, as an operator has accepted", offsets[0])
+                await note(ids, behind)
                 read += len(ids.null)
-                position = fetched.next_offset
+                position = behind
                 failpoint(REPAIRING)
-                if fetched.error is not None:
+                if fetched.corrupt is not None:
+                    fetcher.seek(output, position)
+                elif fetched.error is not None:
                     raise fetched.error
     finally:
         await fetcher.close()
@@ -119,10 +132,6 @@ def expires_soon(store: IdStore, output_start: int) -> bool:
     return only_in_memory > 0 and output_start > max(0, store.kept_to - only_in_memory)
 
 
-def ids_of(batches: Sequence[RawBatch], source: IdSource) -> Column:
-    """The ids of all records of output batches. Raises OperatorNeeded for a batch that can't be opened."""
-    corrupt: list[RawBatch] = []
-    ids = join([join([source.column(columns)]) for _, columns in open_batches(batches, corrupt)])
-    if corrupt:
-        raise OperatorNeeded(f"the output batch at offset {corrupt[0].base_offset} can't be opened: its ids are unknown")
-    return ids
+def ids_of(batches: Sequence[RawBatch], source: IdSource, corrupt: list[RawBatch]) -> Column:
+    """The ids of all records of output batches; those that can't be opened are appended to `corrupt`."""
+    return join([join([source.column(columns)]) for _, columns in open_batches(batches, corrupt)])

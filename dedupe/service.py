@@ -144,7 +144,7 @@ class Dedupe(Stage):
         added = [Worker((topic, number), settings, self.target, self._source) for number in partitions]
         for worker in added:
             self.workers[worker.tp] = worker
-            worker.folder.lock()
+            worker.folder.lock("stop it, or give each a `penstock.dedupe.data` of its own")
         for worker in added:
             self.lanes.begin(self.lanes.add(worker.tp, worker))
 

@@ -78,7 +78,7 @@ def _take(folder: StoreFolder, partial: Path, to: Path) -> int:
 
 
 def restore(folder: StoreFolder, snapshot: Path) -> int:
-    """Put a snapshot in the place of a locked folder's database; the output offset that it is complete to.
+    """Put a snapshot in the place of a locked folder's database, which is set aside; the output offset that it is complete to.
 
     Raises FolderError, RocksError.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
+from penstock.dedupe import ways
 from penstock.dedupe.position import Position
 from penstock.errors import ErrorCode, KafkaError, raise_for
 from penstock.pipeline.admin import Admin
@@ -30,19 +30,15 @@ class Found(NamedTuple):
 
 
 class Topics:
-    """Of one input partition, `tp`, whose ids are in `folder`; `go_on` is the sentence that says by which command an operator
-    moves its position.
-    """
+    """Of one input partition, `tp`."""
 
-    def __init__(self, admin: Admin, tp: TopicPartition, output_topic: str, group: str, folder: Path, go_on: str) -> None:
+    def __init__(self, admin: Admin, tp: TopicPartition, output_topic: str, group: str) -> None:
         self._admin = admin
         self._tp = tp
         self._input = tp[0]
         self._output = output_topic
         self._moved = moved_topic(tp[0])
         self._group = group
-        self._folder = folder
-        self._go_on = go_on
 
     async def find(self) -> Found:
         """Input and output topic as they are. Raises OperatorNeeded when they differ in their partitions, KafkaError."""
@@ -76,13 +72,12 @@ class Topics:
             raise OperatorNeeded(
                 f"the output topic was recreated (its id is {found.output_id}, {position.output_id} was "
                 f"written so far), so what was written is gone; to dedupe the partition's input again stop the stage, "
-                f"`penstock groups delete {self._group} --topic {self._tp[0]}:{self._tp[1]}`, remove `{self._folder}`, and "
-                "start it"
+                f"{ways.to_set_aside(self._tp)}, {ways.to_delete(self._group, self._tp)}, and start it"
             )
         if position.moved_id not in ("", found.moved_id):
             raise OperatorNeeded(
                 f"`{self._moved}` was {'recreated' if found.moved_id else 'deleted'}, so what was moved and not read "
-                f"yet is gone; {self._go_on}, once you know what is missing"
+                f"yet is gone; {ways.to_move(self._tp)} says where to go on, once you know what is missing"
             )
         self.check_count(position.partitions, found.partitions)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from penstock import log
-from penstock.dedupe import moved
+from penstock.dedupe import moved, ways
 from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import Position, identity
@@ -36,6 +36,7 @@ from penstock.pipeline.job import moved_topic
 from penstock.pipeline.ourtopics import make_topic
 from penstock.pipeline.quarantine import Quarantine
 from penstock.pipeline.sourcelog import SourceLog
+from penstock.pipeline.standing import short
 from penstock.pipeline.transaction import TransactionalSender
 from penstock.pyx.record.columns import Column
 from penstock.pyx.rocks import IdStore, RocksError
@@ -43,7 +44,7 @@ from penstock.pyx.rocks import IdStore, RocksError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-REASON_MAX = 500  # characters of it, each of which takes up to 6 bytes of the position's 4096
+ALIVE_MS = 30_000  # how old a position may become while its worker repairs the store, before it is committed again
 REPORT_S = 10.0  # how often a busy worker says where it is
 MISPLACED_S = 60.0  # how often it says that ids are in the wrong partition
 
@@ -105,13 +106,14 @@ class Worker:
         self._source = source
         self._sender: TransactionalSender | None = None
         self._attempted = -1
+        self._committed_ms = -1  # when the position was, last
         self._work: asyncio.Future[Any] | None = None
         self._storing = asyncio.Lock()  # a file is written and ingested as one step, and no id comes in between
         self._memory_since = time.monotonic()  # memory holds ids that no file has for so long at most
         self._reported = time.monotonic()
         self._misplaced_again = 0.0
-        self._go_on = f"`penstock dedupe position --topic {tp[0]} -p {tp[1]} --at OFFSET --because TEXT` says where to go on"
-        self._topics = Topics(admin, tp, settings.output_topic, settings.group, self.folder.path, self._go_on)
+        self._go_on = f"{ways.to_move(tp)} says where to go on"
+        self._topics = Topics(admin, tp, settings.output_topic, settings.group)
         self._input = self._read(tp, "input topic", settings.misplaced)
         # What isn't in its place there is in none.
         misplaced: Misplaced = "stop" if settings.misplaced == "move" else settings.misplaced
@@ -161,27 +163,37 @@ class Worker:
         committed = await self._admin.committed(self._settings.group, [self.tp, self._moved.tp])
         for each in (self._input, self._moved):
             found = committed[each.tp]
-            each.position = Position(0, "", "") if found is None else Position.parse(*found)
+            each.position = Position(0, "", "") if found is None else self._parse(each.tp, found)
+        self._committed_ms = self.position.committed_ms
         are_there = False
         try:
             await self._check_topics(self._sender)
             are_there = True
+            await self._show_life()
             await self._repair()
         except OperatorNeeded as error:
             if self.position.topic_id:
                 unknown = error.offsets if isinstance(error, UnknownIds) else self.position.unknown
                 # So that any host sees why, and what there is to accept; each time, so that the position doesn't expire.
-                after = replace(self.position, unknown=unknown, stopped=str(error)[:REASON_MAX])
+                after = replace(self.position, unknown=unknown, stopped=str(error))
                 await self._commit(after, alone=not are_there)
             raise
         except KafkaError as error:
-            why = str(error)[:REASON_MAX]
+            why = short(str(error))
             if error.code == ErrorCode.UNSTABLE_OFFSET_COMMIT and why != self.position.stalled:
                 await self._commit(replace(self.position, stalled=why))
             raise
         if self.position.unknown:
             await self._commit(replace(self.position, unknown=""))
         failpoint(REPAIRED)
+
+    def _parse(self, tp: TopicPartition, found: tuple[int, str]) -> Position:
+        return Position.parse(self._settings.group, tp, *found, self.tp)
+
+    async def _show_life(self) -> None:
+        """Commit a position that has become old, though nothing was read: whoever looks at it sees that somebody works here."""
+        if time.time_ns() // 1_000_000 - self._committed_ms > ALIVE_MS:
+            await self._commit(self.position)
 
     async def _check_topics(self, sender: TransactionalSender) -> None:
         """See that the topics are those of the position, or begin one. Raises OperatorNeeded, KafkaError."""
@@ -207,13 +219,14 @@ class Worker:
             raise OperatorNeeded(
                 f"`{self.output[0]}` partition {self.output[1]} has data (end offset {end}), but group "
                 f"`{self._settings.group}` has no input position; nothing is guessed: begin with an empty output topic, or "
-                f"set it by `penstock dedupe position --topic {self.tp[0]} -p {self.tp[1]} --at OFFSET --because TEXT`"
+                f"set it by {ways.to_move(self.tp)}"
             )
         # How many there were changes with no turn, and of a busy stage's positions some are never stable.
         others = await self._admin.all_committed(self._settings.group, require_stable=False)
-        for (topic, _), found in others.items():
-            if topic == self.tp[0]:
-                self._topics.check_count(Position.parse(*found).partitions, topics.partitions)
+        for tp, found in others.items():
+            if tp[0] == self.tp[0]:
+                began_with = Position.parse(self._settings.group, tp, *found).partitions
+                self._topics.check_count(began_with, topics.partitions)
         start = await self._input.log.start()
         if start > 0:
             raise self._input.log.gone(0, start)
@@ -237,15 +250,20 @@ class Worker:
 
     async def _repair(self) -> None:
         """A store that this process has already open may have ids beyond what was committed, so it is opened again."""
+
+        async def note(ids: Column, complete_to: int) -> None:
+            await self._note(ids, complete_to)
+            await self._show_life()
+
         async with self._storing:
             self._close_store()
             try:
-                self.folder.claim(owner(self.output, self.position.output_id, self._source))
+                self.folder.claim(owner(self.output, self.position.output_id, self._source), ways.to_rebuild(self.tp))
                 store = await self._in_thread(self._open_store)
                 self._memory_since = time.monotonic()
                 begins_at = store.complete_to
                 turn_bytes, committed = self._settings.turn_bytes, self.position
-                await repair(self._admin, self.tp, self.output, store, self._source, self._note, turn_bytes, committed)
+                await repair(self._admin, self.tp, self.output, store, self._source, note, turn_bytes, committed)
                 if committed.accepted and store.complete_to > begins_at:
                     await self._spill()  # so that what was accepted once is not asked for again
             except RocksError as error:
@@ -259,7 +277,7 @@ class Worker:
     def _store_failed(self, error: RocksError) -> OperatorNeeded:
         return OperatorNeeded(
             f"the store failed: {error}; if the disk is full, make room and start again; if the database is damaged, "
-            f"remove `{self.folder.path}`, and it is rebuilt from the output topic"
+            f"{ways.to_rebuild(self.tp)}"
         )
 
     async def start(self) -> dict[TopicPartition, int]:
@@ -307,7 +325,7 @@ class Worker:
         at, waits, stopped = 0, False, False
         for tp, found in committed.items():
             if found is not None:
-                position = Position.parse(*found)
+                position = self._parse(tp, found)
                 at += position.offset
                 stopped |= bool(position.stopped)
                 waits |= position.offset != await self._admin.end_offset(tp, "read_committed")
@@ -315,7 +333,7 @@ class Worker:
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
         """Commit the position again, so that an idle one doesn't expire, with why the partition stands still."""
-        await self._commit(replace(self.position, stopped=stopped[:REASON_MAX], stalled=stalled[:REASON_MAX]))
+        await self._commit(replace(self.position, stopped=stopped, stalled=stalled))
 
     async def _commit(self, position: Position, *, alone: bool = False) -> None:
         """`alone`: without that of moved records, whose topic may be gone."""
@@ -336,6 +354,7 @@ class Worker:
         await sender.send_offsets(
             self._settings.group, {tp: (position.offset, position.metadata()) for tp, position in positions.items()}
         )
+        self._committed_ms = time.time_ns() // 1_000_000
 
     async def turn(self, fetched: Sequence[Fetched]) -> None:
         """Dedupe what was fetched, of each input in one transaction, then note its ids.

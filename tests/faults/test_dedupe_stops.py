@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import signal
 import subprocess
@@ -39,6 +41,16 @@ def await_gone_on(w: World, stage: StageProcess, partition: int) -> None:
     """Wait for one partition while the other one is stopped."""
     w.await_done([partition], stage)
     w.check([partition])
+
+
+def follow(w: World) -> None:
+    """Run the commands that a stopped partition names, in their order."""
+    (why,) = (line for line in w.stage.text().splitlines() if "is STOPPED" in line)
+    for command in re.findall("`penstock ([^`]*)`", why):
+        words = command.replace("OFFSET", "0").split()
+        more = ["--config", str(w.config)] if words[0] == "dedupe" else ["--yes", "-b", w.cluster.bootstrap]
+        done = subprocess.run([sys.executable, "-m", "penstock", *words, *more], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 # Repair
@@ -86,8 +98,25 @@ def test_a_damaged_database_stops_its_partition(tmp_path: Path, shared_broker: B
         w.fill(batches=1)
         w.stage.start()
         await_gone_on(w, w.stage, 1)
-        await_stopped(w.stage, f"remove `{w.database}`")
-        shutil.rmtree(w.database)
+        await_stopped(w.stage, "sets the store aside, and the next start builds it from the output")
+        follow(w)
+        w.stage.start()
+        w.finish()
+
+
+def test_ids_of_another_place_are_set_aside_by_the_command_that_is_said(
+    tmp_path: Path, shared_broker: BrokerProcess
+) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.fill(batches=1)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        (w.database / "belongs-to").write_text("another output\n")
+        w.stage.start()
+        await_stopped(w.stage, "has the ids of another output, not those of")
+        follow(w)
+        w.fill(batches=1, repeats=0.9)
         w.stage.start()
         w.finish()
 
@@ -124,12 +153,8 @@ def test_a_recreated_output_stops(tmp_path: Path, shared_broker: BrokerProcess) 
         until(lambda: "recreated" in w.position()[1]["stopped"], "the position to say why", w.stage.text)
         status = w.ask("status")
         assert status.returncode == 1 and "the output topic was recreated" in status.stdout
-        await_stopped(w.stage, f"remove `{w.database}`, and start it")
-        (why,) = (line for line in w.stage.text().splitlines() if "is STOPPED" in line)
-        command = why.partition("`penstock ")[2].partition("`")[0].split()
-        words = [sys.executable, "-m", "penstock", *command, "--yes", "-b", shared_broker.bootstrap]
-        subprocess.run(words, check=True, capture_output=True)
-        shutil.rmtree(w.database)
+        await_stopped(w.stage, "the output topic was recreated")
+        follow(w)
         w.stage.start()
         w.finish()
 
@@ -179,7 +204,7 @@ def test_the_same_folder_twice_is_refused_and_harms_nobody(tmp_path: Path, share
         second = w.other("second")
         second.start(await_started=False)
         assert second.wait() == 1
-        assert "is in use by another worker" in one_sentence(second)
+        assert "is in use by another process: stop it, or give each" in one_sentence(second)
         w.fill()
         w.finish()
 
@@ -271,6 +296,29 @@ def test_topics_that_grew_together_stop(tmp_path: Path, shared_broker: BrokerPro
             w.stage.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: `{w.topic}` and `{w.output}` had 1")
         assert w.stage.stop() == 1
         assert w.records(1) == []
+
+
+def test_a_position_that_nobody_of_us_wrote(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """Status shows it beside the other partitions, and the way on that the sentence says works."""
+    with World(tmp_path, shared_broker, partitions=2) as w:
+        w.fill(batches=1)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        group = f"penstock-dedupe.{w.topic}"
+        w.admin(lambda admin: admin.commit(group, {(w.topic, 1): (50, "somebody")}))
+        status = w.ask("status", "--json")
+        first, second = json.loads(status.stdout)
+        assert (status.returncode, first["state"], second["state"], second["offset"]) == (1, "reading", "stopped", 50)
+        assert f"`penstock groups delete {group} --topic {w.topic}:1`" in second["why"]
+        w.fill(batches=1)
+        w.stage.start()
+        await_stopped(w.stage, f"the position of {w.topic}-1 in group `{group}` is offset 50")
+        follow(w)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        assert [int(record.value or b"") for record in w.records(1)] == w.expected(1)
 
 
 def test_an_output_without_a_position_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+from support.dedupe_rot import corrupt_for
 from support.dedupe_world import World
 from support.harness import BrokerProcess
 
@@ -24,8 +26,8 @@ def test_a_lost_folder_is_no_new_stage(tmp_path: Path, shared_broker: BrokerProc
         lose_ids(w)
         w.stage.start()
         w.stage.wait_for(
-            f"{w.topic}-0 is STOPPED, the others go on: ids of output offsets 0..99 are unknown: restore a snapshot, or "
-            f"`penstock dedupe accept --topic {w.topic} -p 0`"
+            f"{w.topic}-0 is STOPPED, the others go on: ids of output offsets 0..99 are unknown: restore a snapshot that has "
+            f"them, or `penstock dedupe accept --topic {w.topic} -p 0 --because TEXT`"
         )
         w.send(0, [w.batch(0, w.some_ids(0, 10), 0)])
         w.send(1, [w.batch(1, w.some_ids(1, 10), 0)])
@@ -120,6 +122,32 @@ def test_a_position_that_was_set_does_not_make_it_a_new_stage(tmp_path: Path, sh
         w.stage.start()
         w.stage.wait_for("ids of output offsets 0..99 are unknown")
         assert w.stage.stop() == 1
+
+
+def test_a_batch_of_the_output_that_cannot_be_opened_is_accepted(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    """Somebody else has written there. What lies behind it is known all the same."""
+    with World(tmp_path, shared_broker) as w:
+        w.fill(batches=1, count=50, repeats=0)
+        w.stage.start()
+        w.await_done()
+        assert w.stage.stop() == 0
+        first = w.end(w.output)
+        w.send(0, [corrupt_for(w, w.output)], topic=w.output)
+        w.stage.start()
+        w.stage.wait_for(f"ids of output offsets {first}..{first + 2} are unknown, since the batch there can't be opened")
+        row = json.loads(w.ask("status", "--json").stdout)[0]
+        assert (row["state"], row["unknown"]) == ("stopped", f"{first}..{first + 2}")
+        w.answer("accept", "-p", "0", "--because", "it is none of ours")
+        w.stage.wait_for("reads from offset")  # without a restart
+        w.send(0, [w.batch(0, ["behind", "it"], 0)])
+        w.await_done()
+        w.stage.kill()
+        shutil.rmtree(w.database)
+        w.send(0, [w.batch(0, [word for word, _ in w.sent[0]], 0)])
+        w.stage.start()  # it is read again, with all others
+        w.await_done()
+        assert w.stage.stop() == 0, w.stage.text()
+        w.check_counters()
 
 
 def test_commands_that_have_nothing_to_decide(tmp_path: Path, shared_broker: BrokerProcess) -> None:

@@ -93,9 +93,6 @@ def test_status(tmp_path: Path, shared_broker: BrokerProcess) -> None:
 def test_status_before_the_stage_began(tmp_path: Path, shared_broker: BrokerProcess) -> None:
     with World(tmp_path, shared_broker) as w:
         assert "is not there" in refusal(w.ask("status"))
-        w.admin(lambda admin: admin.create_topics({w.output: 1}))
-        (row,) = w.answer("status")
-        assert (row["offset"], row["read"], row["ids"]) == (None, 0, None)
 
 
 def test_status_says_why_partitions_stand_still_when_the_input_grew(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -160,7 +157,10 @@ def test_a_restored_store_sets_the_present_one_aside(tmp_path: Path, shared_brok
         w.fill()
         run_once(w)
         w.answer("restore", "-p", "0", "--from", str(tmp_path / "kept"))
-        assert list((w.database / "ids.1").glob("*.sst"))
+        aside = w.database / "set-aside.1"
+        assert list((aside / "ids").glob("*.sst")) and (aside / "belongs-to").exists()
+        w.answer("restore", "-p", "0", "--from", str(aside))  # it is as good as a snapshot
+        assert not w.answer("status")[0]["only_in_memory"]
         w.fill(repeats=0.9)
         run_once(w)
         w.check()
@@ -172,7 +172,8 @@ def test_what_is_no_snapshot_of_this_partition(tmp_path: Path, shared_broker: Br
         run_once(w)
         w.answer("snapshot", "-p", "1", "--to", str(tmp_path / "kept"))
         before = sorted(path.name for path in (w.database / "ids").glob("*.sst"))
-        assert "not those of" in refusal(w.ask("restore", "-p", "0", "--from", str(tmp_path / "kept")))
+        said = refusal(w.ask("restore", "-p", "0", "--from", str(tmp_path / "kept")))
+        assert "not those of" in said and "give the snapshot of this partition (`-p`, `--topic`)" in said
         assert "is no snapshot" in refusal(w.ask("restore", "-p", "0", "--from", str(tmp_path / "w")))
         for path in (tmp_path / "kept" / "ids").glob("*.sst"):
             path.unlink()
@@ -189,7 +190,7 @@ def test_a_store_is_rebuilt_from_the_output(tmp_path: Path, shared_broker: Broke
         w.fill()
         w.stage.start()
         w.await_done()
-        assert "is in use" in refusal(w.ask("rebuild", "-p", "0"))
+        assert "is in use by another process: stop the stage first" in refusal(w.ask("rebuild", "-p", "0"))
         assert w.stage.stop() == 0
         for path in (w.database / "ids").glob("*.sst"):
             path.write_bytes(b"damaged")

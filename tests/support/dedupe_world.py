@@ -109,27 +109,27 @@ class World:
     # Input
 
     def batch(
-        self, partition: int, ids: Sequence[str | None], codec: int, header: str = "", note: bool = True
+        self, partition: int, ids: Sequence[str | None], codec: int, header: str = "", note: bool = True, age_ms: int = 0
     ) -> bytes:
-        """A batch of records with these ids as keys (or in a header), noted in the ledger."""
+        """A batch of records with these ids as keys (or in a header), as old as that, noted in the ledger."""
         builder = BatchBuilder(codec)
         for word in ids:
             number = next(self._numbers)
             raw = None if word is None else word.encode()
             headers = [(header, raw)] if header and raw is not None else []
             key = b"the same" if header else raw
-            assert builder.append(key, b"%d" % number, time.time_ns() // 1_000_000, headers)
+            assert builder.append(key, b"%d" % number, time.time_ns() // 1_000_000 - age_ms, headers)
             if note:
                 self.sent[partition].append((word, number))
         return builder.build()
 
-    def send(self, partition: int, batches: Sequence[bytes]) -> None:
-        """Send batches as they are."""
+    def send(self, partition: int, batches: Sequence[bytes], topic: str = "") -> None:
+        """Send batches as they are, to the input or another topic."""
 
         async def send(admin: Admin) -> None:
             sender = Sender(admin, idempotent=False)
             for batch in batches:
-                await sender.submit((self.topic, partition), [batch])
+                await sender.submit((topic or self.topic, partition), [batch])
 
         self.admin(send)
 

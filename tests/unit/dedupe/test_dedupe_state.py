@@ -11,21 +11,25 @@ from penstock.dedupe.folder import FolderError, StoreFolder
 from penstock.dedupe.position import Position
 from penstock.pipeline.failures import OperatorNeeded
 
+TP = ("flights", 3)
+REBUILD = "a sentence"
+
 
 def test_a_position_survives_its_metadata() -> None:
     position = Position(7, "00ff", "aa11", 10, 8, 1, 1, 3, 5, 9, "3..5", "0..1,7..8")
-    assert Position.parse(7, position.metadata()) == position
+    assert Position.parse("group", TP, 7, position.metadata()) == position
     most = 1 << 62
     largest = Position(most, "f" * 32, "f" * 32, most, most, most, most, most, most, most)
     for number in range(1 << 60, (1 << 60) + 200, 2):
         largest = replace(largest, unknown=f"{number}..{number}").accept()
     largest = replace(largest, unknown=largest.accepted.partition(",")[0])
-    largest = replace(largest, misplaced=most, decisions=most, leader_epoch=1 << 30, stopped="\u20ac" * 500)
-    assert len(largest.metadata()) < 4096  # Kafka's limit
+    largest = replace(largest, misplaced=most, moved=most, decisions=most, leader_epoch=1 << 30, moved_id="f" * 32)
+    largest = replace(largest, stopped="\u20ac" * 5000, stalled='"\n' * 5000)
+    assert len(largest.metadata().encode()) < 4096  # Kafka's limit
 
 
 def test_a_position_of_an_older_version() -> None:
-    assert Position.parse(7, '{"topic_id": "00", "output_id": "aa", "written": 3}').written == 3
+    assert Position.parse("group", TP, 7, '{"topic_id": "00", "output_id": "aa", "written": 3}').written == 3
 
 
 @pytest.mark.parametrize(
@@ -78,40 +82,40 @@ def test_accepted_offsets_are_known_to_be_unknown() -> None:
     ],
 )
 def test_a_position_that_nobody_of_us_wrote(metadata: str) -> None:
-    with pytest.raises(OperatorNeeded, match="no dedupe worker wrote"):
-        Position.parse(7, metadata)
+    with pytest.raises(OperatorNeeded, match=r"flights-3 .* `group` .*: `penstock groups delete group --topic flights:3`"):
+        Position.parse("group", TP, 7, metadata)
 
 
 def test_a_folder_is_held_once(tmp_path: Path) -> None:
     first, second = StoreFolder(tmp_path / "events-0"), StoreFolder(tmp_path / "events-0")
-    first.lock()
-    with pytest.raises(FolderError, match="in use"):
-        second.lock()
+    first.lock("stop it")
+    with pytest.raises(FolderError, match="in use by another process: stop it"):
+        second.lock("stop it")
     first.unlock()
-    second.lock()
+    second.lock("stop it")
     second.unlock()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FolderError, match="can't be used"):
-        StoreFolder(tmp_path / "file" / "events-0").lock()
+        StoreFolder(tmp_path / "file" / "events-0").lock("stop it")
 
 
 def test_a_folder_belongs_to_one_output(tmp_path: Path) -> None:
     folder = StoreFolder(tmp_path / "events-0")
-    folder.lock()
-    folder.claim("this output\n")
-    folder.claim("this output\n")
-    with pytest.raises(OperatorNeeded, match="has the ids of this output"):
-        folder.claim("another\n")
+    folder.lock("stop it")
+    folder.claim("this output\n", REBUILD)
+    folder.claim("this output\n", REBUILD)
+    with pytest.raises(OperatorNeeded, match=f"has the ids of this output, not those of another: .*{REBUILD}"):
+        folder.claim("another\n", REBUILD)
     folder.unlock()
 
 
 def test_a_database_of_nobody_is_refused(tmp_path: Path) -> None:
     folder = StoreFolder(tmp_path / "events-0")
-    folder.lock()
+    folder.lock("stop it")
     folder.database.mkdir()
-    with pytest.raises(OperatorNeeded, match="says of what"):
-        folder.claim("this output\n")
+    with pytest.raises(OperatorNeeded, match=f"says of what: {REBUILD}"):
+        folder.claim("this output\n", REBUILD)
     folder.unlock()

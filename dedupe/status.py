@@ -1,0 +1,204 @@
+"""`penstock dedupe status`: where each partition stands, from its position, its logs, and the store if that is on this machine.
+
+No process of the stage is asked: it works from any host, also while none runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from penstock.dedupe import snapshot, ways
+from penstock.dedupe.asked import Stage, both_topics, counts_differ, stage_command
+from penstock.dedupe.folder import StoreFolder
+from penstock.dedupe.position import Position
+from penstock.pipeline.admin import EARLIEST, LATEST, Admin
+from penstock.pipeline.client import TopicPartition
+from penstock.pipeline.failures import OperatorNeeded
+from penstock.pipeline.job import moved_topic
+from penstock.pipeline.standing import LOOK_AGAIN_S, STATES, Ahead, look_ahead, quiet, silent_after_ms
+from penstock.pyx.rocks import RocksError
+
+Row = dict[str, Any]
+
+SHOWN = (
+    "topic",
+    "partition",
+    "state",
+    "running",
+    "offset",
+    "lag",
+    "read",
+    "dropped",
+    "without_id",
+    "misplaced",
+    "moved",
+    "quarantined",
+    "ids",
+    "only_in_memory",
+    "window_s",
+    "size_bytes",
+    "why",
+)
+NOT_SHOWN = ("offset", "topic_id", "output_id", "moved_id", "partitions")
+
+
+@click.command("status")
+@stage_command
+def status(stage: Stage) -> None:
+    """Show each partition: position, lag, counters, and the store, if its folder is on this machine.
+
+    Positions are read from the cluster, so it works from any host, also while no stage runs. A partition is `reading`, or it
+    stands still: `stopped` or `stalled`, its position says why; `silent`, records have waited for longer than a stage that runs
+    ever takes (`penstock.stalled.after.ms` and some more), or the input ends before the position; `no position`, no stage has
+    begun it. A topic is `not begun` while it or its output isn't there. The exit code is 1 if any stands still.
+
+    `running` says whether a worker has that folder open, `ids` how many its files have; `only in memory` are the output offsets
+    whose ids no file has yet. `window s` is the age of the oldest id in the files. --json says more: ends and log starts,
+    ranges of unknown and accepted ids, when the position was committed.
+
+    Example: penstock dedupe status --config pipeline.properties
+    """
+
+    async def work(admin: Admin) -> list[Row]:
+        each = stage.each()
+        if len(each) == 1:
+            return await _rows(admin, each[0])
+        return [row for rows in await asyncio.gather(*(_rows_or_why(admin, one) for one in each)) for row in rows]
+
+    rows = stage.ask(work)
+    for row in rows:
+        row["why"] = row["why"] or row["store_error"]
+    stage.show(rows if stage.as_json else [_shown(row) for row in rows], "partitions")
+    if any(row["state"] in STATES or row["store_error"] for row in rows):
+        sys.exit(1)
+
+
+def _shown(row: Row) -> Row:
+    """What the table has of a row."""
+    running = {True: "yes", False: "no", None: None}[row.get("running")]
+    return {name: row.get(name) for name in SHOWN} | {"running": running}
+
+
+async def _rows_or_why(admin: Admin, stage: Stage) -> list[Row]:
+    """The rows of one topic of several, or one row that says why there are none."""
+    try:
+        return await _rows(admin, stage)
+    except click.ClickException as error:
+        row = {"topic": stage.topic, "partition": None, "state": "not begun", "why": error.message, "store_error": ""}
+        return [row]
+
+
+async def _rows(admin: Admin, stage: Stage) -> list[Row]:
+    """A row for each partition of one topic. Raises ClickException for a topic that isn't there."""
+    read, written = await both_topics(admin, stage)
+    differ = counts_differ(stage, read, written)
+    partitions = sorted(read.partitions)
+    outputs = [stage.output(partition) for partition in sorted(written.partitions)]
+    inputs = [stage.input(partition) for partition in partitions]
+    moved = [(moved_topic(stage.topic), partition) for partition in partitions]
+    silent_ms = silent_after_ms(stage.config)
+
+    async def look() -> list[Row]:
+        committed = await admin.settled(stage.group, [*inputs, *moved])  # before the ends, which none is beyond then
+        ahead = await look_ahead(admin, [*inputs, *moved], silent_ms)
+        output_ends = await admin.list_offsets(dict.fromkeys(outputs, LATEST), "read_committed")
+        output_starts = await admin.list_offsets(dict.fromkeys(outputs, EARLIEST))
+        rows = []
+        for partition in partitions:
+            output = stage.output(partition)
+            start, end = (output_starts[output].offset, output_ends[output].offset) if output in output_ends else (0, 0)
+            row = _row(stage, partition, committed, ahead, end, differ, silent_ms)
+            rows.append({**row, "output_start": start, "output_end": end})
+        return rows
+
+    rows = await look()
+    if any(row["state"] == "silent" for row in rows):
+        await asyncio.sleep(LOOK_AGAIN_S)
+        rows = await look()
+    for row in rows:
+        # Behind the last batch stands its transaction's marker, which has no ids.
+        row |= store_status(stage.folder(row["partition"]), row.pop("written_to") or row["output_end"])
+    return rows
+
+
+def _row(
+    stage: Stage,
+    partition: int,
+    committed: dict[TopicPartition, tuple[int, str]],
+    ahead: dict[TopicPartition, Ahead],
+    output_end: int,
+    differ: str,
+    silent_ms: int,
+) -> Row:
+    """What position and logs say of a partition. `differ`: in words, that input and output have not as many partitions."""
+    tp, moved = stage.input(partition), (moved_topic(stage.topic), partition)
+    found = committed.get(tp)
+    offset = None if found is None else found[0]
+    row = {
+        "topic": stage.topic,
+        "partition": partition,
+        "state": "reading",
+        "why": "",
+        "offset": offset,
+        "end": ahead[tp].end,
+        "lag": ahead[tp].end - (offset or 0),
+        "written_to": 0,
+    }
+    position = Position(0, "", "")
+    try:
+        if found is not None:
+            position = Position.parse(stage.group, tp, *found)
+    except OperatorNeeded as error:
+        return {**row, **dict.fromkeys(_noted(position)), "state": "stopped", "why": str(error)}
+    row |= _noted(position) | {"written_to": position.output_end}
+    unknown = f"ids of output offsets {position.unknown} are unknown" if position.unknown else ""
+    if found is None and output_end > 0:
+        why = f"its output has data and its position is gone: {ways.to_move(tp)} sets one"
+        return {**row, "state": "stopped", "why": why}
+    if found is None:
+        return {**row, "state": "no position", "why": differ or "no stage has begun it: does one run?"}
+    if stopped := position.stopped or unknown:
+        return {**row, "state": "stopped", "why": stopped}
+    if position.stalled:
+        return {**row, "state": "stalled", "why": position.stalled}
+    inputs = [(committed[each][0], ahead[each]) for each in (tp, moved) if each in committed and each in ahead]
+    is_silent, why = quiet(inputs, position.committed_ms, silent_ms, "dedupe stage")
+    return {**row, "state": "silent" if is_silent else "reading", "why": why}
+
+
+def _noted(position: Position) -> Row:
+    return {name: value for name, value in asdict(position).items() if name not in NOT_SHOWN}
+
+
+def store_status(folder: StoreFolder, written_to: int) -> dict[str, Any]:
+    """A store as its files are now; nothing is known (None) of one that is not on this machine.
+
+    `only_in_memory` are output offsets up to `written_to` behind what the files are complete to: a restart reads them again.
+    """
+    facts = ("running", "ids", "oldest_ms", "window_s", "size_bytes", "files", "only_in_memory")
+    unknown = {**dict.fromkeys(facts), "store_error": ""}
+    if not folder.database.exists():
+        return unknown
+    try:
+        store = snapshot.look(folder.database, snapshot.TRIES)
+    except RocksError as error:
+        return {**unknown, "running": folder.is_held(), "store_error": str(error)}
+    stats, kept_to = store.stats(), store.kept_to
+    store.close()
+    oldest_ms = stats["oldest_ms"]
+    return {
+        "running": folder.is_held(),
+        "ids": stats["ids_in_files"],
+        "oldest_ms": oldest_ms,
+        "window_s": max(0, time.time_ns() // 1_000_000 - oldest_ms) // 1000 if oldest_ms else 0,
+        "size_bytes": stats["size_bytes"],
+        "files": stats["files"],
+        "only_in_memory": max(0, written_to - kept_to),
+        "store_error": "",
+    }
