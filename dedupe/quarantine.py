@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.quarantine import came, chunks, encoded
+from penstock.pipeline.recordcount import records_of
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.record.columns import Columns
 from penstock.pyx.record.rawbatch import RawBatch
@@ -23,13 +24,8 @@ BATCH_BYTES = 512 << 10  # a batch of records is built when it has so much
 
 def corrupt_batch(batch: RawBatch, tp: TopicPartition) -> Iterator[RawBatch]:
     """The bytes of a batch that can't be opened."""
-    reason = f"a batch of {records_in(batch)} records that can't be opened"
+    reason = f"a batch of {records_of(batch)} records that can't be opened"
     return chunks(bytes(batch), came(tp, batch.base_offset, reason))
-
-
-def records_in(batch: RawBatch) -> int:
-    """How many records a batch is counted as that can't be opened; of magic 0 and 1 nobody knows."""
-    return batch.record_count if batch.magic == 2 else 1
 
 
 def records_aside(

@@ -33,7 +33,8 @@ Misplaced = Literal["move", "pass", "stop"]
 class Rules:
     """How the batches of one input partition are sifted; `max_batch_bytes` is what the output takes.
 
-    `partitions`: how many the input has (0: where an id belongs isn't looked at).
+    `partitions`: how many the input has (0: where an id belongs isn't looked at). `were_moved`: its records came from other
+    partitions, and none is moved twice.
     """
 
     tp: TopicPartition
@@ -42,6 +43,7 @@ class Rules:
     without_id: WithoutId = "pass"
     misplaced: Misplaced = "pass"
     partitions: int = 0
+    were_moved: bool = False
 
 
 @dataclass
@@ -94,10 +96,11 @@ def sift(batches: Sequence[RawBatch], position: int, store: IdStore, rules: Rule
             misplaced_at = misplaced_at if misplaced_count else int(records.offsets[elsewhere[0]])
             misplaced_count += len(elsewhere)
             if rules.misplaced == "stop":
+                ways = "" if rules.were_moved else "move` sends them there, `"
                 raise OperatorNeeded(
                     f"the id of the record at offset {misplaced_at} of `{rules.tp[0]}` belongs into another partition by "
-                    "Kafka's murmur2, where its repeats are looked for: mend its producer, then set "
-                    "`penstock.dedupe.misplaced=pass` until such records are read"
+                    "Kafka's murmur2, where its repeats are looked for: mend its producer; until such records are read "
+                    f"`penstock.dedupe.misplaced={ways}pass` lets them through"
                 )
         without = np.flatnonzero(columns[-1].null)
         if rules.without_id == "stop" and len(without):
@@ -160,7 +163,7 @@ def _away(home: npt.NDArray[np.int32], rules: Rules) -> npt.NDArray[np.bool_]:
 
 
 def _modern(batches: Sequence[RawBatch], position: int, max_batch_bytes: int, corrupt: list[RawBatch]) -> list[RawBatch]:
-    """The batches, those of magic 0 or 1 and one that begins below the position rebuilt."""
+    """The batches; those of magic 0 and 1, and one that begins below the position, are rebuilt."""
     modern: list[RawBatch] = []
     for batch in batches:
         if batch.magic == 2 and batch.base_offset >= position:

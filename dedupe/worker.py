@@ -20,14 +20,14 @@ from penstock.dedupe import moved, ways
 from penstock.dedupe.folder import StoreFolder, owner
 from penstock.dedupe.ids import IdSource
 from penstock.dedupe.position import Position, identity
-from penstock.dedupe.quarantine import corrupt_batch, records_in
+from penstock.dedupe.quarantine import corrupt_batch
 from penstock.dedupe.repair import REPAIRED, UnknownIds, expires_soon, repair
 from penstock.dedupe.sift import Misplaced, Rules, Sifted, WithoutId, sift
 from penstock.dedupe.topics import Found, Topics, check_id
 from penstock.errors import ErrorCode, KafkaError
 from penstock.failpoints import declare, failpoint
 from penstock.pipeline.admin import Admin
-from penstock.pipeline.batches import Refused, prepare, send
+from penstock.pipeline.batches import Refused, TooLarge, prepare, send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded, StartsOver
 from penstock.pipeline.fetcher import Fetched
@@ -35,6 +35,7 @@ from penstock.pipeline.identity import take_identity
 from penstock.pipeline.job import moved_topic
 from penstock.pipeline.ourtopics import make_topic
 from penstock.pipeline.quarantine import Quarantine
+from penstock.pipeline.recordcount import records_of
 from penstock.pipeline.sourcelog import SourceLog
 from penstock.pipeline.standing import short
 from penstock.pipeline.transaction import TransactionalSender
@@ -115,13 +116,13 @@ class Worker:
         self._go_on = f"{ways.to_move(tp)} says where to go on"
         self._topics = Topics(admin, tp, settings.output_topic, settings.group)
         self._input = self._read(tp, "input topic", settings.misplaced)
-        # What isn't in its place there is in none.
+        # A record of INPUT.moved whose id belongs into yet another partition can't be moved once more: it stops the partition.
         misplaced: Misplaced = "stop" if settings.misplaced == "move" else settings.misplaced
         self._moved = self._read((moved_topic(tp[0]), tp[1]), "topic of moved records", misplaced)
         self._log = log.get(__name__, topic=tp[0], partition=tp[1])
 
     def _read(self, tp: TopicPartition, name: str, misplaced: Misplaced) -> Input:
-        settings = self._settings
+        settings, were_moved = self._settings, tp != self.tp
         source_log = SourceLog(
             self._admin,
             tp,
@@ -129,7 +130,7 @@ class Worker:
             lost=f"{self._go_on}, once you know what is missing",
             cut=f"{self._go_on}, once you know what is missing or there twice",
         )
-        rules = Rules(tp, self._source, settings.max_batch_bytes, settings.without_id, misplaced)
+        rules = Rules(tp, self._source, settings.max_batch_bytes, settings.without_id, misplaced, were_moved=were_moved)
         return Input(tp, name, source_log, rules, Position(0, "", ""))
 
     @property
@@ -319,7 +320,8 @@ class Worker:
         return time.monotonic() - self._memory_since >= self._settings.spill_ms / 1000
 
     async def look(self) -> tuple[int, bool]:
-        """The committed offset (the sum over what is read), and whether there is more for somebody who goes on; or less."""
+        """The committed offset (the sum over what is read), and whether somebody has work there: input behind a position, or an
+        input that ends before it, and nothing stopped it."""
         inputs = [each.tp for each in (self._input, self._moved)]
         committed = await self._admin.committed(self._settings.group, inputs, require_stable=False)
         at, waits, stopped = 0, False, False
@@ -383,6 +385,8 @@ class Worker:
                 await self._note(sifted.ids, complete_to)
         except RocksError as error:
             raise self._store_failed(error) from None
+        except TooLarge as error:
+            raise OperatorNeeded(f"{error}, then start the stage again") from error
         failpoint(ADDED)
         if sifted.misplaced:
             self._say_misplaced(sifted)
@@ -400,7 +404,7 @@ class Worker:
         sender, before = self._sender, read.position
         self._attempted = self.own_offsets[0] - before.offset + next_offset
         assert sender is not None, "take the identity first"
-        corrupt = sum(records_in(batch) for batch in sifted.corrupt)
+        corrupt = sum(records_of(batch) for batch in sifted.corrupt)
         aside = [*sifted.aside, *(piece for batch in sifted.corrupt for piece in corrupt_batch(batch, read.tp))]
         place = await self._settings.quarantine.place(self.tp[1]) if aside else self.output
         await sender.begin()

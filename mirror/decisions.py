@@ -89,7 +89,8 @@ class Desk:
         offset = {"start": start, "end": end}[at] if at in ("start", "end") else int(at)
         if not start <= offset <= end:
             raise OperatorNeeded(f"{lane} has offsets from {start} to {end} at the source, and {offset} is none of them")
-        # Counted before the lane is taken, since a mirror that runs takes it back soon; that one may have gone on a little.
+        # A mirror that runs takes the lane back soon, so most is counted before the command takes it; what the mirror copies
+        # meanwhile is counted behind that.
         known = await self._readable(lane) or Position(0, UNSEEN, ours.topic_id)
         same_log = known.topic_id in (UNSEEN, theirs.topic_id)
         again = await self._again(lane, known, start, offset) if same_log else known.records
@@ -157,8 +158,8 @@ class Desk:
             return None
 
     async def _again(self, lane: Identity, known: Position, start: int, offset: int) -> int:
-        """How many of the records copied so far the source's log, read up to an offset, doesn't account for: those that will be
-        copied again, and those that it lost when it was cut back."""
+        """Records on the target that one reading of the source's log up to `offset` would not give: those copied a second time,
+        and those that the log has lost."""
         if offset >= known.offset:
             return known.again_records
         try:

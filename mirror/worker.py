@@ -18,7 +18,7 @@ from penstock.mirror.position import UNSEEN, Position
 from penstock.mirror.source import Source
 from penstock.mirror.target import Into, topic_of
 from penstock.pipeline.admin import Admin
-from penstock.pipeline.batches import Prepared, Refused, prepare, send
+from penstock.pipeline.batches import Prepared, Refused, TooLarge, prepare, send
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.fetcher import Fetched
@@ -177,7 +177,8 @@ class Worker:
         return f"{topic} -p {ours} -b SOURCE"
 
     async def look(self) -> tuple[int, bool]:
-        """The committed offset, and whether the source has more for somebody who goes on; or less: that is to be said."""
+        """The committed offset, and whether somebody has work there: input behind it, or an input that ends before it, and
+        nothing stopped it."""
         into = self.identity.into
         found = (await self._target.committed(self.identity.group, [into], require_stable=False))[into]
         if found is None:
@@ -246,8 +247,8 @@ class Worker:
             corrupt = next((batch for batch in batches if batch.base_offset == error.offset), None)
             way = self.identity.way_past(None if corrupt is None else corrupt.last_offset + 1)
             raise OperatorNeeded(f"{error}: {way}") from error
-        except OperatorNeeded as error:
-            raise OperatorNeeded(f"{error}; or {self.identity.way_past(None)}") from error
+        except TooLarge as error:
+            raise OperatorNeeded(f"{error}, then {self.identity.way_to_retry()}; or {self.identity.way_past(None)}") from error
 
     def _refused(self, error: Refused, batch: RawBatch, batches: Sequence[RawBatch]) -> OperatorNeeded:
         """The target won't take a batch: which one, and both ways on."""

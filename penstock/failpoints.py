@@ -1,7 +1,7 @@
 """Named places where a test may stop, delay, fail or kill a process.
 
 Off unless `PENSTOCK_FAILPOINTS` is set when the process starts, for example
-`PENSTOCK_FAILPOINTS="mirror.before_commit=kill@3,dedupe.after_publish=delay:200"`:
+`PENSTOCK_FAILPOINTS="mirror.offsets_sent=kill@3,dedupe.published=delay:200"`:
 
 | action        | effect at the n-th passage (`@n`, default 1; `delay` acts at each passage from the n-th on) |
 | ------------- | -------------------------------------------------------------------------------------------- |

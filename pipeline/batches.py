@@ -29,6 +29,10 @@ REFUSING = frozenset(
 )
 
 
+class TooLarge(OperatorNeeded):
+    """One record alone is larger than the target allows. The text says what to change; the caller adds how to go on then."""
+
+
 class Prepared(NamedTuple):
     """Batches that can go out: each is whole, dense, of magic 2; `rebuilt` of them are not the source's bytes."""
 
@@ -53,8 +57,7 @@ def prepare(batches: Sequence[RawBatch], position: int, max_bytes: int, append_t
     """The batches as the target will take them, records below `position` left out; `append_time` as `is_forwardable`
     has it.
 
-    Raises BatchError when a batch that has to be opened is corrupt, and OperatorNeeded when one record alone
-    is larger than the target allows.
+    Raises BatchError when a batch that has to be opened is corrupt, and TooLarge.
     """
     prepared: list[RawBatch] = []
     rebuilt = 0
@@ -94,9 +97,9 @@ def _rebuild(left: Sequence[Record], codec: int, max_bytes: int) -> Iterator[Raw
         yield from _rebuild(left[:middle], codec, max_bytes)
         yield from _rebuild(left[middle:], codec, max_bytes)
     else:
-        raise OperatorNeeded(
+        raise TooLarge(
             f"the record at offset {left[0].offset} takes {len(built)} bytes, more than `max.message.bytes` "
-            f"({max_bytes}) of the topic that it goes to: raise that, then start again"
+            f"({max_bytes}) of the topic that it goes to: raise that"
         )
 
 

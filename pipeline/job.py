@@ -1,8 +1,8 @@
 """The one file that describes a pipeline: sources, aggregate, mirror, dedupe, table.
 
 `penstock mirror`, `dedupe`, `etl` and `audit` all take the same file (`--config pipeline.properties`); each reads the
-keys of its part, asks for no other's, and knows them all, so a misspelt key is refused by all of them. Client
-properties of Kafka (`client.id`, ...) have Kafka's names; ours start with `penstock.`.
+keys of its part, asks for no other's, and knows them all, so a misspelt key is refused by all of them. Names without
+`penstock.` are Kafka's or Spark's, but for those that say what is copied and loaded: `source.*`, `topics`, `etl.*`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ SCHEMA = Schema(
         Property("penstock.mirror.transactions.max", parse_int(1), 500,
                  "Transactions with data that a mirror begins in a second at most; beyond, partitions linger longer."),
         Property("penstock.mirror.position.refresh.ms", parse_int(1000), 3_600_000,
-                 "Idle positions are committed again this often, so that they don't expire on the target."),
+                 "Idle positions (of mirror and dedupe) are committed again this often, so that they don't expire."),
         Property("session.timeout.ms", parse_int(1), 10_000,
                  "How long a partition that another process took over is left to it before it is taken back, once."),
         Property("penstock.stalled.after.ms", parse_int(1), 300_000,

@@ -69,8 +69,8 @@ class Worker(Protocol):
         ...
 
     async def look(self) -> tuple[int, bool]:
-        """The committed offset, whoever committed it, and whether input waits there for somebody who goes on: also where it
-        ends before that offset, which only a lane that goes on notices."""
+        """The committed offset, whoever committed it, and whether somebody has work there: input behind it, or an input that
+        ends before it, and nothing stopped it."""
         ...
 
     async def refresh(self, stopped: str = "", stalled: str = "") -> None:
@@ -104,14 +104,14 @@ class Lane:
         self.worker = worker
         self.peers: Sequence[Lane] = ()
         self.stopped = ""
-        self.reason: Exception | None = None  # that it stopped for
+        self.reason: Exception | None = None  # the error that it stopped for
         self.backoff = backoff_of_stages()
         self.stalled = ""  # the failure that it can't get over for a long time, though another try may
         self.said = ""  # the failure that was told last
-        self.failing_since = 0.0  # when that was (loop time)
+        self.failing_since = 0.0  # when the failure in `said` was told (loop time)
         self.force = False  # an operator has decided: its identity is taken whoever has it
         self.heard = -1  # how many decisions there were when it was last started over for one
-        self.retried = asyncio.Event()  # that is why it should not wait any longer
+        self.retried = asyncio.Event()  # set when an operator has decided, so that a wait ends
         self.lost_at: list[float] = []  # when others took the identity, of late (loop time)
         self.is_lost = False  # it stopped because others have it: its position is theirs to keep
         self.taken = False  # the identity was taken and nothing was done under it yet

@@ -28,7 +28,7 @@ def render(audit: dict[str, Any]) -> Group:
             mark = Text(f"cannot tell: {hop['note']}", "yellow")
         table.add_row(hop["name"], f"{hop['records']:,}", expected, *rest, mark)
     if audit["parts_at"]:
-        line = Text(f"The counts part at: {audit['parts_at']}", "red")
+        line = Text(f"The counts differ first at: {audit['parts_at']}", "red")
     elif audit["untold"]:
         line = Text(f"Cannot tell whether every record is accounted for: see {', '.join(audit['untold'])}.", "yellow")
     elif audit["complete"]:
@@ -38,10 +38,11 @@ def render(audit: dict[str, Any]) -> Group:
     lines = [line]
     if audit["gaps"]:
         places = [f"{gap['hop']}:{gap['partition']} offsets {gap['first']} to {gap['last']}" for gap in audit["gaps"]]
-        lines.append(Text(f"Left out by operators, and no more missing than that: {'; '.join(places)}.", "yellow"))
+        lines.append(Text(f"Left out by operators (and nothing else is missing): {'; '.join(places)}.", "yellow"))
     again = [f"{hop['again']:,} of {hop['name']}" for hop in audit["hops"] if hop["again"]]
     if again:
-        lines.append(Text(f"Let be copied again by operators, or from another log before: {'; '.join(again)}.", "yellow"))
+        why = "since an operator had it copied again or began in another log"
+        lines.append(Text(f"In the aggregate beyond what the source's log has, {why}: {'; '.join(again)}.", "yellow"))
     if audit["not_audited"]:
         lines.append(Text(f"Mirrored and not audited: {', '.join(audit['not_audited'])}.", "yellow"))
     return Group(table, *lines)

@@ -1,9 +1,9 @@
 """Positions and ends that belong together, read from a pipeline that may be running.
 
-A position says how many records it counts and up to which offset of the output they are, both of one transaction: one reading
-of it is enough, however busy its stage is. Several sources write into one partition, and their positions are not of one
-moment. Everything below the last stable offset of before that reading is in the positions; of the few batches behind it those
-count that lie below their source's own end. Whose a batch is its producer id says.
+A position and the output offset behind what it counts are of one transaction, so one read is enough, however busy the stage is.
+Several sources write into one partition, and their positions are read at different moments; so the partition's last stable
+offset is read first: every batch below it is counted by some position. Of the batches behind it those count that lie below the
+`target_end` of their source's position; a batch's producer id says which source that is.
 """
 
 from __future__ import annotations

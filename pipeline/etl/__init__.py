@@ -1,8 +1,8 @@
-"""The nightly load: one night's ranges of the deduplicated topic become one commit of a Delta table. In reading order:
+"""The nightly load: one night's ranges of a topic become one commit of a Delta table. In reading order:
 
 command        `penstock etl`
 load           nights, in the order that makes each of them happen exactly once
-night          a night: one calendar day
+night          a night, by its date
 cut            where a night ends, once all that it holds has come through
 clusterview    what a night asks of one cluster
 plan           a night's ranges, written down before anything is read

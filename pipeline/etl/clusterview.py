@@ -183,7 +183,7 @@ class ClusterView:
     async def corrupt(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[CorruptBatch]:
         """The committed batches in some ranges that Spark can't read. Raises Unreachable."""
         found: list[CorruptBatch] = []
-        behind = {tp: start for tp, (start, _) in ranges.items()}  # the last record that can be read
+        behind = {tp: start for tp, (start, _) in ranges.items()}  # the offset behind the last record that could be read
         fetcher = Fetcher(await self._connected(), isolation="read_committed")
         fetcher.assign({tp: start for tp, (start, end) in ranges.items() if start < end})
         try:

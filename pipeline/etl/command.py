@@ -90,7 +90,7 @@ def command(
     clock: Clock | None,
     as_json: bool,
 ) -> None:
-    """Load nights of the deduplicated topic into the table, each in one commit.
+    """Load nights of a topic (`penstock.etl.topic`, dedupe's output unless set) into the table, each in one commit.
 
     A night is what has arrived since the night before it was loaded, once its day is over in `penstock.etl.time.zone`
     and all that the sources held by then has come through; a night that is loaded late takes all that has arrived until

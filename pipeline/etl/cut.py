@@ -31,6 +31,8 @@ Clock = Literal["wall", "records"]
 # Positions stop before trailing control records, of which each takes one offset: a short gap is looked into.
 GAP_LOOKED_INTO = 10_000
 
+ANOTHER_TABLE = "load what the topic has into another table"
+
 
 class Cut:
     """Resolves the ends of nights. One object serves many nights and keeps its connections."""
@@ -181,11 +183,11 @@ class Cut:
         if len(tps) != len(others):
             raise Refused(
                 f"{cluster.name} has {len(tps)} partitions of `{topic}`, the aggregate's `{self._input}` has"
-                f" {len(others)}: they have to be as many everywhere, since an id must always meet the same worker"
+                f" {len(others)}: they have to be as many everywhere: grow the smaller one with `penstock topics grow`"
             )
 
     async def ranges(self, status: Status) -> Ranges:
-        """Per partition of the deduplicated topic from where the table ends to the last stable offset now.
+        """Per partition of the topic that is loaded from where the table ends to the last stable offset now.
 
         Raises Refused when the table can't be continued from the topic, EtlError when it can't be asked.
         """
@@ -198,7 +200,7 @@ class Cut:
             raise EtlError(str(error)) from None
         ends = status.ends
         if ends and set(ends) != set(tps):
-            raise Refused(f"the table was loaded from {_names(ends)}, but the topic has {_names(tps)}")
+            raise Refused(f"the table was loaded from {_names(ends)}, but the topic has {_names(tps)}: {ANOTHER_TABLE}")
         self._check_id(topic, status.topic_id)
         starts = ends or earliest
         for tp in tps:
@@ -220,20 +222,20 @@ class Cut:
                 found = f"leader epoch {known[tp]} ends at {end}" if end >= 0 else f"leader epoch {known[tp]} is unknown"
                 raise Refused(
                     f"{tp[0]}-{tp[1]}: everything below {offset} was read, but by now {found} there: the topic was cut back and"
-                    " has other records behind that; load it into another table"
+                    f" has other records behind that: {ANOTHER_TABLE}"
                 )
 
     def _check_id(self, topic: TopicInfo, noted: str) -> None:
-        """See that the deduplicated topic is the one that was noted. Raises Refused."""
+        """See that the topic that is loaded is the one that was noted. Raises Refused."""
         found = topic.topic_id.hex()
         if noted not in ("", found):
             raise Refused(
                 f"`{self._topic}` was recreated (its id is {found}, the table was loaded from {noted}): its offsets"
-                " are other records' now; load it into another table"
+                f" are other records' now: {ANOTHER_TABLE}"
             )
 
     async def corrupt(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> tuple[CorruptBatch, ...]:
-        """The batches in these ranges of the deduplicated topic that Spark can't read. Raises EtlError."""
+        """The batches in these ranges of the topic that is loaded that Spark can't read. Raises EtlError."""
         try:
             return tuple(await self._target.corrupt(ranges))
         except Unreachable as error:
@@ -260,7 +262,7 @@ class Cut:
             topic = await self._target.topic(self._topic)
             known = set(await self._target.partitions(self._topic))
             if not set(ranges) <= known:
-                raise Refused(f"the plan reads {_names(ranges)}, but the topic has {_names(known)}")
+                raise Refused(f"the plan reads {_names(ranges)}, but the topic has {_names(known)}: {ANOTHER_TABLE}")
             earliest = await self._target.offsets(ranges, EARLIEST)
             stable = await self._target.offsets(ranges, LATEST)
         except Unreachable as error:
@@ -308,11 +310,13 @@ def check_range(tp: TopicPartition, offset: int, earliest: int, stable: int) -> 
     """See that an offset is one that the topic can continue from. Raises Refused."""
     if offset < earliest:
         raise Refused(
-            f"{tp[0]}-{tp[1]}: offset {offset} is needed, but the topic starts at {earliest} by now: records are lost"
+            f"{tp[0]}-{tp[1]}: offset {offset} is needed, but the topic starts at {earliest} by now: records are lost;"
+            f" {ANOTHER_TABLE}"
         )
     if offset > stable:
         raise Refused(
-            f"{tp[0]}-{tp[1]}: offset {offset} is needed, but the topic ends at {stable}: it was truncated or recreated"
+            f"{tp[0]}-{tp[1]}: offset {offset} is needed, but the topic ends at {stable}: it was truncated or recreated;"
+            f" {ANOTHER_TABLE}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Spark for the nights of one call: started by the first that has something to commit, shared by all tables."""
+"""Spark for the nights of one call: started when it is first needed, or while a night is waited for; all tables share it."""
 
 from __future__ import annotations
 

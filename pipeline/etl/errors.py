@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 
+def words_of(error: Exception) -> str:
+    """The first line of what a library says, for people."""
+    if isinstance(error, KeyError):
+        return f"it lacks `{error.args[0]}`"
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
 class EtlError(RuntimeError):
-    """The load stopped; the text says why and what to do. Nothing was committed by it."""
+    """The load stopped; the text says why and what to do. Nothing was committed, unless it says that the night is loaded."""
 
 
 class Refused(EtlError):
@@ -14,6 +21,7 @@ class Refused(EtlError):
 class Incomplete(EtlError):
     """The night's records have not all arrived. `missing` says what is missing, one sentence each."""
 
-    def __init__(self, night: str, missing: list[str]) -> None:
-        super().__init__(f"night {night} is incomplete: " + "; ".join(missing))
+    def __init__(self, night: str, missing: list[str], *, is_over: bool) -> None:
+        way_on = ", or load what is there with `--incomplete mark`" if is_over else ""
+        super().__init__(f"night {night} is incomplete: {'; '.join(missing)}; run it again later{way_on}")
         self.missing = missing

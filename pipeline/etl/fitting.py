@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.pipeline.etl import columntypes
 from penstock.pipeline.etl.declared import RESERVED, Declared
-from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.errors import EtlError, Refused, words_of
 
 
 def check_fits(declared: Declared, schema: str, table_path: str) -> None:
@@ -26,7 +26,7 @@ def check_fits(declared: Declared, schema: str, table_path: str) -> None:
         fields = {field["name"].lower(): field for field in json.loads(schema)["fields"]}
         types = {name: columntypes.of_delta(field["type"]) for name, field in fields.items()}
     except (ValueError, KeyError, TypeError) as error:
-        raise EtlError(f"the schema of the table `{table_path}` can't be read ({error!r})") from None
+        raise EtlError(f"the schema of the table `{table_path}` can't be read ({words_of(error)})") from None
     another = f"or load into another table than `{table_path}`"
     for name, kind in declared.types.items():
         there = types.get(name.lower())

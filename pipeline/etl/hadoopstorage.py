@@ -7,10 +7,10 @@ small, and of the data two columns are read.
 
 HDFS renames atomically, and refuses a name that is there.
 
-S3 has neither rename nor link, but a put with `If-None-Match: *`, which Hadoop's client sends if it is asked to. (Its plain
-`create` of a file that must not be there looks, and then puts.) Delta's commits are made by the very same call: s3logstore.py.
-Not each store keeps the promise: before the first plan a file that is there is created once more, and a store that takes it is
-refused.
+S3 has neither rename nor link, but a put with `If-None-Match: *`, which the store refuses where the key is there. Hadoop's
+client sends it if it is asked to; its plain `create` looks, and then puts, so that two may come through. Delta's commits are
+made by the same call: s3logstore.py. Some stores take any put: before the first plan a file that is there is created once more,
+and a store that lets that happen is refused.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Load:
-    """Loads nights of one configuration; Spark is started by the first night that has something to commit."""
+    """Loads nights of one configuration; Spark is started when it is first needed, or while a night is waited for."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Load:
         self._log = log.get(__name__)
 
     def close(self) -> None:
-        """Stop Spark and close the connections."""
+        """Close the connections, and stop Spark unless it is shared."""
         self._runner.run(self._cut.close())
         self._runner.close()
         if not self._shares_engine:
@@ -128,7 +128,7 @@ class Load:
         """Load a night, or see that it is loaded. Nights that are missing before it are loaded with it only if it is
         said to be `covering`.
 
-        Raises Refused, Incomplete or EtlError; the table is as it was then.
+        Raises Refused, Incomplete or EtlError; the table is as it was then, unless the text says that the night is loaded.
         """
         began = time.monotonic()
         with _lock(self._table):
@@ -139,11 +139,11 @@ class Load:
             commit = status.night(str(night))
             if commit is not None and not reload:
                 plan.check_committed(self._table, commit)
-                self._finish(commit, table.status(self._table))
+                self._finish(commit)
                 return Outcome(commit, "already", time.monotonic() - began)
             made = self._plan(night, status, pending, reload, covering)
             commit = self._run_around_rot(made)
-            self._finish(commit, table.status(self._table))
+            self._finish(commit)
             return Outcome(commit, "reloaded" if made.reload else "loaded", time.monotonic() - began)
 
     def left(self) -> str:
@@ -232,7 +232,7 @@ class Load:
             # A night that goes on beyond the limit is not waited for at all.
             over_s = (goals.night_end_ms - now_ms) / 1000 if self._cut.too_early(goals, now_ms) else 0.0
             if self._incomplete != "wait" or time.monotonic() + max(pause_s, over_s) > deadline:
-                raise Incomplete(str(night), missing)
+                raise Incomplete(str(night), missing, is_over=not self._cut.too_early(goals, now_ms))
             # Positions that move on are no news of their own.
             kind, now = re.sub(r"\d+", "", missing[0]), time.monotonic()
             if kind != said or now >= say_again:
@@ -332,11 +332,23 @@ class Load:
             raise EtlError(f"night {made.night}: {expected} rejects were found, but {kept} kept")
         transaction.remove_rejects(written)
 
-    def _finish(self, commit: table.NightCommit, status: table.Status) -> None:
-        """What follows a commit and is done again by every later call: clean rejects, the ready marker."""
+    def _finish(self, commit: table.NightCommit) -> None:
+        """What follows a commit and is done again by every later call: clean rejects, the ready marker. Raises EtlError."""
+        try:
+            self._clean_rejects_and_mark(commit)
+        except EtlError as error:
+            raise EtlError(
+                f"night {commit.night} is loaded, and what follows isn't finished (rejects of runs that don't count go, the "
+                f"ready marker comes): run it again; {error}"
+            ) from error
+
+    def _clean_rejects_and_mark(self, commit: table.NightCommit) -> None:
+        status = table.status(self._table)
         stray = rejects.stray(self._rejects, status)
         if stray:
-            rejects.remove(self._started(), self._rejects, stray)
+            spark = self._started()
+            with session.failures_as_words("the rejects of runs that don't count can't be removed"):
+                rejects.remove(spark, self._rejects, stray)
             failpoints.failpoint(REJECTS_CLEANED)
         while ready.mark_ready(self._table, status.night(commit.night) or commit):
             # Another machine may have loaded the night again meanwhile: its marker is looked at once more, by what is so now.
@@ -376,5 +388,5 @@ def _lock(table: Storage) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(f"another process is loading `{table}`") from None
+            raise Refused(f"another process is loading `{table}`: wait for it") from None
         yield

@@ -1,4 +1,4 @@
-"""A night: the calendar day whose events, by arrival, become one commit."""
+"""A night: what has arrived since the night before it, once its day is over. Its events' own days are `event_day`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from penstock import failpoints
-from penstock.pipeline.etl.errors import EtlError, Refused
+from penstock.pipeline.etl.errors import EtlError, Refused, words_of
 from penstock.pipeline.etl.storage import SIDE_FOLDER, Storage
 from penstock.pipeline.etl.table import (
     WITHOUT_PLAN_ID,
@@ -163,7 +163,7 @@ def load(table: Storage, run: int) -> Plan | None:
         epochs = epochs_from_json(document.get("epochs", ()))
         plan = Plan(night, run_of_it, ranges, bool(document["reload"]), missing, corrupt, topic_id, nights, own_id, epochs)
     except (ValueError, KeyError, TypeError) as error:
-        raise EtlError(f"the plan `{path}` can't be read ({error!r}); remove it to plan the night again") from None
+        raise EtlError(f"the plan `{path}` can't be read ({words_of(error)}); remove it to plan the night again") from None
     if plan.run != run:
         raise EtlError(f"the plan `{path}` is of run {plan.run}, not {run}; remove it to plan the night again")
     return plan
@@ -202,6 +202,12 @@ def check_committed(table: Storage, commit: NightCommit) -> None:
         done = None if part is None else (part.start, part.end)
         if plan.ranges.get(tp) != done:
             raise Refused(
-                f"night {commit.night}: the plan says {plan.ranges.get(tp)} for {tp[0]}-{tp[1]}, the table committed"
-                f" {done}; nothing was changed (`--reload` loads the committed ranges again)"
+                f"night {commit.night}: the plan `{table}/{name(commit.run)}` says {_words(plan.ranges.get(tp))} for"
+                f" {tp[0]}-{tp[1]}, the table committed {_words(done)}; nothing was changed: `--reload` loads what the table"
+                " committed again"
             )
+
+
+def _words(span: tuple[int, int] | None) -> str:
+    """A range as messages name it."""
+    return "nothing" if span is None else f"offsets from {span[0]} up to (not with) {span[1]}"

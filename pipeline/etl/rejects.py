@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.pipeline.etl.plan import CorruptBatch, Plan
 from penstock.pipeline.etl.storage import Storage
-from penstock.pipeline.etl.table import LOG, WITHOUT_PLAN_ID, Status, delta_table, reject_counts
+from penstock.pipeline.etl.table import WITHOUT_PLAN_ID, Status, reject_counts, rejects_partitioned_by
 
 COLUMNS = ("night", "run", "plan", "topic", "partition", "offset", "timestamp", "reason", "key", "value")
 FOUND = COLUMNS[3:]  # what is known of a reject before it is stamped with its night, run and plan
@@ -61,14 +61,11 @@ def _condition(runs: Iterable[Run]) -> str:
 
 
 def _overwrite(spark: Any, rows: Any, place: Storage, runs: Iterable[Run]) -> None:
-    there = bool(place.names(LOG))
-    if there:
-        with delta_table(place) as table:
-            partitioned_by = table.metadata().partition_columns
-        if "plan" not in partitioned_by:
-            _add_plans(spark, place)
+    partitioned_by = rejects_partitioned_by(place)
+    if partitioned_by and "plan" not in partitioned_by:
+        _add_plans(spark, place)
     writer = rows.write.format("delta").mode("overwrite").partitionBy("run", "plan")
-    if there:
+    if partitioned_by:
         writer = writer.option("replaceWhere", _condition(runs))
     writer.save(place.uri)
 

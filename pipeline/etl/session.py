@@ -1,4 +1,4 @@
-"""Spark for the load: one session, started when the first night needs it."""
+"""Spark for the load: one session, with the JVM that it runs in."""
 
 from __future__ import annotations
 

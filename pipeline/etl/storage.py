@@ -8,8 +8,8 @@ to be there once and whole, and each kind has something else to rest that on:
     hdfs://      a temporary file, and a rename that refuses a name that is there        hadoopstorage.py
     s3a://       one put that the store refuses if the key is there (If-None-Match: *)   hadoopstorage.py
 
-Any other scheme is refused: nobody has looked what it gives. Delta's commits rest on the same: its HDFSLogStore renames; for
-S3, where it brings nothing that knows of a second machine, s3logstore.py puts.
+Any other scheme is refused: nobody has looked what it gives. Delta commits by the same means: its HDFSLogStore renames, and on
+S3, where Delta's own log store knows of one machine only, s3logstore.py puts.
 
 No lock lies beside a table that isn't in a folder: a machine that dies would leave it. Of two machines that load one night one
 writes the plan, and one commits.

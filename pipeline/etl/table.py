@@ -21,7 +21,7 @@ import deltalake
 import pyarrow.parquet
 from deltalake.exceptions import DeltaError
 
-from penstock.pipeline.etl.errors import EtlError
+from penstock.pipeline.etl.errors import EtlError, words_of
 from penstock.pipeline.etl.localstorage import LocalStorage
 from penstock.pipeline.etl.storage import Storage
 
@@ -105,7 +105,9 @@ class NightCommit:
         try:
             document = json.loads(text)
             if document["format"] != FORMAT:
-                raise EtlError(f"the table's ledger has format {document['format']}, this program reads {FORMAT}")
+                raise EtlError(
+                    f"the table's ledger has format {document['format']}, this version reads {FORMAT}: another one wrote it"
+                )
             partitions = {
                 (str(topic), int(partition)): Range(*map(int, rest)) for topic, partition, *rest in document["ranges"]
             }
@@ -114,7 +116,7 @@ class NightCommit:
             epochs = epochs_from_json(document.get("epochs", ()))
             return cls(night, run, partitions, missing, topic_id, nights, str(document.get("plan", WITHOUT_PLAN_ID)), epochs)
         except (ValueError, KeyError, TypeError) as error:
-            raise EtlError(f"the table's ledger can't be read ({error!r}): {text[:200]}") from None
+            raise EtlError(f"a night in the table's ledger can't be read ({words_of(error)}): {text[:200]}") from None
 
 
 def epochs_to_json(epochs: Mapping[TopicPartition, int]) -> list[list[str | int]]:
@@ -171,7 +173,7 @@ def status(table: Storage) -> Status:
     try:
         return _status(table)
     except (ValueError, KeyError, TypeError, AttributeError, pyarrow.ArrowException) as error:
-        raise EtlError(f"the log of the table `{table}` can't be read: {error!r}") from None
+        raise EtlError(f"the log of the table `{table}` can't be read: {words_of(error)}") from None
 
 
 def _status(table: Storage) -> Status:
@@ -196,11 +198,11 @@ def committed(table: Storage) -> list[NightCommit]:
 
 
 def rows_by_partition(table: Storage) -> dict[TopicPartition, int]:
-    """Rows by the topic and partition that they came from, counted in the table's current data files."""
+    """Rows by the topic and partition that they came from, counted in the table's current data files. Raises EtlError."""
     if not table.names(LOG):
         return {}
     counts: Counter[TopicPartition] = Counter()
-    try:
+    with _failures_as_words(f"the rows of the table `{table}` can't be counted"):
         with delta_table(table) as log:
             fragments = log.to_pyarrow_dataset().get_fragments()
             files = [fragment.path for fragment in fragments]
@@ -208,10 +210,16 @@ def rows_by_partition(table: Storage) -> dict[TopicPartition, int]:
             with table.file(name) as data, pyarrow.parquet.ParquetFile(data) as file:
                 for batch in file.iter_batches(columns=["topic", "partition"], use_threads=THREADS):
                     _count_rows(batch, counts)
-    except (DeltaError, pyarrow.ArrowException, OSError) as error:
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise EtlError(f"the rows of the table `{table}` can't be counted: {said}") from None
     return dict(counts)
+
+
+@contextmanager
+def _failures_as_words(what: str) -> Iterator[None]:
+    """Turn what delta-rs and Arrow raise inside into an EtlError with its first line."""
+    try:
+        yield
+    except (DeltaError, pyarrow.ArrowException, OSError) as error:
+        raise EtlError(f"{what}: {words_of(error)}") from None
 
 
 def _count_rows(batch: pyarrow.RecordBatch, counts: Counter[TopicPartition]) -> None:
@@ -222,15 +230,29 @@ def _count_rows(batch: pyarrow.RecordBatch, counts: Counter[TopicPartition]) -> 
 
 def reject_counts(rejects: Storage) -> dict[tuple[int, str], int]:
     """The rows that the rejects' table holds of each run, with the id of its plan, as its log counts them: a file of which the
-    log has no count adds none."""
+    log has no count adds none. Raises EtlError."""
     if not rejects.names(LOG):
         return {}
-    with delta_table(rejects) as table:
+    with _reading_rejects(rejects) as table:
         files = pyarrow.table(table.get_add_actions(flatten=True)).to_pylist()
     counts: Counter[tuple[int, str]] = Counter()
     for file in files:
         counts[int(file["partition.run"]), file.get("partition.plan", WITHOUT_PLAN_ID)] += file["num_records"] or 0
     return dict(counts)
+
+
+def rejects_partitioned_by(rejects: Storage) -> list[str]:
+    """The columns that the rejects' table is partitioned by; none when there is no table yet. Raises EtlError."""
+    if not rejects.names(LOG):
+        return []
+    with _reading_rejects(rejects) as table:
+        return list(table.metadata().partition_columns)
+
+
+@contextmanager
+def _reading_rejects(rejects: Storage) -> Iterator[deltalake.DeltaTable]:
+    with _failures_as_words(f"the rejects' table `{rejects}` can't be read"), delta_table(rejects) as table:
+        yield table
 
 
 @contextmanager

@@ -579,6 +579,17 @@ def test_rejects_of_another_plan_are_not_this_ones(world: World, run: Run, spark
     assert kept == {(1, commit.plan, b"bad"), (99, "none", b"old")}
 
 
+def test_rejects_that_spark_can_not_remove_leave_the_night_loaded(world: World, run: Run, spark: Any) -> None:
+    """Any later call finds stray rejects, and tries to remove them."""
+    world.events("2013-01-01", 4)
+    world.arrive()
+    run("2013-01-01", clock="wall")
+    stray = spark.sql("SELECT 1L AS run, 'another' AS plan, 7 AS value")
+    stray.write.format("delta").partitionBy("run", "plan").save(f"{world.table}-rejects")
+    with pytest.raises(EtlError, match=r"night 2013-01-01 is loaded.*: run it again; the rejects .* Spark failed: "):
+        run("2013-01-01", clock="wall")
+
+
 def test_the_ledger_outlives_the_cleanup_of_the_log(world: World, run: Run, spark: Any) -> None:
     for day in ("2013-01-01", "2013-01-02", "2013-01-03"):
         world.events(day, 4)

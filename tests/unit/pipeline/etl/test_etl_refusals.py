@@ -95,6 +95,17 @@ def test_a_night_that_would_take_others_along_is_refused(tmp_path: Path) -> None
     one.close()
 
 
+def test_rejects_that_can_not_be_read_leave_the_night_loaded(tmp_path: Path) -> None:
+    commit(tmp_path, "2013-01-01")
+    log = tmp_path / "table-rejects" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text("no JSON\n")
+    one = load(tmp_path)
+    with pytest.raises(EtlError, match=r"night 2013-01-01 is loaded.*: run it again; the rejects' table `.*` can't be read"):
+        one.night(parse_night("2013-01-01"))
+    one.close()
+
+
 @pytest.mark.parametrize("clock", ["wall", "records"])
 def test_a_night_in_the_future_is_refused_at_once(tmp_path: Path, clock: Literal["wall", "records"]) -> None:
     one = load(tmp_path, wait_seconds=3600, clock=clock)
