@@ -241,6 +241,7 @@ def test_an_id_in_the_wrong_partition_stops_it_if_none_may_be(tmp_path: Path, sh
         wrong = partition_for(b"a", 2) ^ 1
         w.send(wrong, [w.batch(wrong, [None, "a"], 0)])
         w.stage.wait_for(f"{w.topic}-{wrong} is STOPPED, the others go on: the id of the record at offset 1 of")
+        assert "`penstock.dedupe.misplaced=move` sends them there, `pass` lets them through" in w.stage.text()
         assert w.stage.stop() == 1
         assert w.position(wrong)[0] == 0
 
@@ -256,7 +257,7 @@ def test_ids_in_a_header(tmp_path: Path, shared_broker: BrokerProcess) -> None:
         keys = w.other("keys", penstock_dedupe_id="key")
         keys.start(await_started=False)
         keys.wait_for("is STOPPED")
-        assert "has the ids of" in keys.text()
+        assert "has the ids of" in keys.text() and ": set `penstock.dedupe.id` as it was, or stop the stage" in keys.text()
         assert keys.stop() == 1
 
 
@@ -289,6 +290,18 @@ def test_a_batch_larger_than_the_output_takes_is_split(tmp_path: Path, shared_br
         assert w.stage.stop() == 0
         assert all(batch.size_in_bytes <= 5000 for batch in w.batches(w.output))
         w.check()
+
+
+def test_a_record_larger_than_the_output_takes_stops(tmp_path: Path, shared_broker: BrokerProcess) -> None:
+    with World(tmp_path, shared_broker) as w:
+        w.admin(lambda admin: admin.create_topics({w.output: 1}, configs={"max.message.bytes": "5000"}))
+        w.send(0, [w.batch(0, ["a", "b" * 6000], 0)])
+        w.stage.start()
+        w.stage.wait_for("of the topic that it goes to: raise that, then start the stage again")
+        assert w.stage.stop() == 1
+        w.admin(lambda admin: admin.alter_configs(TOPIC_RESOURCE, w.output, {"max.message.bytes": "50000"}))
+        w.stage.start()
+        w.finish()
 
 
 def test_batches_that_inflate_to_a_lot(tmp_path: Path, make_broker: Callable[..., BrokerProcess]) -> None:
