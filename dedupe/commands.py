@@ -22,7 +22,9 @@ from penstock.dedupe.status import status
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.audit.counts import count_topic
 from penstock.pipeline.batches import send
+from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded, decided_alone
+from penstock.pipeline.job import moved_topic
 from penstock.pipeline.quarantine import Quarantine, came, note
 from penstock.pipeline.transaction import TransactionalSender
 
@@ -128,6 +130,28 @@ def accept(stage: Stage, named: int | None, given: int | None, because: str) -> 
     )
 
 
+TRIES = 3
+
+
+class _Moved(Exception):
+    """The position isn't the one that was looked at."""
+
+
+async def _again(admin: Admin, stage: Stage, known: Position, tp: TopicPartition, at: int) -> int:
+    """What one reading of the inputs doesn't account for once a position is set to an offset: records of the input that are
+    read once more (or, below zero, passed over), and what the reading of moved records, which begins anew, has written."""
+    low, high = sorted((known.offset, at))
+    below, to = [
+        (await count_topic(stage.bootstrap, tp[0], {tp[1]: end}, patience=stage.patience)).total for end in (low, high)
+    ]
+    records = to - below if at < known.offset else below - to
+    if known.moved_id:
+        moved = moved_topic(tp[0]), tp[1]
+        found = (await admin.committed(stage.group, [moved]))[moved]
+        records += 0 if found is None else Position.parse(stage.group, moved, *found, tp).written
+    return records
+
+
 @click.command("position")
 @partition_option
 @click.option("--at", required=True, type=click.IntRange(0), metavar="OFFSET", help="The input offset to read from.")
@@ -137,8 +161,8 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
     """Set the input offset that a partition is read from: its position has expired, or the input's log has overtaken it.
 
     Messages before the offset that were never read are lost; those behind it that were read already are dropped as repeats,
-    as long as their ids are known. Where there was no position its counters come from the logs, if they are whole. Moved
-    records are read from where their topic begins.
+    as long as their ids are known (one without an id passes once more). Where there was no position its counters come from the
+    logs, if they are whole. Moved records are read from where their topic begins. The audit names what was read again.
 
     Example: penstock dedupe position -p 3 --at 4711 --config pipeline.properties --because "group was deleted by mistake"
     """
@@ -160,25 +184,35 @@ def position(stage: Stage, partition: int, at: int, because: str) -> None:
                 first = replace(first, read=read.total, written=written.total, dropped=dropped)
             # A transaction's marker is what it ends with.
             first = replace(first, output_end=max(0, output_end - 1))
-        offset_before: int | None = None
 
-        def change(found: Position | None) -> tuple[str, Position]:
-            nonlocal offset_before
-            offset_before = None if found is None else found.offset
-            before = found or first
+        async def once() -> int | None:
+            known = await find_position(admin, stage, partition)
+            again = 0 if known is None else known.again + await _again(admin, stage, known, tp, at)
+
+            def change(found: Position | None) -> tuple[str, Position]:
+                if (found and found.offset) != (known and known.offset):
+                    raise _Moved
+                return change_to(found or first, again)
+
+            await decide(admin, stage, partition, change, because)
+            return None if known is None else known.offset
+
+        def change_to(before: Position, again: int) -> tuple[str, Position]:
             for what, topic_id, now in (("input", before.topic_id, input_id), ("output", before.output_id, output_id)):
                 if topic_id != now:
                     raise click.ClickException(f"the {what} topic was recreated since the position was written")
-            return f"position {'none' if found is None else found.offset} -> {at}", replace(
-                before, offset=at, leader_epoch=-1, moved_id=""
-            )
+            was = "none" if before is first else before.offset
+            return f"position {was} -> {at}", replace(before, offset=at, leader_epoch=-1, moved_id="", again=again)
 
-        await decide(admin, stage, partition, change, because)
-        return {"partition": partition, "before": offset_before, "offset": at}
+        for _ in range(TRIES):
+            with contextlib.suppress(_Moved):  # its worker went on meanwhile; once it is fenced, it stays away for a session
+                return {"partition": partition, "before": await once(), "offset": at}
+        raise click.ClickException(f"the position of {tp[0]}-{partition} moved at each of {TRIES} tries: try again")
 
     done = stage.ask(work)
     before = "none" if done["before"] is None else done["before"]
-    stage.say(f"partition {partition} is read from offset {at} (before: {before}); a stage that runs goes on by itself", **done)
+    goes_on = "a stage that runs goes on by itself, within `penstock.watch.ms`"
+    stage.say(f"partition {partition} is read from offset {at} (before: {before}); {goes_on}", **done)
 
 
 @click.command("snapshot")

@@ -29,6 +29,11 @@ class IdSource:
             raise ConfigError(f"`penstock.dedupe.id={text}` {error}") from None
         self._kind, _, self._name = text.partition(":")
 
+    @property
+    def is_key(self) -> bool:
+        """Whether the id is the record's key, by which producers choose the partition."""
+        return self._kind == "key"
+
     def __str__(self) -> str:
         return f"id by {self._text}"
 

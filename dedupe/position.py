@@ -64,6 +64,9 @@ class Position:
     """Records that went to their right partition of `INPUT.moved`."""
     moved_id: str = ""
     """Of the topic of moved records, once the worker reads it, too (empty: not yet); its position there is one like this."""
+    again: int = 0
+    """What the output has beside what one reading of the inputs gives, before repeats are dropped, since operators have set the
+    position: records that were read once more, less those that were passed over."""
     committed_ms: int = field(default=-1, compare=False)
     """When it was committed, with output or without; -1: by an earlier version."""
 

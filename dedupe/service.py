@@ -61,15 +61,15 @@ class Dedupe(Stage):
             )
 
     async def _hear(self) -> None:
-        """Operators' commands move positions. A lane that runs is fenced by them; a stopped one asks nobody by itself."""
+        """Operators' commands move positions. A busy lane is fenced by them; an idle or a stopped one asks nobody by itself."""
         group = job.dedupe_group(self.config)
         while True:
             await asyncio.sleep(self.config["penstock.watch.ms"] / 1000)
-            stopped = [tp for tp, lane in self.lanes.lanes.items() if lane.stopped and not lane.is_lost]
-            if not stopped:
+            ours = [tp for tp, lane in self.lanes.lanes.items() if lane.resolved.is_set() and not lane.is_lost]
+            if not ours:
                 continue
             try:
-                found = await self.target.committed(group, stopped, require_stable=False)
+                found = await self.target.committed(group, ours, require_stable=False)
             except TRANSIENT:
                 continue  # its lanes say so
             self.lanes.hear({tp: decisions_of(at[1]) for tp, at in found.items() if at is not None})

@@ -12,10 +12,15 @@ from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.job import moved_topic
 
-BEGIN_AGAIN = (
-    "begin with an empty output topic, a new `penstock.dedupe.name` and an empty `penstock.dedupe.data` (all its topics begin "
-    "again)"
-)
+
+def begin_again(topic: str) -> str:
+    """How a stage begins anew, when its topics aren't those that it began with."""
+    moved = moved_topic(topic)
+    return (
+        "begin with an empty output topic, a new `penstock.dedupe.name`, an empty `penstock.dedupe.data` and without "
+        f"`{moved}` (`penstock topics delete {moved}`, if it is there); all topics of the stage begin again, and their nights "
+        "need a new table"
+    )
 
 
 class Found(NamedTuple):
@@ -40,24 +45,26 @@ class Topics:
         self._moved = moved_topic(tp[0])
         self._group = group
 
-    async def find(self) -> Found:
-        """Input and output topic as they are. Raises OperatorNeeded when they differ in their partitions, KafkaError."""
+    async def find(self, began_with: int) -> Found:
+        """Input and output topic as they are. Raises OperatorNeeded when they differ in their partitions, or from how many
+        there were when the stage began (0: it hasn't, or that isn't noted); KafkaError."""
         cluster = await self._admin.metadata([self._input, self._output, self._moved], refresh=True)
         for topic in (self._input, self._output):
             if topic not in cluster.topics:
                 raise missing_topic(topic)
         read, written = cluster.topics[self._input], cluster.topics[self._output]
+        self.check_count(began_with, len(read.partitions))
         if len(read.partitions) != len(written.partitions):
             raise OperatorNeeded(
                 f"`{self._input}` has {len(read.partitions)} partitions and `{self._output}` "
-                f"{len(written.partitions)}; they must have the same number, since an id must always meet the same "
-                "worker"
+                f"{len(written.partitions)}; they must have the same number, since an id must always meet the same worker: "
+                f"grow the smaller one (`penstock topics grow`), unless the stage has begun: then {begin_again(self._input)}"
             )
         moved = cluster.topics.get(self._moved)
         if moved is not None and len(moved.partitions) != len(read.partitions):
             raise OperatorNeeded(
                 f"`{self._moved}` has {len(moved.partitions)} partitions and `{self._input}` {len(read.partitions)}; they "
-                "must have the same number, since an id must always meet the same worker"
+                f"must have the same number, since an id must always meet the same worker: {begin_again(self._input)}"
             )
         if moved is None and cluster.errors.get(self._moved, 0) not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             raise_for(cluster.errors[self._moved], f"topic `{self._moved}`")
@@ -67,7 +74,7 @@ class Topics:
 
     def check(self, found: Found, position: Position) -> None:
         """See that what was found is what a position notes. Raises OperatorNeeded."""
-        check_id("input topic", found.input_id, position.topic_id)
+        check_id("input topic", found.input_id, position.topic_id, self._input)
         if found.output_id != position.output_id:
             raise OperatorNeeded(
                 f"the output topic was recreated (its id is {found.output_id}, {position.output_id} was "
@@ -85,16 +92,17 @@ class Topics:
         """See that the topics have as many partitions as when the stage began (0: not noted). Raises OperatorNeeded."""
         if began_with not in (0, partitions):
             raise OperatorNeeded(
-                f"`{self._input}` and `{self._output}` had {began_with} partitions when the stage began and have "
-                f"{partitions} now, so that ids meet other workers than before; {BEGIN_AGAIN}"
+                f"`{self._input}` had {began_with} partitions when the stage began and has {partitions} now, so that ids meet "
+                f"other workers than before; {begin_again(self._input)}"
             )
 
 
-def check_id(name: str, topic_id: str, noted: str) -> None:
-    """See that a topic that is read, called `name`, is the one that its position notes. Raises OperatorNeeded."""
+def check_id(name: str, topic_id: str, noted: str, topic: str) -> None:
+    """See that a topic that is read, called `name`, is the one that its position notes. Raises OperatorNeeded. `topic`: the
+    stage's input."""
     if topic_id != noted:
         raise OperatorNeeded(
-            f"the {name} was recreated (its id is {topic_id}, {noted} was read so far); {BEGIN_AGAIN}"
+            f"the {name} was recreated (its id is {topic_id}, {noted} was read so far); {begin_again(topic)}"
         )
 
 

@@ -9,6 +9,7 @@ distinguished from a duplicate: its record is in the output or it is not, and th
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -198,7 +199,7 @@ class Worker:
 
     async def _check_topics(self, sender: TransactionalSender) -> None:
         """See that the topics are those of the position, or begin one. Raises OperatorNeeded, KafkaError."""
-        topics = await self._topics.find()
+        topics = await self._topics.find(self.position.partitions)
         for each in (self._input, self._moved):
             each.rules = replace(each.rules, partitions=topics.partitions)
         if self.position.topic_id:
@@ -296,7 +297,7 @@ class Worker:
 
         Raises OperatorNeeded, KafkaError.
         """
-        topics = await self._topics.find()
+        topics = await self._topics.find(self.position.partitions)
         self._topics.check(topics, self.position)
         if topics.moved_id and not self.position.moved_id:
             raise StartsOver(f"`{self._moved.tp[0]}` is there now: it is read, too")
@@ -371,7 +372,7 @@ class Worker:
         assert self.store is not None, "take the identity first"
         for part in fetched:
             if part.topic_id is not None:
-                check_id(read.name, part.topic_id.hex(), read.position.topic_id)
+                check_id(read.name, part.topic_id.hex(), read.position.topic_id, self.tp[0])
         leader_epoch = await read.log.check_fetched(fetched, read.position.offset, read.position.leader_epoch)
         batches = [batch for part in fetched for batch in part.batches]
         try:
@@ -390,7 +391,7 @@ class Worker:
         failpoint(ADDED)
         if sifted.misplaced:
             self._say_misplaced(sifted)
-        self._report(fetched[-1].last_stable_offset)
+        self._report(fetched[-1].last_stable_offset - read.position.offset)
 
     async def _make_moved_topic(self) -> None:
         settings, topic = self._settings, self._moved.tp[0]
@@ -482,18 +483,25 @@ class Worker:
         failpoint(FILE_INGESTED)
 
     def _say_misplaced(self, sifted: Sifted) -> None:
-        """Say it, once a minute: such an id may have come to another worker, which this one doesn't know."""
+        """Say it: once where such ids move, once a minute where they pass."""
         if time.monotonic() < self._misplaced_again:
             return
-        self._misplaced_again = time.monotonic() + MISPLACED_S
-        self._log.warning(
+        passes = self._settings.misplaced == "pass"
+        self._misplaced_again = time.monotonic() + MISPLACED_S if passes else math.inf
+        what = f"they go there by way of `{self._moved.tp[0]}`"
+        if passes:
+            what = "repeats of them in other partitions aren't seen"
+        if self._source.is_key:
+            what += "; where the producers use it (librdkafka: partitioner=murmur2_random) there are none"
+        say = self._log.warning if passes else self._log.info
+        say(
             "%d of %d ids just read (the first at offset %d; %d of %d since the stage began) belong into another partition by "
-            "Kafka's murmur2: if producers disagree, repeats go unseen; librdkafka wants partitioner=murmur2_random",
-            *(sifted.misplaced, sifted.read, sifted.misplaced_at, self.position.misplaced, self.position.read),
+            "Kafka's murmur2: %s",
+            *(sifted.misplaced, sifted.read, sifted.misplaced_at, self.position.misplaced, self.position.read, what),
         )
 
-    def _report(self, input_end: int) -> None:
-        """Say now and then what was done so far."""
+    def _report(self, behind: int) -> None:
+        """Say now and then what was done so far. `behind`: offsets that wait in what was read just now."""
         if self.store is None or time.monotonic() - self._reported < REPORT_S:
             return
         self._reported = time.monotonic()
@@ -502,7 +510,7 @@ class Worker:
         self._log.info(
             "read %d, dropped %d, without id %d, misplaced %d, quarantined %d, behind %d; ids %d, database %d bytes in %d "
             "files, window %d s",
-            *(at.read, at.dropped, at.without_id, at.misplaced, at.quarantined, input_end - at.offset),
+            *(at.read, at.dropped, at.without_id, at.misplaced, at.quarantined, max(0, behind)),
             *(stats["ids_in_memory"] + stats["ids_in_files"], stats["size_bytes"], stats["files"], window_s),
         )
 

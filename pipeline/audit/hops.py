@@ -214,7 +214,8 @@ async def _dedupe_hop(
     before = Hop(f"read by {config['penstock.dedupe.name']}", read.total,
                  waiting=waiting.total() + max(0, still_moving), partitions=_by_partition(read))  # fmt: skip
     trouble, limits = "", ""
-    records = Counter(read.records)
+    again = _noted(both, "again")
+    records = Counter({p: read.records[p] + again[p] for p in read.ends})
     if read.compacted:
         records = _noted([marks], "read")
         missing = Counter({p: mirrored[p] - records[p] - waiting[p] for p in read.ends})
@@ -225,7 +226,7 @@ async def _dedupe_hop(
     gone = _noted(both, "dropped", "quarantined")
     noted = _noted(both, "dropped", "quarantined", "moved")
     hop = Hop(f"aggregate {output}", written.total, records.total() + moved.total - noted.total(), gone.total(),
-              partitions=_by_partition(written), by_notes=read.compacted or written.compacted)  # fmt: skip
+              partitions=_by_partition(written), by_notes=read.compacted or written.compacted, again=again.total())  # fmt: skip
     hop.unreadable = written.unreadable
     hop.conclude(_damage(written), _limits(read, moved, written), lambda: _trouble(dropped, noted, "dropped in partition"))
     return before, hop

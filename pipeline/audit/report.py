@@ -39,10 +39,13 @@ def render(audit: dict[str, Any]) -> Group:
     if audit["gaps"]:
         places = [f"{gap['hop']}:{gap['partition']} offsets {gap['first']} to {gap['last']}" for gap in audit["gaps"]]
         lines.append(Text(f"Left out by operators (and nothing else is missing): {'; '.join(places)}.", "yellow"))
-    again = [f"{hop['again']:,} of {hop['name']}" for hop in audit["hops"] if hop["again"]]
+    again = [f"{hop['again']:,} of {hop['name']}" for hop in audit["hops"] if hop["again"] > 0]
+    passed = [f"{-hop['again']:,} before {hop['name']}" for hop in audit["hops"] if hop["again"] < 0]
+    if passed:
+        lines.append(Text(f"Passed over by operators, and never read: {'; '.join(passed)}.", "yellow"))
     if again:
-        why = "since an operator had it copied again or began in another log"
-        lines.append(Text(f"In the aggregate beyond what the source's log has, {why}: {'; '.join(again)}.", "yellow"))
+        why = "since an operator had it copied or read again, or began in another log"
+        lines.append(Text(f"Beyond what one reading of the log before it gives, {why}: {'; '.join(again)}.", "yellow"))
     if audit["not_audited"]:
         lines.append(Text(f"Mirrored and not audited: {', '.join(audit['not_audited'])}.", "yellow"))
     return Group(table, *lines)

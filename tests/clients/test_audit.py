@@ -77,7 +77,14 @@ class Pipeline:
 
     def operate(self, *words: str) -> None:
         """Decide something with `penstock mirror WORDS...`."""
-        command = [sys.executable, "-m", "penstock", "mirror", *words, "--because", "a test", "--config", str(self.config)]
+        self._operate("mirror", *words)
+
+    def operate_dedupe(self, *words: str) -> None:
+        """Decide something with `penstock dedupe WORDS...`."""
+        self._operate("dedupe", *words)
+
+    def _operate(self, *words: str) -> None:
+        command = [sys.executable, "-m", "penstock", *words, "--because", "a test", "--config", str(self.config)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
         assert done.returncode == 0, done.stderr
 
@@ -657,3 +664,34 @@ def test_trouble_is_one_sentence(pipeline: Pipeline) -> None:
         timeout=170,
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_what_dedupe_reads_again_or_passes_over_is_named(pipeline: Pipeline) -> None:
+    """`penstock dedupe position` on a stage that runs, one partition of which is idle and has moved records; then forward."""
+    pipeline.settle(deduped=100)
+    # By another partitioner: some of these ids move.
+    pipeline.send(pipeline.source, pipeline.topic, list(range(200, 260)), partitioner="consistent", **{"transactional.id": "m"})
+    pipeline.settle(deduped=160)
+    for partition in range(2):
+        pipeline.operate_dedupe("position", "-p", str(partition), "--at", "10")
+
+    def is_read() -> bool:
+        return bool(pipeline.audit()["hops"][f"read by {pipeline.topic}"]["waiting"] == 0)
+
+    until(lambda: pipeline.audit()["hops"][f"aggregate {pipeline.topic}.deduped"]["again"] > 0 and is_read(), "the position")
+    answer = pipeline.settle(deduped=160)
+    assert answer["hops"][f"aggregate {pipeline.topic}.deduped"]["trouble"] == ""
+    assert "copied or read again" in " ".join(pipeline.run().stdout.split())
+    pipeline.stages[1].stop()
+    before = answer["hops"][f"aggregate {pipeline.topic}.deduped"]["again"]
+    pipeline.send(pipeline.source, pipeline.topic, list(range(300, 340)))
+    until(lambda: pipeline.audit()["hops"][f"read by {pipeline.topic}"]["waiting"] == 40, "the mirror")
+    end = asyncio.run(pipeline.end(pipeline.target, pipeline.topic, 0))
+    passed = pipeline.audit()
+    pipeline.operate_dedupe("position", "-p", "0", "--at", str(end))
+    pipeline.stages[1].start()
+    until(is_read, "dedupe")
+    after = pipeline.audit()
+    hop = after["hops"][f"aggregate {pipeline.topic}.deduped"]
+    assert after["parts_at"] is None and 0 < before - hop["again"] < 40
+    assert hop["records"] == 160 + 40 - (before - hop["again"]), (before, hop, passed)

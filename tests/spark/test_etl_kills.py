@@ -19,7 +19,7 @@ import pytest
 from penstock import failpoints
 from penstock.pipeline.etl import ready, table
 from penstock.pipeline.etl.localstorage import LocalStorage
-from support.etl_world import WarmJvm, World
+from support.etl_world import IN_A_NIGHT, IN_A_RELOAD, WarmJvm, World
 from support.failpoint_cells import WHOLE, roles
 from support.harness import BrokerProcess
 from support.kafka_jars import ApacheKafka
@@ -27,19 +27,6 @@ from support.stages import StageProcess
 
 pytestmark = pytest.mark.spark
 
-# In the order in which a night with rejects passes them; the last is passed when a reload replaces rejects.
-IN_A_NIGHT = [
-    "etl.before_plan",
-    "etl.plan_aside",
-    "etl.after_plan",
-    "etl.rows_written",
-    "etl.rejects_written",
-    "etl.before_commit",
-    "etl.after_commit",
-    "etl.ready_aside",
-    "etl.after_ready",
-]
-IN_A_RELOAD = ["etl.rejects_cleaned"]
 AFTER_THE_COMMIT = ["etl.after_commit", "etl.ready_aside", "etl.after_ready", *IN_A_RELOAD]
 LIMIT_S = 170.0  # a JVM starts, on a machine that does much else
 NIGHTS = ["2013-01-01", "2013-01-02"]

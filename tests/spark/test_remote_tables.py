@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -10,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import failpoints
-from support.etl_world import WarmJvm, World
+from support.etl_world import IN_A_NIGHT, IN_A_RELOAD, WarmJvm, World
 from support.harness import BrokerProcess
 from support.remote_stores import S3, Hdfs
 from support.spark_cluster import PROPERTIES, SparkCluster
@@ -25,7 +23,6 @@ pytestmark = [
 ]
 
 NIGHTS = ["2013-01-01", "2013-01-02"]
-IN_A_RELOAD = "etl.rejects_cleaned"
 LIMIT_S = 400.0
 
 
@@ -49,25 +46,26 @@ def world(
 
 
 def test_a_kill_anywhere_changes_nothing(world: World, tmp_path: Path) -> None:
-    importlib.import_module("penstock.pipeline.etl.load")
-    in_a_night = [name for name in failpoints.declared("etl.") if name != IN_A_RELOAD]
     world.events(NIGHTS[0], 30)
     world.send(NIGHTS[0], [b"bad", None])
     world.arrive()
     jvm = WarmJvm(world.config, tmp_path / "log")
-    for number, name in enumerate(in_a_night):
-        killed = world.etl("--night", NIGHTS[0], failpoints=f"{name}=kill", jvm=jvm)
-        assert killed.returncode == -signal.SIGKILL, f"{name}: {killed.stdout}{killed.stderr}"
-        # More comes between the kills; from the plan on it belongs to the next night.
-        world.events(NIGHTS[1], 1, start=number)
-        world.arrive()
-    done = world.etl("--nights", f"{NIGHTS[0]}..{NIGHTS[1]}", jvm=jvm)
-    assert done.returncode == 0, done.stderr
-    killed = world.etl("--night", NIGHTS[0], "--reload", failpoints=f"{IN_A_RELOAD}=kill", jvm=jvm)
-    assert killed.returncode == -signal.SIGKILL, f"{killed.stdout}{killed.stderr}"
-    assert world.etl("--night", NIGHTS[0], jvm=jvm).returncode == 0
-    found = look(world.config, jvm.environment)
-    expected = [f"{NIGHTS[0]}/{n}" for n in range(30)] + [f"{NIGHTS[1]}/{n}" for n in range(len(in_a_night))]
+    try:
+        for number, name in enumerate(IN_A_NIGHT):
+            killed = world.etl("--night", NIGHTS[0], failpoints=f"{name}=kill", jvm=jvm)
+            assert killed.returncode == -signal.SIGKILL, f"{name}: {killed.stdout}{killed.stderr}"
+            # More comes between the kills; from the plan on it belongs to the next night.
+            world.events(NIGHTS[1], 1, start=number)
+            world.arrive()
+        done = world.etl("--nights", f"{NIGHTS[0]}..{NIGHTS[1]}", jvm=jvm)
+        assert done.returncode == 0, done.stderr
+        killed = world.etl("--night", NIGHTS[0], "--reload", failpoints=f"{IN_A_RELOAD[0]}=kill", jvm=jvm)
+        assert killed.returncode == -signal.SIGKILL, f"{killed.stdout}{killed.stderr}"
+        assert world.etl("--night", NIGHTS[0], jvm=jvm).returncode == 0
+        found = look(world.config, jvm.environment)
+    finally:
+        jvm.close()
+    expected = [f"{NIGHTS[0]}/{n}" for n in range(30)] + [f"{NIGHTS[1]}/{n}" for n in range(len(IN_A_NIGHT))]
     assert found["ids"] == sorted(expected)
     assert found["reasons"] == ["no value", "not one JSON object"]
     assert [night for night, *_ in found["nights"]] == NIGHTS

@@ -22,7 +22,22 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from penstock.pipeline import job
 from penstock.pipeline.etl import places, session
+from penstock.pipeline.etl.jvm import JVM
 from penstock.pipeline.etl.storage import Storage
+
+# In the order in which a night with rejects passes them; the last is passed when a reload replaces rejects.
+IN_A_NIGHT = [
+    "etl.before_plan",
+    "etl.plan_aside",
+    "etl.after_plan",
+    "etl.rows_written",
+    "etl.rejects_written",
+    "etl.before_commit",
+    "etl.after_commit",
+    "etl.ready_aside",
+    "etl.after_ready",
+]
+IN_A_RELOAD = ["etl.rejects_cleaned"]
 
 NUMBERS = itertools.count()
 PARTITIONS = 2
@@ -201,6 +216,11 @@ class WarmJvm:
             "PYSPARK_GATEWAY_SECRET": gateway.gateway_parameters.auth_token,
         }
         self._spark.stop()
+
+    def close(self) -> None:
+        """End it, so that the next one of this process may have other jars and classes."""
+        JVM.end()
+        JVM.forget()
 
     def clear(self) -> None:
         """Stop the Spark context that the last process left, if it did, and forget what it knew of tables."""
