@@ -45,7 +45,7 @@ def render(audit: dict[str, Any]) -> Group:
         lines.append(Text(f"Passed over by operators, and never read: {'; '.join(passed)}.", "yellow"))
     if again:
         why = "since an operator had it copied or read again, or began in another log"
-        lines.append(Text(f"Beyond what one reading of the log before it gives, {why}: {'; '.join(again)}.", "yellow"))
+        lines.append(Text(f"Beyond what one reading of the log gives, {why}: {'; '.join(again)}.", "yellow"))
     if audit["not_audited"]:
         lines.append(Text(f"Mirrored and not audited: {', '.join(audit['not_audited'])}.", "yellow"))
     return Group(table, *lines)
