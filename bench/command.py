@@ -18,6 +18,7 @@ from penstock.bench.run import Run, carry_out, chosen
 from penstock.bench.sides import BEFORE, NAMES, OTHERS, penstock_of
 from penstock.bench.targets import LONG_RUN_MINUTES
 from penstock.bench.world import World
+from penstock.output import Output
 
 FREE_BYTES_MIN = 8 << 30
 
@@ -109,8 +110,8 @@ def command(
     if as_json:
         click.echo(report.as_json(run))
     else:
-        console = Console()
-        report.tell(run, console if console.is_terminal else Console(width=160))
+        console = Output()
+        report.tell(run, console if console.is_terminal else Output(width=160))
         click.echo(f"written to `{out}`", err=True)
 
 

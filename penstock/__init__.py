@@ -10,6 +10,7 @@ references  `${file:...}` and the like in their values
 regex       regular expressions that are matched in linear time
 durable     names and small files that survive a power cut
 log         log lines with fields
+output      standard output whose reader may go away
 notify      what a service tells systemd
 failpoints  named places where a test may stop, delay, fail or kill a process
 errors      Kafka's error codes, and the exception that carries one

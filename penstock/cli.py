@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -54,8 +53,9 @@ def _readers_may_go() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # What is in the buffer still has to go somewhere, or Python complains at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from penstock.output import reader_is_gone
+
+        reader_is_gone()
         sys.exit(0)
 
 

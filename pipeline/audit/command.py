@@ -13,6 +13,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from penstock.config import Config
 from penstock.errors import KafkaError, os_error_text
+from penstock.output import Output, reader_is_gone
 from penstock.pipeline import job
 from penstock.pipeline.audit.hops import audit
 from penstock.pipeline.audit.report import render
@@ -57,10 +58,13 @@ def command(path: Path, overrides: tuple[str, ...], tables: tuple[str, ...], pat
             continue
         answer["not_audited"] += left
         codes.append(_exit_code(answer))
-        if as_json:
-            click.echo(json.dumps(answer))
-        else:
-            Console().print(render(answer))
+        try:
+            if as_json:
+                click.echo(json.dumps(answer))
+            else:
+                Output().print(render(answer))
+        except BrokenPipeError:
+            reader_is_gone()  # the exit code still says what the counts come to
     if failed:
         raise click.ClickException(f"{len(failed)} of {len(chosen)} tables were not audited: {job.words_for_tables(failed)}")
     raise SystemExit(next(code for code in (PARTS, CANNOT_TELL, ON_ITS_WAY, COMPLETE) if code in codes))

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from penstock.config import ConfigError, read_properties
 from penstock.errors import ErrorCode, KafkaError
+from penstock.output import Output
 from penstock.pipeline import properties
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.client import TopicPartition
@@ -82,7 +82,7 @@ class Asked:
             table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
         for row in rows:
             table.add_row(*(_text(value) for value in row.values()))
-        console = Console()
+        console = Output()
         if not console.is_terminal:  # Piped into another program nothing is folded: a line a row.
             console.width = WIDTH
         console.print(table)

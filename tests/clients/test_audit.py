@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -131,6 +132,16 @@ class Pipeline:
         """Run `penstock audit`."""
         command = [sys.executable, "-m", "penstock", "audit", "--config", str(self.config), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+
+    def unread(self, *arguments: str) -> int:
+        """The exit code of `penstock audit` whose reader has gone."""
+        read, write = os.pipe()
+        os.close(read)
+        command = [sys.executable, "-m", "penstock", "audit", "--config", str(self.config), *arguments]
+        try:
+            return subprocess.run(command, stdout=write, check=False, timeout=LIMIT_S).returncode
+        finally:
+            os.close(write)
 
     def audit(self) -> dict[str, Any]:
         """What `penstock audit --json` says; its exit code must agree."""
@@ -633,6 +644,7 @@ def test_each_table_is_audited_those_after_the_mirror_too(pipeline: Pipeline) ->
         assert time.monotonic() < deadline, answers
     assert list(hops["raw"]) == [f"A {pipeline.topic}", f"aggregate {pipeline.topic}", "table raw"]
     assert hops["raw"]["table raw"]["waiting"] == 110
+    assert pipeline.unread("--json") == pipeline.unread() == 4  # as for somebody who reads all of it
     right = {
         name: {int(partition): count for partition, count in hops[name][f"aggregate {topic}"]["partitions"].items()}
         for name, topic in (("", f"{pipeline.topic}.deduped"), ("raw", pipeline.topic))

@@ -1,0 +1,21 @@
+"""Standard output whose reader may go away before all is written (`penstock consume | head`)."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich.console import Console
+
+
+class Output(Console):
+    """rich's console for standard output, without its own exit code for a reader that has gone."""
+
+    def on_broken_pipe(self) -> None:
+        """Called where the error is handled: it goes on to whoever knows how the command ends. Raises BrokenPipeError."""
+        raise BrokenPipeError
+
+
+def reader_is_gone() -> None:
+    """Let what else is written go nowhere: Python would complain of its buffer at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
