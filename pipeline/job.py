@@ -7,10 +7,11 @@ keys of its part, asks for no other's, and knows them all, so a misspelt key is 
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import itertools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from penstock.config import (
@@ -151,6 +152,7 @@ SCHEMA = Schema(
 # What begins the names of properties that each table has.
 OF_A_TABLE = "penstock.etl."
 TABLE_KEYS = ("topic", "table", "rejects", "schema", "event.day", "record.columns", "after")
+BESIDE = ("record.columns", "after")  # those that make no table by themselves
 
 # What each part can't do without; of several names between bars one is enough.
 INPUT = "penstock.dedupe.input.topic|topics"
@@ -172,6 +174,8 @@ def load(path: str | Path, overrides: Iterable[str] = (), part: str = "") -> Con
     if twice:
         raise ConfigError(twice[0])
     config = SCHEMA.parse(texts)
+    if part in ("", "etl", "audit") and (idle := idle_keys(config)):
+        raise ConfigError(idle[0])
     missing = lacking(config, [part] if part else NEEDED)
     if missing:
         raise ConfigError(f"{part or 'the pipeline'} needs more than `{path}` gives: {'; '.join(missing)}")
@@ -220,8 +224,19 @@ def key_of(table: str, key: str) -> str:
 def table_names(config: Config) -> list[str]:
     """The tables that the file describes, by name: "" is the one of the plain keys, there unless only others are given."""
     names = dict.fromkeys(name.split(".")[1] for name in config if name.startswith("etl."))
-    plain = any(config.get(OF_A_TABLE + key) for key in ("topic", "table", "rejects", "schema", "event.day"))
+    plain = any(config.get(OF_A_TABLE + key) for key in TABLE_KEYS if key not in BESIDE)
     return ["", *names] if plain or not names else list(names)
+
+
+def idle_keys(config: Config) -> list[str]:
+    """A sentence for each plain key that is given and has no effect, since the file describes named tables alone."""
+    names = table_names(config)
+    given = [] if "" in names else [key for key in BESIDE if OF_A_TABLE + key in config.given]
+    return [
+        f"`{OF_A_TABLE}{key}` belongs to no table, since all that the file describes have names: give each table its own, "
+        f"such as `{key_of(names[0], key)}`"
+        for key in given
+    ]
 
 
 def one_table(config: Config, name: str) -> Config:
@@ -234,7 +249,7 @@ def one_table(config: Config, name: str) -> Config:
 
 def words_for_tables(names: Iterable[str]) -> str:
     """Tables as messages name them."""
-    return ", ".join(f"the table `{name}`" if name else "the table of the plain keys" for name in names)
+    return ", ".join(f"the table `{name}`" if name else "the table of `penstock.etl.*`" for name in names)
 
 
 def check_tables(config: Config) -> None:
@@ -242,11 +257,8 @@ def check_tables(config: Config) -> None:
     seen: dict[str, str] = {}
     for name in table_names(config):
         topic, key = config.get(key_of(name, "topic")), key_of(name, "after")
-        if name and topic and config.get(key, "dedupe") == "dedupe" and topic not in (written := deduped(config).values()):
-            raise ConfigError(
-                f"`{key_of(name, 'topic')}={topic}` is no topic that dedupe writes ({', '.join(written)}): correct it, or set"
-                f" `{key}=mirror` for one that isn't deduplicated"
-            )
+        if name and topic and config.get(key, "dedupe") == "dedupe" and topic not in (pairs := deduped(config)).values():
+            raise ConfigError(_not_deduped(key_of(name, "topic"), topic, pairs, key))
         table = config.get(key_of(name, "table"))
         given = {"table": table, "rejects": config.get(key_of(name, "rejects")) or (table and default_rejects(table))}
         for key, folder in given.items():
@@ -254,6 +266,16 @@ def check_tables(config: Config) -> None:
                 raise ConfigError(
                     f"`{name_of}={folder}` is the folder of `{seen[_place(folder)]}`, too: each needs one of its own"
                 )
+
+
+def _not_deduped(key: str, topic: str, pairs: Mapping[str, str], after: str) -> str:
+    """What is wrong with the topic of a table that comes after dedupe, which writes the topics `pairs` gives."""
+    near = pairs.get(topic) or next(iter(difflib.get_close_matches(topic, pairs.values(), n=1)), None)
+    hint = f"did you mean `{near}`?" if near else "correct it."
+    return (
+        f"`{key}={topic}` is no topic that dedupe writes ({', '.join(pairs.values())}); {hint} A topic that isn't deduplicated "
+        f"needs `{after}=mirror`"
+    )
 
 
 def default_rejects(table: str) -> str:
@@ -322,6 +344,8 @@ def input_topic(config: Config) -> str:
     pairs = deduped(config)
     loaded = [topic for topic, output in pairs.items() if output == config["penstock.etl.topic"]]
     if len(pairs) > 1 and not loaded:
+        if given := config["penstock.etl.topic"]:
+            raise ConfigError(_not_deduped("penstock.etl.topic", given, pairs, "penstock.etl.after"))
         raise ConfigError(
             f"dedupe reads {len(pairs)} topics and one is loaded and audited: say which with `penstock.etl.topic`, such as "
             f"`penstock.etl.topic={next(iter(pairs.values()))}`"

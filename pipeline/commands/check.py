@@ -56,6 +56,7 @@ def findings(texts: dict[str, str], parts: Sequence[str]) -> list[str]:
         asked.append(lambda: job.check_tables(config))
         asked += [lambda name=name: job.input_topic(job.one_table(config, name)) for name in job.table_names(config)]  # type: ignore[misc]
     if {"etl", "audit"} & set(parts):
+        found += job.idle_keys(config)
         keys = [job.key_of(name, key) for name in job.table_names(config) for key in ("table", "rejects")]
         asked += [lambda place=config[key]: places.at(place, config) for key in keys if config.get(key)]  # type: ignore[misc]
     if "etl" in parts:

@@ -50,14 +50,14 @@ def canonical(text: str) -> str:
     if name in DECIMALS:
         precision, scale = (10, 0) if sized is None else (int(sized[2]), int(sized[3] or 0))
         if not 1 <= precision <= PRECISION_MAX or scale > precision:
-            raise ConfigError(f"`{text}` in the schema: a decimal has 1 to {PRECISION_MAX} digits, its scale within them")
+            raise ConfigError(f"`{text}`: a decimal has 1 to {PRECISION_MAX} digits, its scale within them")
         return f"decimal({precision},{scale})"
     if sized is None and name in SIMPLE:
         return SIMPLE[name]
     near = difflib.get_close_matches(name, [*SIMPLE, *DECIMALS], n=1)
     if name in ("CHAR", "VARCHAR", "TEXT"):
         near = ["STRING"]
-    raise ConfigError(f"`{text}` in the schema is no type" + (f"; did you mean {near[0]}?" if near else ""))
+    raise ConfigError(f"`{text}` is no type" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 def parts(text: str) -> tuple[str, list[tuple[str, str]]]:
@@ -68,13 +68,13 @@ def parts(text: str) -> tuple[str, list[tuple[str, str]]]:
         return "", []
     kind, pieces = nested[1].lower(), split(nested[2])
     if len(pieces) != {"array": 1, "map": 2}.get(kind, len(pieces)):
-        raise ConfigError(f"`{text}` in the schema has {len(pieces)} types in its brackets")
+        raise ConfigError(f"`{text}` has {len(pieces)} types in its brackets")
     if kind != "struct":
         return kind, [("", piece) for piece in pieces]
     fields = [named(piece) for piece in pieces]
     required = next((name for name, _, required in fields if required), None)
     if required is not None:
-        raise ConfigError(f"`{text}` in the schema: `{required}` can't be NOT NULL, since only a whole column can be required")
+        raise ConfigError(f"`{text}`: `{required}` can't be NOT NULL, since only a whole column can be required")
     return kind, [(name, inner) for name, inner, _ in fields]
 
 
@@ -82,17 +82,17 @@ def named(piece: str) -> tuple[str, str, bool]:
     """`name TYPE[ NOT NULL]` as the name, the type's text and whether it is required. Raises ConfigError."""
     match = _NAMED.fullmatch(piece)
     if match is None:
-        raise ConfigError(f"`{piece}` in the schema is not of the form `name TYPE[ NOT NULL]`")
+        raise ConfigError(f"`{piece}` is not of the form `name TYPE[ NOT NULL]`")
     name = match["quoted"] or match["plain"]
-    check_name(name, "the schema")
+    check_name(name)
     return name, match["type"].strip(), match["required"] is not None
 
 
-def check_name(name: str, where: str) -> None:
+def check_name(name: str, where: str = "") -> None:
     """See that a column may have a name. Raises ConfigError."""
     refused = next((letter for letter in name if letter in NO_NAME_HAS), None)
     if refused is not None:
-        raise ConfigError(f"`{name}` in {where} has {refused!r} in it, which Delta takes in no name of a column")
+        raise ConfigError(f"`{name}`{where and f' in {where}'} has {refused!r} in it, which Delta takes in no name of a column")
 
 
 def split(text: str) -> list[str]:
@@ -110,7 +110,7 @@ def split(text: str) -> list[str]:
             piece += letter
     pieces.append(piece.strip())
     if depth != 0 or not all(pieces):
-        raise ConfigError(f"the schema `{text}` has an empty column or brackets that don't match")
+        raise ConfigError(f"`{text}` has an empty column or brackets that don't match")
     return pieces
 
 

@@ -127,6 +127,7 @@ def command(
                 engine=engine,
                 ahead=not follow,
                 patience=patience,
+                name=name,
             )
         run = Nights(loads, engine, show)
         with show:

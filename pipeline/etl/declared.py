@@ -102,16 +102,20 @@ class Declared:
 def parse(text: str, event_day: str, record_columns: Sequence[str] = (), prefix: str = "penstock.etl.") -> Declared:
     """Read `name TYPE[ NOT NULL], ...`, an event day over them, and the columns of the record: the values of the properties
     that begin with a prefix. Raises ConfigError."""
-    columns = [Column(*columntypes.named(piece)) for piece in columntypes.split(text)]
+    schema = f"`{prefix}schema`"
+    try:
+        columns = [Column(*columntypes.named(piece)) for piece in columntypes.split(text)]
+        for column in columns:
+            columntypes.canonical(column.type)
+    except ConfigError as error:
+        raise ConfigError(f"{schema}: {error}") from None
     names = [column.name.lower() for column in columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"the schema declares `{twice[0]}` twice (Spark takes upper and lower case for the same)")
+        raise ConfigError(f"{schema} declares `{twice[0]}` twice (Spark takes upper and lower case for the same)")
     taken = sorted(RESERVED & set(names))
     if taken:
-        raise ConfigError(f"the schema declares `{taken[0]}`, which is a column that the load adds; rename it")
-    for column in columns:
-        columntypes.canonical(column.type)
+        raise ConfigError(f"{schema} declares `{taken[0]}`, which is a column that the load adds; rename it")
     _check_event_day(event_day, {column.name.lower(): column for column in columns}, f"{prefix}event.day")
     return Declared(
         tuple(columns), event_day, recordcolumns.parse(record_columns, RESERVED | set(names), f"{prefix}record.columns")

@@ -21,6 +21,8 @@ from typing import Any, Literal
 
 from penstock import failpoints, log
 from penstock.config import Config
+from penstock.errors import KafkaError, os_error_text
+from penstock.pipeline import job
 from penstock.pipeline.etl import declared, events, fitting, places, plan, ready, rejects, session, table
 from penstock.pipeline.etl.clusterview import ANSWER_LIMIT
 from penstock.pipeline.etl.cut import Clock, Cut, Goals
@@ -70,17 +72,20 @@ class Load:
         engine: Engine | None = None,
         ahead: bool = True,
         patience: Patience = ANSWER_LIMIT,
+        name: str = "",
     ) -> None:
-        """`on_step` is told in a few words what is going on. A given `spark` is used and left running, a given `engine` is
-        shared with other tables; `ahead` starts it while the night is waited for. `patience`: of each question to a cluster.
+        """`config` has the table's properties under the plain keys, `name` is what the file calls it. `on_step` is told in few
+        words what is going on. A given `spark` is used and left running, a given `engine` is shared with other tables; `ahead`
+        starts it while the night is waited for. `patience`: of each question to a cluster.
 
         Raises ConfigError.
         """
         self._config = config
         self._table = places.at(config["penstock.etl.table"], config)
         self._rejects = places.at(places.rejects(config), config)
+        self._keys = job.key_of(name, "")
         self._declared = declared.parse(
-            config["penstock.etl.schema"], config["penstock.etl.event.day"], config["penstock.etl.record.columns"]
+            config["penstock.etl.schema"], config["penstock.etl.event.day"], config["penstock.etl.record.columns"], self._keys
         )
         self._zone = time_zone(config["penstock.etl.time.zone"])
         self._incomplete = incomplete
@@ -118,11 +123,12 @@ class Load:
 
         Raises EtlError.
         """
-        status = table.status(self._table)
-        pending = plan.pending(self._table, status)
-        if pending is not None:
-            return parse_night(pending.night), pending.reload
-        return (parse_night(status.nights[-1].night).next if status.nights else first), False
+        with _failures_as_words():
+            status = table.status(self._table)
+            pending = plan.pending(self._table, status)
+            if pending is not None:
+                return parse_night(pending.night), pending.reload
+            return (parse_night(status.nights[-1].night).next if status.nights else first), False
 
     def night(self, night: Night, *, reload: bool = False, covering: bool = False) -> Outcome:
         """Load a night, or see that it is loaded. Nights that are missing before it are loaded with it only if it is
@@ -131,7 +137,7 @@ class Load:
         Raises Refused, Incomplete or EtlError; the table is as it was then, unless the text says that the night is loaded.
         """
         began = time.monotonic()
-        with _lock(self._table):
+        with _failures_as_words(), _lock(self._table):
             status = table.status(self._table)
             self._begun = night, reload, status.run
             fitting.check_fits(self._declared, status.schema, str(self._table))
@@ -249,7 +255,7 @@ class Load:
         """Let Spark check what was declared, before a plan stands that could never be finished. Raises EtlError."""
         if not self._validated:
             spark = self._started(offsets)
-            with session.failures_as_words("the schema or the event day"):
+            with session.failures_as_words(f"`{self._keys}schema` or `{self._keys}event.day`"):
                 events.parse(events.none(spark, self._declared), self._declared)
             self._validated = True
 
@@ -378,6 +384,17 @@ def _skipped(night: Night, status: table.Status) -> list[Night]:
     if len(skipped) > NIGHTS_MAX:
         raise Refused(f"night {night} lies {len(skipped)} nights behind {last}, the table's last one; is it right?")
     return skipped
+
+
+@contextlib.contextmanager
+def _failures_as_words() -> Iterator[None]:
+    """Turn what the operating system or a cluster refuses into an EtlError: it ends this table's load alone."""
+    try:
+        yield
+    except OSError as error:
+        raise EtlError(os_error_text(error)) from error
+    except KafkaError as error:
+        raise EtlError(str(error)) from error
 
 
 @contextlib.contextmanager

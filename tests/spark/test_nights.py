@@ -625,14 +625,14 @@ def test_tables_are_loaded_side_by_side_and_each_waits_for_its_own_stage(world: 
     one = world.etl("--night", "2013-01-01", "--incomplete", "fail")
     assert (one.returncode, "Traceback" in one.stderr) == (3, False), one.stderr
     assert "penstock: night 2013-01-01 is incomplete: dedupe: " in one.stderr
-    assert "1 of 2 tables were not loaded: the table of the plain keys" in one.stderr
+    assert "1 of 2 tables were not loaded: the table of `penstock.etl.*`" in one.stderr
     assert [(json.loads(line)["table"], json.loads(line)["rows"]) for line in one.stdout.splitlines()] == [("raw", 6)]
     assert table.committed(world.storage) == []
     assert {tp[0] for tp in table.committed(LocalStorage(Path(world.raw_table)))[0].partitions} == {world.topic}
 
     world.arrive()
     refused = world.etl("--night", "2013-01-01", "--table", "row")
-    assert refused.returncode != 0 and "describes no table `row`, but the table of the plain keys" in refused.stderr
+    assert refused.returncode != 0 and "describes no table `row`, but the table of `penstock.etl.*`" in refused.stderr
     chosen = world.etl("--night", "2013-01-01", "--table", "")
     assert (chosen.returncode, json.loads(chosen.stdout)["did"]) == (0, "loaded"), chosen.stderr
     assert len(table.committed(world.storage)) == len(table.committed(LocalStorage(Path(world.raw_table)))) == 1

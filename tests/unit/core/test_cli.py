@@ -190,7 +190,7 @@ def test_a_check_says_all_that_is_wrong_at_once(tmp_path: Path) -> None:
         "did you mean `penstock.watch.ms`", "`penstock.watch.ms=soon` is not a whole number",
         "lacks `source.*.bootstrap.servers`",
         "lacks `penstock.dedupe.data`", "say which with `penstock.etl.topic`", "`Mars` is no time zone",
-        "`INTT` in the schema is no type",
+        "`penstock.etl.schema`: `INTT` is no type",
     ):  # fmt: skip
         assert words in out, words
     assert len(out.splitlines()) == 7

@@ -137,12 +137,42 @@ def test_named_tables_need_no_plain_one_and_after_the_mirror_nothing_of_dedupe(t
         ({"etl.raw.after": "mirror", "etl.raw.rejects": "./table-rejects"}, "folder of `penstock.etl.rejects`, too"),
         ({"etl.raw.after": "mirror", "etl.raw.table": Path("table").absolute().as_uri()}, "folder of `penstock.etl"),
         ({"etl.raw.after": "mirror", "etl.raw.event.day": "dya"}, "`etl.raw.event.day=dya` names `dya`"),
+        ({"etl.raw.after": "mirror", "etl.raw.schema": "id STRNG"}, "`etl.raw.schema`: `STRNG` is no type; did you mean STR"),
+        ({"etl.raw.after": "mirror", "etl.raw.schema": "offset INT"}, "`etl.raw.schema` declares `offset`, which"),
+        ({"etl.raw.topic": "flights"}, "did you mean `flights.deduped`?"),
+        ({"etl.raw.after": "mirror", "topics": "flights,b", "penstock.etl.topic": "flights"},
+         "`penstock.etl.topic=flights` is no topic that dedupe writes (flights.deduped, b.deduped); did you mean `flights.ded"),
     ],
 )
 def test_tables_that_can_not_be_are_found_by_check(tmp_path: Path, change: dict[str, str], words: str) -> None:
     path = write_properties(tmp_path / "p.properties", {**OWN["etl"], **RAW, **change})
     checked = CliRunner().invoke(root, ["check", "--config", str(path), "--for", "etl"])
     assert checked.exit_code == 2 and words in checked.output, checked.output
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"etl.raw.event.day": "dya"}, "`etl.raw.event.day=dya` names `dya`"),
+        ({"etl.raw.schema": "id STRNG"}, "`etl.raw.schema`: `STRNG` is no type; did you mean STRING?"),
+    ],
+)
+def test_a_load_names_the_keys_of_its_table(tmp_path: Path, change: dict[str, str], words: str) -> None:
+    texts = {**OWN["etl"], **RAW, "etl.raw.after": "mirror", **change}
+    path = write_properties(tmp_path / "p.properties", texts)
+    refused = CliRunner().invoke(root, ["etl", "--config", str(path), "--night", "2013-01-01", "--table", "raw"])
+    assert isinstance(refused.exception, ConfigError) and words in str(refused.exception)
+
+
+@pytest.mark.parametrize("command", [["check", "--for", "etl"], ["etl", "--night", "2013-01-01"], ["audit"]])
+@pytest.mark.parametrize(("key", "value"), [("record.columns", "key"), ("after", "mirror")])
+def test_a_plain_key_beside_named_tables_alone_is_refused(tmp_path: Path, command: list[str], key: str, value: str) -> None:
+    texts = {"bootstrap.servers": "target:9092", **SOURCE, **RAW, "etl.raw.after": "mirror", f"penstock.etl.{key}": value}
+    path = write_properties(tmp_path / "p.properties", texts)
+    refused = CliRunner().invoke(root, [*command, "--config", str(path)])
+    said = f"{refused.output}{refused.exception}"
+    assert refused.exit_code != 0
+    assert f"`penstock.etl.{key}` belongs to no table" in said and f"such as `etl.raw.{key}`" in said
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,14 @@ def test_columns_keep_their_types_and_what_is_required() -> None:
         ("id STRING, ID INT", "twice"),
         ("id STRING, offset BIGINT", "`offset`"),
         ("event_day DATE", "`event_day`"),
-        ("id INTT", "`INTT` in the schema is no type; did you mean INT"),
+        ("id INTT", "`penstock.etl.schema`: `INTT` is no type; did you mean INT"),
         ("id VARCHAR(3)", "did you mean STRING"),
         ("id ARRAY<INT, INT>", "2 types"),
         ("id MAP<STRING, STRUCT<a: INTT>>", "`INTT`"),
         ("price DECIMAL(39, 2)", "1 to 38 digits"),
         ("stops ARRAY<STRUCT<at: STRING NOT NULL>>", "`at` can't be NOT NULL"),
-        ("`odd name` INT", "`odd name` in the schema has ' ' in it, which Delta takes in no name"),
-        ("at STRUCT<`lat;`: DOUBLE>", "`lat;` in the schema has ';'"),
+        ("`odd name` INT", "`odd name` has ' ' in it, which Delta takes in no name"),
+        ("at STRUCT<`lat;`: DOUBLE>", "`lat;` has ';'"),
     ],
 )
 def test_a_schema_that_can_not_be_is_refused(text: str, why: str) -> None:

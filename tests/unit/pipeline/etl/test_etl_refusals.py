@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,6 +62,20 @@ def test_a_folder_may_be_given_as_a_uri(tmp_path: Path, monkeypatch: pytest.Monk
     for place, folder in (("a table", tmp_path / "a table"), ((tmp_path / "b b").as_uri(), tmp_path / "b b")):
         found = places.at(place, Config({}, frozenset()))
         assert (str(found), found.uri) == (str(folder), f"file:{folder}")
+
+
+def test_a_table_that_can_not_be_written_does_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    load(tmp_path, more={"penstock.etl.table": f"{tmp_path}/file/table"}).close()
+    with (tmp_path / "pipeline.properties").open("a") as file:
+        own = {"topic": "clicks", "table": tmp_path / "clicks", "schema": "day DATE", "event.day": "day", "after": "mirror"}
+        file.write("".join(f"etl.clicks.{name}={value}\n" for name, value in own.items()))
+    words = ["etl", "--config", file.name, "--night", "2013-01-01", "--incomplete", "fail"]
+    done = subprocess.run([sys.executable, "-m", "penstock", *words], capture_output=True, text=True, check=False)
+    first, second, last = done.stderr.splitlines()
+    assert done.returncode == 1 and first == f"penstock: `{tmp_path}/file/table/_penstock`: Not a directory"
+    assert second.startswith("penstock: table clicks: night 2013-01-01 is incomplete: ")
+    assert "2 of 2 tables were not loaded: the table of `penstock.etl.*`, the table `clicks`" in last
 
 
 FIELDS = {"id": ("string", True), "day": ("date", True), "price": ("decimal(9,2)", True), "event_day": ("date", True)}
