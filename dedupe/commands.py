@@ -139,7 +139,7 @@ class _Moved(Exception):
 
 async def _again(admin: Admin, stage: Stage, known: Position, tp: TopicPartition, at: int) -> int:
     """What one reading of the inputs doesn't account for once a position is set to an offset: records of the input that are
-    read once more (or, below zero, passed over), and what the reading of moved records, which begins anew, has written."""
+    read once more (or, below zero, passed over), and what the reading of moved records, which begins once more, has written."""
     low, high = sorted((known.offset, at))
     below, to = [
         (await count_topic(stage.bootstrap, tp[0], {tp[1]: end}, patience=stage.patience)).total for end in (low, high)

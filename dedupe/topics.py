@@ -14,7 +14,7 @@ from penstock.pipeline.job import moved_topic
 
 
 def begin_again(topic: str) -> str:
-    """How a stage begins anew, when its topics aren't those that it began with."""
+    """How a stage begins once more, when its topics aren't those that it began with."""
     moved = moved_topic(topic)
     return (
         "begin with an empty output topic, a new `penstock.dedupe.name`, an empty `penstock.dedupe.data` and without "

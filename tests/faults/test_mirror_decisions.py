@@ -47,7 +47,7 @@ def test_a_command_that_did_not_commit_leaves_nothing(
         w.await_copied()
         assert w.mirror.stop() == 0
         w.fill(3)
-        skip = ["skip", "EWR", f"{w.topic}:0", "--to", "50", "--because", "a test", "--config", str(w.config)]
+        skip = ["skip", "EWR", f"{w.topic}:0", "--to", "50", "--because", "a test"]
         command = StageProcess("mirror", w.config, "command", skip)
         try:
             if fault == "kill":

@@ -35,10 +35,10 @@ class StageProcess:
         """Start it, with failpoints armed if any, and wait for its started line unless it is armed."""
         assert not self.running, f"{self.command} runs already"
         self._began = self.log_path.stat().st_size if self.log_path.exists() else 0
-        words = [sys.executable, "-m", "penstock", self.command, "--config", str(self.config)]
+        words = [sys.executable, "-m", "penstock", self.command, *self.arguments, "--config", str(self.config)]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*words, *self.arguments, *arguments],
+                [*words, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
