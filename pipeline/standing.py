@@ -31,6 +31,17 @@ def short(reason: str) -> str:
     return reason
 
 
+def noted(metadata: str) -> str:
+    """Why a partition stands still, as the text beside its committed offset notes it; empty where it goes on, or nobody noted
+    it."""
+    try:
+        fields = json.loads(metadata)
+    except ValueError:
+        return ""
+    states = {"stopped": "STOPPED", "stalled": "STALLED"} if isinstance(fields, dict) else {}
+    return next((f"{shown}: {fields[state]}" for state, shown in states.items() if fields.get(state)), "")
+
+
 def silent_after_ms(config: Config, linger_ms: int = 0) -> int:
     """How long records wait at most for a stage that runs: by then it has committed something of their partition, or the
     position says that it is stalled or stopped. A partition that another process took is left to that one for a session before.

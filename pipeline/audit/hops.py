@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,8 @@ class Hop:
     offsets `gaps` by partition, `again` what the aggregate has beside what is in the source's log, since operators let the
     mirror copy it once more, or begin in another log. `trouble` says why the counts part or what can't be read, `note` why
     nothing can be told of the comparison with the hop before, both in words. `by_notes`: compaction has removed records from
-    the log, so what the stages noted of it is compared instead.
+    the log, so what the stages noted of it is compared instead. `standing`: the partitions in which the stage that reads them
+    stands still, each with the reason.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Hop:
     again: int = 0
     gaps: dict[str, list[Range]] = field(default_factory=dict)
     by_notes: bool = False
+    standing: dict[str, str] = field(default_factory=dict)
 
     def conclude(self, damage: str, limits: str, compare: Callable[[], str]) -> None:
         """Set `trouble` and `note`: the counts are compared only if nothing limits it."""
@@ -105,6 +107,10 @@ def _by_partition(counts: TopicCounts) -> dict[str, int]:
     return {str(partition): counts.records[partition] + counts.left_out[partition] for partition in sorted(counts.ends)}
 
 
+def _standing(marks: Mapping[int, Mark]) -> dict[str, str]:
+    return {str(partition): mark.stands for partition, mark in sorted(marks.items()) if mark.stands}
+
+
 def _noted(marks: Iterable[dict[int, Mark]], *counters: str) -> Counter[int]:
     """The sums of some of the counters that the stages committed, by partition."""
     sums = Counter[int]()
@@ -155,7 +161,7 @@ async def _sources(config: Config, snapshot: Snapshot, count: Count) -> Sources:
         hop = Hop(f"{name} {topic}", whole.total + whole.left_out.total(), waiting=whole.total - mirrored.total,
                   partitions=_by_partition(whole), left_out=whole.left_out.total(), by_notes=whole.compacted)  # fmt: skip
         hop.gaps = {str(partition): ranges for partition, ranges in sorted(gaps.items())}
-        hop.unreadable = whole.unreadable
+        hop.unreadable, hop.standing = whole.unreadable, _standing(marks)
         damage = "; ".join(filter(None, [_damage(whole), *(_short(mirrored) if mirrored is not whole else ())]))
         unknown = sum(mark.unknown_gaps for mark in marks.values())
         limits = f"{unknown:,} offsets were left out by operators, and which isn't noted: not compared" if unknown else ""
@@ -220,6 +226,7 @@ async def _dedupe_hop(
         records = _noted([marks], "read")
         missing = Counter({p: mirrored[p] - records[p] - waiting[p] for p in read.ends})
         trouble, limits = _compacted(before, missing, "read")
+    before.standing = _standing(marks)
     before.conclude("; ".join(filter(None, [trouble, *_short(read), *_short(moved)])), limits, str)
     kept = _noted(both, "written") if written.compacted else written.records
     dropped = Counter({p: records[p] + moved.records[p] - kept[p] for p in read.ends})

@@ -22,6 +22,8 @@ def render(audit: dict[str, Any]) -> Group:
         expected = "" if hop["expected"] is None else f"{hop['expected']:,}"
         rest = [f"{hop[name]:,}" if hop[name] else "" for name in ("dropped", "waiting", "left_out")[: len(columns) - 2]]
         mark = Text("ok, by the stages' notes: it is compacted" if hop["by_notes"] else "ok", "green")
+        if hop["standing"]:
+            mark = Text(f"ok, but {len(hop['standing'])} of its partitions stand still", "yellow")
         if hop["trouble"]:
             mark = Text(hop["trouble"], "red")
         elif hop["note"]:
@@ -36,6 +38,8 @@ def render(audit: dict[str, Any]) -> Group:
     else:
         line = Text("No count parts from another; some records are still on their way.", "yellow")
     lines = [line]
+    for hop in audit["hops"]:
+        lines += [Text(f"{hop['name']}, partition {each}, is {why}", "yellow") for each, why in hop["standing"].items()]
     if audit["gaps"]:
         places = [f"{gap['hop']}:{gap['partition']} offsets {gap['first']} to {gap['last']}" for gap in audit["gaps"]]
         lines.append(Text(f"Left out by operators (and nothing else is missing): {'; '.join(places)}.", "yellow"))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from penstock.config import Config
 from penstock.errors import ErrorCode, KafkaError
-from penstock.pipeline import job, ranges
+from penstock.pipeline import job, ranges, standing
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.audit.counts import CLIENT_ID, TopicCounts, stable_ends
 from penstock.pipeline.client import TopicPartition
@@ -40,6 +40,8 @@ class Mark:
     offset: int
     counters: dict[str, int]
     gaps: list[ranges.Range]
+    stands: str = ""
+    """Why the stage stands still there."""
 
     @property
     def output_end(self) -> int:
@@ -86,7 +88,7 @@ def _mark(offset: int, metadata: str) -> Mark:
         return Mark(offset, {}, [])
     text = str(fields.get("gap_ranges", ""))
     known = ranges.parse(text) if ranges.RANGES.fullmatch(text) else []
-    return Mark(offset, {name: value for name, value in fields.items() if type(value) is int}, known)
+    return Mark(offset, {name: value for name, value in fields.items() if type(value) is int}, known, standing.noted(metadata))
 
 
 async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Mark]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from penstock.errors import KafkaError
+from penstock.pipeline import standing
 from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.etl.plan import CorruptBatch
 from penstock.pipeline.etl.table import TopicPartition
@@ -32,10 +33,12 @@ class Unreachable(Exception):
 
 
 class Position(NamedTuple):
-    """A stage's committed position and the id (hexadecimal) of the topic that it is in; empty where none is noted."""
+    """A stage's committed position, the id (hexadecimal) of the topic that it is in, and why the stage stands still there;
+    empty where none is noted."""
 
     offset: int
     topic_id: str
+    stands: str
 
 
 def _noted_topic(metadata: str) -> str:
@@ -131,7 +134,7 @@ class ClusterView:
         except (KafkaError, OSError) as error:
             raise Unreachable(f"{self.name} can't be asked for the positions of `{group}`: {error}") from None
         answers = {tp: answer for each in asked for tp, answer in each.items() if answer is not None}
-        return {tp: Position(offset, _noted_topic(text)) for tp, (offset, text) in answers.items()}
+        return {tp: Position(offset, _noted_topic(text), standing.noted(text)) for tp, (offset, text) in answers.items()}
 
     async def records_at_or_after(self, found: Offsets, timestamp_ms: int) -> Offsets:
         """Correct what was found by timestamp for control records, which bear the wall clock's time.

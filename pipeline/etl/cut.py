@@ -34,6 +34,10 @@ GAP_LOOKED_INTO = 10_000
 ANOTHER_TABLE = "load what the topic has into another table"
 
 
+Behind = tuple[TopicPartition, int, int, str]
+"""A partition, its position, its goal, and in words why the stage stands still there (empty: it goes on)."""
+
+
 class Cut:
     """Resolves the ends of nights. One object serves many nights and keeps its connections."""
 
@@ -115,7 +119,8 @@ class Cut:
         positions = {into[tp]: position for tp, position in committed.items()}
         missing += await self._elsewhere(cluster, topic, positions)
         behind = await self._behind(cluster, known, positions)
-        return missing + [f"{cluster.name}: {tp[0]}-{tp[1]} is mirrored up to {at} of {end}" for tp, at, end in behind]
+        missing += [f"{cluster.name}: {tp[0]}-{tp[1]} is mirrored up to {at} of {end}{why}" for tp, at, end, why in behind]
+        return missing
 
     async def _not_deduplicated(self, goals: Goals) -> list[str]:
         tps = await self._target.partitions(self._input)
@@ -142,10 +147,15 @@ class Cut:
 
     async def _not_read(self, topic: str, goals: Offsets) -> list[str]:
         """What dedupe hasn't read of a topic up to its goals, one sentence each."""
-        positions = await self._target.committed(job.dedupe_group(self._config), goals)
+        group = job.dedupe_group(self._config)
+        positions = await self._target.committed(group, goals)
         elsewhere = await self._elsewhere(self._target, topic, positions)
         behind = await self._behind(self._target, goals, positions)
-        return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}" for tp, at, end in behind]
+        if topic != self._input and behind:
+            # Why the worker of a partition stands still is noted at the input alone.
+            of_input = await self._target.committed(group, [(self._input, tp[1]) for tp, *_ in behind])
+            behind = [(tp, at, end, _and(of_input.get((self._input, tp[1])))) for tp, at, end, _ in behind]
+        return elsewhere + [f"dedupe: {tp[0]}-{tp[1]} is done up to {at} of {end}{why}" for tp, at, end, why in _first(behind)]
 
     async def _elsewhere(
         self, cluster: ClusterView, topic: str, positions: Mapping[TopicPartition, Position]
@@ -162,20 +172,20 @@ class Cut:
 
     async def _behind(
         self, cluster: ClusterView, goals: Offsets, positions: Mapping[TopicPartition, Position]
-    ) -> list[tuple[TopicPartition, int, int]]:
-        """The partitions whose position has records before its goal: (partition, position, goal)."""
+    ) -> list[Behind]:
+        """The partitions whose position has records before its goal, those first that stand still."""
         short = {tp: goal for tp, goal in goals.items() if tp not in positions or positions[tp].offset < goal}
         if not short:
             return []
         starts = await cluster.offsets(short, EARLIEST)
-        behind = []
+        behind: list[Behind] = []
         for tp, goal in short.items():
             at = positions[tp].offset if tp in positions else starts[tp]
             if at < goal and (
                 goal - at > GAP_LOOKED_INTO or await cluster.holds_records(tp, max(at, starts[tp]), goal)
             ):
-                behind.append((tp, at, goal))
-        return behind
+                behind.append((tp, at, goal, _and(positions.get(tp))))
+        return _first(behind)
 
     def _check_count(
         self, cluster: ClusterView, topic: str, tps: list[TopicPartition], others: list[TopicPartition]
@@ -304,6 +314,16 @@ class Goals:
         self.input: Offsets = {}
         self.moved: Offsets = {}
         self.output: Offsets = {}
+
+
+def _and(position: Position | None) -> str:
+    """Why a stage stands still at a position, as the end of a sentence."""
+    return f" and {position.stands}" if position is not None and position.stands else ""
+
+
+def _first(behind: list[Behind]) -> list[Behind]:
+    """Those first that wait for an operator: the others come by themselves."""
+    return sorted(behind, key=lambda one: not one[3])
 
 
 def check_range(tp: TopicPartition, offset: int, earliest: int, stable: int) -> None:

@@ -470,6 +470,9 @@ def test_a_source_that_was_made_again_is_audited_once_an_operator_let_it_begin(p
     pipeline.send(pipeline.source, pipeline.topic, list(range(3000, 3200)))
     pipeline.stages[0].start()
     pipeline.stages[0].wait_for("is STOPPED")
+    until(lambda: len(pipeline.audit()["hops"][f"A {pipeline.topic}"]["standing"]) == 2, "both partitions say why")
+    said = " ".join(pipeline.run().stdout.split())
+    assert all(f"A {pipeline.topic}, partition {number}, is STOPPED: the source topic was " in said for number in (0, 1))
     pipeline.operate("begin", "A", pipeline.topic, "--at", "start")
     answer = pipeline.settle(deduped=300)
     source, aggregate = answer["hops"][f"A {pipeline.topic}"], answer["hops"][f"aggregate {pipeline.topic}"]

@@ -138,6 +138,38 @@ def test_records_that_move_are_waited_for(world: World) -> None:
     assert missing(world) == []
 
 
+def stop(world: World, group: str, offset: int, state: str, why: str) -> None:
+    """Note in a group's position in partition 1 of the topic that its stage stands still."""
+
+    async def note() -> None:
+        async with Admin(world.bootstrap) as admin:
+            await admin.commit(group, {(world.topic, 1): (offset, json.dumps({"topic_id": "", state: why}))})
+
+    asyncio.run(note())
+
+
+@pytest.mark.parametrize(("state", "shown"), [("stopped", "STOPPED"), ("stalled", "STALLED")])
+def test_a_stage_that_stands_still_is_said_first(world: World, state: str, shown: str) -> None:
+    send(world, world.topic, day_ms(NIGHT), 10)
+    mirror, dedupe = "penstock-mirror.mirror.one", "penstock-dedupe.dedupe"
+    stop(world, mirror, 4, state, "the disk is bad")
+    first, second = missing(world)
+    assert first.endswith(f"{world.topic}-1 is mirrored up to 4 of 10 and {shown}: the disk is bad")
+    assert second.endswith(f"{world.topic}-0 is mirrored up to 0 of 10")
+    world.arrive()
+    stop(world, dedupe, 3, state, "its output was cut back")
+    assert missing(world) == [f"dedupe: {world.topic}-1 is done up to 3 of 10 and {shown}: its output was cut back"]
+    # Of the records that move the reason is noted at the input, too.
+    stop(world, dedupe, 10, state, "its output was cut back")
+    moved = f"{world.topic}.moved"
+    world.admin.create_topics([NewTopic(moved, 2, 1)])[moved].result(30)
+    send(world, moved, day_ms(NIGHT), 3)
+    assert missing(world) == [
+        f"dedupe: {moved}-1 is done up to 0 of 3 and {shown}: its output was cut back",
+        f"dedupe: {moved}-0 is done up to 0 of 3",
+    ]
+
+
 def test_positions_of_a_stage_that_never_rests_are_read(world: World) -> None:
     """Two lanes take turns so that one of them has a transaction open at each moment."""
     world.events(NIGHT, 4)
