@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,7 +27,7 @@ from penstock.pipeline.etl.errors import EtlError, Incomplete
 from penstock.pipeline.etl.follow import Follower
 from penstock.pipeline.etl.interrupt import Interrupted, attend, leave
 from penstock.pipeline.etl.jvm import JVM
-from penstock.pipeline.etl.load import Load, Outcome, WhenIncomplete
+from penstock.pipeline.etl.load import LONGEST_PAUSE_S, Load, NotYet, Outcome, WhenIncomplete
 from penstock.pipeline.etl.night import YESTERDAY, Night, parse_night, parse_nights, time_zone
 from penstock.pipeline.patience import Patience
 
@@ -173,16 +175,25 @@ class Nights:
     show: Show
 
     def load(self, asked: list[Night], *, reload: bool, covering: bool) -> None:
-        """Load nights, each table by table. Raises EtlError: the only failure, or all in one."""
+        """Load nights, each of all tables; those that are complete first. Raises EtlError: the only failure, or all in one."""
         failed: dict[str, EtlError] = {}
         try:
             next(iter(self.loads.values())).check_begun(asked[-1])
             for night in asked:
-                for name, load in self.loads.items():
-                    if name in failed:
-                        continue
+                left = deque(name for name in self.loads if name not in failed)
+                waited = 0  # how many in turn have had nothing to load
+                while left:
+                    name = left.popleft()
                     try:
-                        self.show.done(load.night(night, reload=reload, covering=covering), name)
+                        outcome = self.loads[name].night(night, reload=reload, covering=covering, at_once=len(left) > 0)
+                        self.show.done(outcome, name)
+                        waited = 0
+                    except NotYet:
+                        left.append(name)
+                        waited += 1
+                        if waited >= len(left):
+                            time.sleep(LONGEST_PAUSE_S)
+                            waited = 0
                     except EtlError as error:
                         if len(self.loads) == 1:
                             raise

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,16 +37,23 @@ class Jvm:
         self._process: subprocess.Popen[bytes] | None = None
         self._output = Path(OUTPUT)
         self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._starts = threading.Lock()
+        self._connected = False
 
     def start(self, settings: Mapping[str, str], folder: Path) -> None:
         """Start the JVM and connect PySpark, unless there is one. What it says goes to a file in the folder.
 
         Raises EtlError with the reason that Spark or Java gave.
         """
+        with self._starts:
+            self._start(settings, folder)
+
+    def _start(self, settings: Mapping[str, str], folder: Path) -> None:
         from pyspark import SparkContext
 
         if SparkContext._gateway is not None or PORT in os.environ:
             return
+        self._connected = False
         self._output = folder / OUTPUT
         self._private = tempfile.TemporaryDirectory(prefix="penstock-spark-", ignore_cleanup_errors=True)
         with self._private as private:
@@ -66,6 +74,7 @@ class Jvm:
             os.environ |= {PORT: str(port), SECRET: told[8 : 8 + length].decode()}
         try:
             SparkContext._ensure_initialized()
+            self._connected = True
         finally:
             del os.environ[PORT], os.environ[SECRET]
 
@@ -78,7 +87,7 @@ class Jvm:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(EXIT_WITHIN_S)
+                self._process.wait(EXIT_WITHIN_S if self._connected else 0)  # one that starts doesn't look at it yet
             CHILDREN.end_one(self._process)
 
     def forget(self) -> None:

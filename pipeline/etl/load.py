@@ -57,6 +57,21 @@ class Outcome:
     seconds: float
 
 
+class NotYet(Exception):
+    """The night has not all arrived, and may be waited for: another call looks again, for the same goals."""
+
+
+class Wait:
+    """The wait for a night: what has to come through, until when, and what was said of it last."""
+
+    def __init__(self, night: Night, goals: Goals, seconds: float) -> None:
+        self.night = night
+        self.goals = goals
+        self.deadline = time.monotonic() + seconds
+        self.pause_s = FIRST_PAUSE_S
+        self.said, self.say_again = "", 0.0
+
+
 class Load:
     """Loads nights of one configuration; Spark is started when it is first needed, or while a night is waited for."""
 
@@ -98,6 +113,7 @@ class Load:
         self._ahead = ahead
         self._validated = False
         self._begun: tuple[Night, bool, int] | None = None
+        self._wait: Wait | None = None
         self._log = log.get(__name__)
 
     def close(self) -> None:
@@ -130,11 +146,12 @@ class Load:
                 return parse_night(pending.night), pending.reload
             return (parse_night(status.nights[-1].night).next if status.nights else first), False
 
-    def night(self, night: Night, *, reload: bool = False, covering: bool = False) -> Outcome:
+    def night(self, night: Night, *, reload: bool = False, covering: bool = False, at_once: bool = False) -> Outcome:
         """Load a night, or see that it is loaded. Nights that are missing before it are loaded with it only if it is
         said to be `covering`.
 
-        Raises Refused, Incomplete or EtlError; the table is as it was then, unless the text says that the night is loaded.
+        Raises Refused, Incomplete or EtlError; the table is as it was then, unless the text says that the night is loaded. With
+        `at_once` it raises NotYet where it would wait.
         """
         began = time.monotonic()
         with _failures_as_words(), _lock(self._table):
@@ -147,7 +164,7 @@ class Load:
                 plan.check_committed(self._table, commit)
                 self._finish(commit)
                 return Outcome(commit, "already", time.monotonic() - began)
-            made = self._plan(night, status, pending, reload, covering)
+            made = self._plan(night, status, pending, reload, covering, at_once)
             commit = self._run_around_rot(made)
             self._finish(commit)
             return Outcome(commit, "reloaded" if made.reload else "loaded", time.monotonic() - began)
@@ -168,7 +185,7 @@ class Load:
     # The plan
 
     def _plan(
-        self, night: Night, status: table.Status, pending: plan.Plan | None, reload: bool, covering: bool
+        self, night: Night, status: table.Status, pending: plan.Plan | None, reload: bool, covering: bool, at_once: bool
     ) -> plan.Plan:
         if pending is not None:
             if pending.night != str(night) or pending.reload != reload:
@@ -178,7 +195,7 @@ class Load:
                 )
             self._runner.run(self._cut.check_still_there(pending.ranges, pending.topic_id, pending.epochs))
             return pending
-        made = self._reload_plan(night, status) if reload else self._next_plan(night, status, covering)
+        made = self._reload_plan(night, status) if reload else self._next_plan(night, status, covering, at_once)
         self._validate_declared(made.offsets)
         plan.persist(self._table, made)
         return made
@@ -202,7 +219,7 @@ class Load:
             epochs=commit.epochs,
         )
 
-    def _next_plan(self, night: Night, status: table.Status, covering: bool) -> plan.Plan:
+    def _next_plan(self, night: Night, status: table.Status, covering: bool, at_once: bool) -> plan.Plan:
         skipped = _skipped(night, status)
         if skipped and not covering:
             gap = skipped[0] if len(skipped) == 1 else f"{skipped[0]}..{skipped[-1]}"
@@ -211,7 +228,7 @@ class Load:
                 f" `--nights {skipped[0]}..{night}`, or all of it as one commit with `--night {night} --covering`"
             )
         self.check_begun(night)
-        missing = self._runner.run(self._until_complete(night))
+        missing = self._runner.run(self._until_complete(night, at_once))
         ranges = self._runner.run(self._cut.ranges(status))
         return plan.Plan(
             str(night),
@@ -223,12 +240,13 @@ class Load:
             epochs=ranges.epochs,
         )
 
-    async def _until_complete(self, night: Night) -> list[str]:
-        """Wait as configured until the night has arrived; what is missing all the same (only with `mark`)."""
-        goals: Goals = self._cut.goals(night)
-        deadline = time.monotonic() + self._wait_seconds
-        pause_s = FIRST_PAUSE_S
-        said, say_again = "", 0.0
+    async def _until_complete(self, night: Night, at_once: bool) -> list[str]:
+        """Wait as configured until the night has arrived; what is missing all the same (only with `mark`). Raises Incomplete,
+        or NotYet instead of a pause."""
+        wait = self._wait
+        if wait is None or wait.night != night:
+            wait = self._wait = Wait(night, self._cut.goals(night), self._wait_seconds)
+        goals = wait.goals
         while True:
             now_ms = round(time.time() * 1000)
             missing = await self._cut.missing(goals, now_ms, everywhere=self._incomplete == "mark")
@@ -237,19 +255,22 @@ class Load:
                 return missing
             # A night that goes on beyond the limit is not waited for at all.
             over_s = (goals.night_end_ms - now_ms) / 1000 if self._cut.too_early(goals, now_ms) else 0.0
-            if self._incomplete != "wait" or time.monotonic() + max(pause_s, over_s) > deadline:
+            if self._incomplete != "wait" or time.monotonic() + max(wait.pause_s, over_s) > wait.deadline:
+                self._wait = None
                 raise Incomplete(str(night), missing, is_over=not self._cut.too_early(goals, now_ms))
             # Positions that move on are no news of their own.
             kind, now = re.sub(r"\d+", "", missing[0]), time.monotonic()
-            if kind != said or now >= say_again:
-                said, say_again = kind, now + SAID_EVERY_S
+            if kind != wait.said or now >= wait.say_again:
+                wait.said, wait.say_again = kind, now + SAID_EVERY_S
                 more = f" (and {len(missing) - 1} more like it)" if len(missing) > 1 else ""
-                self._on_step(f"{night} waits, at most {deadline - now:.0f} seconds more: {missing[0]}{more}")
+                self._on_step(f"{night} waits, at most {wait.deadline - now:.0f} seconds more: {missing[0]}{more}")
                 # Time that would be spent anyway; how many records there will be isn't known yet.
                 if self._ahead:
-                    await asyncio.to_thread(self._started, session.SMALL_OFFSETS)
-            await asyncio.sleep(pause_s)
-            pause_s = min(LONGEST_PAUSE_S, pause_s * 1.5)
+                    self._engine.begin(self._table.workspace / "spark", session.SMALL_OFFSETS)
+            if at_once:
+                raise NotYet
+            await asyncio.sleep(wait.pause_s)
+            wait.pause_s = min(LONGEST_PAUSE_S, wait.pause_s * 1.5)
 
     def _validate_declared(self, offsets: int) -> None:
         """Let Spark check what was declared, before a plan stands that could never be finished. Raises EtlError."""

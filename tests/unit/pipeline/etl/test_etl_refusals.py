@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import subprocess
 import sys
@@ -76,6 +77,28 @@ def test_a_table_that_can_not_be_written_does_not_stop_the_others(tmp_path: Path
     assert done.returncode == 1 and first == f"penstock: `{tmp_path}/file/table/_penstock`: Not a directory"
     assert second.startswith("penstock: table clicks: night 2013-01-01 is incomplete: ")
     assert "2 of 2 tables were not loaded: the table of `penstock.etl.*`, the table `clicks`" in last
+
+
+def test_a_table_that_waits_does_not_hold_up_the_others_and_its_wait_ends_without_spark(tmp_path: Path) -> None:
+    load(tmp_path, more={"penstock.etl.table": f"{tmp_path}/flights"}).close()
+    commit(tmp_path, "2013-01-01")
+    with (tmp_path / "pipeline.properties").open("a") as file:
+        own = {"topic": "clicks", "table": tmp_path / "table", "schema": "id STRING, day DATE", "event.day": "day"}
+        file.write("".join(f"etl.clicks.{name}={value}\n" for name, value in (own | {"after": "mirror"}).items()))
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")  # a Spark that takes long to start
+    java.chmod(0o755)
+    words = ["etl", "--config", file.name, "--night", "2013-01-01", "--wait-seconds", "12"]
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        env=os.environ | {"JAVA_HOME": f"{tmp_path}/java"}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 3 and "Traceback" not in done.stdout, done.stdout
+    said = "table clicks: night 2013-01-01 is in the table already", "penstock: night 2013-01-01 is incomplete"
+    assert 0 <= done.stdout.find(said[0]) < done.stdout.find(said[1]), done.stdout
+    pid = tmp_path / "pid"
+    assert not pid.exists() or not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
 FIELDS = {"id": ("string", True), "day": ("date", True), "price": ("decimal(9,2)", True), "event_day": ("date", True)}
