@@ -119,7 +119,9 @@ def main() -> None:
     try:
         root.main(standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        if isinstance(error, click.UsageError) and (context := error.ctx) is not None:
+            click.echo(f"{context.get_usage()}\nTry `{context.command_path} --help`.\n", err=True)
+        _say(error.format_message())
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

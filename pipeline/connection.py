@@ -246,7 +246,12 @@ class Connection:
         while end - start >= 4:
             size = int.from_bytes(self._scratch[start : start + 4], "big", signed=True)
             if not 4 <= size <= self._response_bytes_max:
-                raise WireError(f"an answer of {size} bytes (at most {self._response_bytes_max} are taken)")
+                head = bytes(self._scratch[start : start + 4])
+                what = f"begins with `{head.decode()}`" if head.isalnum() else f"has {size} bytes"
+                raise WireError(
+                    f"the answer {what}, which none of Kafka's protocol does (at most {self._response_bytes_max} bytes): does "
+                    "something else listen on that port?"
+                )
             start += 4
             # Untouched pages of numpy.empty cost nothing, so a wrong size takes no memory before bytes come.
             frame = np.empty(size, np.uint8).data

@@ -156,6 +156,19 @@ def admin_only(given: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in given.items() if name in properties.CLIENT.properties}
 
 
+def confirm_deletion(what: str) -> None:
+    """Ask before something is deleted. Raises ClickException when the answer isn't yes, or nobody gives one."""
+    try:
+        if click.confirm(f"delete {what}?", err=True):
+            return
+        raise click.ClickException("nothing was deleted")
+    except click.Abort as abort:
+        click.echo(err=True)
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise
+        raise click.ClickException("nothing was deleted: nobody answers here; `--yes` deletes without asking") from None
+
+
 def pairs(given: Sequence[str], option: str) -> dict[str, str]:
     """`key=value` words as a mapping. Raises BadParameter."""
     found = {}

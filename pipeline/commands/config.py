@@ -15,7 +15,7 @@ from penstock.pipeline import job
 @click.command("config")
 @click.option("--list", "every", is_flag=True, help="All of them.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
-@click.option("--markdown", "as_page", is_flag=True, help="As the page pipeline/PROPERTIES.md.")
+@click.option("--markdown", "as_page", is_flag=True, help="As a table in Markdown.")
 @click.argument("words", nargs=-1, metavar="[TEXT]...")
 def command(every: bool, as_json: bool, as_page: bool, words: tuple[str, ...]) -> None:
     """The properties of a pipeline's file with their defaults: all, or those whose name contains a text.

@@ -12,7 +12,15 @@ from penstock.errors import ErrorCode, KafkaError
 from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.assignors import decode_assignment
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.commands.common import MOMENTS, Asked, chosen_partitions, cluster, moment, time_text
+from penstock.pipeline.commands.common import (
+    MOMENTS,
+    Asked,
+    chosen_partitions,
+    cluster,
+    confirm_deletion,
+    moment,
+    time_text,
+)
 from penstock.pipeline.fetcher import Fetcher
 from penstock.pipeline.job import DEDUPE_GROUPS, MIRROR_GROUPS
 from penstock.pyx.record.rawbatch import records
@@ -162,7 +170,7 @@ def delete_groups(asked: Asked, groups: Sequence[str], words: Sequence[str], yes
     """
     what = f"offsets of {', '.join(words)} in" if words else "groups"
     if not yes:
-        click.confirm(f"delete {what} {', '.join(groups)}?", abort=True, err=True)
+        confirm_deletion(f"{what} {', '.join(groups)}")
     async def work(admin: Admin) -> None:
         if not words:
             await admin.delete_groups(groups)

@@ -14,6 +14,7 @@ from penstock.pipeline.commands.common import (
     Asked,
     chosen_partitions,
     cluster,
+    confirm_deletion,
     moment,
     pairs,
     time_text,
@@ -156,7 +157,7 @@ def delete_topics(asked: Asked, names: Sequence[str], yes: bool) -> None:
     Example: penstock topics delete orders --yes
     """
     if not yes:
-        click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
+        confirm_deletion(f"{', '.join(names)} with all records")
     asked.ask(lambda admin: admin.delete_topics(names))
     asked.say(f"deleted {', '.join(names)}", deleted=list(names))
 

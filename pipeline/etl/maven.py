@@ -11,13 +11,15 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from penstock.errors import os_error_text
 from penstock.pipeline.etl.children import CHILDREN
 
+NAMED = 8  # jars that a message names
 COPY_GOAL = "dependency:copy-dependencies"
 ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
@@ -67,21 +69,28 @@ def fetch(jars: Iterable[Jar]) -> list[Path]:
 
     Several processes may ask at once: one fetches, the others wait. Raises MavenError.
     """
+    jars = list(jars)
     text = pom(jars)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     if (installed_folder() / name).is_dir():
         return sorted((installed_folder() / name).glob("*.jar"))
     folder = cache_folder() / name
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with (folder.parent / f"{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():
-                _fetch_into(folder, text)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not folder.is_dir():
+                    _fetch_into(folder, text, jars)
+        except OSError as error:
+            raise MavenError(
+                f"jars can't be kept in `{folder.parent}` ({os_error_text(error)}): let XDG_CACHE_HOME name a folder that this "
+                "user may write"
+            ) from None
     return sorted(folder.glob("*.jar"))
 
 
-def _fetch_into(folder: Path, text: str) -> None:
+def _fetch_into(folder: Path, text: str, jars: Sequence[Jar]) -> None:
     """Run Maven into a folder aside, and rename it: a folder that has the final name is whole."""
     aside = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(aside, ignore_errors=True)
@@ -94,5 +103,7 @@ def _fetch_into(folder: Path, text: str) -> None:
     except FileNotFoundError:
         raise MavenError("`mvn` is not installed; Debian has it as the package `maven`") from None
     if code != 0 or not any(aside.glob("*.jar")):
-        raise MavenError(f"Maven could not fetch the jars of {folder.name}: {said.strip()[-2000:]}")
+        names = [jar.coordinates.split(":")[1] for jar in jars]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        raise MavenError(f"Maven could not fetch {', '.join(names[:NAMED])}{more} into `{folder}`: {said.strip()[-2000:]}")
     aside.rename(folder)

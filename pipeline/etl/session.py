@@ -122,7 +122,7 @@ def _start_jvm(config: Config, folder: Path, offsets: int | None) -> dict[str, s
     try:
         jars = [str(path) for path in spark_jars(s3a=on_s3)]
     except maven.MavenError as error:
-        raise EtlError(str(error)) from None
+        raise EtlError(f"Spark lacks its jars (`python -m penstock.pipeline.etl.jars` fetches them ahead): {error}") from None
     (folder / "classes").mkdir(parents=True, exist_ok=True)
     quiet = folder / "log4j2.properties"
     quiet.write_text(LOG4J.format(folder=folder), encoding="utf-8")

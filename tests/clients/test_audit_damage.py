@@ -97,7 +97,7 @@ def test_positions_that_nobody_of_ours_wrote(shared_broker: BrokerProcess, tmp_p
     command = [sys.executable, "-m", "penstock", "audit", "--config", str(config), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode in (1, 3, 4) and "Traceback" not in done.stderr, done.stderr
-    assert done.stderr.startswith("Error: ") or not json.loads(done.stdout)["complete"]
+    assert done.stderr.startswith("penstock: ") or not json.loads(done.stdout)["complete"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def one_sentence(stage: StageProcess) -> str:
     """The error that a stage ended with: one line, no traceback."""
     text = stage.text()
     assert "Traceback" not in text, text
-    (line,) = (line for line in text.splitlines() if line.startswith(("Error: ", "penstock: ")))
+    (line,) = (line for line in text.splitlines() if line.startswith("penstock: "))
     return line
 
 

@@ -77,7 +77,7 @@ def test_unknown_ids_are_accepted(tmp_path: Path, shared_broker: BrokerProcess) 
         assert (counters["unknown"], counters["accepted"], counters["decisions"]) == ("", "0..199", 1)
         again = w.ask("accept", "-p", "0")
         assert (again.returncode, again.stdout) == (1, "")
-        assert again.stderr == f"Error: {w.topic}-0 has not stopped for unknown ids: there is nothing to accept\n"
+        assert again.stderr == f"penstock: {w.topic}-0 has not stopped for unknown ids: there is nothing to accept\n"
 
 
 def test_a_running_worker_is_fenced_by_a_decision(tmp_path: Path, shared_broker: BrokerProcess) -> None:

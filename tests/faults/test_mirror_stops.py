@@ -47,7 +47,7 @@ def stops(w: World, partition: int, *words: str) -> None:
     assert len(said) == 1 and all(word in said[0] for word in words), said
     assert w.mirror.stop() == 1
     last = w.mirror.text().splitlines()[-1]
-    assert last.startswith(f"Error: EWR/{w.topic}-{partition} stopped: ") and words[0] in last
+    assert last.startswith(f"penstock: EWR/{w.topic}-{partition} stopped: ") and words[0] in last
 
 
 def quarantined(w: World) -> list[tuple[bytes | None, dict[str, str]]]:

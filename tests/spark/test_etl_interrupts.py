@@ -151,7 +151,7 @@ def test_a_jvm_that_dies_is_said_to_have_died(run: Callable[..., Command], world
     os.kill(jvm, signal.SIGKILL)
     assert command.process.wait(LIMIT_S) == 1
     (line,) = [line for line in command.said.read_text().splitlines() if " INFO " not in line]
-    assert line.startswith("Error: Spark's JVM ended by SIGKILL, and what it said last is in `")
+    assert line.startswith("penstock: Spark's JVM ended by SIGKILL, and what it said last is in `")
     assert "run the night again" in line and "schema" not in line
 
 
@@ -159,4 +159,4 @@ def test_spark_that_can_not_start_gives_its_reason_in_one_line(world: World) -> 
     done = world.etl("--night", NIGHT, "--set", "spark.master=lcal[2]")
     (line,) = [line for line in done.stderr.splitlines() if " INFO " not in line]
     assert (done.returncode, done.stdout) == (1, "")
-    assert line == "Error: Spark did not start: Master must either be yarn or start with spark, k8s, or local"
+    assert line == "penstock: Spark did not start: Master must either be yarn or start with spark, k8s, or local"

@@ -712,7 +712,7 @@ def test_the_command_says_in_a_sentence_what_is_wrong(world: World) -> None:
     world.arrive()
     incomplete = world.etl("--night", "2013-01-01")
     assert (incomplete.returncode, incomplete.stdout) == (3, "")
-    assert "Error: night 2013-01-01 is incomplete: source one: " in incomplete.stderr
+    assert "penstock: night 2013-01-01 is incomplete: source one: " in incomplete.stderr
     assert "Traceback" not in incomplete.stderr
     refused = world.etl("--night", "2013-01-01", "--reload")
     assert refused.returncode == 1 and "not in the table" in refused.stderr

@@ -90,7 +90,7 @@ class StageProcess:
             assert time.monotonic() < deadline, self.text()
             feed()
             time.sleep(0.2)
-        said = [line for line in self.text().splitlines() if line.startswith("Error: ")]
+        said = [line for line in self.text().splitlines() if line.startswith("penstock: ")]
         assert self.wait() == 4 and len(said) == 1 and "Traceback" not in self.text(), self.text()
         return said[0]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,38 @@ def test_help_lists_the_commands_and_the_version_is_told() -> None:
 def test_what_is_asked_wrongly_is_one_sentence_and_code_2(arguments: list[str], said: str) -> None:
     code, _, complained = penstock(*arguments)
     assert (code, said in complained) == (2, True), complained
+    assert complained.splitlines()[-1].startswith("penstock: ") and "Error: " not in complained
+
+
+def test_what_goes_wrong_begins_with_our_name() -> None:
+    assert penstock("config", "nope") == (1, "", "penstock: no property's name contains `nope`\n")
+
+
+@pytest.mark.parametrize("words", [["topics", "delete", "orders"], ["groups", "delete", "billing"]])
+def test_what_nobody_confirms_is_not_deleted_and_that_is_said(words: list[str]) -> None:
+    code, _, complained = penstock(*words)
+    last = "penstock: nothing was deleted: nobody answers here; `--yes` deletes without asking"
+    assert (code, complained.splitlines()[-1]) == (1, last)
+    refused = CliRunner().invoke(root, words, input="n\n")
+    assert refused.exit_code == 1 and "nothing was deleted" in refused.output
+
+
+def test_a_port_that_speaks_another_protocol_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = server.accept()
+                    with client:
+                        client.recv(1)
+                        client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        port = server.getsockname()[1]
+        code, _, complained = penstock("topics", "list", "-b", f"127.0.0.1:{port}", "--timeout", "2")
+        server.shutdown(socket.SHUT_RDWR)
+    assert code == 1 and "begins with `HTTP`" in complained and "does something else listen on that port?" in complained
 
 
 @pytest.mark.parametrize("command", PIPELINE)
