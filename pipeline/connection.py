@@ -40,6 +40,14 @@ class ConnectionLost(KafkaError):
         return type(self), (self.what,)
 
 
+class CannotConnect(ConnectionLost):
+    """There never was a connection: nothing was asked."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.args = (what,)
+
+
 class RequestTimedOut(KafkaError):
     """The answer did not come in time; its connection was closed, so it can't come later."""
 
@@ -113,7 +121,7 @@ class Connection:
                 return connection
         except (OSError, TimeoutError) as error:
             why = os_error_text(error) or "no answer in time"
-            raise ConnectionLost(f"cannot connect to `{name}`: {why}") from error
+            raise CannotConnect(f"cannot connect to `{name}`: {why}") from error
 
     async def _shake_hands(self, timeout_ms: int) -> None:
         request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)

@@ -48,7 +48,10 @@ def main() -> None:
         with tarfile.open(given.tar, "w") as archive:
             for name in [*names, SUMS]:
                 archive.add(out / name, name, filter=_of_root)
-    print(f"{out}: {len(names) - 1} packages, {sum((out / name).stat().st_size for name in names) >> 20} MB")
+    made = given.tar or out
+    version = next(path.name for path in given.packages if path.name.startswith("penstock-")).split("_")[1]
+    size = sum((out / name).stat().st_size for name in names) >> 20
+    print(f"`{made}` has {len(names) - 1} packages ({size} MB): in an inventory, penstock_version: {version}")
 
 
 def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:

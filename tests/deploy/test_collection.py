@@ -66,13 +66,19 @@ def boxes() -> dict[str, Any]:
         ({"vars": {"penstock_aggregate": "east"}}, "`penstock_aggregate` must name a datacenter, a group with one"),
         ({"vars": {"penstock_datacenter": "wets"}}, "west-1: each host needs `penstock_datacenter`, the name of the group"),
         ({"children": {"brokers": {"hosts": {"west-1": {}, "west-2": {}}}}}, "west has several hosts among the `brokers`"),
+        (
+            {"children": {"dedupers": None}, "vars": {"pipeline_properties": {"topics": "t"}}},
+            "the inventory has `pipeline_properties`, and no group dedupers: name each",
+        ),
+        ({"vars": {"penstock_bundle": "/nowhere.tar"}}, "`/nowhere.tar` isn't there: `make bundle` makes it"),
     ],
-    ids=["group", "variable", "each role", "topic", "aggregate", "datacenter", "brokers"],
+    ids=["group", "variable", "each role", "topic", "aggregate", "datacenter", "brokers", "part", "bundle"],
 )
 def test_a_slip_in_the_inventory_is_refused_before_a_box_is_looked_at(tmp_path: Path, slip: Any, words: str) -> None:
     inventory = boxes()
     for part, value in slip.items():
         inventory["all"][part] |= value
+    inventory["all"]["children"] = {name: group for name, group in inventory["all"]["children"].items() if group is not None}
     (tmp_path / "hosts.json").write_text(json.dumps(inventory))
     # Checked alone: a slip that isn't refused may not change the machine that the tests run on.
     done = said(str(BIN / "ansible-playbook"), "--check", "-i", str(tmp_path / "hosts.json"), "penstock.appliance.site")

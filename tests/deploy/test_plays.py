@@ -68,8 +68,6 @@ def played(folder: Path, hosts: Path, playbook: str, task: str, *options: str, b
     work = folder / "own"
     work.mkdir()
     play = f'{BIN}/ansible-playbook -i {hosts} penstock.appliance.{playbook} --start-at-task "{task}" {" ".join(options)}'
-    # Each host's by itself.
-    play += " -e candidates=/run/penstock-candidates-{{inventory_hostname}}"
     command = ["unshare", "--mount", str(LO / "own.sh"), str(work), str(BIN / "penstock")]
     command += ["sh", "-c", f"{before}; {play}; echo ended with $?; {END}"]
     environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOME": str(folder / "ansible")}
