@@ -45,6 +45,7 @@ SHOWN = (
     "size_bytes",
     "why",
 )
+OF_MOVED_TOO = ("written", "dropped", "quarantined", "without_id")
 NOT_SHOWN = ("offset", "topic_id", "output_id", "moved_id", "partitions")
 
 
@@ -58,6 +59,7 @@ def status(stage: Stage) -> None:
     ever takes (`penstock.stalled.after.ms` and some more), or the input ends before the position; `no position`, no stage has
     begun it. A topic is `not begun` while it or its output isn't there. The exit code is 1 if any stands still.
 
+    `dropped`, `quarantined` and `without id` count moved records with the partition that they moved to, as the audit does.
     `running` says whether a worker has that folder open, `ids` how many its files have; `only in memory` are the output offsets
     whose ids no file has yet. `window s` is the age of the oldest id in the files. --json says more: ends and log starts,
     ranges of unknown and accepted ids, when the position was committed.
@@ -157,6 +159,12 @@ def _row(
     except OperatorNeeded as error:
         return {**row, **dict.fromkeys(_noted(position)), "state": "stopped", "why": str(error)}
     row |= _noted(position) | {"written_to": position.output_end}
+    if position.moved_id and moved in committed:
+        try:
+            read_there = Position.parse(stage.group, moved, *committed[moved], tp)
+        except OperatorNeeded as error:
+            return {**row, "state": "stopped", "why": str(error)}
+        row |= {name: getattr(position, name) + getattr(read_there, name) for name in OF_MOVED_TOO}
     unknown = f"ids of output offsets {position.unknown} are unknown" if position.unknown else ""
     if found is None and output_end > 0:
         why = f"its output has data and its position is gone: {ways.to_move(tp)} sets one"

@@ -279,6 +279,9 @@ def test_records_that_moved_into_their_partition_are_accounted_for(pipeline: Pip
     answer = pipeline.settle(deduped=160)
     hop = answer["hops"][f"aggregate {pipeline.topic}.deduped"]
     assert hop["records"] == hop["expected"] == 160 and hop["dropped"] == 70
+    command = [sys.executable, "-m", "penstock", "dedupe", "status", "--json", "--config", str(pipeline.config)]
+    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout)
+    assert sum(row["dropped"] for row in shown) == 70
     partitions = {int(partition): count for partition, count in hop["partitions"].items()}
     homes = [partition_for(b"%d" % number, 2) for number in (*range(100), *strangers)]
     assert partitions == {partition: homes.count(partition) for partition in (0, 1)}
