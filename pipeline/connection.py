@@ -255,10 +255,10 @@ class Connection:
             size = int.from_bytes(self._scratch[start : start + 4], "big", signed=True)
             if not 4 <= size <= self._response_bytes_max:
                 head = bytes(self._scratch[start : start + 4])
-                what = f"begins with `{head.decode()}`" if head.isalnum() else f"has {size} bytes"
+                begins = f" that begins with `{head.decode()}`" if head.isalnum() else ""
                 raise WireError(
-                    f"the answer {what}, which none of Kafka's protocol does (at most {self._response_bytes_max} bytes): does "
-                    "something else listen on that port?"
+                    f"an answer of {size} bytes{begins} (at most {self._response_bytes_max} are taken): does something else "
+                    "than Kafka's protocol answer on that port?"
                 )
             start += 4
             # Untouched pages of numpy.empty cost nothing, so a wrong size takes no memory before bytes come.

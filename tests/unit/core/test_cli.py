@@ -106,7 +106,7 @@ def test_a_port_that_speaks_another_protocol_is_said() -> None:
         port = server.getsockname()[1]
         code, _, complained = penstock("topics", "list", "-b", f"127.0.0.1:{port}", "--timeout", "2")
         server.shutdown(socket.SHUT_RDWR)
-    assert code == 1 and "begins with `HTTP`" in complained and "does something else listen on that port?" in complained
+    assert code == 1 and "begins with `HTTP` " in complained and "does something else than Kafka's protocol" in complained
 
 
 @pytest.mark.parametrize("command", PIPELINE)
