@@ -276,9 +276,9 @@ def test_partition_counts_that_differ_stop(tmp_path: Path, shared_broker: Broker
         w.stage.start()
         w.await_done()
         w.admin(lambda admin: admin.create_partitions({w.topic: 2}))
-        await_stopped(w.stage, "the same number")
+        await_stopped(w.stage, "had 1 partitions when the stage began and has 2 now")
         w.stage.start()
-        await_stopped(w.stage, "the same number")
+        await_stopped(w.stage, "had 1 partitions when the stage began and has 2 now")
 
 
 def test_topics_that_grew_together_stop(tmp_path: Path, shared_broker: BrokerProcess) -> None:
@@ -293,7 +293,7 @@ def test_topics_that_grew_together_stop(tmp_path: Path, shared_broker: BrokerPro
         w.send(1, [w.batch(1, ["another"], 0)])
         w.stage.start()
         for partition in (0, 1):
-            w.stage.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: `{w.topic}` and `{w.output}` had 1")
+            w.stage.wait_for(f"{w.topic}-{partition} is STOPPED, the others go on: `{w.topic}` had 1 partitions when")
         assert w.stage.stop() == 1
         assert w.records(1) == []
 
