@@ -345,7 +345,7 @@ def test_an_event_day_that_spark_refuses_leaves_no_plan(world: World, run: Run) 
     world.events("2013-01-01", 4)
     world.arrive()
     world.write_config(penstock_etl_event_day="no_such_function(day)")
-    with pytest.raises(EtlError, match="the schema or the event day"):
+    with pytest.raises(EtlError, match=r"`penstock\.etl\.schema` or `penstock\.etl\.event\.day`: Spark failed"):
         run("2013-01-01", clock="wall")
     world.write_config()
     assert run("2013-01-01", clock="wall").commit.rows == 4

@@ -21,6 +21,7 @@ from penstock.pipeline.etl.errors import EtlError, Incomplete, Refused
 from penstock.pipeline.etl.load import Load
 from penstock.pipeline.etl.night import parse_night
 from penstock.pipeline.etl.table import NightCommit, Range
+from support.patience import until
 
 NOBODY = "127.0.0.1:1"
 
@@ -98,7 +99,8 @@ def test_a_table_that_waits_does_not_hold_up_the_others_and_its_wait_ends_withou
     said = "table clicks: night 2013-01-01 is in the table already", "penstock: night 2013-01-01 is incomplete"
     assert 0 <= done.stdout.find(said[0]) < done.stdout.find(said[1]), done.stdout
     pid = tmp_path / "pid"
-    assert not pid.exists() or not Path(f"/proc/{pid.read_text().strip()}").exists()
+    if pid.exists():  # who is killed is there until its parent has looked
+        until(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists(), "Java to be gone")
 
 
 FIELDS = {"id": ("string", True), "day": ("date", True), "price": ("decimal(9,2)", True), "event_day": ("date", True)}
