@@ -16,7 +16,7 @@ from penstock.dedupe.position import Position
 from penstock.pipeline import job
 from penstock.pipeline.admin import Admin
 from penstock.pipeline.client import TopicPartition
-from penstock.pipeline.commands.common import Asked, timeout_option
+from penstock.pipeline.commands.common import PIPELINE_FILE, SET, Asked, timeout_option, with_options
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.metadata import TopicInfo
 from penstock.pipeline.patience import Patience
@@ -82,18 +82,13 @@ def stage_command(command: Callable[..., T]) -> Callable[..., T]:
         except (FolderError, RocksError, OperatorNeeded) as error:
             raise click.ClickException(str(error)) from None
 
-    with_stage.__doc__ = command.__doc__
-    with_stage.__name__ = command.__name__
-    with_stage.__click_params__ = list(getattr(command, "__click_params__", ()))  # type: ignore[attr-defined]  # click's own mark
-    for option in (
+    return with_options(with_stage, command, (
         click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
         timeout_option(),
-        click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property."),
-        click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."),
+        SET,
+        PIPELINE_FILE,
         click.option("--topic", help="The input topic that is meant; of several, status shows all."),
-    ):
-        with_stage = option(with_stage)
-    return with_stage
+    ))  # fmt: skip
 
 
 async def both_topics(admin: Admin, stage: Stage) -> tuple[TopicInfo, TopicInfo]:

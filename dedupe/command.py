@@ -15,11 +15,12 @@ from penstock.durable import PRIVATE_UMASK
 from penstock.errors import KafkaError
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job, stage
+from penstock.pipeline.commands.common import SET
 
 
 @click.group("dedupe", invoke_without_command=True)
 @click.option("--config", "path", type=click.Path(path_type=Path), help="The pipeline's file.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+@SET
 @click.pass_context
 def command(context: click.Context, path: Path | None, overrides: tuple[str, ...]) -> None:
     """Drop messages whose id was seen before, exactly once. Without a sub-command: run the stage.

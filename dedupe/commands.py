@@ -140,11 +140,12 @@ class _Moved(Exception):
 async def _again(admin: Admin, stage: Stage, known: Position, tp: TopicPartition, at: int) -> int:
     """What one reading of the inputs doesn't account for once a position is set to an offset: records of the input that are
     read once more (or, below zero, passed over), and what the reading of moved records, which begins once more, has written."""
+    records = 0
     low, high = sorted((known.offset, at))
-    below, to = [
-        (await count_topic(stage.bootstrap, tp[0], {tp[1]: end}, patience=stage.patience)).total for end in (low, high)
-    ]
-    records = to - below if at < known.offset else below - to
+    if low < high:
+        between = {tp[1]: [(low, high - 1)]}
+        counted = await count_topic(stage.bootstrap, tp[0], {tp[1]: high}, gaps=between, patience=stage.patience)
+        records = counted.left_out.total() if at < known.offset else -counted.left_out.total()
     if known.moved_id:
         moved = moved_topic(tp[0]), tp[1]
         found = (await admin.committed(stage.group, [moved]))[moved]

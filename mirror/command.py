@@ -17,16 +17,12 @@ from penstock.mirror.identity import Identity
 from penstock.mirror.service import Mirror
 from penstock.mirror.status import status
 from penstock.pipeline import job, stage
-from penstock.pipeline.commands.common import Asked, timeout_option
+from penstock.pipeline.commands.common import PIPELINE_FILE, SET, Asked, timeout_option
 from penstock.pipeline.failures import OperatorNeeded
 from penstock.pipeline.patience import Patience
 from penstock.pipeline.standing import STATES
 from penstock.pipeline.topics import Topics
 
-FILE = click.option(
-    "--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."
-)
-SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
 BECAUSE = click.option("--because", required=True, metavar="TEXT", help="Why; it is kept with what was decided.")
 
 
@@ -52,7 +48,7 @@ def command(context: click.Context, path: Path | None, overrides: tuple[str, ...
 
 
 @command.command("status")
-@FILE
+@PIPELINE_FILE
 @SET
 @timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
@@ -82,7 +78,7 @@ def show_status(path: Path, overrides: tuple[str, ...], patience: Patience, as_j
 @click.argument("topics", metavar="TOPIC[:P]...", nargs=-1, required=True)
 @click.option("--at", required=True, metavar="start|end|OFFSET", help="Where the source's log is read from.")
 @BECAUSE
-@FILE
+@PIPELINE_FILE
 @SET
 @timeout_option()
 def begin(
@@ -113,7 +109,7 @@ def begin(
     help="The first offset that is copied; what lies before it is set aside.",
 )
 @BECAUSE
-@FILE
+@PIPELINE_FILE
 @SET
 @timeout_option()
 def skip(
@@ -135,7 +131,7 @@ def skip(
 @click.argument("source")
 @click.argument("topics", metavar="[TOPIC[:P]]...", nargs=-1)
 @BECAUSE
-@FILE
+@PIPELINE_FILE
 @SET
 @timeout_option()
 def retry(

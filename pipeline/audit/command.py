@@ -18,7 +18,7 @@ from penstock.pipeline import job
 from penstock.pipeline.audit.hops import audit
 from penstock.pipeline.audit.report import render
 from penstock.pipeline.audit.snapshot import MovingError
-from penstock.pipeline.commands.common import timeout_option
+from penstock.pipeline.commands.common import PIPELINE_FILE, SET, timeout_option
 from penstock.pipeline.etl.errors import EtlError
 from penstock.pipeline.patience import Patience
 
@@ -26,8 +26,8 @@ COMPLETE, PARTS, CANNOT_TELL, ON_ITS_WAY = 0, 1, 3, 4  # exit codes
 
 
 @click.command("audit")
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+@PIPELINE_FILE
+@SET
 @click.option("--table", "tables", multiple=True, metavar="NAME", help="A table of `etl.NAME.table`; again for others. [all]")
 @timeout_option()
 @click.option("--json", "as_json", is_flag=True, help="The counts as a JSON line for each table on standard output.")

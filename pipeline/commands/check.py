@@ -11,6 +11,7 @@ import click
 
 from penstock.config import Config, ConfigError, read_texts
 from penstock.pipeline import job, topics
+from penstock.pipeline.commands.common import PIPELINE_FILE, SET
 from penstock.pipeline.etl import declared, places
 from penstock.pipeline.etl.night import time_zone
 
@@ -18,8 +19,8 @@ WRONG = 2  # the exit code of every command for a wrong configuration
 
 
 @click.command("check")
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+@PIPELINE_FILE
+@SET
 @click.option("--for", "parts", multiple=True, type=click.Choice(list(job.NEEDED)), help="Only for this part. [all]")
 @click.option("--json", "as_json", is_flag=True, help="The findings as a JSON list.")
 def command(path: Path, overrides: tuple[str, ...], parts: Sequence[str], as_json: bool) -> None:

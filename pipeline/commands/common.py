@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.table import Table
@@ -24,7 +24,6 @@ from penstock.pipeline.admin import EARLIEST, LATEST, Admin
 from penstock.pipeline.client import TopicPartition
 from penstock.pipeline.patience import TIMEOUT_S, USUAL, Patience
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Row = Mapping[str, Any]
 
@@ -100,6 +99,12 @@ def _text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+PIPELINE_FILE = click.option(
+    "--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file."
+)
+SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+
+
 def timeout_option(default_s: float = TIMEOUT_S) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Add `--timeout` to a command; it comes to it as `patience: Patience`."""
     return click.option(
@@ -107,6 +112,16 @@ def timeout_option(default_s: float = TIMEOUT_S) -> Callable[[Callable[..., T]],
         callback=lambda _context, _option, seconds: Patience(seconds),
         help="Limit of each question to a cluster; a first contact has at most 5.",
     )  # fmt: skip
+
+
+def with_options(outer: Callable[..., T], command: Callable[..., T], options: Sequence[Any]) -> Callable[..., T]:
+    """What calls a command, as click sees it: with the command's own name, help and options, and further ones."""
+    outer.__doc__ = command.__doc__
+    outer.__name__ = command.__name__
+    outer.__click_params__ = list(getattr(command, "__click_params__", ()))  # type: ignore[attr-defined]  # click's own mark
+    for option in options:
+        outer = option(outer)
+    return outer
 
 
 def cluster(command: Callable[..., T]) -> Callable[..., T]:
@@ -122,10 +137,7 @@ def cluster(command: Callable[..., T]) -> Callable[..., T]:
     ) -> T:
         return command(asked=Asked(bootstrap, client_properties(config_path, overrides), as_json, patience), **rest)
 
-    with_cluster.__doc__ = command.__doc__
-    with_cluster.__name__ = command.__name__
-    with_cluster.__click_params__ = list(getattr(command, "__click_params__", ()))  # type: ignore[attr-defined]  # click's own mark
-    for option in (
+    return with_options(with_cluster, command, (
         click.option("--json", "as_json", is_flag=True, help="The answer as JSON."),
         timeout_option(),
         click.option("--property", "overrides", metavar="KEY=VALUE", multiple=True, help="A client property."),
@@ -134,9 +146,7 @@ def cluster(command: Callable[..., T]) -> Callable[..., T]:
             "-b", "--bootstrap", metavar="HOST:PORT,...", default="127.0.0.1:9092", show_default=True,
             envvar="PENSTOCK_BOOTSTRAP", help="The cluster; also from $PENSTOCK_BOOTSTRAP.",
         ),
-    ):  # fmt: skip
-        with_cluster = option(with_cluster)
-    return with_cluster
+    ))  # fmt: skip
 
 
 def client_properties(path: Path | None, overrides: Sequence[str]) -> dict[str, str]:

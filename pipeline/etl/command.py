@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from penstock import log
 from penstock.failpoints import arm_from_environment
 from penstock.pipeline import job
-from penstock.pipeline.commands.common import timeout_option
+from penstock.pipeline.commands.common import PIPELINE_FILE, SET, timeout_option
 from penstock.pipeline.etl.children import CHILDREN
 from penstock.pipeline.etl.clusterview import ANSWER_LIMIT
 from penstock.pipeline.etl.cut import Clock
@@ -46,8 +46,8 @@ class IncompleteFailure(click.ClickException):
 
 
 @click.command("etl")
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="The pipeline's file.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a property.")
+@PIPELINE_FILE
+@SET
 @click.option("--night", metavar="DATE", help="The night to load, YYYY-MM-DD or `yesterday` (in its time zone).")
 @click.option("--nights", metavar="A..B", help="Several nights, oldest first, with one start of Spark.")
 @click.option(
