@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.pipeline import ranges
 from penstock.pipeline.failures import OperatorNeeded
-from penstock.pipeline.standing import short
+from penstock.pipeline.standing import fields_of, short
 
 UNSEEN = b""  # the topic id of a source that was never reached: the target knows its name, its log is to be seen yet
 RANGES_MAX = 24  # ranges of gaps that are kept; of the oldest the source keeps no records for so long anyway
@@ -159,17 +159,10 @@ def _ranges(text: str) -> str:
 
 def cluster_of(metadata: str) -> str:
     """The cluster id of the source that a committed text notes; empty for one that no mirror wrote."""
-    return str(_field(metadata, "cluster", ""))
+    return str(fields_of(metadata).get("cluster", ""))
 
 
 def decisions_of(metadata: str) -> int | None:
     """How often operators have decided about a committed position; None for one that no mirror wrote."""
-    found = _field(metadata, "decisions", None)
+    found = fields_of(metadata).get("decisions")
     return found if isinstance(found, int) else None
-
-
-def _field(metadata: str, name: str, default: object) -> object:
-    try:
-        return json.loads(metadata).get(name, default)
-    except (ValueError, AttributeError):
-        return default

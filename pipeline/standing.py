@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from penstock.config import Config
 from penstock.pipeline.admin import LATEST, Admin
@@ -31,14 +31,18 @@ def short(reason: str) -> str:
     return reason
 
 
-def noted(metadata: str) -> str:
-    """Why a partition stands still, as the text beside its committed offset notes it; empty where it goes on, or nobody noted
-    it."""
+def fields_of(metadata: str) -> dict[str, Any]:
+    """What a stage notes beside a committed offset, by name, as far as it can be read; empty for what no stage wrote."""
     try:
         fields = json.loads(metadata)
     except ValueError:
-        return ""
-    states = {"stopped": "STOPPED", "stalled": "STALLED"} if isinstance(fields, dict) else {}
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def why_standing(fields: Mapping[str, Any]) -> str:
+    """Why a partition stands still, by what is noted beside its offset; empty where it goes on, or nobody noted it."""
+    states = {"stopped": "STOPPED", "stalled": "STALLED"}
     return next((f"{shown}: {fields[state]}" for state, shown in states.items() if fields.get(state)), "")
 
 

@@ -9,7 +9,6 @@ offset is read first: every batch below it is counted by some position. Of the b
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -80,15 +79,11 @@ class Snapshot:
 
 def _mark(offset: int, metadata: str) -> Mark:
     """A position as far as it can be read: the counts say what follows from what it lacks."""
-    try:
-        fields = json.loads(metadata)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict):
-        return Mark(offset, {}, [])
+    fields = standing.fields_of(metadata)
     text = str(fields.get("gap_ranges", ""))
     known = ranges.parse(text) if ranges.RANGES.fullmatch(text) else []
-    return Mark(offset, {name: value for name, value in fields.items() if type(value) is int}, known, standing.noted(metadata))
+    counters = {name: value for name, value in fields.items() if type(value) is int}
+    return Mark(offset, counters, known, standing.why_standing(fields))
 
 
 async def _marks(admin: Admin, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Mark]:

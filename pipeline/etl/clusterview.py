@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
@@ -41,13 +40,10 @@ class Position(NamedTuple):
     stands: str
 
 
-def _noted_topic(metadata: str) -> str:
-    """The topic id that mirror and dedupe commit beside an offset."""
-    try:
-        noted = json.loads(metadata)["topic_id"]
-    except (ValueError, KeyError, TypeError):
-        return ""
-    return noted if isinstance(noted, str) else ""
+def _position(offset: int, metadata: str) -> Position:
+    fields = standing.fields_of(metadata)
+    topic_id = fields.get("topic_id")
+    return Position(offset, topic_id if isinstance(topic_id, str) else "", standing.why_standing(fields))
 
 
 class ClusterView:
@@ -134,7 +130,7 @@ class ClusterView:
         except (KafkaError, OSError) as error:
             raise Unreachable(f"{self.name} can't be asked for the positions of `{group}`: {error}") from None
         answers = {tp: answer for each in asked for tp, answer in each.items() if answer is not None}
-        return {tp: Position(offset, _noted_topic(text), standing.noted(text)) for tp, (offset, text) in answers.items()}
+        return {tp: _position(*answer) for tp, answer in answers.items()}
 
     async def records_at_or_after(self, found: Offsets, timestamp_ms: int) -> Offsets:
         """Correct what was found by timestamp for control records, which bear the wall clock's time.
