@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 APT    := build-essential python3-dev python3-venv librocksdb-dev libsnappy-dev liblz4-dev libzstd-dev \
-          zlib1g-dev kcat
+          zlib1g-dev kcat ccache
 APT_JAVA := default-jdk-headless maven
 
 # Installs the Debian packages of a list that are missing; says so before it asks for rights.

@@ -1,6 +1,7 @@
 """Generates the wire messages and compiles the Cython modules; everything else is in pyproject.toml."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,10 @@ FLAGS += ["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-fstack-protector-strong"
 LINK_FLAGS = ["-Wl,-z,relro,-z,now"]
 if os.environ.get("PENSTOCK_DEBUG"):
     FLAGS += ["-O1", "-g", "-U_FORTIFY_SOURCE", "-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
+
+if shutil.which("ccache") and "CC" not in os.environ and "CXX" not in os.environ:
+    # A checkout beside this one, or a fresh clone, compiles only what is new: paths are hashed relative to the checkout.
+    os.environ.update(CC="ccache gcc", CXX="ccache g++", CCACHE_BASEDIR=str(ROOT.resolve()), CCACHE_NOHASHDIR="1")
 
 wanted = os.environ.get("PENSTOCK_MODULES")
 chosen = wanted.split(",") if wanted else list(MODULES)
