@@ -15,9 +15,9 @@ from pathlib import Path
 
 from penstock.pipeline.etl import maven
 
-KAFKA_VERSION = "4.3.1"
+KAFKA_VERSION = "4.4.0"
 # The log binding of the distribution, which no pom names (3.x brings its own).
-LOG_BINDINGS = {"4.3.1": "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"}
+LOG_BINDINGS = {KAFKA_VERSION: "org.apache.logging.log4j:log4j-slf4j-impl:2.25.5"}
 START_LIMIT_S = 120.0
 
 LOG4J = """\

@@ -1,6 +1,6 @@
 """Kafka's error codes, and the exception that carries one.
 
-The table has every code of Apache Kafka 4.3. Codes that it doesn't have can still come over the wire from a
+The table has every code of Apache Kafka 4.4. Codes that it doesn't have can still come over the wire from a
 newer peer; KafkaError keeps their number.
 """
 
@@ -165,6 +165,9 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, "The streams topology's epoch isn't valid"
     STREAMS_TOPOLOGY_FENCED = 132, "The streams topology has been replaced by a newer one"
     SHARE_SESSION_LIMIT_REACHED = 133, "The broker can't hold more share sessions", True
+    GROUP_DELETION_FAILED = 134, "The group could not be deleted; the message of its result says why"
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135, "The broker could not take the topology description; its message says why"
+    CONTROLLER_ID_NOT_REGISTERED = 136, "The controller id isn't registered"
 
 
 _BY_CODE: dict[int, ErrorCode] = {int(member): member for member in ErrorCode}

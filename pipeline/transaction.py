@@ -43,7 +43,7 @@ SEQUENCE_MASK = 0x7FFFFFFF  # sequence numbers go round from 2^31 - 1 to 0
 FIRST_PAUSE_MS = 20  # markers of the transaction before are written within milliseconds
 TRANSACTION_VERSION = "transaction.version"
 END_TXN_V2 = (5, 5)  # versions of EndTxn and of TxnOffsetCommit for transactions v2
-OFFSETS_V2 = (5, 5)
+OFFSETS_V1, OFFSETS_V2 = (0, 4), (5, 5)  # of TxnOffsetCommit; from 6 on topics have no names
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
 _BASE_SEQUENCE_AT = 53
@@ -214,12 +214,12 @@ class TransactionalSender:
                 group_id=group,
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
-                generation_id=generation_id,
+                generation_id_or_member_epoch=generation_id,
                 member_id=member_id,
                 group_instance_id=group_instance_id,
                 topics=_offset_topics(offsets),
             )
-            versions = OFFSETS_V2 if self._version2 else None
+            versions = OFFSETS_V2 if self._version2 else OFFSETS_V1
             await self._retry(
                 lambda: self._client.ask_coordinator(
                     group, "group", request, codes=_txn_offset_codes, versions=versions

@@ -4,5 +4,5 @@
     async def handle(context: Context, request: MetadataRequest, call: Call) -> MetadataResponse: ...
 
 A file in this folder is registered by being there (`dispatch.py`), and what ApiVersions answers is read
-from the same registry. Versions are those that Apache Kafka 4.3.1 advertises.
+from the same registry. Versions are those that Apache Kafka 4.4.0 advertises.
 """

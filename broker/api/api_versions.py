@@ -1,17 +1,21 @@
 """ApiVersions (KIP-35, KIP-511): which APIs and versions this broker serves, read from the registry.
 
-Versions 0-4; from 3 on with the features that are supported and in force (KIP-584, `broker/configs/features.py`). Clients of
-version 3 fail on a feature whose lowest level is 0, so those aren't in their list of supported ones. A version that is not
-known never comes here: the dispatcher answers it with a version 0 body, error 35 and the range of key 18.
+Versions 0-5; from 3 on with the features that are supported and in force (KIP-584, `broker/configs/features.py`). Clients of
+version 3 fail on a feature whose lowest level is 0, so those aren't in their list of supported ones. From 5 on a client that
+knows the cluster names the cluster and the node that it means to reach: another broker that has got their address since then
+answers REBOOTSTRAP_REQUIRED (KIP-1242). A version that is not known never comes here: the dispatcher answers it with a
+version 0 body, error 35 and the range of key 18.
 """
 
 from penstock.broker import dispatch
 from penstock.broker.configs.features import SUPPORTED
 from penstock.broker.context import Call, Context
+from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
-KEY, VERSIONS = 18, (0, 4)
+KEY, VERSIONS = 18, (0, 5)
 LEVEL_0_SINCE = 4
+NO_NODE = -1
 
 Supported = ApiVersionsResponse.SupportedFeatureKey
 Finalized = ApiVersionsResponse.FinalizedFeatureKey
@@ -19,6 +23,9 @@ Finalized = ApiVersionsResponse.FinalizedFeatureKey
 
 async def handle(context: Context, request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
     """Answer from the registry; the client's software name is not checked."""
+    refused = _misrouted(context, request)
+    if refused:
+        return ApiVersionsResponse(error_code=refused)
     finalized = context.features.finalized()
     return ApiVersionsResponse(
         api_keys=dispatch.advertised(),
@@ -32,3 +39,14 @@ async def handle(context: Context, request: ApiVersionsRequest, call: Call) -> A
             Finalized(name=name, min_version_level=level, max_version_level=level) for name, level in finalized.items()
         ],
     )
+
+
+def _misrouted(context: Context, request: ApiVersionsRequest) -> int:
+    """An error code if the client means another cluster or node; before version 5 it names neither."""
+    if request.cluster_id is None and request.node_id == NO_NODE:
+        return ErrorCode.NONE
+    if request.cluster_id is None or request.node_id == NO_NODE:
+        return ErrorCode.INVALID_REQUEST
+    if (request.cluster_id, request.node_id) != (context.cluster_id, context.node_id):
+        return ErrorCode.REBOOTSTRAP_REQUIRED
+    return ErrorCode.NONE

@@ -1,4 +1,7 @@
-"""DeleteGroups: forget groups without members, and all their offsets. Versions 0-2 (KIP-229)."""
+"""DeleteGroups: forget groups without members, and all their offsets.
+
+Versions 0-3 (KIP-229); from 3 on the answer says in words why the coordinator can't serve a group.
+"""
 
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import Delete
@@ -6,7 +9,7 @@ from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
-KEY, VERSIONS = 42, (0, 2)
+KEY, VERSIONS = 42, (0, 3)
 
 
 async def handle(context: Context, request: DeleteGroupsRequest, call: Call) -> DeleteGroupsResponse:
@@ -15,11 +18,11 @@ async def handle(context: Context, request: DeleteGroupsRequest, call: Call) -> 
     turns = Turns()
     for name in dict.fromkeys(request.groups_names):
         await turns.take()
-        error: int = ErrorCode.GROUP_ID_NOT_FOUND
+        result = DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=ErrorCode.GROUP_ID_NOT_FOUND)
         try:
             if context.groups.look_up(name) is not None:
-                error = await context.groups.ask(name, Delete(None))
-        except KafkaError as failure:
-            error = failure.code
-        response.results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=error))
+                result.error_code = await context.groups.ask(name, Delete(None))
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.what or None
+        response.results.append(result)
     return response

@@ -11,13 +11,12 @@ Decisions: `broker/coordination/classicgroups`, `broker/coordination/consumergro
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import Commit
 from penstock.broker.coordination.machines import TopicPartition
-from penstock.broker.coordination.offsetrequest import commits_of, errors_of
+from penstock.broker.coordination.offsetrequest import commits_of, errors_of, name_of
 from penstock.broker.turns import Turns
-from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 
 KEY, VERSIONS = 8, (0, 10)
-GROUP_NOT_FOUND_SINCE = 9
+EPOCHS_SINCE = 9
 TOPIC_IDS_SINCE = 10
 
 Topic = OffsetCommitResponse.OffsetCommitResponseTopic
@@ -27,7 +26,7 @@ Partition = OffsetCommitResponse.OffsetCommitResponsePartition
 async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> OffsetCommitResponse:
     """Commit what exists; the answer has every partition that was asked, in order."""
     # Without a turn up to the commit: a topic that is deleted meanwhile must not get an offset again.
-    names = [_name(context, topic, call) for topic in request.topics]
+    names = [name_of(context.topics, topic, call.api_version >= TOPIC_IDS_SINCE) for topic in request.topics]
     asked = list(zip(names, request.topics, strict=True))
     commits = commits_of(context.topics, ((name, topic.partitions) for name, topic in asked))
     results: int | dict[TopicPartition, int] = {}
@@ -39,28 +38,13 @@ async def handle(context: Context, request: OffsetCommitRequest, call: Call) -> 
             generation=request.generation_id_or_member_epoch,
             commits=commits,
             retention_ms=request.retention_time_ms,
-            knows_epochs=call.api_version >= GROUP_NOT_FOUND_SINCE,
+            knows_epochs=call.api_version >= EPOCHS_SINCE,
         )
-        if (
-            event.generation >= 0
-            and call.api_version >= GROUP_NOT_FOUND_SINCE
-            and not context.groups.look_up(request.group_id)
-        ):
-            results = ErrorCode.GROUP_ID_NOT_FOUND
-        else:
-            results = await context.groups.commit(request.group_id, event)
+        results = await context.groups.commit(request.group_id, event)
     response = OffsetCommitResponse()
     turns = Turns()
     for name, topic in asked:
-        known = ErrorCode.UNKNOWN_TOPIC_ID if name is None else results
-        errors = await errors_of(name or "", topic.partitions, known, turns)
+        errors = await errors_of(name, topic.partitions, results, turns)
         partitions = [Partition(partition_index=index, error_code=error) for index, error in errors]
         response.topics.append(Topic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return response
-
-
-def _name(context: Context, topic: OffsetCommitRequest.OffsetCommitRequestTopic, call: Call) -> str | None:
-    if call.api_version < TOPIC_IDS_SINCE:
-        return topic.name
-    known = context.topics.get_by_id(topic.topic_id)
-    return known.name if known is not None else None

@@ -1,6 +1,7 @@
 """TxnOffsetCommit: commit a group's offsets as part of a transaction; they count when it commits.
 
-Versions 0-5; from 3 on members are fenced by id and generation (KIP-447). The group's partition has to be in
+Versions 0-6; from 3 on members are fenced by id and generation (KIP-447), from 6 on topics are named by id and a member of
+KIP-848 hears STALE_MEMBER_EPOCH, a group that doesn't exist GROUP_ID_NOT_FOUND (KIP-1319). The group's partition has to be in
 the producer's ongoing transaction (AddOffsetsToTxn), so that nothing can be written after its marker; if it
 isn't the answer is TRANSACTION_ABORTABLE, before version 4 INVALID_TXN_STATE. From version 5 on it is added here
 (KIP-890). A transaction that is just ending answers COORDINATOR_LOAD_IN_PROGRESS, which clients try again.
@@ -10,7 +11,7 @@ Decisions: the groups' `commits.py`, `broker/coordination/transactions`.
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination.groupoffsets import Commit
 from penstock.broker.coordination.machines import TopicPartition
-from penstock.broker.coordination.offsetrequest import commits_of, errors_of
+from penstock.broker.coordination.offsetrequest import commits_of, errors_of, name_of
 from penstock.broker.coordination.offsets import Committed
 from penstock.broker.coordination.transactions.events import AddPartitions
 from penstock.broker.topic import GROUP_OFFSETS
@@ -18,9 +19,10 @@ from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 from penstock.pyx.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
-KEY, VERSIONS = 28, (0, 5)
+KEY, VERSIONS = 28, (0, 6)
 ABORTABLE_SINCE = 4
 ADDS_PARTITION_SINCE = 5
+TOPIC_IDS_SINCE = 6
 
 Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 Partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
@@ -28,16 +30,19 @@ Partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
 async def handle(context: Context, request: TxnOffsetCommitRequest, call: Call) -> TxnOffsetCommitResponse:
     """Commit what exists; the answer has every partition that was asked, in order."""
-    commits = commits_of(context.topics, ((topic.name, topic.partitions) for topic in request.topics))
+    by_id = call.api_version >= TOPIC_IDS_SINCE
+    # Without a turn up to the commit: a topic that is deleted meanwhile must not get an offset again.
+    asked = [(name_of(context.topics, topic, by_id), topic) for topic in request.topics]
+    commits = commits_of(context.topics, ((name, topic.partitions) for name, topic in asked))
     results: int | dict[TopicPartition, int] = {}
     if commits:
         results = await _commit(context, request, commits, call)
     response = TxnOffsetCommitResponse()
     turns = Turns()
-    for topic in request.topics:
-        errors = await errors_of(topic.name, topic.partitions, results, turns)
+    for name, topic in asked:
+        errors = await errors_of(name, topic.partitions, results, turns)
         partitions = [Partition(partition_index=index, error_code=error) for index, error in errors]
-        response.topics.append(Topic(name=topic.name, partitions=partitions))
+        response.topics.append(Topic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     return response
 
 
@@ -54,10 +59,11 @@ async def _commit(
         token=None,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
-        generation=request.generation_id,
+        generation=request.generation_id_or_member_epoch,
         commits=commits,
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
+        knows_epochs=call.api_version >= TOPIC_IDS_SINCE,
     )
     # Nothing is awaited between the check above and the append, so no marker can come in between.
     return await context.groups.commit(request.group_id, event)

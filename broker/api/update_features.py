@@ -1,7 +1,7 @@
 """UpdateFeatures (KIP-584): bring features to other levels. Versions 0-2.
 
 All updates of a request are made, or none; the answer has the first error, or (to version 1) of each feature that it
-was done, as Apache Kafka 4.3.1 does. Levels and what they mean: `broker/configs/features.py`.
+was done, as Apache Kafka 4.4.0 does. Levels and what they mean: `broker/configs/features.py`.
 """
 
 from penstock.broker.configs.features import UpgradeType

@@ -9,7 +9,7 @@ the node is written at the first start.
 | --- | --- | --- |
 | `transaction.version` | 0-2 | 2: clients use transactions v2 (KIP-890); 0 and 1: the protocol before it |
 | `group.version` | 0-1 | 1: groups of the consumer protocol (KIP-848) |
-| `metadata.version` | 30 | nothing here: tools of Apache Kafka look for it; 30 is what 4.3 says |
+| `metadata.version` | 33 | nothing here: tools of Apache Kafka look for it; 33 is what 4.4 says |
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Levels(NamedTuple):
 
 SUPPORTED: Mapping[str, Levels] = {
     GROUP_VERSION: Levels(0, 1),
-    METADATA_VERSION: Levels(30, 30),
+    METADATA_VERSION: Levels(33, 33),
     TRANSACTION_VERSION: Levels(0, 2),
 }
 

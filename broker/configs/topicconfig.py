@@ -3,8 +3,8 @@
 A topic's own config wins over the broker's property, which wins over the default; `TOPIC_CONFIGS` says which
 property it is, so that what is described and what the log gets come from one table.
 
-Kept only: the replicas whose replication is throttled (there is none), and what belongs to tiered storage, which
-can't be turned on.
+Kept only: the replicas whose replication is throttled (there is none), what belongs to tiered storage, which can't be
+turned on, and to share groups.
 """
 
 from __future__ import annotations
@@ -110,10 +110,13 @@ _BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
 CONFIRMED = "penstock.configs.confirmed"
 # Topic config, type, parser, default, help.
 _OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
+    ("errors.deadletterqueue.group.enable", BOOL, parse_bool, False, "Kept only: there are no share groups."),
     ("follower.replication.throttled.replicas", LIST, parse_throttled_replicas, [], "Kept only."),
     ("leader.replication.throttled.replicas", LIST, parse_throttled_replicas, [], "Kept only."),
     ("local.retention.bytes", LONG, parse_int(-2, LONG_MAX), -2, "Kept only: there is no tiered storage."),
     ("local.retention.ms", LONG, parse_int(-2, LONG_MAX), -2, "Kept only: there is no tiered storage."),
+    ("remote.copy.lag.bytes", LONG, parse_int(-1, LONG_MAX), -1, "Kept only: there is no tiered storage."),
+    ("remote.copy.lag.ms", LONG, parse_int(-1, LONG_MAX), 0, "Kept only: there is no tiered storage."),
     ("remote.log.copy.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),
     ("remote.log.delete.on.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),
     (

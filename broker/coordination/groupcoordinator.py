@@ -180,7 +180,8 @@ class GroupCoordinator(Coordinator[AnyGroup]):
         KafkaError.
         """
         if self.look_up(name) is None and event.generation >= 0:
-            return ErrorCode.ILLEGAL_GENERATION  # Only a group that exists has generations.
+            # Only a group that exists has generations.
+            return ErrorCode.GROUP_ID_NOT_FOUND if event.knows_epochs else ErrorCode.ILLEGAL_GENERATION
         if event.producer_id >= 0:
             await self.ensure_topic()
             self._open.setdefault((self.partition_of(name), event.producer_id), set()).add(name)

@@ -43,7 +43,8 @@ class Commit:
     partition.
 
     `commits` are those of partitions that exist; their commit_timestamp_ms is set here. `generation` is the
-    member epoch of a KIP-848 member; `knows_epochs` says that the request's version has such (9 and above).
+    member epoch of a KIP-848 member; `knows_epochs` says that the request's version has such and the errors
+    that come with them (OffsetCommit from version 9 on, TxnOffsetCommit from 6).
     """
 
     token: object

@@ -15,6 +15,13 @@ from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode
 
 
+class AskedTopic(Protocol):
+    """A topic in a request; which of the two it has, depends on the version."""
+
+    name: str
+    topic_id: bytes
+
+
 class Asked(Protocol):
     """A partition in a request."""
 
@@ -27,6 +34,14 @@ class AskedCommit(Asked, Protocol):
     committed_offset: int
     committed_leader_epoch: int
     committed_metadata: str | None
+
+
+def name_of(topics: Topics, asked: AskedTopic, by_id: bool) -> str | None:
+    """The name of a topic in a request; None: no topic has its id."""
+    if not by_id:
+        return asked.name
+    known = topics.get_by_id(asked.topic_id)
+    return known.name if known is not None else None
 
 
 def commits_of(
@@ -45,12 +60,14 @@ def commits_of(
 
 
 async def errors_of(
-    name: str, asked: Sequence[Asked], results: int | Mapping[TopicPartition, int], turns: Turns
+    name: str | None, asked: Sequence[Asked], results: int | Mapping[TopicPartition, int], turns: Turns
 ) -> list[tuple[int, int]]:
     """The index and error code of each partition of a topic that was asked, in order; one without a result doesn't exist."""
+    if name is None:
+        results = ErrorCode.UNKNOWN_TOPIC_ID
     errors: list[tuple[int, int]] = []
     for one in asked:
         await turns.take()
         index, unknown = one.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        errors.append((index, results if isinstance(results, int) else results.get((name, index), unknown)))
+        errors.append((index, results if isinstance(results, int) else results.get((name or "", index), unknown)))
     return errors

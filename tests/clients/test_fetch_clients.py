@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.broker import Broker
 from support.harness import BrokerProcess
-from support.kafka_jars import HEAP, kafka_classpath
+from support.kafka_jars import HEAP, KAFKA_VERSION, kafka_classpath
 from support.kcat import kcat
 
 PARTITIONS = 60
@@ -19,7 +19,7 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
+@pytest.mark.parametrize("version", [KAFKA_VERSION, "3.9.1"])
 def test_javas_consumer_has_a_session_of_many_partitions(version: str) -> None:
     with Broker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

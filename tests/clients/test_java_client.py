@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from support.harness import BrokerProcess
-from support.kafka_jars import java
+from support.kafka_jars import KAFKA_VERSION, java
 
-PRODUCER = {"4.3.1": "org.apache.kafka.tools.ConsoleProducer", "3.9.1": "kafka.tools.ConsoleProducer"}
+PRODUCER = {KAFKA_VERSION: "org.apache.kafka.tools.ConsoleProducer", "3.9.1": "kafka.tools.ConsoleProducer"}
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 

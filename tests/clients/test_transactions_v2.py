@@ -23,7 +23,7 @@ from penstock.pyx.wire.messages import (
     WriteTxnMarkersRequest,
 )
 from support.harness import BrokerProcess, WireConnection
-from support.kafka_jars import java
+from support.kafka_jars import KAFKA_VERSION, java
 from support.transaction_wire import (
     add,
     batch,
@@ -418,7 +418,7 @@ def test_a_transaction_with_a_broker_inside_the_process_and_its_faults() -> None
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize(("jars", "ends_with"), [("4.3.1", 2), ("3.9.1", 0)])
+@pytest.mark.parametrize(("jars", "ends_with"), [(KAFKA_VERSION, 2), ("3.9.1", 0)])
 def test_javas_producer_and_kafkas_dump_of_the_coordinators_log(
     broker: BrokerProcess, jars: str, ends_with: int
 ) -> None:

@@ -2,8 +2,8 @@
 // what is special; the records in them follow from their number alone (see `golden_record` in test_batch.py).
 // With "read" as its argument: reads such lines from standard input and prints, for each, name, record count and a
 // hash over offset, timestamp, key, value and headers of all records, after Kafka's own checks.
-//     javac -cp kafka-clients-4.3.1.jar RecordsGolden.java
-//     java -cp kafka-clients-4.3.1.jar:lz4-java.jar:snappy-java.jar:zstd-jni.jar:slf4j-api.jar:. RecordsGolden \
+//     javac -cp kafka-clients-4.4.0.jar RecordsGolden.java
+//     java -cp kafka-clients-4.4.0.jar:lz4-java.jar:snappy-java.jar:zstd-jni.jar:slf4j-api.jar:. RecordsGolden \
 //         > records_java.hex
 import java.io.BufferedReader;
 import java.io.InputStreamReader;

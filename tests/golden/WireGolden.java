@@ -2,12 +2,12 @@
 //     <message class> <version> <full|default> <hex>
 // "full" has a value other than the default in every field of the version, two elements in every array and every
 // tagged field set; "default" is a message as constructed. The test decodes and encodes them again.
-//     javac -cp kafka-clients-4.3.1.jar WireGolden.java
-//     java -cp kafka-clients-4.3.1.jar:kafka-group-coordinator-4.3.1.jar:kafka-transaction-coordinator-4.3.1.jar:\
+//     javac -cp kafka-clients-4.4.0.jar WireGolden.java
+//     java -cp kafka-clients-4.4.0.jar:kafka-group-coordinator-4.4.0.jar:kafka-transaction-coordinator-4.4.0.jar:\
 //         slf4j-api.jar:. WireGolden > wire_java.hex
 // The versions that Kafka 4 dropped come from Kafka 3.9, which needs to know from where on they are not wanted; it has
 // no class for some of the newest APIs, and its classes of records are left out:
-//     java -cp kafka-clients-4.3.1.jar:slf4j-api.jar:. WireGolden lowest > lowest
+//     java -cp kafka-clients-4.4.0.jar:slf4j-api.jar:. WireGolden lowest > lowest
 //     java -cp kafka-clients-3.9.1.jar:slf4j-api.jar:. WireGolden before lowest > wire_java_39.hex
 import java.lang.reflect.Field;
 import java.lang.reflect.ParameterizedType;

@@ -112,7 +112,7 @@ def packed(codec: int, data: bytes) -> bytes:
 
 
 class Poison(NamedTuple):
-    """What no broker may take. `kafka` is what Kafka 4.3.1 answers to it where it differs: 0 takes it."""
+    """What no broker may take. `kafka` is what Kafka 4.4.0 answers to it where it differs: 0 takes it."""
 
     name: str
     data: bytes

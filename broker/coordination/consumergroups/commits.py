@@ -30,9 +30,9 @@ def _commit_refused(group: ConsumerGroup, event: Commit) -> int:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if not transactional and member.facts.classic is None and not event.knows_epochs:
         return ErrorCode.UNSUPPORTED_VERSION
-    stale = ErrorCode.STALE_MEMBER_EPOCH
-    if transactional or member.facts.classic is not None:
-        stale = ErrorCode.ILLEGAL_GENERATION
+    stale = ErrorCode.ILLEGAL_GENERATION
+    if event.knows_epochs and member.facts.classic is None:
+        stale = ErrorCode.STALE_MEMBER_EPOCH
     if event.generation == member.current.epoch:
         return ErrorCode.NONE
     if event.generation > member.current.epoch:

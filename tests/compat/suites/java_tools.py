@@ -1,4 +1,4 @@
-"""Kafka's own programs of 4.3: topics, configs, groups, transactions, quotas, ACLs, verifiable clients, segment dumps."""
+"""Kafka's own programs of 4.4: topics, configs, groups, transactions, quotas, ACLs, verifiable clients, segment dumps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.kafka_jars import kafka_classpath
 NEEDS = "java, mvn"
 TOOLS = "org.apache.kafka.tools"
 TOPICS, GROUPS = f"{TOOLS}.TopicCommand", f"{TOOLS}.consumer.group.ConsumerGroupCommand"
-CONFIGS, ACLS, OFFSETS = "kafka.admin.ConfigCommand", f"{TOOLS}.AclCommand", f"{TOOLS}.GetOffsetShell"
+CONFIGS, ACLS, OFFSETS = f"{TOOLS}.ConfigCommand", f"{TOOLS}.AclCommand", f"{TOOLS}.GetOffsetShell"
 PRODUCE, CONSUME = f"{TOOLS}.ConsoleProducer", f"{TOOLS}.consumer.ConsoleConsumer"
 TRANSACTIONS, COPIER = f"{TOOLS}.TransactionsCommand", f"{TOOLS}.TransactionalMessageCopier"
 DUMP = f"{TOOLS}.DumpLogSegments"

@@ -376,8 +376,9 @@ def test_who_may_commit() -> None:
     assert bench.feed(commit("m1", epoch, topic="x")) == E.STALE_MEMBER_EPOCH
     new = max(bench.partitions("m1")[A])
     assert new >= 4 and bench.feed(commit("m1", epoch, partition=new)) == E.STALE_MEMBER_EPOCH
-    stale = commit("m1", epoch + 9, producer_id=5, producer_epoch=0)
-    assert bench.feed(stale) == E.ILLEGAL_GENERATION
+    for knows_epochs, error in ((True, E.STALE_MEMBER_EPOCH), (False, E.ILLEGAL_GENERATION)):
+        stale = commit("m1", epoch + 9, producer_id=5, producer_epoch=0, knows_epochs=knows_epochs)
+        assert bench.feed(stale) == error
     assert bench.feed(commit("", -1, producer_id=5, producer_epoch=0)) == {("a", 0): E.NONE}
     assert bench.consumer.offsets.is_unstable(("a", 0))
 

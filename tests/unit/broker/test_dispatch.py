@@ -90,14 +90,14 @@ def api_versions(version: int, token: int = 1) -> Frame:
     return Frame(token, 18, version, 7, encode_request(request, version, 7, "me"))
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions_tells_exactly_what_is_registered(version: int) -> None:
     answers, _ = run(api_versions(version))
     correlation_id, response = decode_response(ApiVersionsResponse, answers.answered[1], version)
     assert correlation_id == 7 and response.error_code == 0
     told = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
     assert told == {key: handler.versions for key, handler in dispatch.registry().items()}
-    assert told[0] == (0, 13) and told[1] == (0, 18) and told[3] == (0, 13) and told[18] == (0, 4)
+    assert told[0] == (0, 13) and told[1] == (0, 18) and told[3] == (0, 13) and told[18] == (0, 5)
 
 
 def test_every_advertised_version_has_a_wire_table() -> None:
@@ -114,7 +114,7 @@ def test_an_unknown_version_of_api_versions_is_answered_with_its_range() -> None
     answers, _ = run(Frame(1, 18, 99, 7, b"\x00\x12\x00\x63\x00\x00\x00\x07whatever"))
     _, response = decode_response(ApiVersionsResponse, answers.answered[1], 0)
     assert response.error_code == 35
-    assert [(key.api_key, key.min_version, key.max_version) for key in response.api_keys] == [(18, 0, 4)]
+    assert [(key.api_key, key.min_version, key.max_version) for key in response.api_keys] == [(18, 0, 5)]
 
 
 @pytest.mark.parametrize(
