@@ -128,7 +128,7 @@ faults: ext
 # Mirror, dedupe and the load killed and paused at every failpoint, with our brokers and with Apache Kafka on either side.
 .PHONY: failpoints
 failpoints: build
-	PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -n 2 tests/faults/test_mirror_kill.py tests/faults/test_mirror_fence.py \
+	PENSTOCK_NO_SKIPS=1 PENSTOCK_FAILPOINTS_ALL=1 $(BIN)/pytest -q -n 2 tests/faults/test_mirror_kill.py tests/faults/test_mirror_fence.py \
 	  tests/faults/test_mirror_decisions.py tests/faults/test_dedupe_kill.py tests/faults/test_dedupe_pause.py tests/spark/test_etl_kills.py
 
 # Nights on a Spark cluster, and into tables at hdfs:// and s3a://. NameNode and DataNode come from Maven; the S3 server is built as
@@ -137,7 +137,7 @@ S3_SERVER := github.com/versity/versitygw/cmd/versitygw@v1.8.0
 .PHONY: remote-tables
 remote-tables: build build/s3/versitygw
 	$(BIN)/python -m penstock.pipeline.etl.jars --s3a
-	PENSTOCK_REMOTE_TABLES=1 $(BIN)/pytest -q tests/spark/test_spark_cluster.py tests/spark/test_remote_tables.py
+	PENSTOCK_NO_SKIPS=1 PENSTOCK_REMOTE_TABLES=1 $(BIN)/pytest -q tests/spark/test_spark_cluster.py tests/spark/test_remote_tables.py
 
 build/s3/versitygw:
 	@command -v go >/dev/null || { echo "make remote-tables needs Go 1.25 or newer to build an S3 server"; exit 1; }
@@ -148,7 +148,7 @@ CUTS ?= 100
 .PHONY: powercuts
 powercuts: ext
 	$(call install,$(APT_DISKS))
-	PENSTOCK_CUTS=$(CUTS) $(BIN)/pytest -q --timeout 7200 tests/faults/test_power_cut.py
+	PENSTOCK_NO_SKIPS=1 PENSTOCK_CUTS=$(CUTS) $(BIN)/pytest -q --timeout 7200 tests/faults/test_power_cut.py
 
 # The whole pipeline under kills, pauses, power cuts and what operators have to decide, for SOAK seconds; power cuts need root.
 SOAK ?= 3600
@@ -170,6 +170,7 @@ fuzz: build
 SUITES ?= kcat java_tools old_java kafka_python librdkafka franz_go kafka_go
 .PHONY: compat
 compat: build
+	@test -n "$(strip $(SUITES))" || { echo "SUITES names no suite"; exit 1; }
 	@failed=""; for suite in $(SUITES); do $(BIN)/python tests/compat/run.py $$suite || failed="$$failed $$suite"; done; \
 	 test -z "$$failed" || { echo "not as they must be:$$failed"; exit 1; }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,22 @@ PROPERTIES: dict[str, object] = {
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,
 }
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name what was skipped where nothing may be: `make` sets PENSTOCK_NO_SKIPS where tests are run to prove something."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if os.environ.get("PENSTOCK_NO_SKIPS") == "1" and skipped:
+        terminalreporter.section("skipped, and PENSTOCK_NO_SKIPS is set")
+        for report in skipped:
+            terminalreporter.line(f"{report.nodeid}: {report.longrepr[2] if report.longrepr else ''}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End with an error where something was skipped and nothing may be."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("PENSTOCK_NO_SKIPS") == "1" and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@
     python tests/compat/run.py librdkafka --only '^009' --bootstrap HOST:PORT
     python tests/compat/run.py kcat --update            add tests that pass now to allowed/kcat.txt
 
-The list of a suite only grows. The exit code is 1 when a test of the list failed or didn't run.
+The list of a suite only grows. The exit code is 1 when a test of the list failed or didn't run, when there is no list, or when
+no test passed or failed: a run of nothing proves nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from suite import PASS, FetchError, Run  # noqa: E402
+from suite import FAIL, PASS, FetchError, Run  # noqa: E402
 
 from penstock.broker.process import BrokerProcess  # noqa: E402
 
@@ -71,8 +72,14 @@ def listed(suite: str, group_protocol: str = "classic") -> Path:
 
 
 def judge(outcomes: dict[str, str], path: Path, only: Run, update: bool) -> list[str]:
-    """What is wrong: tests of the list that didn't pass. Tells of passing tests that aren't in it, or adds them."""
+    """What is wrong: tests of the list that didn't pass, no list, no test. Tells of passing tests that aren't in it, or adds
+    them."""
     must = set(path.read_text().split("\n")) - {""} if path.exists() else set()
+    nothing = []
+    if not must and not update:
+        nothing.append(f"{path.name}: it lists no test that must pass (--update makes the list)")
+    if not any(outcome in (PASS, FAIL) for outcome in outcomes.values()):
+        nothing.append("no test was run" + (f": `--only {only.only}` fits none" if only.only else ""))
     passed = {name for name, outcome in outcomes.items() if outcome == PASS}
     wrong = [f"{name}: {outcomes.get(name, 'did not run')}" for name in sorted(must - passed) if only.wants(name)]
     new = sorted(passed - must)
@@ -80,7 +87,7 @@ def judge(outcomes: dict[str, str], path: Path, only: Run, update: bool) -> list
         path.write_text("".join(f"{name}\n" for name in sorted(must | passed)))
     for name in new:
         print(f"{'added' if update else 'passes and is not in ' + path.name + ' (--update adds it)'}: {name}")
-    return wrong
+    return nothing + wrong
 
 
 def run_suite(suite: str, bootstrap: str | None, runs: Path, update: bool = False, **wishes: object) -> list[str]:
@@ -126,7 +133,7 @@ def main() -> int:
         print(f"{given.suite}: {error}", file=sys.stderr)
         return 2
     for one in wrong:
-        print(f"must pass: {one}")
+        print(f"not as it must be: {one}")
     return 1 if wrong else 0
 
 

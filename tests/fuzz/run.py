@@ -56,6 +56,9 @@ def run(target: str, seconds: int, runs: int, seed: int, again: Path | None) -> 
             env=environment(Path(work)), capture_output=True, text=True, errors="replace",
         )  # fmt: skip
     said = DONE.search(done.stderr)
+    if said and said[1] == "0":
+        print(f"{target}: no input was run", flush=True)
+        return False
     if done.returncode == 0 and (said or again is not None):
         figures = "{} runs, {} edges, {} features, {} inputs kept".format(*said.groups()) if said else "no finding"
         print(f"{target}: {figures}", flush=True)
@@ -80,6 +83,8 @@ def main() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     targets = asked.targets or listed.stdout.split()
+    if not targets:
+        sys.exit("there is no target to fuzz")
     results = [run(target, asked.seconds, asked.runs, asked.seed, asked.again) for target in targets]
     sys.exit(0 if all(results) else 1)
 
