@@ -11,7 +11,7 @@ from penstock.pyx.net.input cimport (
 from penstock.pyx.net.mailbox cimport GENERATION_MASK, PLACES_MAX
 from penstock.pyx.net.output cimport output_abandon, output_pump, output_watch
 from penstock.pyx.net.plane cimport (
-    CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, INCOMING_ENDED, INCOMING_NOTHING, INCOMING_UNREAD,
+    CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, INCOMING_ENDED, INCOMING_NOTHING, INCOMING_RESET,
     OUTGOING_ROOM, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor, Slot, connection_is_ready,
     connection_ready, output_full, slot_at,
 )
@@ -151,6 +151,8 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
             requests_refuse(r, c)
             return True
         if cut == CUT_MORE:
+            if c.incoming == INCOMING_ENDED:
+                c.start = c.end                       # a frame that came in part: its rest never comes
             if not input_has_more(c) or c.stalled:
                 return True
             if bytes_taken >= TURN_BYTES:
@@ -191,6 +193,19 @@ cdef void _clock_frame(Reactor* r, Connection* c) noexcept nogil:
         c.frame_ms = r.now_ms
 
 
+cdef bint _is_over(const Connection* c) noexcept nogil:
+    """Whether the connection has nothing more to do after its turn."""
+    cdef bint sent = c.output.n == c.sent and c.pieces.first == c.pieces.n
+    if c.state == CONNECTION_CLOSING and sent:
+        return True
+    if connection_is_ready(c):
+        return False
+    if c.incoming >= INCOMING_RESET:                  # what came was served; answers that wait are dropped
+        return True
+    # A peer that has ended its sending side gets every answer that it is owed, as from Kafka.
+    return c.incoming == INCOMING_ENDED and sent and c.head == c.tail and not c.stalled
+
+
 cdef void connection_run(Reactor* r, Connection* c) noexcept nogil:
     """One turn of a connection."""
     if c.state == CONNECTION_CLOSED:
@@ -202,14 +217,9 @@ cdef void connection_run(Reactor* r, Connection* c) noexcept nogil:
     if not _connection_read(r, c) or input_end_turn(r, c) == SERVE_CLOSE or not output_pump(r, c):
         connection_close(r, c)
         return
-    if c.state == CONNECTION_CLOSING and c.output.n == c.sent and c.pieces.first == c.pieces.n:
+    if _is_over(c):
         connection_close(r, c)
         return
-    if c.incoming == INCOMING_ENDED or c.incoming == INCOMING_UNREAD:
-        # The peer has gone; what was answered was sent, what waits is dropped.
-        if not connection_is_ready(c):
-            connection_close(r, c)
-            return
     _clock_frame(r, c)
     # The pump may have made room for frames that are here already, or that the socket has.
     if c.state == CONNECTION_OPEN and (input_has_more(c) or c.end - c.start >= SIZE_BYTES) and not c.stalled:

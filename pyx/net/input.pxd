@@ -14,8 +14,8 @@ most of the memory is free. While memory isn't short no connection is closed for
 
 from penstock.pyx.net.control cimport Served
 from penstock.pyx.net.plane cimport (
-    INCOMING_ENDED, INCOMING_LAST, INCOMING_MORE, INCOMING_NOTHING, INCOMING_UNREAD, Connection, Incoming, Reactor,
-    Stall,
+    INCOMING_ENDED, INCOMING_GONE, INCOMING_LAST, INCOMING_MORE, INCOMING_NOTHING, INCOMING_RESET, Connection, Incoming,
+    Reactor, Stall,
 )
 
 cdef enum Taken:
@@ -24,21 +24,22 @@ cdef enum Taken:
     TAKEN_STALLED = 2                 # there is no memory for it now
     TAKEN_ERROR = -1
 
-# What was seen of the socket: NOTHING, MORE, the LAST or the END. A peer that has ended its side stays so.
-cdef inline void input_seen(Connection* c, Incoming what) noexcept nogil:
-    cdef bint hung_up = c.incoming == INCOMING_LAST or c.incoming == INCOMING_UNREAD
-    if c.incoming == INCOMING_ENDED:
-        return
-    if hung_up and what == INCOMING_NOTHING:
-        c.incoming = INCOMING_UNREAD
-    elif hung_up and what == INCOMING_MORE:
-        c.incoming = INCOMING_LAST
-    else:
-        c.incoming = what
-
 cdef inline bint input_has_more(const Connection* c) noexcept nogil:
     """Whether there may be bytes to take."""
-    return c.incoming == INCOMING_MORE or c.incoming == INCOMING_LAST
+    return c.incoming == INCOMING_MORE or c.incoming == INCOMING_LAST or c.incoming == INCOMING_RESET
+
+# What was seen of the socket: NOTHING, MORE, the LAST, that it ENDED, or a RESET. A peer that has ended its sending
+# side, or has gone, stays so. No event tells that again, so LAST and RESET are kept until nothing is left to read.
+cdef inline void input_seen(Connection* c, Incoming what) noexcept nogil:
+    cdef bint read_all = what == INCOMING_NOTHING or what == INCOMING_ENDED
+    if what == INCOMING_RESET:
+        c.incoming = INCOMING_RESET if input_has_more(c) or c.incoming == INCOMING_NOTHING else INCOMING_GONE
+    elif c.incoming == INCOMING_LAST:
+        c.incoming = INCOMING_ENDED if read_all else INCOMING_LAST
+    elif c.incoming == INCOMING_RESET:
+        c.incoming = INCOMING_GONE if read_all else INCOMING_RESET
+    elif c.incoming == INCOMING_NOTHING or c.incoming == INCOMING_MORE:
+        c.incoming = what
 
 cdef Taken input_take(Reactor* r, Connection* c, size_t* got) noexcept nogil      # once
 cdef Served input_end_turn(Reactor* r, Connection* c) noexcept nogil                # at the end of a turn

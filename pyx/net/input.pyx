@@ -197,7 +197,7 @@ cdef Taken input_take(Reactor* r, Connection* c, size_t* got) noexcept nogil:
         got[0] = <size_t>n
         r.counters.bytes_in += n
         # A short read has emptied the socket, unless its end is to be seen yet.
-        input_seen(c, INCOMING_MORE if <size_t>n == wanted or c.incoming == INCOMING_LAST else INCOMING_NOTHING)
+        input_seen(c, INCOMING_MORE if <size_t>n == wanted or c.incoming >= INCOMING_LAST else INCOMING_NOTHING)
         return TAKEN_BYTES
     if n == 0:
         input_seen(c, INCOMING_ENDED)

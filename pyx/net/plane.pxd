@@ -73,9 +73,10 @@ cdef enum ConnectionState:
 cdef enum Incoming:
     INCOMING_NOTHING = 0              # all was read
     INCOMING_MORE = 1                 # there may be more than was read
-    INCOMING_LAST = 2                 # the same, and the peer has ended its side
-    INCOMING_UNREAD = 3               # the peer has, and what it sent before isn't read: closed at the end of the turn
-    INCOMING_ENDED = 4                # the end of the stream was read: closed at the end of the turn
+    INCOMING_LAST = 2                 # the same, and the peer has ended its sending side
+    INCOMING_ENDED = 3                # the end of the stream was read: closed once the peer has all its answers
+    INCOMING_RESET = 4                # there may be more, but the peer has gone: no answer reaches it
+    INCOMING_GONE = 5                 # the same, and nothing more is read: closed at the end of the turn
 
 # Who may send.
 cdef enum Outgoing:
@@ -99,7 +100,7 @@ cdef struct Slot:
 # A connection's states change independently of each other; the last column gives the exceptions.
 #
 #   state      written by                                 while it is so
-#   incoming   input_seen                                 ENDED stays
+#   incoming   input_seen                                 no way back from LAST, ENDED, RESET and GONE
 #   outgoing   _on_event, _output_send, _lend,            LENT: there is a piece, and the oldest slot isn't WARMING: no
 #              output_was_read                            fetch is tried while there is a piece
 #   stalled    input_stall, input_unstall                 it became so while OPEN, and each turn begins without

@@ -12,19 +12,21 @@ from penstock.pyx.net.closures cimport (
     CLOSED_MEMORY_SHORT, CLOSED_SLOW_READER, CLOSED_SLOW_REQUEST, Reason, closures_note,
 )
 from penstock.pyx.net.connection cimport connection_close, connection_free_buffers, connection_open, connection_run
-from penstock.pyx.net.input cimport input_free, input_lags, input_may_go_on, input_seen, input_unstall, input_watch
+from penstock.pyx.net.input cimport (
+    input_free, input_lags, input_may_go_on, input_seen, input_unstall, input_watch,
+)
 from penstock.pyx.net.mailbox cimport (
     MAIL_CLOSE, MAIL_READ, MAIL_RESUME, MAIL_RESUME_LOSE, MAIL_SOCKET, REQUEST_MASK, Mail, Moved, mail_take,
     mailbox_enter, mailbox_leave, moved_give_back, moved_take, wake_others,
 )
 from penstock.pyx.net.output cimport output_was_read
 from penstock.pyx.net.plane cimport (
-    CONNECTION_CLOSED, CONNECTION_OPEN, DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND,
-    INCOMING_LAST, INCOMING_MORE, INCOMING_NOTHING, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, SLOT_CONTROL,
-    SLOT_DONE, STALL_NONE, SWEEP_MS_MAX, Connection, Reactor, Slot, connection_is_ready, connection_ready,
-    connection_refuse, output_left, slot_at,
+    CONNECTION_CLOSED, DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND, INCOMING_LAST,
+    INCOMING_MORE, INCOMING_RESET, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, SLOT_CONTROL, SLOT_DONE, STALL_NONE,
+    SWEEP_MS_MAX, Connection, Reactor, Slot, connection_is_ready, connection_ready, connection_refuse, output_left,
+    slot_at,
 )
-from penstock.pyx.net.requests cimport requests_resume, slots_full
+from penstock.pyx.net.requests cimport requests_resume
 from penstock.pyx.net.waiting cimport retry_moved, unpark
 from penstock.pyx.posix cimport (
     CLOCK_MONOTONIC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64,
@@ -75,8 +77,8 @@ cdef void _on_event(Reactor* r, const epoll_event* event) noexcept nogil:
         input_seen(c, INCOMING_MORE)
     if event.events & (<uint32_t>EPOLLRDHUP | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
         input_seen(c, INCOMING_LAST)
-        if slots_full(c) or c.state != CONNECTION_OPEN or c.stalled:
-            input_seen(c, INCOMING_NOTHING)           # it isn't being read: the end is all there is to see
+    if event.events & (<uint32_t>EPOLLHUP | <uint32_t>EPOLLERR):
+        input_seen(c, INCOMING_RESET)                 # after EPOLLRDHUP alone the peer may still read its answers
     if event.events & (<uint32_t>EPOLLOUT | <uint32_t>EPOLLHUP | <uint32_t>EPOLLERR) and c.outgoing != OUTGOING_LENT:
         c.outgoing = OUTGOING_ROOM
     connection_ready(r, c)
@@ -213,10 +215,12 @@ cdef void _relieve(Reactor* r) noexcept nogil:
 
 
 cdef bint _is_idle(Reactor* r, Connection* c) noexcept nogil:
-    """Silent for too long, and not because of an answer that this broker owes."""
+    """Silent for too long, and not because of an answer that this broker owes. A peer that has ended its sending side
+    waits no longer than that for an answer: it may have gone, and nothing else would show it.
+    """
     if r.now_ms - c.active_ms <= r.plane.idle_ms_max:
         return False
-    return c.head == c.tail or output_left(c) > 0 or c.pieces.first < c.pieces.n
+    return c.incoming >= INCOMING_LAST or c.head == c.tail or output_left(c) > 0 or c.pieces.first < c.pieces.n
 
 
 cdef int64_t _frame_ms_allowed(Reactor* r, const Connection* c) noexcept nogil:

@@ -297,12 +297,16 @@ def _records_of(logs: LogManager) -> set[tuple[int, int, bytes | None, bytes | N
     return found
 
 
+FRAME_IDLE_MS = 100
+"""A frame may be a fetch that asks to wait for days; a peer that has ended its sending side waits no longer than this."""
+
+
 @cache
 def a_plane() -> tuple[DataPlane, int]:
     """Network threads over a log, without a control plane behind them."""
     logs = a_log("frames")
     plane = DataPlane(
-        network_threads=1, node_id=1, max_request_bytes=1 << 20, max_idle_ms=60_000, queued_bytes_max=1 << 20,
+        network_threads=1, node_id=1, max_request_bytes=1 << 20, max_idle_ms=FRAME_IDLE_MS, queued_bytes_max=1 << 20,
         fetch_max_bytes=1 << 20, logs=logs,
     )  # fmt: skip
     port = plane.listen("127.0.0.1", 0, "PLAINTEXT")

@@ -91,6 +91,15 @@ class Peer:
         except ConnectionResetError:
             return True
 
+    def end_sending(self) -> None:
+        """Shut the sending half down; answers can still be received."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Close at once, with a reset in place of the end of the stream: the broker sees that nobody is there."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
     def is_silent(self, seconds: float = 0.1) -> bool:
         """Whether nothing comes for a while (an answer, or the end)."""
         return not select.select([self.socket], [], [], seconds)[0]

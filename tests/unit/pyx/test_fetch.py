@@ -352,6 +352,7 @@ def test_a_waiting_fetch_whose_client_went_is_forgotten(served: Broker, topic: s
     with served.connect() as peer:
         peer.send(encode_request(fetch(topic, 0, 12, max_wait_ms=2**31 - 1), 12, 1, "c"))
         assert peer.is_silent()
+        peer.reset()
     end = time.monotonic() + 20
     while served.plane.counters()["connections"] > before:
         assert time.monotonic() < end

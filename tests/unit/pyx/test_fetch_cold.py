@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import time
 from contextlib import ExitStack, suppress
@@ -133,7 +132,7 @@ def test_a_peer_that_goes_amid_cold_pages_leaves_nothing(folder: Path, topic: st
                 if n % 3:
                     peer.socket.recv(n * 10_000)
                 if n % 2:
-                    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    peer.reset()
         until(lambda: served.plane.counters()["connections"] == 1, "the end of those that have gone")
         until(lambda: held_open(log) == held, "their sockets to be closed")
         drop_cache(log)

@@ -180,6 +180,7 @@ def test_a_late_answer_is_dropped() -> None:
         with served.connect() as peer:
             peer.send(api_versions(1))
             (late,) = served.wait_held(1)
+            peer.reset()
         until(lambda: served.plane.counters()["connections"] == 0, "the connection to be closed")
         with served.connect() as peer:                # takes the place of the one before
             peer.send(api_versions(2))
