@@ -26,6 +26,11 @@ FOLDERS := bench broker dedupe mirror pipeline pyx
 .PHONY: build demo test check ext clean
 build: build/stamp-venv ext jars
 
+# All Debian packages that a run of .ci/run needs, in one go: its parts run side by side, and only one apt-get can.
+.PHONY: debian-packages
+debian-packages:
+	$(call install,$(APT) $(APT_JAVA) $(APT_DEB) $(APT_DISKS) $(APT_FUZZ))
+
 build/stamp-apt: Makefile
 	$(call install,$(APT))
 	@touch $@
@@ -34,16 +39,36 @@ build/stamp-java: Makefile
 	$(call install,$(APT_JAVA))
 	@touch $@
 
-build/stamp-venv: build/stamp-apt pyproject.toml
+# The packages that requirements.lock pins. It holds for the boxes' Python and processor; any other gets the newest packages
+# that pyproject.toml allows. What builds source distributions comes first, so that pip fetches no other tools for that.
+IS_LOCKED := import platform, sys; sys.exit((sys.version_info[:2], platform.machine()) != ((3, 11), "x86_64"))
+PIP := PENSTOCK_MODULES=record.crc $(BIN)/python -m pip install -q --no-build-isolation
+build/stamp-venv: build/stamp-apt pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --upgrade pip "setuptools>=77" wheel "Cython>=3.1,<4"
-	PENSTOCK_MODULES=record.crc $(BIN)/pip install -q --no-build-isolation -e '.[etl,demo,test]'
+	@if $(BIN)/python -c '$(IS_LOCKED)'; then set -e; \
+	   grep -E '^(pip|setuptools|wheel|cython)==' requirements.lock > build/tools.lock; \
+	   $(PIP) --require-hashes --no-deps -r build/tools.lock; \
+	   $(PIP) --require-hashes --no-deps -r requirements.lock; \
+	   $(PIP) --no-deps -e .; \
+	 else set -e; \
+	   echo "requirements.lock is for Python 3.11 on x86_64: pip chooses the packages for this one"; \
+	   $(PIP) --upgrade pip 'setuptools>=77' wheel 'Cython>=3.1,<4'; \
+	   $(PIP) -e '.[etl,demo,bench,test,deploy]'; \
+	 fi
 	@touch $@
 
-# The Cython modules, compiled in place; only what changed is compiled again.
-ext: build/stamp-venv
+# Moves the pins of requirements.lock and of the wheels that the Debian packages carry; look at the difference before it is committed.
+.PHONY: lock
+lock: build/stamp-venv
+	$(BIN)/python deploy/lock.py
+
+# The Cython modules, compiled in place; only what changed is translated and compiled again.
+SOURCES := setup.py $(shell find penstock $(FOLDERS) -name '*.py[xd]' -o -name '*.api' -o -name '*.py' ! -name messages.py)
+ext: build/stamp-ext
+build/stamp-ext: build/stamp-venv $(SOURCES)
 	@flock build/lock $(BIN)/python setup.py -q build_ext --inplace --parallel 2
 	@$(BIN)/python -m compileall -q --invalidation-mode checked-hash penstock $(FOLDERS)
+	@touch $@
 
 # The jars of Spark's Kafka source and of Delta, through Maven.
 .PHONY: jars
@@ -59,22 +84,35 @@ BENCH ?=
 bench: build
 	$(BIN)/penstock bench $(BENCH)
 
+# Each checker by itself, as many at a time as there are processors; what one prints stays together.
+CHECKS := check-mypy check-ansible check-cython check-ruff check-imports
+.PHONY: $(CHECKS)
 check: ext
+	@$(MAKE) --no-print-directory --keep-going --output-sync=target -j $$(nproc) $(CHECKS)
+check-ruff:
 	$(BIN)/ruff check .
+check-cython:
 	$(BIN)/cython-lint pyx
+check-mypy:
 	$(BIN)/mypy
+check-imports:
 	$(BIN)/lint-imports
+check-ansible:
+	cd deploy/ansible && ansible-lint --offline --strict --profile production
 
+# Tests wait more than they compute: two for each processor at a time, as many as memory bears (each may have a JVM or two).
+TESTS_AT_A_TIME ?= $(shell n=$$(($$(nproc) * 2)); echo $$((n > 8 ? 8 : n)))
+PYTEST = $(BIN)/pytest -q -n $(TESTS_AT_A_TIME) --dist loadgroup --no-loadscope-reorder
 # Needs Java and Maven (installed if they are missing) and, the first time, the network: Apache Kafka and Spark's jars.
-test: build deploy-tools
+test: build
 	$(call install,$(APT_DEB) $(APT_DISKS))
 	@echo "the tests need Java and Maven and, the first time, the network (Apache Kafka, Spark, Ansible); make test-quick runs those that don't"
-	$(BIN)/pytest -q -n 2 tests
+	$(PYTEST) --durations=50 tests
 
 # The tests that need none of it.
 .PHONY: test-quick
 test-quick: ext
-	$(BIN)/pytest -q -n 2 -m "not kafka and not spark" --ignore tests/deploy tests
+	$(PYTEST) -m "not kafka and not spark" --ignore tests/deploy tests
 
 # sdist -> wheel -> an empty virtual environment outside the checkout, where all that is promised of a package is tried.
 .PHONY: package
@@ -88,14 +126,10 @@ ETL ?=
 APT_DEB := dpkg-dev python3-venv systemd
 # Disks whose power is cut.
 APT_DISKS := xfsprogs
-.PHONY: deb deb-lock bundle
+.PHONY: deb bundle
 deb: ext $(if $(ETL),jars)
 	$(call install,$(APT_DEB))
 	$(BIN)/python deploy/deb/build.py --revision "$(REVISION)" $(if $(ETL),--etl)
-
-# Moves the pins of the wheels that the packages carry; look at the difference before it is committed.
-deb-lock: build/stamp-venv
-	$(BIN)/python deploy/deb/lock.py
 
 # All that a box without network needs, as one archive: dist/penstock-bundle-VERSION.tar.
 bundle:
@@ -107,16 +141,9 @@ bundle:
 # at every task (PENSTOCK_DEPLOY_KILLS=5: at every fifth).
 APT_DEPLOY := debootstrap systemd-container xfsprogs fdisk iproute2 openssh-client qemu-system-x86
 .PHONY: deploy-test
-deploy-test: build deploy-tools
+deploy-test: build
 	$(call install,$(APT_DEPLOY) $(APT_DEB))
 	PENSTOCK_DEPLOY_MACHINES=1 $(BIN)/pytest -q --timeout 3600 tests/deploy
-
-# Ansible and its linter, which only the tests of deploy/ need.
-.PHONY: deploy-tools
-deploy-tools: build/stamp-deploy
-build/stamp-deploy: build/stamp-venv
-	PENSTOCK_MODULES=record.crc $(BIN)/pip install -q --no-build-isolation -e '.[deploy]'
-	@touch $@
 
 # Random admin work under kill -9, judged by a model of all that was acknowledged: `make faults KILLS=20 SEED=7`.
 KILLS ?= 200
@@ -158,13 +185,15 @@ soak: build
 	PYTHONPATH=tests $(BIN)/python -m support.soak --seconds $(SOAK) $(if $(SEED),--seed $(SEED))
 
 # Every parser under coverage-guided fuzzing with address and undefined-behaviour sanitizers, SECONDS each.
+APT_FUZZ := clang libclang-rt-14-dev
 SECONDS ?= 10
 RUNS ?= -1
+FUZZ_JOBS ?= 1
 .PHONY: fuzz
 fuzz: build
-	$(call install,clang libclang-rt-14-dev)
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || PENSTOCK_MODULES=record.crc $(BIN)/pip install -q --no-build-isolation -e '.[fuzz]'
-	PYTHONPATH=tests $(BIN)/python -m fuzz.run --seconds $(SECONDS) --runs $(RUNS)
+	$(call install,$(APT_FUZZ))
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(PIP) -e '.[fuzz]'
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --seconds $(SECONDS) --runs $(RUNS) --jobs $(FUZZ_JOBS)
 
 # Others' programs and test suites against the broker; the first run fetches and builds them. `make compat SUITES=kcat`.
 SUITES ?= kcat java_tools old_java kafka_python librdkafka franz_go kafka_go

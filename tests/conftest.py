@@ -12,6 +12,41 @@ import pytest
 from support.harness import BrokerProcess, topic_name
 from support.kafka_fixtures import apache_kafka, kafka_as, second_kafka  # noqa: F401  (fixtures)
 
+pytest_plugins = ["support.leftovers"]
+
+# Folders in the order in which their tests start, those with the longest tests first: none of these is to be the last one.
+LONGEST_FIRST = ("spark", "demo", "faults", "deploy", "clients", "pipeline", "compat")
+KAFKAS = {"apache_kafka", "second_kafka", "kafka_as"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests one process runs, for `--dist loadgroup`, and which come first.
+
+    The tests of a folder that use Apache Kafka stay together: each process that runs one starts JVMs of its own. So do the
+    tests of a file that share a fixture or use Spark. Any other test goes to whichever process is free.
+    """
+    for item in items:
+        group = _group(item)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
+    places = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(_folder(item), len(places)))
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
+
+
+def _group(item: pytest.Item) -> str | None:
+    if not isinstance(item, pytest.Function):
+        return None
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    if item.get_closest_marker("spark") or any(one.scope == "module" for defined in fixtures for one in defined[-1:]):
+        return str(item.path)
+    return f"kafka-{_folder(item)}" if KAFKAS.intersection(item.fixturenames) else None
+
+
 # Small and quick: tests should not wait for groups to gather or for big preallocations.
 PROPERTIES: dict[str, object] = {
     "log.retention.ms": -1,  # records of long ago must not vanish in the middle of a test

@@ -25,7 +25,7 @@ ADDRESSES = {"ewr-1": "192.0.2.11", "jfk-1": "192.0.2.21", "lga-1": "192.0.2.31"
 # As the role `disks` remembers them.
 LOG_DIRS = "{{ disks_devices | map('basename') | map('regex_replace', '^(.*)$', '/srv/penstock/\\1/log') | list }}"
 
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the extra `deploy` isn't installed: `make deploy-tools`")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the extra `deploy` isn't installed: `make build`")
 
 
 @pytest.fixture(scope="module")

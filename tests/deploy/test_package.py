@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -96,22 +97,39 @@ def test_it_says_what_it_carries(deb: Path, tmp_path: Path) -> None:
     assert carried == pinned | {("penstock", version())}
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-etl.lock"])
-def test_every_wheel_is_pinned_by_its_hash(name: str) -> None:
-    lines = [line for line in (ROOT / "deploy" / "deb" / name).read_text().splitlines() if not line.startswith("#")]
-    assert lines
-    assert [line for line in lines if not re.fullmatch(r"[a-z0-9_.-]+==[0-9a-z.+]+ --hash=sha256:[0-9a-f]{64}", line)] == []
+LOCKS = {
+    "everything": ROOT / "requirements.lock",
+    "penstock": ROOT / "deploy" / "deb" / "requirements.lock",
+    "penstock-etl": ROOT / "deploy" / "deb" / "requirements-etl.lock",
+}
 
 
-@pytest.mark.parametrize("extra", [None, "etl"])
-def test_the_pins_cover_what_the_project_needs(extra: str | None) -> None:
+def pins(lock: str) -> set[str]:
+    return {line for line in LOCKS[lock].read_text().splitlines() if not line.startswith("#")}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_file_is_pinned_by_its_hash(lock: str) -> None:
+    assert pins(lock)
+    assert [pin for pin in pins(lock) if not re.fullmatch(r"[a-z0-9_.-]+==[0-9a-z.+]+ --hash=sha256:[0-9a-f]{64}", pin)] == []
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_pins_cover_what_the_project_needs(lock: str) -> None:
     with (ROOT / "pyproject.toml").open("rb") as text:
-        project = tomllib.load(text)["project"]
-    wanted = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
-    names = {re.split(r"[<>=\[ ]", one)[0].lower() for one in wanted}
-    file = "requirements.lock" if extra is None else "requirements-etl.lock"
-    pinned = {line.split("==")[0] for line in (ROOT / "deploy" / "deb" / file).read_text().splitlines()}
-    assert names - pinned == set()
+        declared = tomllib.load(text)
+    project, extras = declared["project"], declared["project"]["optional-dependencies"]
+    wanted = {
+        "everything": [*declared["build-system"]["requires"], *project["dependencies"], *chain(*extras.values())],
+        "penstock": project["dependencies"],
+        "penstock-etl": extras["etl"],
+    }[lock]
+    named = {re.split(r"[<>=\[ ]", one)[0].lower().replace("_", "-") for one in wanted}
+    assert named - {pin.split("==")[0].replace("_", "-") for pin in pins(lock)} == set()
+
+
+def test_the_packages_carry_what_was_tested() -> None:
+    assert pins("penstock") | pins("penstock-etl") <= pins("everything")
 
 
 @needs_systemd

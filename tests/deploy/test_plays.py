@@ -29,7 +29,7 @@ END = "ls -A /etc/penstock; ls -d /run/penstock-* || true; readlink /opt/penstoc
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not (BIN / "ansible-playbook").exists(),
-    reason="root mounts an /etc of the plays' own, and the extra `deploy` brings Ansible (`make deploy-tools`)",
+    reason="root mounts an /etc of the plays' own, and the extra `deploy` brings Ansible (`make build`)",
 )
 
 

@@ -1,11 +1,13 @@
 """Compiles the data plane once more, for fuzzing: clang's coverage counters, AddressSanitizer and UBSan.
 
 The C++ that Cython made for the ordinary build is compiled again into `build/fuzz/penstock`, a package of links to the
-Python sources beside sanitized modules. Only what changed is compiled.
+Python sources beside sanitized modules. Only what changed is compiled, through ccache where it is there.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,10 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 FUZZ = ROOT / "build" / "fuzz"
 MADE = ROOT / "build" / "cython" / "penstock" / "pyx"
 FLAGS = [
-    "-O1", "-g1", "-std=c++17", "-fPIC", "-shared", "-fno-omit-frame-pointer", "-w",
+    "-O1", "-g1", "-std=c++17", "-fPIC", "-fno-omit-frame-pointer", "-w",
     # A finding ends the run: one that is only printed is one that nobody reads.
     "-fsanitize=address,undefined,fuzzer-no-link", "-fno-sanitize=vptr,function", "-fno-sanitize-recover=undefined",
 ]  # fmt: skip
+# A checkout next to this one, or a fresh clone, compiles only what is new: ccache hashes paths relative to the checkout.
+CCACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
+COMPILER = [*(["ccache"] if shutil.which("ccache") else []), "clang++"]
 # Asked for once, before there are threads: sysconfig's first answer is not thread-safe.
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 INCLUDES = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy.get_include()}"]
@@ -57,18 +62,22 @@ def compile_module(cpp: Path, into: Path) -> None:
     module = into / cpp.parent.relative_to(MADE) / f"{cpp.stem}{SUFFIX}"
     if module.exists() and module.stat().st_mtime >= cpp.stat().st_mtime:
         return
-    fresh = module.with_suffix(".new")
-    command = ["clang++", *FLAGS, *INCLUDES, str(cpp), "-o", str(fresh), *LIBRARIES]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{cpp.name} does not compile for fuzzing:\n{done.stderr}")
+    fresh, made = module.with_suffix(".new"), module.with_suffix(".o")
+    for command in (
+        [*COMPILER, *FLAGS, *INCLUDES, "-c", str(cpp), "-o", str(made)],
+        ["clang++", *FLAGS, "-shared", str(made), "-o", str(fresh), *LIBRARIES],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **CCACHE})
+        if done.returncode != 0:
+            sys.exit(f"{cpp.name} does not compile for fuzzing:\n{done.stderr}")
+    made.unlink()
     fresh.replace(module)
 
 
 def build() -> Path:
     """Everything; returns the folder to put in front of `sys.path`."""
     into = link_tree()
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda cpp: compile_module(cpp, into), sources()))
     return FUZZ
 

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import atheris
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10, help="for each target")
     parser.add_argument("--runs", type=int, default=-1, help="at most so many inputs for each target")
     parser.add_argument("--seed", type=int, default=1, help="of the dice; 0: another one each time")
+    parser.add_argument("--jobs", type=int, default=1, help="targets at a time")
     parser.add_argument("--again", type=Path, help="an input to run alone")
     asked = parser.parse_args()
     build()
@@ -85,7 +87,8 @@ def main() -> None:
     targets = asked.targets or listed.stdout.split()
     if not targets:
         sys.exit("there is no target to fuzz")
-    results = [run(target, asked.seconds, asked.runs, asked.seed, asked.again) for target in targets]
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        results = list(pool.map(lambda name: run(name, asked.seconds, asked.runs, asked.seed, asked.again), targets))
     sys.exit(0 if all(results) else 1)
 
 
