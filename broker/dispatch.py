@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import importlib
 import pkgutil
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ from penstock.pyx.wire.messages import ApiVersionsResponse
 
 API_VERSIONS = 18
 UNSUPPORTED_VERSION = 35
-SAY_EVERY_S = 1.0
 # Array elements that a request may have: a frame of 100 MiB may name 100 million, each of which is an object here. A client
 # that has 50,000 partitions, each of a topic of its own, names 100,000.
 ELEMENTS_MAX = 120_000
@@ -70,6 +68,15 @@ Handle = Callable[[Context, Any, Call], Awaitable[Message]]
 
 class CloseConnection(Exception):
     """Raised by a handler when Kafka would close the connection; the text says why, for the log."""
+
+    reason = "closed_malformed"
+    """The counter (`DataPlane.close_connection`)."""
+
+
+class NotServed(CloseConnection):
+    """The API, or its version, isn't served."""
+
+    reason = "closed_unsupported"
 
 
 @dataclass(frozen=True)
@@ -100,8 +107,8 @@ class Answers(Protocol):
         """Send an answer in its turn."""
         ...
 
-    def close_connection(self, token: int) -> None:
-        """Close the connection of a request."""
+    def close_connection(self, token: int, reason: str = ..., detail: str = ...) -> None:
+        """Close the connection of a request, and count why."""
         ...
 
     def unverified(self, request: Request) -> tuple[str, list[UnverifiedBatch]]:
@@ -117,7 +124,7 @@ class Answers(Protocol):
         ...
 
     def append_produce(self, request: Request, refused: dict[int, int]) -> bytes | None:
-        """Append a produce but for what is refused; the answer, None if its connection is to be closed."""
+        """Append a produce but for what is refused; the answer, None if its connection is being closed."""
         ...
 
     def flush_produce(self, request: Request) -> None:
@@ -171,8 +178,6 @@ class Dispatch:
         self._coding = ThreadPoolExecutor(1, "coding")
         self._huge = asyncio.Semaphore(1)
         self.failed = 0
-        self.refused = 0
-        self._said_at_s = -SAY_EVERY_S
         if not HANDLERS:
             HANDLERS.update(registry())
 
@@ -290,9 +295,7 @@ class Dispatch:
             answer = self._answers.append_produce(request, refused)
             if folders:
                 await self._flushing.run(folders, self._answers.flush_produce, request)
-            if answer is None:
-                self._answers.close_connection(request.token)
-            else:
+            if answer is not None:
                 self._answers.answer_produce(request, answer)
         except OSError as error:  # Nobody knows whether it is on the disk: the client asks again.
             _log.error("api=produce version=%d: it can't be flushed: %s", request.api_version, error)
@@ -306,13 +309,13 @@ class Dispatch:
         """Handler, message and call; no message for an ApiVersions of a version that is not known."""
         handler = HANDLERS.get(request.api_key)
         if handler is None:
-            raise CloseConnection("unknown api key")
+            raise NotServed("unknown api key")
         version = request.api_version
         low, high = handler.versions
         if not low <= version <= high:
             if request.api_key == API_VERSIONS:
                 return handler, None, Call(version, None, request.peer, request.listener)
-            raise CloseConnection("unsupported version")
+            raise NotServed("unsupported version")
         header = decode_request_header(request.frame)
         # Bytes after the message are passed over, as Kafka does: librdkafka's Metadata has some.
         body = memoryview(request.frame)[header.body_start :]
@@ -356,17 +359,11 @@ class Dispatch:
             return refusal(message, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _refuse(self, request: Request, error: Exception) -> None:
-        """Close the connection; says so, but not once for each of thousands of bad frames."""
-        self._answers.close_connection(request.token)
-        self.refused += 1
-        now_s = time.monotonic()
-        if now_s - self._said_at_s < SAY_EVERY_S:
-            return
-        self._said_at_s = now_s
-        _log.info(
-            "closing %s: api_key=%d version=%d: %s (%d refused since the start)",
-            request.peer, request.api_key, request.api_version, error, self.refused,
-        )  # fmt: skip
+        """Close the connection; what is counted and logged of it is in `upkeep/watch.py`."""
+        reason = error.reason if isinstance(error, CloseConnection) else CloseConnection.reason
+        named = REQUESTS[request.api_key].__name__.removesuffix("Request") if request.api_key in REQUESTS else "unknown"
+        detail = f"{named} (api_key={request.api_key} version={request.api_version}): {error}"
+        self._answers.close_connection(request.token, reason, detail)
 
     async def stop(self) -> None:
         """Cancel what still waits; its connections are closed."""

@@ -4,7 +4,7 @@ Those that begin a transaction are handed over, but as they came: `broker/coordi
 """
 
 from penstock.broker.context import Call, Context
-from penstock.broker.dispatch import CloseConnection
+from penstock.broker.dispatch import NotServed
 from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
 
 KEY, VERSIONS = 0, (ProduceRequest.MIN_VERSION, ProduceRequest.MAX_VERSION)
@@ -12,4 +12,4 @@ KEY, VERSIONS = 0, (ProduceRequest.MIN_VERSION, ProduceRequest.MAX_VERSION)
 
 async def handle(context: Context, request: ProduceRequest, call: Call) -> ProduceResponse:
     """Refuse what the network threads do not serve."""
-    raise CloseConnection(f"produce version {call.api_version} is not served")
+    raise NotServed(f"produce version {call.api_version} is not served")

@@ -4,5 +4,5 @@ periodic    rolls and drops old segments, flushes by policy, writes checkpoints
 pending     what appends and fetches leave to be done: rolled segments are flushed, doubtful index files proved
 logcleaner  which compacted log is due, and which thread compacts it
 disks       what happens when a disk fails or is full
-watch       figures of the network threads that an operator should know, said in the log
+watch       figures of the network threads that an operator should know, and whose connections they closed, said in the log
 """

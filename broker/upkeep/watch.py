@@ -31,6 +31,19 @@ SENTENCES = {
     "closed_slow_reader": (
         "closed %d connections that took nothing of their answers (`penstock.answer.taking.timeout.ms`)"
     ),
+    "closed_tls": (
+        "closed %d connections that look like a TLS handshake: the listener speaks plaintext (clients need"
+        " `security.protocol=PLAINTEXT`)"
+    ),
+    "closed_http": "closed %d connections that look like HTTP: the listener speaks Kafka's protocol",
+    "closed_request_size": (
+        "closed %d connections that announced a request of a size that none may have (`socket.request.max.bytes`)"
+    ),
+    "closed_malformed": "closed %d connections whose request could not be read: it is damaged, or no client of Kafka sent it",
+    "closed_unsupported": "closed %d connections that asked for an API, or a version of it, that is not served",
+    "closed_unacknowledged": (
+        "closed %d connections whose produce with acks=0 failed: nothing else can tell these producers"
+    ),
     "closed_address_limit": "closed %d new connections of addresses that have too many (`max.connections.per.ip`)",
     "accepts_delayed": (
         "new connections had to wait %d times: there are as many as `max.connections` or their rate allows"
@@ -60,6 +73,7 @@ class Watch:
         self._said_s: dict[str, float] = {}
         self._addresses: dict[str, Counter[str]] = {name: Counter() for name in SENTENCES}
         self._held_bytes: Counter[str] = Counter()
+        self._last: dict[str, Closed] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -91,6 +105,7 @@ class Watch:
         for one in closures:
             self._addresses[one.reason][one.peer.rpartition(":")[0]] += 1
             self._held_bytes[one.reason] += one.held_bytes
+            self._last[one.reason] = one
 
     def _say(self, name: str, counted: Mapping[str, int]) -> None:
         line = SENTENCES[name] % (counted[name] - self._said.get(name, 0))
@@ -99,6 +114,8 @@ class Watch:
             line += f"; they held {held_bytes} bytes"
         if name == "opens_without_descriptor":
             line += f"; the last one: {descriptors.last_refused()}"
+        if last := self._last.pop(name, None):
+            line += f"; the last one: {last.peer} at the listener {last.listener}" + f", {last.detail}" * bool(last.detail)
         addresses = self._addresses[name]
         if addresses:
             named = ", ".join(f"{address} ({n})" for address, n in addresses.most_common(NAMED_MAX))

@@ -6,6 +6,7 @@ from penstock.pyx.descriptors cimport connection_may_come, in_reserve
 from penstock.pyx.net.admission cimport PEER_BYTES, admission_enter, admission_leave, admission_wait_ms
 from penstock.pyx.net.closures cimport CLOSED_ADDRESS_LIMIT, closures_note
 from penstock.pyx.net.connection cimport connection_open
+from penstock.pyx.net.counters cimport counters_closed
 from penstock.pyx.net.mailbox cimport MAIL_SOCKET, Mail, mail_post
 from penstock.pyx.net.plane cimport ACCEPTS_MAX, Reactor
 from penstock.pyx.posix cimport (
@@ -95,8 +96,8 @@ cdef void accept_all(Reactor* r, int32_t listener) noexcept nogil:
             if admission_enter(r.plane.admission, listener, peer):
                 _hand_over(r, fd, listener, peer)
             else:
-                r.counters.closed_address_limit += 1
-                closures_note(&r.plane.closed, CLOSED_ADDRESS_LIMIT, peer, 0)
+                counters_closed(&r.counters, CLOSED_ADDRESS_LIMIT)
+                closures_note(&r.plane.closed, CLOSED_ADDRESS_LIMIT, listener, peer, 0, NULL)
                 close(fd)
             if r.descriptors_short and not connection_may_come(r.listeners[listener]):
                 _short_of_descriptors(r)

@@ -25,11 +25,13 @@ class Request(NamedTuple):
     handed_over: bool = False  # a produce for `append_produce`: a transaction coordinator has to be asked before (KIP-890)
 
 class Closed(NamedTuple):
-    """A connection that was closed for what its peer did, or didn't."""
+    """A connection that was closed for what its peer did, didn't, or sent."""
 
-    reason: str  # closed_memory_short, closed_slow_request, closed_slow_reader or closed_address_limit, as in `counters`
+    reason: str  # a counter's name: closed_memory_short and those that `counters` has after it
     peer: str
+    listener: str
     held_bytes: int  # of memory, for a request that hadn't come whole
+    detail: str  # of what this peer sent, in words; empty where the reason says all
 
 class UnverifiedBatch(NamedTuple):
     """A partition of a produce request whose first batch would begin a transaction there."""
@@ -122,8 +124,9 @@ class DataPlane:
     def answer(self, token: int, frame: bytes | bytearray | memoryview) -> None:
         """Give the answer to a request: response header and body, without the size in front."""
 
-    def close_connection(self, token: int) -> None:
-        """Close the connection of a request that can't be answered, once the requests before it are answered."""
+    def close_connection(self, token: int, reason: str = "closed_failed", detail: str = "") -> None:
+        """Close the connection of a request that can't be answered, once the requests before it are answered. The reason is
+        one of `Closed`; closed_failed, which isn't the peer's fault, is counted and not among the `closures`."""
 
     def divert(self, api_key: int, on: bool) -> None:
         """Send the requests of Produce (0) or Fetch (1) to `take_requests` instead of serving them, or no longer."""
@@ -153,7 +156,7 @@ class DataPlane:
         """
 
     def append_produce(self, request: Request, refused: dict[int, int]) -> bytes | None:
-        """Append a produce request; the answer for `answer_produce`, None: its connection is to be closed. Its frame is
+        """Append a produce request; the answer for `answer_produce`, None: its connection is being closed. Its frame is
         written to. What is to be synced before the answer (flush.messages) isn't: `flush_produce` does it.
 
         refused: places of `unverified` -> the error code that the partition is answered with; all others are appended.
@@ -171,15 +174,17 @@ class DataPlane:
         """Sums over the threads since `start`, by name.
 
         Now: connections, queued_bytes, input_bytes, fetch_sessions, fetch_session_partitions, fetch_session_bytes. Ever:
-        connections_accepted, connections_closed, closed_malformed, closed_idle, closed_slow_request, closed_slow_reader,
-        closed_memory_short, closed_address_limit, accepts_delayed, accepts_without_descriptor, fetch_session_evictions,
+        connections_accepted, connections_closed, closed_idle, closed_memory_short, closed_slow_request,
+        closed_slow_reader, closed_address_limit, closed_tls, closed_http, closed_request_size, closed_malformed,
+        closed_unsupported, closed_unacknowledged, closed_failed, accepts_delayed, accepts_without_descriptor,
+        fetch_session_evictions,
         requests, requests_produce, requests_fetch, requests_control, answers_late, bytes_in, bytes_out, produce_batches,
         produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked
         (those that sessions remember aren't), cold_ranges, stalls.
         """
 
     def closures(self) -> list[Closed]:
-        """Take what is known of connections that were closed for what their peers did; of many at once the first 256."""
+        """Take what is known of connections that were closed for what their peers did or sent: the first 256 of them."""
 
     def stop(self) -> None:
         """Take nothing new, answer waiting fetches, give waiting control requests 2 s, close everything, join the threads.

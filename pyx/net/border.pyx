@@ -13,25 +13,29 @@ from typing import NamedTuple
 
 from penstock.pyx.log.partition cimport LogSetOwner, partition_index, partition_topic
 from penstock.pyx.net.admission cimport LISTENERS_MAX, Listener, admission_free, admission_limit, admission_new
-from penstock.pyx.net.closures cimport CLOSURES_KEPT, Closure, closures_take
+from penstock.pyx.net.closures cimport (
+    CLOSED_FAILED, CLOSED_MALFORMED, CLOSED_UNACKNOWLEDGED, CLOSURES_KEPT, DETAIL_BYTES, Closure, Reason, closures_take,
+)
 from penstock.pyx.net.coldreader cimport (
     READER_FOLDERS_MAX, READER_THREADS_A_FOLDER, reader_free, reader_loop, reader_new, reader_stop,
 )
 from penstock.pyx.net.control cimport ControlRequest, queue_close
 from penstock.pyx.net.counters cimport Counters, counters_add
 from penstock.pyx.net.mailbox cimport (
-    MAIL_ANSWER, MAIL_CLOSE, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, on_read, token_post,
+    MAIL_ANSWER, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, on_read, token_close, token_post,
 )
 from penstock.pyx.net.plane cimport DRAIN_MS, Plane, plane_close, plane_listen, plane_open, plane_stop, plane_take
 from penstock.pyx.net.reactor cimport reactor_loop
+from penstock.pyx.net.requests cimport requests_describe
 from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
 from penstock.pyx.record.endian cimport get_i16, get_i32
 from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CORRELATION_AT, Reader, RequestHead, Slice, Writer, read_head, read_string, reader_start, write_i32,
-    write_raw,
+    write_raw, writer_free,
 )
 from penstock.pyx.request.produce cimport (
-    PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult, ProduceTally, produce_serve,
+    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult, ProduceTally,
+    produce_serve,
 )
 from penstock.pyx.request.produceflush cimport NamedFolders, produce_flush, produce_flushes
 from penstock.pyx.request.producerequest cimport produce_partitions
@@ -80,11 +84,25 @@ class Closed(NamedTuple):
 
     reason: str
     peer: str
+    listener: str
     held_bytes: int
+    detail: str
 
 
 # By closures.pxd's Reason: the counters' names.
-REASONS = ("closed_memory_short", "closed_slow_request", "closed_slow_reader", "closed_address_limit")
+REASONS = (
+    "closed_memory_short", "closed_slow_request", "closed_slow_reader", "closed_address_limit", "closed_tls",
+    "closed_http", "closed_request_size", "closed_malformed", "closed_unsupported", "closed_unacknowledged",
+    "closed_failed",
+)
+
+
+cdef tuple _why(ProduceResult result, bytes frame):
+    """The reason and the detail for which the connection of a produce that has no answer is closed."""
+    cdef char detail[DETAIL_BYTES]
+    requests_describe(<uint8_t*>PyBytes_AS_STRING(frame), <int32_t>PyBytes_GET_SIZE(frame), detail)
+    reasons = {PRODUCE_CLOSE: CLOSED_UNACKNOWLEDGED, PRODUCE_MALFORMED: CLOSED_MALFORMED}
+    return REASONS[reasons.get(result, CLOSED_FAILED)], (<bytes>detail).decode("ascii")
 
 
 class Request(NamedTuple):
@@ -289,10 +307,15 @@ cdef class DataPlane:
             raise MemoryError
         token_post(&self.plane, token, MAIL_ANSWER, &writer)
 
-    def close_connection(self, uint64_t token) -> None:
-        cdef Writer nothing
-        memset(&nothing, 0, sizeof(Writer))
-        token_post(&self.plane, token, MAIL_CLOSE, &nothing)
+    def close_connection(self, uint64_t token, reason: str = "closed_failed", detail: str = "") -> None:
+        cdef bytes text = detail.encode("ascii", "backslashreplace") + bytes(1)
+        cdef int why = REASONS.index(reason)
+        cdef Writer words
+        memset(&words, 0, sizeof(Writer))
+        write_raw(&words, PyBytes_AS_STRING(text), <size_t>PyBytes_GET_SIZE(text))
+        if words.failed:
+            writer_free(&words)
+        token_close(&self.plane, token, <Reason>why, &words)
 
     def divert(self, int api_key, bint on) -> None:
         if api_key not in (PRODUCE_KEY, FETCH_KEY):
@@ -375,8 +398,7 @@ cdef class DataPlane:
         self.add_produced(&tally)
         if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
             free(writer.p)
-            memset(&writer, 0, sizeof(Writer))
-            token_post(&self.plane, request.token, MAIL_CLOSE, &writer)
+            self.close_connection(request.token, *_why(result, frame))
         else:
             token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
         return True
@@ -412,6 +434,8 @@ cdef class DataPlane:
         answer = None
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             answer = PyBytes_FromStringAndSize(<char*>writer.p, <Py_ssize_t>writer.n)
+        else:
+            self.close_connection(request.token, *_why(result, frame))
         free(writer.p)
         return answer
 
@@ -463,7 +487,13 @@ cdef class DataPlane:
         cdef Closure taken[CLOSURES_KEPT]
         cdef int32_t i, n = closures_take(&self.plane.closed, taken)
         return [
-            Closed(REASONS[taken[i].reason], (<bytes>taken[i].peer).decode("ascii"), taken[i].held_bytes)
+            Closed(
+                REASONS[taken[i].reason],
+                (<bytes>taken[i].peer).decode("ascii"),
+                self._listeners[taken[i].listener],
+                taken[i].held_bytes,
+                (<bytes>taken[i].detail).decode("ascii"),
+            )
             for i in range(n)
         ]
 

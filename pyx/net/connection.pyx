@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, uint32_t
 
 from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, PEER_BYTES, SECURITY_PLAINTEXT, admission_leave
+from penstock.pyx.net.closures cimport DETAIL_BYTES, Reason, closures_tell_size
 from penstock.pyx.net.control cimport SERVE_CLOSE, SERVE_STALLED, Served
 from penstock.pyx.net.input cimport (
     TAKEN_ERROR, TAKEN_STALLED, Taken, input_end_turn, input_free, input_has_more, input_stall, input_take,
@@ -15,7 +16,7 @@ from penstock.pyx.net.plane cimport (
     OUTGOING_ROOM, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor, Slot, connection_is_ready,
     connection_ready, output_full, slot_at,
 )
-from penstock.pyx.net.requests cimport Span, request_serve, requests_refuse, slots_full
+from penstock.pyx.net.requests cimport Span, request_serve, requests_describe, requests_refuse, slots_full
 from penstock.pyx.net.transport cimport transport_close, transport_open
 from penstock.pyx.net.waiting cimport unpark
 from penstock.pyx.posix cimport EPOLL_CTL_ADD, calloc, close, free, memcpy, memset, realloc
@@ -142,13 +143,15 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
     cdef Span span
     cdef Served served
     cdef Taken taken
+    cdef Reason why
+    cdef char detail[DETAIL_BYTES]
     while c.state == CONNECTION_OPEN and not output_full(c) and not slots_full(c) and not r.draining:
         cut = CUT_MORE
         if c.end > c.start:
             cut = frame_cut(c.input + c.start, c.end - c.start, c.frame_bytes_max, &size)
         if cut == CUT_BAD:
-            r.counters.closed_malformed += 1
-            requests_refuse(r, c)
+            why = closures_tell_size(c.input + c.start, c.end - c.start, c.frame_bytes_max, detail)
+            requests_refuse(r, c, why, detail)
             return True
         if cut == CUT_MORE:
             if c.incoming == INCOMING_ENDED:
@@ -172,6 +175,9 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
         if served == SERVE_STALLED:
             input_stall(r, c, STALL_QUEUE)
             return True
+        if served == SERVE_CLOSE:
+            requests_describe(c.input + c.start + SIZE_BYTES, size, detail)
+            requests_refuse(r, c, span.why, detail)
         frames += span.frames
         r.counters.requests += span.frames
         c.active_ms = r.now_ms
@@ -179,9 +185,6 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
         c.start += span.bytes
         c.served_bytes += span.bytes
         c.largest = max(c.largest, span.largest)
-        if served == SERVE_CLOSE:
-            r.counters.closed_malformed += 1
-            requests_refuse(r, c)
     return True
 
 

@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from penstock.pyx.log.partition cimport Partition
 from penstock.pyx.log.segment cimport BatchPlace
 from penstock.pyx.net.admission cimport PEER_BYTES
+from penstock.pyx.net.closures cimport Reason
 from penstock.pyx.net.coldreader cimport ReaderJob
 from penstock.pyx.posix cimport free, memset, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_t
 from penstock.pyx.record.frame cimport Writer
@@ -34,6 +35,7 @@ cdef struct Mail:
     uint32_t generation
     uint32_t request                  # low 16 bits of the slot's running number
     int32_t listener
+    Reason reason                     # of MAIL_CLOSE, whose detail in words is in `answer`
     int fd
     int64_t sent
     int64_t ready                     # bytes behind those that are in memory
@@ -79,6 +81,9 @@ cdef void wake_others(Mailbox* box) noexcept nogil
 cdef void mail_post(Mailbox* box, Mail* mail) noexcept nogil      # takes the mail
 # Sends mail to the reactor of a token; takes `answer` (freed when the token means nothing). False: no such reactor.
 cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil
+
+# The same for MAIL_CLOSE; takes `detail`, too.
+cdef bint token_close(const void* plane, uint64_t token, Reason why, Writer* detail) noexcept nogil
 
 # The reader pool's hook (a job's owner is a mailbox), and the logs'.
 cdef void on_read(const ReaderJob* job) noexcept nogil

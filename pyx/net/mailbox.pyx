@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
 from penstock.pyx.log.partition cimport Partition, partition_release, partition_retain
+from penstock.pyx.net.closures cimport CLOSED_FAILED, Reason
 from penstock.pyx.net.coldreader cimport ReaderJob
 from penstock.pyx.posix cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, atomic_load32, atomic_store32, atomic_swap32, calloc, close, eventfd, eventfd_write,
@@ -134,7 +135,7 @@ cdef void on_read(const ReaderJob* job) noexcept nogil:
         mail_post(<Mailbox*>job.owner, mail)
 
 
-cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil:
+cdef bint _token_post(const void* plane, uint64_t token, MailKind kind, Reason why, Writer* answer) noexcept nogil:
     cdef Mailbox* box = _mailboxes[token >> 58]
     cdef Mail* mail
     if box == NULL or box.plane != plane:
@@ -145,6 +146,7 @@ cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* a
         writer_free(answer)
         return False
     mail.kind = kind
+    mail.reason = why
     mail.place = <uint32_t>(token >> 36) & PLACE_MASK
     mail.generation = <uint32_t>(token >> 16) & GENERATION_MASK
     mail.request = <uint32_t>token & REQUEST_MASK
@@ -152,3 +154,11 @@ cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* a
     memset(answer, 0, sizeof(Writer))
     mail_post(box, mail)
     return True
+
+
+cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* answer) noexcept nogil:
+    return _token_post(plane, token, kind, CLOSED_FAILED, answer)
+
+
+cdef bint token_close(const void* plane, uint64_t token, Reason why, Writer* detail) noexcept nogil:
+    return _token_post(plane, token, MAIL_CLOSE, why, detail)

@@ -18,10 +18,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.net.admission cimport LISTENERS_MAX, PEER_BYTES, Admission, Security
-from penstock.pyx.net.closures cimport Closures
+from penstock.pyx.net.closures cimport Closures, Reason, closures_note
 from penstock.pyx.net.coldreader cimport ReaderPool
 from penstock.pyx.net.control cimport ControlQueue, ControlRequest
-from penstock.pyx.net.counters cimport Counters
+from penstock.pyx.net.counters cimport Counters, counters_closed
 from penstock.pyx.net.mailbox cimport REACTORS_MAX, Mailbox
 from penstock.pyx.net.transport cimport Transport
 from penstock.pyx.net.waiting cimport Waits
@@ -214,8 +214,12 @@ cdef inline Slot* slot_at(Connection* c, uint32_t number) noexcept nogil:
     return &c.ring[number % SLOTS]
 
 
-# Nothing after this slot is answered, and no further request is read.
-cdef inline void connection_refuse(Connection* c, Slot* slot) noexcept nogil:
+# Nothing after this slot is answered, and no further request is read. It is counted, and noted with the `detail`.
+cdef inline void connection_refuse(
+    Reactor* r, Connection* c, Slot* slot, Reason why, const char* detail
+) noexcept nogil:
+    counters_closed(&r.counters, why)
+    closures_note(&r.plane.closed, why, c.listener, c.peer, 0, detail)
     slot.state = SLOT_CLOSE
     if c.state == CONNECTION_OPEN:
         c.state = CONNECTION_REFUSING

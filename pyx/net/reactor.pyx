@@ -12,6 +12,7 @@ from penstock.pyx.net.closures cimport (
     CLOSED_MEMORY_SHORT, CLOSED_SLOW_READER, CLOSED_SLOW_REQUEST, Reason, closures_note,
 )
 from penstock.pyx.net.connection cimport connection_close, connection_free_buffers, connection_open, connection_run
+from penstock.pyx.net.counters cimport counters_closed
 from penstock.pyx.net.input cimport (
     input_free, input_lags, input_may_go_on, input_seen, input_unstall, input_watch,
 )
@@ -101,8 +102,7 @@ cdef void _on_answer(Reactor* r, Connection* c, Mail* mail) noexcept nogil:
     slot.request_bytes = 0
     c.handed_over -= slot.handed_over
     if mail.kind == MAIL_CLOSE:
-        connection_refuse(c, slot)
-        r.counters.closed_malformed += 1
+        connection_refuse(r, c, slot, mail.reason, <const char*>mail.answer.p)
     else:
         slot.state = SLOT_DONE
         slot.answer = mail.answer
@@ -179,10 +179,10 @@ cdef void _on_unstall(Reactor* r) noexcept nogil:
         atomic_add32(&r.plane.starved, -1)
 
 
-cdef void _close_for(Reactor* r, Connection* c, Reason why, int64_t* counter) noexcept nogil:
+cdef void _close_for(Reactor* r, Connection* c, Reason why) noexcept nogil:
     """Closes a connection for what its peer did, or didn't."""
-    counter[0] += 1
-    closures_note(&r.plane.closed, why, c.peer, <int64_t>c.capacity)
+    counters_closed(&r.counters, why)
+    closures_note(&r.plane.closed, why, c.listener, c.peer, <int64_t>c.capacity, NULL)
     connection_close(r, c)
 
 
@@ -204,14 +204,14 @@ cdef void _relieve(Reactor* r) noexcept nogil:
         lags = lags or input_lags(r, c)
     c = r.over_budget
     if c != NULL and input_lags(r, c):
-        _close_for(r, c, CLOSED_MEMORY_SHORT, &r.counters.closed_memory_short)
+        _close_for(r, c, CLOSED_MEMORY_SHORT)
     for bit in range(LARGEST_BIT, SMALLEST_BIT - 1, -1):
         for i in range(r.places_used if lags else 0):
             if atomic_load64(&r.plane.input_bytes) <= eased:
                 return
             c = r.connections[i]
             if c.state != CONNECTION_CLOSED and c.capacity >> bit and input_lags(r, c):
-                _close_for(r, c, CLOSED_MEMORY_SHORT, &r.counters.closed_memory_short)
+                _close_for(r, c, CLOSED_MEMORY_SHORT)
 
 
 cdef bint _is_idle(Reactor* r, Connection* c) noexcept nogil:
@@ -242,13 +242,13 @@ cdef void _sweep(Reactor* r) noexcept nogil:
             r.counters.closed_idle += 1
             connection_close(r, c)
         elif c.frame_ms and not connection_is_ready(c) and r.now_ms - c.frame_ms > _frame_ms_allowed(r, c):
-            _close_for(r, c, CLOSED_SLOW_REQUEST, &r.counters.closed_slow_request)
+            _close_for(r, c, CLOSED_SLOW_REQUEST)
         elif output_left(c) == 0 and c.pieces.first == c.pieces.n:
             c.took_ms = r.now_ms
             if r.now_ms - c.active_ms > KEEP_BUFFERS_MS:
                 connection_free_buffers(r, c)
         elif c.outgoing != OUTGOING_LENT and r.now_ms - c.took_ms > r.plane.take_ms_max:
-            _close_for(r, c, CLOSED_SLOW_READER, &r.counters.closed_slow_reader)
+            _close_for(r, c, CLOSED_SLOW_READER)
     if atomic_load32(&r.plane.starved):
         _relieve(r)
     if r.stalled_count or atomic_load32(&r.starved):

@@ -4,6 +4,7 @@ comes back into the slot.
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
+from penstock.pyx.net.closures cimport Reason
 from penstock.pyx.net.control cimport Served
 from penstock.pyx.net.plane cimport Connection, Reactor
 
@@ -12,13 +13,16 @@ cdef struct Span:
     int32_t frames
     size_t bytes
     int32_t largest
+    Reason why                        # of SERVE_CLOSE
 
 # The frame at the front, which is whole and has n bytes without its size, and the produces right behind it, at most
 # `most` together, that it is appended with. They are written to; `served` says which they were, unless the result is
 # SERVE_STALLED. The ring has room for one more.
 cdef Served request_serve(Reactor* r, Connection* c, int32_t n, int32_t most, Span* served) noexcept nogil
-# The last frame was wrong: what came before it is still answered, nothing after it is read.
-cdef void requests_refuse(Reactor* r, Connection* c) noexcept nogil
+# The last frame was wrong: what came before it is still answered, nothing after it is read. `detail`: of closures_note.
+cdef void requests_refuse(Reactor* r, Connection* c, Reason why, const char* detail) noexcept nogil
+# The detail of a frame that is whole (DETAIL_BYTES).
+cdef void requests_describe(const uint8_t* frame, int32_t n, char* detail) noexcept nogil
 cdef bint slots_full(Connection* c) noexcept nogil               # no further request is read
 # A diverted request comes back from the control plane; `lose`: a produce is carried out, but its answer is lost.
 cdef void requests_resume(

@@ -2,21 +2,24 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from penstock.pyx.net.closures cimport (
+    CLOSED_FAILED, CLOSED_MALFORMED, CLOSED_UNACKNOWLEDGED, DETAIL_BYTES, Reason,
+)
 from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, Served, queue_put
 from penstock.pyx.net.mailbox cimport token_pack
 from penstock.pyx.net.plane cimport (
     SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, Connection, Reactor, Slot, SlotState,
     connection_ready, connection_refuse, slot_at,
 )
-from penstock.pyx.posix cimport atomic_load32, memset
+from penstock.pyx.posix cimport atomic_load32, memset, snprintf
 from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport (
     API_VERSION_AT, CUT_WHOLE, SIZE_BYTES, Reader, RequestHead, Writer, frame_cut, read_head, reader_start, writer_free,
 )
 from penstock.pyx.request.fetch cimport FETCH_PARSED, FetchJob, fetch_held_bytes, fetch_parse
 from penstock.pyx.request.produce cimport (
-    PRODUCE_ANSWERED, PRODUCE_HAND_OVER, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append,
-    produce_clear, produce_group_open, produce_serve, produce_take,
+    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult,
+    produce_answer, produce_append, produce_clear, produce_group_open, produce_serve, produce_take,
 )
 from penstock.pyx.request.produceflush cimport produce_flushes
 from penstock.pyx.request.versions cimport (
@@ -49,9 +52,23 @@ cdef Slot* _slot_push(Connection* c, SlotState state) noexcept nogil:
     return slot
 
 
-cdef void requests_refuse(Reactor* r, Connection* c) noexcept nogil:
+cdef void requests_refuse(Reactor* r, Connection* c, Reason why, const char* detail) noexcept nogil:
     """The last frame was wrong: what came before it is still answered, nothing after it is read."""
-    connection_refuse(c, _slot_push(c, SLOT_CLOSE))
+    connection_refuse(r, c, _slot_push(c, SLOT_CLOSE), why, detail)
+
+
+cdef void requests_describe(const uint8_t* frame, int32_t n, char* detail) noexcept nogil:
+    snprintf(
+        detail, DETAIL_BYTES, b"api_key=%d version=%d in a request of %d bytes", <int>get_i16(frame),
+        <int>get_i16(frame + API_VERSION_AT), n,
+    )
+
+
+cdef Reason _why(ProduceResult result) noexcept nogil:
+    """Of a produce that is neither answered nor silent."""
+    if result == PRODUCE_CLOSE:
+        return CLOSED_UNACKNOWLEDGED
+    return CLOSED_MALFORMED if result == PRODUCE_MALFORMED else CLOSED_FAILED
 
 
 cdef Served _queue_request(
@@ -119,18 +136,19 @@ cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noex
         served.largest = max(served.largest, n)
 
 
-cdef Served _answer_produces(Reactor* r, Connection* c, int32_t count, bint straight) noexcept nogil:
+cdef Served _answer_produces(Reactor* r, Connection* c, bint straight, Span* served) noexcept nogil:
     """Into the output, or into a slot where something before it waits."""
     cdef Writer waiting
     cdef Writer* out = &c.output if straight else &waiting
     cdef ProduceResult result
     cdef int32_t i
     memset(&waiting, 0, sizeof(Writer))
-    for i in range(count):
+    for i in range(served.frames):
         result = produce_answer(r.produces, <size_t>i, out, &r.produced)
         if result != PRODUCE_ANSWERED and not straight:
             writer_free(&waiting)
         if result != PRODUCE_ANSWERED and result != PRODUCE_SILENT:
+            served.why = _why(result)
             return SERVE_CLOSE
         if result == PRODUCE_ANSWERED and not straight:
             _slot_push(c, SLOT_DONE).answer = waiting
@@ -153,9 +171,10 @@ cdef Served _serve_produce(
         _take_more(r, c, most, served)
     r.counters.requests_produce += served.frames
     if taken != PRODUCE_TAKEN:
+        served.why = _why(taken)
         return SERVE_CLOSE
     produce_append(r.produces)
-    result = _answer_produces(r, c, served.frames, straight)
+    result = _answer_produces(r, c, straight, served)
     produce_clear(r.produces)
     return result
 
@@ -191,6 +210,7 @@ cdef Served request_serve(Reactor* r, Connection* c, int32_t n, int32_t most, Sp
     served.frames = 1
     served.bytes = SIZE_BYTES + <size_t>n
     served.largest = n
+    served.why = CLOSED_MALFORMED
     if not produce and not _is_served_here(r, frame, FETCH_KEY):
         return _hand_over(r, c, frame, n, False)
     if not _read_start(frame, n, &head, &body):
@@ -209,6 +229,8 @@ cdef void requests_resume(
     cdef ProduceResult result
     cdef Slot* slot = slot_at(c, number)
     cdef SlotState state = SLOT_CLOSE
+    cdef Reason why = CLOSED_FAILED if lose else CLOSED_MALFORMED
+    cdef char detail[DETAIL_BYTES]
     slot.request_bytes = 0
     if right and produce:
         result = produce_serve(r.plane.logs, &head, body, &slot.answer, &r.produced, NULL)
@@ -219,6 +241,8 @@ cdef void requests_resume(
             slot.handed_over = True
             c.handed_over += 1
             return
+        else:
+            why = _why(result)
     elif right:
         slot.fetch = _begin_fetch(r, c, &head, body)
         if slot.fetch != NULL:
@@ -228,5 +252,6 @@ cdef void requests_resume(
         state = SLOT_CLOSE
     slot.state = state
     if state == SLOT_CLOSE:
-        connection_refuse(c, slot)
+        requests_describe(frame, n, detail)
+        connection_refuse(r, c, slot, why, detail)
     connection_ready(r, c)
