@@ -30,11 +30,11 @@ from penstock.broker import api
 from penstock.broker.context import Call, Context
 from penstock.broker.coordination import transactionalproduce
 from penstock.broker.logs.folderthreads import FolderThreads
-from penstock.broker.refusal import has_error, refusal
+from penstock.broker.refusal import has_error, refusal, shows_error
 from penstock.broker.store.base import StoreError
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.net.border import Request, UnverifiedBatch
-from penstock.pyx.wire.header import REQUESTS, RESPONSES, decode_request_header, encode_response
+from penstock.pyx.wire.header import REQUESTS, RESPONSES, decode_request_header, decode_response, encode_response
 from penstock.pyx.wire.message import Message, WireError
 from penstock.pyx.wire.messages import ApiVersionsResponse
 
@@ -163,6 +163,17 @@ def advertised() -> list[ApiVersionsResponse.ApiVersion]:
         )
         for handler in HANDLERS.values()
     ]
+
+
+def _failure(request: Request, handler: Handler, message: Message) -> bytes | None:
+    """UNKNOWN_SERVER_ERROR, for a request that its handler has failed on; None if its version has no place for that."""
+    kind = RESPONSES[handler.key]
+    if not has_error(kind):
+        return None
+    answer = refusal(message, ErrorCode.UNKNOWN_SERVER_ERROR)
+    frame = encode_response(answer, request.api_version, request.correlation_id)
+    _, shown = decode_response(kind, frame, request.api_version)
+    return frame if shows_error(shown) else None
 
 
 class Dispatch:
@@ -340,7 +351,10 @@ class Dispatch:
         except Exception:  # noqa: BLE001 - the rim: a fault in one handler must not stop the loop
             self.failed += 1
             _log.exception("api=%s version=%d failed for %s", handler.name, call.api_version, call.peer)
-            self._answers.close_connection(request.token)
+            if (failure := _failure(request, handler, message)) is None:
+                self._answers.close_connection(request.token)
+            else:
+                self._answers.answer(request.token, failure)
         else:
             self._answers.answer(request.token, frame)
 

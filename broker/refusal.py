@@ -107,6 +107,18 @@ def _element(answer: Struct, name: str) -> type[Struct] | None:
     return _elements(type(answer)).get(name)
 
 
+def shows_error(answer: Struct) -> bool:
+    """Whether an answer carries an error code somewhere. One that has no place for it in its version doesn't."""
+    if any(getattr(answer, name, 0) for name in _CODES):
+        return True
+    return any(
+        shows_error(item)
+        for name in answer.__slots__
+        for item in _items(answer, name) or ()
+        if isinstance(item, Struct)
+    )
+
+
 def has_error(kind: type[Struct]) -> bool:
     """Whether an answer, or a part of one, has a place for an error code."""
     return any(name in kind.__slots__ for name in _CODES) or any(map(has_error, _elements(kind).values()))

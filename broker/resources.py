@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from penstock import log
-from penstock.broker.configs.brokerconfig import BrokerConfig, ConfigSource, Described
+from penstock.broker.configs.brokerconfig import ConfigSource, Described
 from penstock.broker.configs.entities import Entity
 from penstock.broker.configs.groupresource import check_group_configs, describe_group
 from penstock.broker.configs.properties import SCHEMA
 from penstock.broker.configs.topicconfig import ConfigType, check_topic_configs
 from penstock.broker.context import Context
-from penstock.broker.store.base import paths
+from penstock.broker.store.base import StoreError, paths
 from penstock.broker.topic import Topic, check_name
 from penstock.broker.turns import Turns
 from penstock.errors import ErrorCode, KafkaError
@@ -64,8 +64,8 @@ class Resource(Protocol):
         """The texts that were set for the resource itself; also checks that it may be altered."""
         ...
 
-    def check(self, context: Context, texts: Mapping[str, str]) -> None:
-        """Whether these may be all its own texts."""
+    def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+        """Whether these may be all its own texts, by the code that will use them."""
         ...
 
     async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
@@ -101,9 +101,9 @@ class TopicResource:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         return topic
 
-    def check(self, context: Context, texts: Mapping[str, str]) -> None:
-        """By the table of topic configs."""
-        check_topic_configs(texts)
+    def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
+        """By the table of topic configs and what logs take."""
+        check_topic_configs(context.config, texts)
 
     async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """Store them and give them to the logs."""
@@ -132,9 +132,9 @@ class BrokerResource:
         check_broker_id(context, name, f"Unexpected broker id, expected {context.node_id}, but received {name}", "Node")
         return dict(context.config.dynamic)
 
-    def check(self, context: Context, texts: Mapping[str, str]) -> None:
+    def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """By the table of properties; most can't be altered."""
-        BrokerConfig.check(texts)
+        context.config.check(texts, default=not name)
 
     async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """Store them and give them to every log, whose settings may come from them."""
@@ -170,7 +170,7 @@ class GroupResource:
             raise _invalid("Default group resources are not allowed.")
         return dict(context.entities.get(Entity(group=name)))
 
-    def check(self, context: Context, texts: Mapping[str, str]) -> None:
+    def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """By the table of group configs and the broker's bounds."""
         check_group_configs(context.config, texts)
 
@@ -197,9 +197,9 @@ class ClientMetricsResource:
         """Refuses."""
         raise _invalid("This broker collects no metrics of clients.")
 
-    def check(self, context: Context, texts: Mapping[str, str]) -> None:
+    def check(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """Refuses."""
-        self.own(context, "")
+        self.own(context, name)
 
     async def replace(self, context: Context, name: str, texts: Mapping[str, str]) -> None:
         """Refuses."""
@@ -294,6 +294,9 @@ async def alter_each(asked: Sequence[A], answer: Callable[..., R], alter: Callab
             await alter(one)
         except KafkaError as error:
             code, why = error.code, error.what
+        except StoreError as error:
+            _log.error("the configs of %s can't be stored: %s", one.resource_name or "all", error)
+            code, why = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
         answers.append(
             answer(error_code=code, error_message=why, resource_type=one.resource_type, resource_name=one.resource_name)
         )

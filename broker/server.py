@@ -259,9 +259,11 @@ class Server:
                 continue
             node = Fields.read(path, (await store.get(path))[0])
             try:
-                self.config.alter(node.texts("config"), default=default)
+                said = self.config.restore(node.texts("config"), default=default)
             except KafkaError as error:
                 raise node.wrong(error.what) from None
+            for sentence in said:
+                _log.warning("the config that was altered for %s: %s", "all brokers" if default else "this broker", sentence)
 
     async def _stop_serving(self, data_plane: DataPlane) -> None:
         # The loop goes on answering while the network threads finish what they serve.

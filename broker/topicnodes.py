@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from penstock.broker.configs.topicconfig import check_topic_configs
 from penstock.broker.store.base import BadValueError, paths
 from penstock.broker.store.values import INT_MAX, Fields
 from penstock.broker.topic import PartitionState, Topic, check_name
@@ -52,7 +51,8 @@ def to_json(**fields: object) -> bytes:
 
 
 def read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, bytes]) -> Topic:
-    """A topic from the nodes below `/brokers/topics` and `/config/topics`, by path relative to these.
+    """A topic from the nodes below `/brokers/topics` and `/config/topics`, by path relative to these; its configs' values
+    aren't checked yet.
 
     Raises BadValueError.
     """
@@ -67,8 +67,7 @@ def read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, byte
         leader, epoch = state.number("leader", -1, INT_MAX), state.number("leader_epoch", 0, INT_MAX - 1)
         directory = state.text_of_one("directories")
         states.append(PartitionState(index, leader, epoch, replicas, state.brokers("isr"), directory=directory))
-    own = Fields.read(paths.topic_config(name), configs.get(name))
-    texts = own.texts("config")
+    texts = Fields.read(paths.topic_config(name), configs.get(name)).texts("config")
     try:
         check_name(name)
         topic_id = uuid_bytes(node.text("topic_id"))
@@ -76,10 +75,6 @@ def read_topic(name: str, nodes: Mapping[str, bytes], configs: Mapping[str, byte
             raise node.wrong("`topic_id` should be an id as Kafka writes it")
     except (ValueError, KafkaError) as error:
         raise node.wrong(str(error)) from None
-    try:
-        check_topic_configs(texts)
-    except KafkaError as error:
-        raise own.wrong(error.what) from None
     return Topic(name, topic_id, states, texts)
 
 

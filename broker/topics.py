@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from penstock import log
 from penstock.broker.configs.brokerconfig import BrokerConfig
-from penstock.broker.configs.topicconfig import CONFIRMED, awaits_confirmation, check_topic_configs
+from penstock.broker.configs.topicconfig import CONFIRMED, awaits_confirmation, check_topic_configs, stored_configs
 from penstock.broker.coordination.producerids import skip_ids
 from penstock.broker.descriptors import check_partitions
 from penstock.broker.logs.adoption import EPOCH_BELIEVED, adopted, last_epochs, strangers
@@ -173,7 +173,7 @@ class Topics:
             )
         self._check_count(partitions)
         check_partitions(self.partition_count(), partitions)
-        check_topic_configs(configs)
+        check_topic_configs(self._config, configs)
 
     def partition_count(self) -> int:
         """Of all topics."""
@@ -304,7 +304,7 @@ class Topics:
         topic = self._known(name)
         async with self._changes:
             self._check_is_there(topic)
-            check_topic_configs(configs)
+            check_topic_configs(self._config, configs)
             async with _stored(name):
                 await self._store.set(paths.topic_config(name), config_json(configs))
             paused, topic.configs = awaits_confirmation(topic.configs), dict(configs)
@@ -603,6 +603,12 @@ class Topics:
         names = sorted(name for name in nodes if "/" not in name)
         topics = [read_topic(name, nodes, configs) for name in names]
         check_topic_ids(topics)
+        for topic in topics:
+            topic.configs, said, lost = stored_configs(topic.configs)
+            for sentence in said:
+                _log.warning("topic=%s: %s", topic.name, sentence)
+            if lost and not topic.internal:  # What wrong configs delete doesn't come back.
+                topic.configs[CONFIRMED] = "false"
         return topics
 
     async def _adopt(self) -> list[Topic]:

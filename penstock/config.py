@@ -62,29 +62,51 @@ def parse_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
-def parse_int(minimum: int | None = None, maximum: int | None = None) -> Parser:
-    """A parser of whole numbers within bounds (both included)."""
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")  # Python's own `int` also takes 1_000, and Kafka other alphabets' digits
 
-    def parse(text: str) -> int:
-        # Python's own `int` also takes 1_000 and other alphabets' digits, which Kafka refuses.
-        if re.fullmatch(r"[+-]?[0-9]{1,30}", text) is None:
+
+@dataclass(frozen=True)
+class WholeNumber:
+    """Reads whole numbers within bounds (both included)."""
+
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def __call__(self, text: str) -> int:
+        """Read a number. Raises ValueError."""
+        if _WHOLE.fullmatch(text) is None:
             raise ValueError("is not a whole number")
         number = int(text)
-        if minimum is not None and number < minimum:
-            raise ValueError(f"is less than {minimum}")
-        if maximum is not None and number > maximum:
-            raise ValueError(f"is more than {maximum}")
+        if self.minimum is not None and number < self.minimum:
+            raise ValueError(f"is less than {self.minimum}")
+        if self.maximum is not None and number > self.maximum:
+            raise ValueError(f"is more than {self.maximum}")
         return number
 
-    return parse
+    def nearest(self, text: str) -> int | None:
+        """The number that this takes and that is nearest to what the text says; None if that is no whole number."""
+        if _WHOLE.fullmatch(text) is None:
+            return None
+        number = int(text)
+        if self.minimum is not None:
+            number = max(number, self.minimum)
+        return number if self.maximum is None else min(number, self.maximum)
+
+
+def parse_int(minimum: int | None = None, maximum: int | None = None) -> WholeNumber:
+    """A parser of whole numbers within bounds (both included)."""
+    return WholeNumber(minimum, maximum)
+
+
+# Python's own `float` also takes 1_0 and other alphabets' digits.
+_NUMBER = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|nan|inf(inity)?)", re.IGNORECASE | re.ASCII)
 
 
 def parse_float(text: str) -> float:
     """A finite number."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise ValueError("is not a number") from None
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError("is not a number")
+    number = float(text)
     if not math.isfinite(number):
         raise ValueError("is not a finite number")
     return number

@@ -42,6 +42,6 @@ async def _replace(context: Context, asked: Asked, validate_only: bool) -> None:
     if awaits_confirmation(own):
         # A client that alters one config so, as old ones do, hasn't confirmed the others.
         texts.setdefault(CONFIRMED, own[CONFIRMED])
-    resource.check(context, texts)
+    resource.check(context, asked.resource_name, texts)
     if not validate_only:
         await resource.replace(context, asked.resource_name, texts)

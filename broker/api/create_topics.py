@@ -9,7 +9,6 @@ is over the answer is REQUEST_TIMED_OUT; the creation goes on.
 from collections import Counter
 
 from penstock.broker.assignments import check_assignment
-from penstock.broker.configs.topicconfig import check_topic_configs
 from penstock.broker.context import Call, Context
 from penstock.broker.patience import Deadline
 from penstock.broker.topic import check_name
@@ -50,7 +49,6 @@ async def _one(context: Context, wanted: Wanted, validate_only: bool, deadline: 
     partitions = _partitions(context, wanted)
     given = {config.name: config.value for config in wanted.configs}
     context.topics.check_new(wanted.name, partitions, given)
-    check_topic_configs(given)
     configs = {name: value for name, value in given.items() if value is not None}
     result = Result(name=wanted.name, error_message=None, num_partitions=partitions, replication_factor=1)
     if not validate_only:

@@ -76,7 +76,7 @@ async def _alter(context: Context, asked: Asked, validate_only: bool) -> None:
                 why = f"Can't {WORDS[config.config_operation]} to key {config.name} because its type is not LIST."
                 raise KafkaError(ErrorCode.INVALID_CONFIG, why)
             texts[config.name] = _list(one.text or "", config.config_operation, config.value or "")
-    resource.check(context, texts)
+    resource.check(context, asked.resource_name, texts)
     if not validate_only:
         await resource.replace(context, asked.resource_name, texts)
 

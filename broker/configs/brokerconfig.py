@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from penstock.broker.configs.groupconfig import check_bounds
-from penstock.broker.configs.properties import INT_MAX, SCHEMA
+from penstock.broker.configs.properties import INT_MAX, MIB, SCHEMA
 from penstock.broker.configs.topicconfig import (
     SYNONYMS,
     TOPIC_CONFIGS,
     ConfigType,
+    check_fit,
     dynamic_properties,
     invalid_value,
+    nearest_text,
     text_of,
     topic_value,
 )
+from penstock.config import ConfigError
 from penstock.errors import ErrorCode, KafkaError
 
 # Broker properties that may be altered while it runs: those behind topic configs, and what is read at each use.
@@ -122,9 +125,9 @@ class BrokerConfig(Mapping[str, Any]):
         self.static[name] = value
         self.given.add(name)
 
-    @staticmethod
-    def check(texts: Mapping[str, str | None]) -> None:
-        """Raise KafkaError for names that can't be altered at run time or a value that does not parse.
+    def check(self, texts: Mapping[str, str], *, default: bool = False) -> None:
+        """Raise KafkaError for names that can't be altered at run time, a value that does not parse, or one that doesn't fit
+        the others. The texts would be all that is altered for this broker, or (default) for all brokers.
 
         Names that are no property of this broker are right, as in Kafka: they are kept and have no effect.
         """
@@ -137,28 +140,65 @@ class BrokerConfig(Mapping[str, Any]):
             if prop is None:
                 continue
             try:
-                prop.parse((text or "").strip())
+                prop.parse(text.strip())
             except ValueError as error:
-                why = invalid_value(name, text or "", _kind_of(name, prop.default), error)
+                why = invalid_value(name, text, _kind_of(name, prop.default), error)
                 raise KafkaError(ErrorCode.INVALID_REQUEST, why) from None
+        try:
+            check_properties({**self.static, **self._parsed(texts, default)})
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+    def _parsed(self, texts: Mapping[str, str], default: bool) -> dict[str, Any]:
+        """The values of what is altered at run time, once these are all that is for this broker, or for all brokers."""
+        layers = {**texts, **self.dynamic} if default else {**self.dynamic_default, **texts}
+        return {
+            name: SCHEMA.properties[name].parse(text.strip()) for name, text in layers.items() if name in SCHEMA.properties
+        }
 
     def alter(self, texts: Mapping[str, str], *, default: bool = False) -> None:
         """Replace what was altered at run time for this broker, or (default) for all brokers.
 
         Raises KafkaError and changes nothing for a wrong one.
         """
-        self.check(texts)
+        self.check(texts, default=default)
+        self._take(texts, default)
+
+    def restore(self, texts: Mapping[str, str], *, default: bool = False) -> list[str]:
+        """Take at the start what was altered, as the store has it. Answers a sentence about each value that an earlier version
+        has taken and this one doesn't, with what is used instead. Raises KafkaError for a value that none is near to.
+        """
+        usable, said = dict(texts), []
+        for name, text in texts.items():
+            prop = SCHEMA.properties.get(name)
+            if prop is None:
+                continue
+            if name not in DYNAMIC:
+                del usable[name]
+                said.append(f"`{name}={text}` can't be altered at run time in this version, which leaves it out")
+                continue
+            try:
+                prop.parse(text.strip())
+            except ValueError as error:
+                near = nearest_text(prop.parse, text)
+                if near is None:
+                    why = invalid_value(name, text, _kind_of(name, prop.default), error)
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, why) from None
+                usable[name] = near
+                said.append(f"`{name}={text}` {error}: `{near}` is used instead")
+        try:
+            self.check(usable, default=default)
+        except KafkaError as error:
+            said.append(f"what was altered at run time contradicts other properties: {error.what}")
+        self._take(usable, default)
+        return said
+
+    def _take(self, texts: Mapping[str, str], default: bool) -> None:
+        self._altered = self._parsed(texts, default)
         if default:
             self.dynamic_default = dict(texts)
         else:
             self.dynamic = dict(texts)
-        layers = {**self.dynamic_default, **self.dynamic}
-        self._altered = {
-            name: SCHEMA.properties[name].parse(text.strip())
-            for name, text in layers.items()
-            if name in SCHEMA.properties
-        }
-
         for watcher in self._watchers:
             watcher()
 
@@ -188,6 +228,8 @@ class BrokerConfig(Mapping[str, Any]):
         described = []
         for entry in TOPIC_CONFIGS.values():
             layers: list[Layer] = []
+            if entry.internal and entry.name not in configs:
+                continue
             if entry.broker_name is not None:
                 layers = self._layers(entry.broker_name)
             elif entry.name.startswith("local.retention."):
@@ -249,11 +291,28 @@ def _kind_of(name: str, value: Any) -> ConfigType:
     return ConfigType.LIST if isinstance(value, list) else ConfigType.STRING
 
 
+def check_properties(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless the properties fit each other, as Kafka asks, and the logs take what comes of them."""
+    check_bounds(config)
+    least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    if config[least] > config[most]:
+        raise ConfigError(f"{least}={config[least]} is above {most}={config[most]}")
+    threads, buffers = "log.cleaner.threads", "log.cleaner.dedupe.buffer.size"
+    if config[buffers] // config[threads] < MIB:
+        raise ConfigError(f"{buffers}={config[buffers]} is less than 1 MiB for each of {threads}={config[threads]}")
+    if config["max.connections.per.ip"] == 0 and not config["max.connections.per.ip.overrides"]:
+        raise ConfigError("max.connections.per.ip=0 lets nobody in: it may be 0 only beside max.connections.per.ip.overrides")
+    try:
+        check_fit(config, {})
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def load(path: Path | None = None, overrides: Iterable[str] = ()) -> BrokerConfig:
     """A broker's properties from a file and `key=value` overrides. Raises ConfigError."""
     values = SCHEMA.load(path, overrides)
     static = dict(values)
-    check_bounds(static)
+    check_properties(static)
     # Two names of one number: whichever is given is in force, and both are described.
     given = set(values.given)
     if static["node.id"] is not None:

@@ -17,6 +17,7 @@ import sys
 from penstock.config import (
     Property,
     Schema,
+    WholeNumber,
     parse_bool,
     parse_choice,
     parse_float,
@@ -24,6 +25,7 @@ from penstock.config import (
     parse_list,
     parse_str,
 )
+from penstock.pyx.log.logconfig import INDEX_BYTES_MIN, SEGMENT_BYTES_MAX
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
@@ -32,14 +34,41 @@ DAY_MS = 24 * HOUR_MS
 CLEANER_THREADS_MAX = 256
 MIB = 1 << 20
 DOUBLE_MAX = sys.float_info.max
+SEGMENT_BYTES_LEAST = MIB  # as Kafka has it since 4.0 (KIP-1030)
 
 
 def parse_cleanup_policy(text: str) -> list[str]:
     """`delete`, `compact`, both, or nothing: then old segments stay."""
     words = parse_list(text)
+    if text and not all(word.strip() for word in text.split(",")):
+        raise ValueError("has an empty word between its commas")
     if any(word not in ("delete", "compact") for word in words):
         raise ValueError("is not one of compact, delete")
     return words
+
+
+class Age(WholeNumber):
+    """Reads an age: -1 (for ever) or from 1 on. 0 would delete all records of all topics; only a topic's own may be 0."""
+
+    def __call__(self, text: str) -> int:
+        """Read an age. Raises ValueError."""
+        age = super().__call__(text)
+        if age == 0:
+            raise ValueError("is not -1 or at least 1")
+        return age
+
+    def nearest(self, text: str) -> int | None:
+        """As of any number; 1 for 0."""
+        age = super().nearest(text)
+        return 1 if age == 0 else age
+
+
+def parse_rate(text: str) -> float:
+    """Bytes a second, at least one: with none compaction would stand still."""
+    number = parse_float(text)
+    if number < 1:
+        raise ValueError("is less than 1")
+    return number
 
 
 def parse_ratio(text: str) -> float:
@@ -93,7 +122,7 @@ def parse_gzip_level(text: str) -> int:
 _INT = parse_int(1, INT_MAX)
 _INT_0 = parse_int(0, INT_MAX)
 _LONG = parse_int(0, LONG_MAX)
-_MINUS_ONE_OR_MORE = parse_int(-1, LONG_MAX)
+_SEGMENT_BYTES = parse_int(SEGMENT_BYTES_LEAST, SEGMENT_BYTES_MAX)
 _POSITIVE = parse_int(1, LONG_MAX)
 _ONE_NODE = parse_int(1, 1)
 _TIMESTAMP_TYPE = parse_choice("CreateTime", "LogAppendTime")
@@ -194,17 +223,17 @@ SCHEMA = Schema(
         Property("max.request.partition.size.limit", _INT, 2000, "Most partitions of a DescribeTopicPartitions page."),
         Property("max.partitions.per.topic", parse_int(1), 100_000, "Most partitions that a topic may have."),
         # The log: defaults of the topics' configs.
-        Property("log.segment.bytes", parse_int(14, INT_MAX), 1 << 30, "Size at which a segment is rolled."),
+        Property("log.segment.bytes", _SEGMENT_BYTES, 1 << 30, "Size at which a segment is rolled."),
         Property("log.roll.ms", _POSITIVE, None, "Age at which a segment is rolled; before `.hours`."),
-        Property("log.roll.hours", _POSITIVE, 168, "Age at which a segment is rolled, hours."),
+        Property("log.roll.hours", _INT, 168, "Age at which a segment is rolled, hours."),
         Property("log.roll.jitter.ms", _LONG, None, "Random part that is taken off a segment's age."),
-        Property("log.roll.jitter.hours", _LONG, 0, "The same in hours."),
+        Property("log.roll.jitter.hours", _INT_0, 0, "The same in hours."),
         Property("log.index.interval.bytes", parse_int(0, INT_MAX), 4096, "Bytes between index entries."),
-        Property("log.index.size.max.bytes", parse_int(4, INT_MAX), 10 * MIB, "Most bytes of an index."),
-        Property("log.retention.ms", _MINUS_ONE_OR_MORE, None, "Age at which segments go; -1 = never."),
-        Property("log.retention.minutes", _MINUS_ONE_OR_MORE, None, "The same in minutes."),
-        Property("log.retention.hours", _MINUS_ONE_OR_MORE, 168, "The same in hours."),
-        Property("log.retention.bytes", _MINUS_ONE_OR_MORE, -1, "Partition size above which segments go."),
+        Property("log.index.size.max.bytes", parse_int(INDEX_BYTES_MIN, INT_MAX), 10 * MIB, "Most bytes of an index."),
+        Property("log.retention.ms", Age(-1, LONG_MAX), None, "Age at which segments go; -1 = never."),
+        Property("log.retention.minutes", Age(-1, INT_MAX), None, "The same in minutes."),
+        Property("log.retention.hours", Age(-1, INT_MAX), 168, "The same in hours."),
+        Property("log.retention.bytes", parse_int(-LONG_MAX - 1, LONG_MAX), -1, "Partition size above which segments go."),
         Property("log.cleanup.policy", parse_cleanup_policy, ["delete"], "What happens to old segments."),
         Property("log.cleaner.delete.retention.ms", _LONG, DAY_MS, "How long compaction keeps tombstones."),
         Property("log.cleaner.min.compaction.lag.ms", _LONG, 0, "Least age of what is compacted."),
@@ -216,7 +245,7 @@ SCHEMA = Schema(
         Property("log.cleaner.dedupe.buffer.size", parse_int(MIB, LONG_MAX), 128 * MIB, "Memory for keys, all threads."),
         Property("log.cleaner.io.buffer.load.factor", parse_load_factor, 0.9, "Part of that memory that is filled."),
         Property("log.cleaner.io.buffer.size", _INT, 512 * 1024, "Kept only: a thread reads and writes by the MiB."),
-        Property("log.cleaner.io.max.bytes.per.second", parse_float, DOUBLE_MAX, "Most that compaction reads and writes."),
+        Property("log.cleaner.io.max.bytes.per.second", parse_rate, DOUBLE_MAX, "Most that compaction reads and writes."),
         Property(
             "penstock.log.cleaner.inflated.max.bytes",
             parse_int(MIB, INT_MAX),
@@ -338,14 +367,14 @@ SCHEMA = Schema(
             "Longest time between two evaluations of subscriptions by regular expression.",
         ),
         Property("offsets.topic.num.partitions", parse_int(1, 10_000), 50, "Partitions of the offsets."),
-        Property("offsets.topic.segment.bytes", parse_int(14, INT_MAX), 100 * MIB, "Their segments' size."),
+        Property("offsets.topic.segment.bytes", _SEGMENT_BYTES, 100 * MIB, "Their segments' size."),
         Property("offsets.topic.replication.factor", _ONE_NODE, 1, "Their copies; one node has one."),
         Property("offset.metadata.max.bytes", parse_int(0, INT_MAX), 4096, "Most metadata with an offset."),
         Property("offsets.retention.minutes", parse_int(1, INT_MAX), 10_080, "Life of an empty group."),
         Property("offsets.retention.check.interval.ms", _POSITIVE, 600_000, "How often that is checked."),
         # Transactions.
         Property("transaction.state.log.num.partitions", parse_int(1, 10_000), 50, "Their log's partitions."),
-        Property("transaction.state.log.segment.bytes", parse_int(14, INT_MAX), 100 * MIB, "Its segments."),
+        Property("transaction.state.log.segment.bytes", _SEGMENT_BYTES, 100 * MIB, "Its segments."),
         Property("transaction.state.log.replication.factor", _ONE_NODE, 1, "Its copies; one node has one."),
         Property("transaction.state.log.min.isr", _ONE_NODE, 1, "Its least copies; one node has one."),
         Property("transaction.max.timeout.ms", parse_int(1, INT_MAX), 900_000, "Longest timeout allowed."),

@@ -5,6 +5,9 @@ property it is, so that what is described and what the log gets come from one ta
 
 Kept only: the replicas whose replication is throttled (there is none), what belongs to tiered storage, which can't be
 turned on, and to share groups.
+
+`internal.segment.bytes` is Kafka's, for tests: it wins over `segment.bytes` and may be below the 1 MiB that this has to have
+at least. It is described only where it is set.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from enum import IntEnum
 from typing import Any
 
 from penstock.broker.configs.properties import HOUR_MS, LONG_MAX, LZ4_LEVEL, SCHEMA, VALIDATE_RECORDS
-from penstock.config import Parser, parse_bool, parse_int, parse_list
+from penstock.config import Parser, WholeNumber, parse_bool, parse_int, parse_list
 from penstock.errors import ErrorCode, KafkaError
+from penstock.pyx.log.logconfig import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, check_config
 from penstock.pyx.record.codec import CODEC_IDS
 
 
@@ -36,7 +40,8 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """One config of a topic. `broker_name`: the property behind it; without one it has a default of its own."""
+    """One config of a topic. `broker_name`: the property behind it; without one it has a default of its own. `internal`: it
+    is described only where it is set."""
 
     name: str
     kind: ConfigType
@@ -44,9 +49,10 @@ class TopicConfig:
     broker_name: str | None
     doc: str
     default: Any = None
+    internal: bool = False
 
 
-_REPLICAS = re.compile(r"\d+:\d+\Z")
+_REPLICAS = re.compile(r"[0-9]+:[0-9]+\Z")
 
 
 def parse_throttled_replicas(text: str) -> list[str]:
@@ -99,7 +105,7 @@ _BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
     ("min.compaction.lag.ms", LONG, "log.cleaner.min.compaction.lag.ms", "Least age of what is compacted."),
     ("min.insync.replicas", INT, "min.insync.replicas", "Copies that `acks=all` waits for."),
     ("preallocate", BOOL, "log.preallocate", "Take a segment's room when it is begun."),
-    ("retention.bytes", LONG, "log.retention.bytes", "Size above which old segments go; -1 = none."),
+    ("retention.bytes", LONG, "log.retention.bytes", "Size above which old segments go; below 0 = none."),
     ("retention.ms", LONG, "log.retention.ms", "Age at which segments go; -1 = never."),
     ("segment.bytes", INT, "log.segment.bytes", "Size of a segment."),
     ("segment.index.bytes", INT, "log.index.size.max.bytes", "Most bytes of an index."),
@@ -107,7 +113,10 @@ _BEHIND: tuple[tuple[str, ConfigType, str, str], ...] = (
     ("segment.ms", LONG, "log.roll.ms", "Age of a segment."),
     ("unclean.leader.election.enable", BOOL, "unclean.leader.election.enable", "Let a stale copy lead (clusters)."),
 )
+# Where a topic's own value has other bounds than the broker's.
+_OWN_BOUNDS: dict[str, Parser] = {"retention.ms": parse_int(-1, LONG_MAX)}
 CONFIRMED = "penstock.configs.confirmed"
+INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
 # Topic config, type, parser, default, help.
 _OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
     ("errors.deadletterqueue.group.enable", BOOL, parse_bool, False, "Kept only: there are no share groups."),
@@ -129,9 +138,12 @@ _OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
 
 def _table() -> dict[str, TopicConfig]:
     table = [
-        TopicConfig(name, kind, SCHEMA.properties[behind].parse, behind, doc) for name, kind, behind, doc in _BEHIND
+        TopicConfig(name, kind, _OWN_BOUNDS.get(name, SCHEMA.properties[behind].parse), behind, doc)
+        for name, kind, behind, doc in _BEHIND
     ]
     table += [TopicConfig(name, kind, parse, None, doc, default) for name, kind, parse, default, doc in _OWN]
+    segment_bytes = parse_int(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+    table.append(TopicConfig(INTERNAL_SEGMENT_BYTES, INT, segment_bytes, None, "A segment's size, in tests.", internal=True))
     return {entry.name: entry for entry in sorted(table, key=lambda entry: entry.name)}
 
 
@@ -193,29 +205,75 @@ def broker_value(config: Mapping[str, Any], name: str) -> Any:
     return WHEN_NULL.get(name)
 
 
-def check_topic_configs(configs: Mapping[str, str | None]) -> None:
-    """Raise KafkaError INVALID_CONFIG for a name, a value or a pair of values that no topic can have."""
-    values: dict[str, Any] = {}
+def check_topic_configs(config: Mapping[str, Any], configs: Mapping[str, str | None]) -> None:
+    """Raise KafkaError INVALID_CONFIG for a name, a value or a pair of values that no topic of this broker can have, the
+    broker's own values beside the given ones."""
     nulls = [name for name, text in configs.items() if text is None]
     if nulls:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
         )
-    for name, text in configs.items():
+    texts = {name: text or "" for name, text in configs.items()}
+    for name, text in texts.items():
         entry = TOPIC_CONFIGS.get(name)
         if entry is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
         try:
-            values[name] = entry.parse((text or "").strip())
+            entry.parse(text.strip())
         except ValueError as error:
-            why = invalid_value(name, text or "", entry.kind, error)
+            why = invalid_value(name, text, entry.kind, error)
             raise KafkaError(ErrorCode.INVALID_CONFIG, why) from None
-    least, most = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", LONG_MAX)
+    try:
+        check_fit(config, texts)
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def check_fit(config: Mapping[str, Any], configs: Mapping[str, str]) -> None:
+    """Raise ValueError if the values in force of a topic with these configs contradict each other, or if its logs would refuse
+    them."""
+    least, most = (topic_value(config, configs, f"{bound}.compaction.lag.ms") for bound in ("min", "max"))
     if least > most:
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG,
-            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})",
-        )
+        raise ValueError(f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})")
+    check_config(log_config(config, configs))
+
+
+def nearest_text(parse: Parser, text: str) -> str | None:
+    """A text that `parse` takes, and that is nearest to one that it refuses; None if there is none."""
+    if isinstance(parse, WholeNumber):
+        number = parse.nearest(text.strip())
+        return None if number is None else str(number)
+    words = ",".join(parse_list(text))
+    try:
+        parse(words)
+    except ValueError:
+        return None
+    return words
+
+
+def stored_configs(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str], bool]:
+    """The configs of a topic in the store as this version can use them, a sentence about each that another version has taken
+    and this one doesn't, and whether one of them has no value near it.
+    """
+    usable, said, lost = dict(configs), [], False
+    for name, text in configs.items():
+        entry = TOPIC_CONFIGS.get(name)
+        if entry is None:
+            del usable[name]
+            said.append(f"the config `{name}={text}` isn't known to this version, which leaves it out")
+            continue
+        try:
+            entry.parse(text.strip())
+        except ValueError as error:
+            near = nearest_text(entry.parse, text)
+            if near is None:
+                del usable[name]
+                lost = True
+            else:
+                usable[name] = near
+            instead = "the broker's value" if near is None else f"`{near}`"
+            said.append(f"the config `{name}={text}` {error}: {instead} is used instead")
+    return usable, said, lost
 
 
 def topic_value(config: Mapping[str, Any], configs: Mapping[str, str], name: str) -> Any:
@@ -264,7 +322,7 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
         # What is written can't be compacted: it must be sealed in time (KIP-354).
         segment_ms = min(segment_ms, value("max.compaction.lag.ms"))
     return {
-        "segment_bytes": value("segment.bytes"),
+        "segment_bytes": value(INTERNAL_SEGMENT_BYTES) or value("segment.bytes"),
         "segment_ms": segment_ms,
         "segment_jitter_ms": value("segment.jitter.ms"),
         "file_delete_delay_ms": value("file.delete.delay.ms"),
@@ -272,12 +330,12 @@ def log_config(config: Mapping[str, Any], configs: Mapping[str, str]) -> dict[st
         "index_interval_bytes": value("index.interval.bytes"),
         "segment_index_bytes": value("segment.index.bytes"),
         "retention_ms": value("retention.ms"),
-        "retention_bytes": value("retention.bytes"),
+        "retention_bytes": max(value("retention.bytes"), -1),
         "min_compaction_lag_ms": LONG_MAX if paused else value("min.compaction.lag.ms"),
         "delete_retention_ms": value("delete.retention.ms"),
         "flush_messages": value("flush.messages"),
         "flush_ms": value("flush.ms"),
-        "max_message_bytes": value("max.message.bytes"),
+        "max_message_bytes": max(value("max.message.bytes"), 1),  # 0, which no batch fits either, is no limit to a log
         "timestamp_before_max_ms": value("message.timestamp.before.max.ms"),
         "timestamp_after_max_ms": value("message.timestamp.after.max.ms"),
         "log_append_time": int(value("message.timestamp.type") == "LogAppendTime"),

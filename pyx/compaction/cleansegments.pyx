@@ -1,7 +1,7 @@
 """Compaction of segments; see cleansegments.pxd."""
 
 from cython.operator cimport dereference as at
-from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, uint8_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, uint8_t, uint64_t
 from libcpp.unordered_map cimport unordered_map
 
 from penstock.pyx.compaction.cleaned cimport Cleaned, cleaned_begin, cleaned_end, cleaned_write
@@ -11,7 +11,7 @@ from penstock.pyx.compaction.cleaning cimport (
 from penstock.pyx.compaction.offsetmap cimport offsetmap_get
 from penstock.pyx.compaction.pace cimport pace_take
 from penstock.pyx.compaction.txntrack cimport AbortSpan, track_control, track_data
-from penstock.pyx.log.files cimport ms_of
+from penstock.pyx.log.files cimport later_ms, ms_of
 from penstock.pyx.log.segment cimport (
     WALK_BATCH, WALK_END, LogWalk, segment_index_abort, segment_open, walk_begin, walk_next,
 )
@@ -147,7 +147,7 @@ cdef int _shift_deltas(Cleaning* c, int32_t count, int64_t shift) noexcept nogil
 
 
 cdef inline int64_t _horizon(const Cleaning* c) noexcept nogil:
-    return c.now_ms + c.delete_retention_ms if c.delete_retention_ms < INT64_MAX - c.now_ms else INT64_MAX
+    return later_ms(c.now_ms, c.delete_retention_ms)
 
 
 cdef int _write_remains(

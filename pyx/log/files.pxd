@@ -1,6 +1,6 @@
 """Whole reads and writes of files, for everything in the log that isn't on the hot path. Results: 0 or an errno."""
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
@@ -34,6 +34,10 @@ cdef inline int64_t wall_ms() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_REALTIME, &now)
     return ms_of(&now)
+
+# A time that is `delay_ms` from now; the largest there is if it doesn't fit.
+cdef inline int64_t later_ms(int64_t now_ms, int64_t delay_ms) noexcept nogil:
+    return now_ms + delay_ms if delay_ms < INT64_MAX - now_ms else INT64_MAX
 
 # Bytes read (less than n only at the end of the file), or -errno.
 cdef inline int64_t read_at(int fd, void* to, size_t n, int64_t position) noexcept nogil:

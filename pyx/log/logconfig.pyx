@@ -1,8 +1,13 @@
 """The configuration of a log, as Python gives it and as the data plane keeps it."""
 
-from libc.stdint cimport INT64_MAX
+from libc.stdint cimport INT64_MAX, INT64_MIN
 
 from penstock.pyx.log.files cimport LOG_MAX_BYTES
+from penstock.pyx.log.timeindex cimport TIMEINDEX_ENTRY
+
+SEGMENT_BYTES_MIN = 14                 # Kafka's smallest record, of format 0
+SEGMENT_BYTES_MAX = LOG_MAX_BYTES
+INDEX_BYTES_MIN = TIMEINDEX_ENTRY      # each index holds an entry
 
 DEFAULTS = {
     "segment_bytes": 1 << 30,
@@ -37,8 +42,13 @@ cdef object read_config(LogConfig* out, dict config):
     if unknown:
         raise ValueError(f"unknown log configuration: {', '.join(sorted(unknown))}")
     merged = {**DEFAULTS, **config}
-    if not 14 <= merged["segment_bytes"] <= LOG_MAX_BYTES:
-        raise ValueError(f"segment_bytes={merged['segment_bytes']} is not within 14..{LOG_MAX_BYTES}")
+    for name, value in merged.items():
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise ValueError(f"{name}={value} is not a number of 64 bits")
+    if not SEGMENT_BYTES_MIN <= merged["segment_bytes"] <= SEGMENT_BYTES_MAX:
+        raise ValueError(
+            f"segment_bytes={merged['segment_bytes']} is not within {SEGMENT_BYTES_MIN}..{SEGMENT_BYTES_MAX}"
+        )
     for name in ("segment_ms", "flush_messages", "producer_id_expiration_ms"):
         if merged[name] < 1:
             raise ValueError(f"{name}={merged[name]} is less than 1")
@@ -48,8 +58,10 @@ cdef object read_config(LogConfig* out, dict config):
     for name in ("index_interval_bytes", "max_message_bytes", "file_delete_delay_ms", "segment_jitter_ms", *times):
         if merged[name] < 0:
             raise ValueError(f"{name}={merged[name]} is negative")
-    if merged["segment_index_bytes"] < 24:
-        raise ValueError("segment_index_bytes is less than 24: an index must hold an entry")
+    if merged["segment_index_bytes"] < INDEX_BYTES_MIN:
+        raise ValueError(
+            f"segment_index_bytes={merged['segment_index_bytes']} is less than {INDEX_BYTES_MIN}: an index must hold an entry"
+        )
     for name, least, most in (("validate_records", 0, 2), ("compression_codec", -1, 4)):
         if not least <= merged[name] <= most:
             raise ValueError(f"{name}={merged[name]} is not known")
@@ -78,3 +90,9 @@ cdef object read_config(LogConfig* out, dict config):
     out.compression_codec = merged["compression_codec"]
     out.compression_level = merged["compression_level"]
     return merged
+
+
+def check_config(config: dict) -> None:
+    """Raise ValueError unless `LogManager.lead` takes these keys; see logconfig.pyi."""
+    cdef LogConfig unused
+    read_config(&unused, config)

@@ -3,7 +3,7 @@
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
 from libcpp.vector cimport vector
 
-from penstock.pyx.log.files cimport is_full, is_passing, is_shortage, sync_folder
+from penstock.pyx.log.files cimport is_full, is_passing, is_shortage, later_ms, sync_folder
 from penstock.pyx.log.index cimport INDEX_WRONG
 from penstock.pyx.log.partition cimport Partition, wake_reactors
 from penstock.pyx.log.partitionlog cimport (
@@ -267,7 +267,7 @@ cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, int64_t now_m
     """Files of segments that nobody looks up any more. 0 or errno."""
     cdef size_t i
     cdef int result = 0, error
-    cdef int64_t due_ms = now_ms + p.config.file_delete_delay_ms
+    cdef int64_t due_ms = later_ms(now_ms, p.config.file_delete_delay_ms)
     for i in range(gone.size()):
         out.segments_deleted += 1
         out.bytes_deleted += gone[i].size

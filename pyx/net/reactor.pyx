@@ -6,6 +6,7 @@ on the ready list; `connection_run` is the one place where a connection does any
 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
+from penstock.pyx.log.files cimport later_ms
 from penstock.pyx.log.partition cimport partition_release
 from penstock.pyx.net.acceptor cimport accept_all
 from penstock.pyx.net.closures cimport (
@@ -226,7 +227,7 @@ cdef bint _is_idle(Reactor* r, Connection* c) noexcept nogil:
 cdef int64_t _frame_ms_allowed(Reactor* r, const Connection* c) noexcept nogil:
     """For the frame that has come in part: a large one has longer."""
     cdef int64_t size = get_u32(c.input + c.start) if c.end - c.start >= SIZE_BYTES else 0
-    return r.plane.frame_ms_max + size * 1000 // FRAME_BYTES_A_SECOND
+    return later_ms(size * 1000 // FRAME_BYTES_A_SECOND, r.plane.frame_ms_max)
 
 
 cdef void _sweep(Reactor* r) noexcept nogil:

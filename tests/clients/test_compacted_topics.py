@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from penstock.pyx.log.checkpoint import read_checkpoint
+from support.asking import shrink_segments
 from support.harness import BrokerProcess
 from support.patience import until
 
@@ -157,7 +158,8 @@ def committed(broker: BrokerProcess, groups: int) -> list[int]:
 
 def test_groups_positions_survive_compaction_restart_and_kill(make_broker: Callable[..., BrokerProcess]) -> None:
     topic = "__consumer_offsets"
-    broker = make_broker(**QUICK, **{"offsets.topic.num.partitions": 2, "offsets.topic.segment.bytes": 1000})
+    broker = make_broker(**QUICK, **{"offsets.topic.num.partitions": 2})
+    shrink_segments(broker, topic, 1000)
     create(broker, "t")
     for turn, end in enumerate((broker.kill, broker.stop, broker.kill)):
         before = len(re.findall("compacted topic=" + topic, broker.log_text()))
@@ -173,10 +175,8 @@ def test_groups_positions_survive_compaction_restart_and_kill(make_broker: Calla
 
 def test_transactional_ids_survive_compaction_and_kill(make_broker: Callable[..., BrokerProcess]) -> None:
     topic = "__transaction_state"
-    broker = make_broker(
-        **QUICK,
-        **{"transaction.state.log.num.partitions": 1, "transaction.state.log.segment.bytes": 1000},
-    )
+    broker = make_broker(**QUICK, **{"transaction.state.log.num.partitions": 1})
+    shrink_segments(broker, topic, 1000)
     create(broker, "t")
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "x"})
     producer.init_transactions(WAIT_S)

@@ -29,7 +29,7 @@ class Scene:
         self.world.deleting(self.old)
         self.world.has_deleted(self.old, OK)
         del self.seen.topics["old"]
-        self.topic = self.make("topic", A, 2, {"segment.bytes": "5000"})
+        self.topic = self.make("topic", A, 2, {"internal.segment.bytes": "5000"})
         self.plain = self.send(self.topic, 0, 10, at=0)
         self.refused = self.send(self.topic, 0, 1, outcome=FAIL)
         self.unknown_there = self.send(self.topic, 0, 1, at=10, outcome=INFO)

@@ -73,7 +73,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("folders")
     broker = BrokerProcess(root / "broker", PROPERTIES).start()
     try:
-        create(broker.bootstrap, "t", **{"segment.bytes": "1000"})
+        create(broker.bootstrap, "t", **{"internal.segment.bytes": "1000"})
         write(broker.bootstrap, "t", [f"value {i}" for i in range(50)], each=True)
         delete_before(broker.bootstrap, "t", 17)
         create(broker.bootstrap, "plain")

@@ -47,7 +47,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def filled(broker: BrokerProcess, topic: str) -> int:
     """Committed and aborted transactions by turns, in several segments, fresh records; answers the first timestamp."""
-    settings = {"segment.bytes": "1200", "index.interval.bytes": "150", "retention.ms": str(HOUR_MS)}
+    settings = {"internal.segment.bytes": "1200", "index.interval.bytes": "150", "retention.ms": str(HOUR_MS)}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result()
     first_ms = int(time.time() * 1000) - RECORDS
@@ -157,7 +157,7 @@ def damage(path: Path, how: str) -> None:
 
 def fill_all(broker: BrokerProcess, topic: str) -> int:
     """Committed and aborted transactions by turns, in each partition; answers the first timestamp."""
-    settings = {"segment.bytes": "1200", "index.interval.bytes": "150", "retention.ms": str(HOUR_MS)}
+    settings = {"internal.segment.bytes": "1200", "index.interval.bytes": "150", "retention.ms": str(HOUR_MS)}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(topic, len(CASES) + 1, 1, config=settings)])[topic].result()
     first_ms = int(time.time() * 1000) - RECORDS

@@ -24,6 +24,7 @@ from support.patience import until
 TOPIC = "spread"
 PARTITIONS = 4
 WAIT_S = 60.0
+SMALL = {"internal.segment.bytes": "1000"}
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +36,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Disks:
     """A broker with two log folders whose calls can be made to fail."""
 
-    def __init__(self, root: Path, shim: Path, **properties: object) -> None:
+    def __init__(self, root: Path, shim: Path, topic: dict[str, str] | None = None, **properties: object) -> None:
         self.control = root / "control"
         self.folders = [root / "first", root / "second"]
         settings = {
@@ -47,7 +48,7 @@ class Disks:
         environment = {"LD_PRELOAD": str(shim), "FAULT_CTL": str(self.control)}
         self.broker = BrokerProcess(self.folders[0], settings, environment=environment).start()
         self.admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
-        self.admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
+        self.admin.create_topics([NewTopic(TOPIC, PARTITIONS, config=topic or {})])[TOPIC].result()
         # Closing a reader waits for its group's coordinator, whose topic is made at its first use: before any fault.
         self.values(0)
 
@@ -234,8 +235,8 @@ def test_a_full_disk_refuses_and_recovers_by_itself(disks: Disks, number: int) -
 
 
 def test_a_disk_that_hangs_holds_up_no_other_folders_upkeep(tmp_path: Path, shim: Path) -> None:
-    settings = {"log_retention_check_interval_ms": 100, "log_initial_task_delay_ms": 0, "log_segment_bytes": 1000}
-    disks = Disks(tmp_path, shim, **settings, penstock_ballast_bytes=0)
+    settings = {"log_retention_check_interval_ms": 100, "log_initial_task_delay_ms": 0}
+    disks = Disks(tmp_path, shim, SMALL, **settings, penstock_ballast_bytes=0)
     try:
         hung, other = disks.in_folder(1)[0], disks.in_folder(0)[0]
         disks.plant(f"sync hang {disks.folders[1]}/")
@@ -273,7 +274,7 @@ def test_the_room_of_a_ballast_that_a_kill_has_left_is_there_for_the_store(tmp_p
 
 
 def test_a_full_disk_stops_no_roll_for_good(tmp_path: Path, shim: Path) -> None:
-    disks = Disks(tmp_path, shim, log_segment_bytes=1000, penstock_ballast_bytes=0)
+    disks = Disks(tmp_path, shim, SMALL, penstock_ballast_bytes=0)
     try:
         partition = disks.in_folder(0)[0]
         kept = [b"%d" % i * 300 for i in range(3)]

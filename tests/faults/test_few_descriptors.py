@@ -216,7 +216,7 @@ def test_compaction_among_idle_connections_fails_no_folder(tmp_path: Path) -> No
     """Connections take all that they may have, and each compaction needs a descriptor for each of its files."""
     with limited(tmp_path, 260, SMALL_SEGMENTS) as broker:
         topic = topic_name("compacted")
-        configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "30000"}
+        configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "internal.segment.bytes": "30000"}
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for created in admin.create_topics([NewTopic(topic, COMPACTED, config=configs)]).values():
             created.result()

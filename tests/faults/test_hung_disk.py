@@ -241,7 +241,7 @@ def epoch_end(topic: str) -> OffsetForLeaderEpochRequest:
 
 def alter(topic: str, segment_bytes: str = "2000000") -> IncrementalAlterConfigsRequest:
     kind = IncrementalAlterConfigsRequest
-    config = kind.AlterableConfig(name="segment.bytes", config_operation=0, value=segment_bytes)
+    config = kind.AlterableConfig(name="internal.segment.bytes", config_operation=0, value=segment_bytes)
     return kind(resources=[kind.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[config])])
 
 
@@ -603,7 +603,7 @@ def is_another(file: Path, inode: int) -> bool:
 
 def test_a_disk_that_hangs_holds_up_no_other_folders_compaction(hanging: Hanging) -> None:
     """The backups of the metadata store are kept beside it, too, and its removal is seen."""
-    configs = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
+    configs = {"cleanup.policy": "compact", "internal.segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
     hung, works = placed(hanging, 1, **configs), placed(hanging, 0, **configs)
     asks, alters = hanging.wires[:2]
     hanging.hang("sync second/")

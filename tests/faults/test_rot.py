@@ -40,7 +40,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def filled(broker: BrokerProcess, topic: str, **config: object) -> list[Path]:
     """A topic with a record a batch in several segments; these."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    settings = {"segment.bytes": "1000", **{name.replace("_", "."): str(value) for name, value in config.items()}}
+    settings = {"internal.segment.bytes": "1000", **{name.replace("_", "."): str(value) for name, value in config.items()}}
     admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result()
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "batch.num.messages": 1})
     for number in range(RECORDS):
@@ -97,7 +97,7 @@ def test_one_bad_bit_takes_no_other_record_along(broker: BrokerProcess, new_topi
 def test_a_hole_that_a_power_cut_leaves_is_cut_and_kept(broker: BrokerProcess, new_topic: Callable[[str], str]) -> None:
     """The kernel writes pages in an order of its own: what wasn't flushed may be half there when the machine is back."""
     topic = new_topic("holes")
-    segments = filled(broker, topic, segment_bytes=1 << 20)
+    segments = filled(broker, topic, internal_segment_bytes=1 << 20)
     broker.kill()
     lock = broker.data / ".lock"
     process, boot_id = lock.read_text().split()
@@ -120,7 +120,7 @@ def test_damage_is_no_power_cut_because_the_lock_file_is_gone(
     broker: BrokerProcess, new_topic: Callable[[str], str]
 ) -> None:
     topic = new_topic("lockless")
-    segments = filled(broker, topic, segment_bytes=1 << 20)
+    segments = filled(broker, topic, internal_segment_bytes=1 << 20)
     broker.kill()
     (broker.data / ".lock").unlink()
     first, last = flip(segments[-1], 20, 65)
@@ -211,7 +211,7 @@ def test_a_partition_whose_folder_is_removed_goes_offline_alone(
     broker: BrokerProcess, new_topic: Callable[[str], str]
 ) -> None:
     topic, other = new_topic("removed"), new_topic("sound")
-    segments = filled(broker, topic, segment_bytes=1 << 20)
+    segments = filled(broker, topic, internal_segment_bytes=1 << 20)
     filled(broker, other)
     assert broker.stop() == 0
     broker.start()

@@ -101,7 +101,7 @@ MAY_LEAN_ON = {
     "pyx.request": {"pyx.record", "pyx.log"},
     "pyx.net": {"pyx.record", "pyx.log", "pyx.request"},
     "broker.store": set[str](),
-    "broker.configs": {"broker.store", "pyx.record"},
+    "broker.configs": {"broker.store", "pyx.log", "pyx.record"},
     "broker.doctor": {"broker.configs"},
     "broker.logs": {"broker.configs", "pyx.log"},
     "broker.upkeep": {"broker.configs", "broker.logs", "pyx.compaction", "pyx.log", "pyx.net"},

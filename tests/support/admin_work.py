@@ -36,7 +36,7 @@ NAMES = (*STEADY, *CHANGING)
 PARTITIONS_MAX = 4
 
 _ANY: dict[str, tuple[str | None, ...]] = {
-    "segment.bytes": ("5000", "20000", "1048576", None),
+    "internal.segment.bytes": ("5000", "20000", "1048576", None),
     "flush.messages": ("1", "10", None),
     "compression.type": ("producer", "zstd", "lz4", None),
     "segment.ms": ("200", "60000", None),
@@ -686,7 +686,7 @@ class Confluent(Worker):
                     "bootstrap.servers": f"127.0.0.1:{port}",
                     "enable.idempotence": True,
                     "linger.ms": 2,
-                    "batch.size": 4000,  # below the smallest segment.bytes
+                    "batch.size": 4000,  # below the smallest internal.segment.bytes
                     "message.timeout.ms": 600_000,
                     "reconnect.backoff.ms": 20,
                     "reconnect.backoff.max.ms": 100,

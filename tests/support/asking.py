@@ -16,6 +16,8 @@ from penstock.pyx.wire.messages import (
     CreateTopicsResponse,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest,
     ListOffsetsRequest,
     MetadataRequest,
     MetadataResponse,
@@ -34,15 +36,27 @@ class Serving(Protocol):
         ...
 
 
-def create(broker: Serving, *names: str, partitions: int = 1) -> CreateTopicsResponse:
-    """Create topics; the answer may hold errors."""
+def create(broker: Serving, *names: str, partitions: int = 1, **configs: object) -> CreateTopicsResponse:
+    """Create topics, `segment_ms=5` for segment.ms=5; the answer may hold errors."""
+    own = CreateTopicsRequest
+    given = [own.CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in configs.items()]
     wanted = [
-        CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1)
-        for name in names
+        own.CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1, configs=given) for name in names
     ]
     with WireConnection(broker.bootstrap) as wire:
         response: CreateTopicsResponse = wire.ask(CreateTopicsRequest(topics=wanted), 7)
     return response
+
+
+def shrink_segments(broker: Serving, topic: str, segment_bytes: int) -> None:
+    """Have a coordinator make its topic, and give that segments smaller than `offsets.topic.segment.bytes` may be."""
+    kind = ("__consumer_offsets", "__transaction_state").index(topic)
+    own = IncrementalAlterConfigsRequest
+    config = own.AlterableConfig(name="internal.segment.bytes", config_operation=0, value=str(segment_bytes))
+    resource = own.AlterConfigsResource(resource_type=2, resource_name=topic, configs=[config])
+    with WireConnection(broker.bootstrap) as wire:
+        until(lambda: wire.ask(FindCoordinatorRequest(key="any", key_type=kind), 3).error_code == 0, "the coordinator")
+        assert wire.ask(own(resources=[resource]), 1).responses[0].error_code == 0
 
 
 def metadata(broker: Serving, *names: str, create: bool = False) -> MetadataResponse:

@@ -233,8 +233,8 @@ def test_the_quorum_and_sasl_on_one_plain_node(shared_broker: BrokerProcess) -> 
 
 
 def test_offsets_before_a_time_as_kafka_0_8_asked(make_broker: Make) -> None:
-    broker = make_broker(**{"log.segment.bytes": 1000})
-    create(broker, "t")
+    broker = make_broker()
+    create(broker, "t", internal_segment_bytes=1000)
     assert produce(broker, "t", 30) == 0
     Request = wire.ListOffsetsRequest
 

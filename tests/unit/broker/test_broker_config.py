@@ -5,7 +5,13 @@ import pytest
 from penstock.broker.configs.brokerconfig import BrokerConfig, ConfigSource
 from penstock.broker.configs.brokerconfig import load as load_config
 from penstock.broker.configs.properties import LONG_MAX, SCHEMA
-from penstock.broker.configs.topicconfig import TOPIC_CONFIGS, check_topic_configs, log_config, topic_value
+from penstock.broker.configs.topicconfig import (
+    INTERNAL_SEGMENT_BYTES,
+    TOPIC_CONFIGS,
+    check_topic_configs,
+    log_config,
+    topic_value,
+)
 from penstock.config import ConfigError
 from penstock.errors import ErrorCode, KafkaError
 
@@ -40,23 +46,26 @@ def test_the_finer_unit_wins(overrides: list[str], retention_ms: int) -> None:
 
 
 def test_a_topics_own_config_wins_over_the_brokers() -> None:
-    broker = config("log.segment.bytes=1000000")
-    assert log_config(broker, {})["segment_bytes"] == 1_000_000
-    assert log_config(broker, {"segment.bytes": "2000"})["segment_bytes"] == 2000
+    broker = config("log.segment.bytes=2000000")
+    assert log_config(broker, {})["segment_bytes"] == 2_000_000
+    own = {"segment.bytes": "3000000"}
+    assert log_config(broker, own)["segment_bytes"] == 3_000_000
+    assert log_config(broker, {**own, INTERNAL_SEGMENT_BYTES: "2000"})["segment_bytes"] == 2000
     assert log_config(broker, {"cleanup.policy": "compact,delete"})["cleanup_compact"] == 1
     assert log_config(broker, {"message.timestamp.type": "LogAppendTime"})["log_append_time"] == 1
 
 
 def test_described_values_name_their_source() -> None:
     broker = config("log.retention.hours=2")
-    broker.alter({"log.segment.bytes": "4096"})
+    broker.alter({"log.segment.bytes": "4194304"})
     described = {one.name: one for one in broker.describe_topic({"retention.bytes": "7"})}
-    assert set(described) == set(TOPIC_CONFIGS)
+    assert set(described) == {name for name, entry in TOPIC_CONFIGS.items() if not entry.internal}
+    assert INTERNAL_SEGMENT_BYTES in {one.name for one in broker.describe_topic({INTERNAL_SEGMENT_BYTES: "14"})}
     assert (described["retention.bytes"].text, described["retention.bytes"].source) == (
         "7",
         ConfigSource.TOPIC,
     )
-    assert described["segment.bytes"].text == "4096"
+    assert described["segment.bytes"].text == "4194304"
     assert described["segment.bytes"].source is ConfigSource.DYNAMIC_BROKER
     # A coarser unit stands behind the property itself only, as in Kafka.
     assert (described["retention.ms"].text, described["retention.ms"].source) == ("7200000", ConfigSource.DEFAULT)
@@ -97,7 +106,7 @@ def test_every_property_is_described() -> None:
     [
         ("retention.msec", "1"),
         ("retention.ms", "soon"),
-        ("segment.bytes", "1"),
+        ("segment.bytes", "1048575"),
         ("cleanup.policy", "keep"),
         ("compression.type", "lzma"),
         ("retention.ms", None),
@@ -106,7 +115,7 @@ def test_every_property_is_described() -> None:
 )
 def test_wrong_topic_configs_are_refused(name: str, value: str | None) -> None:
     with pytest.raises(KafkaError) as caught:
-        check_topic_configs({name: value})
+        check_topic_configs(config(), {name: value})
     assert caught.value.code == ErrorCode.INVALID_CONFIG
 
 

@@ -189,7 +189,7 @@ def test_altered_configs_hold_after_a_restart(broker: BrokerProcess) -> None:
     Resource, Config = AlterConfigsRequest.AlterConfigsResource, AlterConfigsRequest.AlterableConfig
     resources = [
         Resource(resource_type=TOPIC, resource_name="t", configs=[Config(name="retention.ms", value="5000")]),
-        Resource(resource_type=BROKER, resource_name="1", configs=[Config(name="log.segment.bytes", value="9000")]),
+        Resource(resource_type=BROKER, resource_name="1", configs=[Config(name="log.segment.bytes", value="9000000")]),
         Resource(resource_type=BROKER, resource_name="1x", configs=[]),
         Resource(resource_type=TOPIC, resource_name="none", configs=[]),
     ]
@@ -210,7 +210,7 @@ def test_altered_configs_hold_after_a_restart(broker: BrokerProcess) -> None:
         request = DescribeConfigsRequest(resources=[asked], include_synonyms=True)
         (result,) = wire.ask(request, 4).results
     described = {entry.name: (entry.value, entry.config_source) for entry in result.configs}
-    assert described == {"retention.ms": ("5000", 1), "segment.bytes": ("9000", 2)}
+    assert described == {"retention.ms": ("5000", 1), "segment.bytes": ("9000000", 2)}
 
 
 def test_offsets_and_epochs_of_an_empty_partition(
@@ -289,9 +289,9 @@ def test_a_kill_at_each_step_leaves_a_whole_topic_or_none(make_broker: Make, ste
 
 def test_old_segments_go_by_retention(make_broker: Make) -> None:
     broker = make_broker(
-        **{"log.retention.check.interval.ms": 100, "log.segment.bytes": 2000, "log.retention.ms": 604_800_000}
+        **{"log.retention.check.interval.ms": 100, "log.retention.ms": 604_800_000}
     )
-    create(broker, "old", "new")
+    create(broker, "old", "new", internal_segment_bytes=2000)
     produce(broker, "new", 100, timestamp_ms=int(time.time() * 1000))
     produce(broker, "old", 100, timestamp_ms=1_000_000_000_000)
     until(lambda: start_offset(broker, "old") >= 90, "old segments to go", broker.log_text)
@@ -300,8 +300,8 @@ def test_old_segments_go_by_retention(make_broker: Make) -> None:
 
 def test_sealed_segments_are_flushed_without_being_asked(make_broker: Make) -> None:
     """What is flushed needn't be walked after a kill: the recovery point follows, all segments but the last behind it."""
-    broker = make_broker(**{"log.segment.bytes": 2000})
-    create(broker, "a", "b")
+    broker = make_broker()
+    create(broker, "a", "b", internal_segment_bytes=2000)
     produce(broker, "a", 100)
     produce(broker, "b", 100)
     last = {(name, 0): max(int(path.stem) for path in (broker.data / f"{name}-0").glob("*.log")) for name in ("a", "b")}

@@ -137,7 +137,18 @@ def test_what_is_wrong_closes_its_connection_and_no_other(frame: Frame) -> None:
     assert rim.failed == 0
 
 
-def test_a_handler_that_fails_closes_its_connection_and_is_counted() -> None:
+@pytest.mark.parametrize("version", [1, 5, 6])
+def test_a_handler_that_fails_is_answered_and_counted(version: int) -> None:
+    request = DeleteTopicsRequest(topic_names=["a", "b"])
+    if version > 5:
+        request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in ("a", "b")])
+    answers, rim = run(Frame(1, 20, version, 7, encode_request(request, version, 7, None)), api_versions(3, token=2))
+    assert answers.closed == [] and sorted(answers.answered) == [1, 2] and rim.failed == 1
+    _, response = decode_response(DeleteTopicsResponse, answers.answered[1], version)
+    assert [(one.name, one.error_code) for one in response.responses] == [("a", -1), ("b", -1)]
+
+
+def test_a_handler_that_fails_closes_a_connection_whose_answer_has_no_place_for_an_error() -> None:
     frame = Frame(1, 3, 12, 7, encode_request(MetadataRequest(topics=None), 12, 7, None))
     answers, rim = run(frame, api_versions(3, token=2))
     assert answers.closed == [1] and list(answers.answered) == [2]

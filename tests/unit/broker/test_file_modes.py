@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.broker.process import BrokerProcess
+from support.asking import create
 
 TIMEOUT_S = 60
 
@@ -28,8 +29,9 @@ def modes(folder: Path) -> dict[str, int]:
 
 @pytest.mark.usefixtures("permissive_umask")
 def test_all_that_a_broker_makes_is_its_users_alone(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data", {"log.segment.bytes": 2000, "penstock.ballast.bytes": 1 << 20}).start()
+    broker = BrokerProcess(tmp_path / "data", {"penstock.ballast.bytes": 1 << 20}).start()
     try:
+        create(broker, "t", internal_segment_bytes=2000)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
         for _ in range(8):
             producer.produce("t", b"x" * 900)

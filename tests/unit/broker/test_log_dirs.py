@@ -177,7 +177,7 @@ def test_a_ballast_is_a_small_part_of_its_disk_and_goes_when_asked(tmp_path: Pat
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     root = tmp_path_factory.mktemp("moving")
-    made = BrokerProcess(root / "first", {"log.dirs": root / "second", "log.segment.bytes": 100_000}).start()
+    made = BrokerProcess(root / "first", {"log.dirs": root / "second"}).start()
     yield made
     made.stop()
 
@@ -213,7 +213,7 @@ def test_a_partition_moves_while_it_is_written_to(
     broker: BrokerProcess, topic: str, segment_bytes: int, size: int
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, 2, config={"segment.bytes": str(segment_bytes)})])[topic].result()
+    admin.create_topics([NewTopic(topic, 2, config={"internal.segment.bytes": str(segment_bytes)})])[topic].result()
     first, second = broker.data, broker.data.with_name("second")
     assert where(broker, topic) == {0: [("first", False)], 1: [("second", False)]}
     producer = Producer(

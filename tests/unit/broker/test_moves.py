@@ -89,7 +89,7 @@ def check_whole(folders: Folders, places: Mapping[Key, str], acknowledged: Mappi
 
 def test_the_last_of_many_overlapping_moves_counts(make_folders: Callable[..., Folders]) -> None:
     folders = make_folders()
-    folders.create("t", 1, segment_bytes=1_000_000)
+    folders.create("t", 1, internal_segment_bytes=1_000_000)
     for _ in range(60):
         folders.put(KEY, LARGE)
     print(f"seed {SEED}")
@@ -154,7 +154,7 @@ class Walk:
     def __init__(self, folders: Folders, choose: random.Random) -> None:
         self.folders = folders
         self.choose = choose
-        folders.create("t", 2, segment_bytes=1_000_000)
+        folders.create("t", 2, internal_segment_bytes=1_000_000)
         self.keys: list[Key] = [("t", 0), ("t", 1)]
         for key in self.keys * 30:
             folders.put(key, LARGE)
@@ -244,7 +244,7 @@ def spec(name: str, action: str) -> str:
 @pytest.mark.parametrize("name", declared("moving."))
 def test_killed_at_each_step_a_partition_lies_in_one_folder(make_folders: Callable[..., Folders], name: str) -> None:
     folders = make_folders(PENSTOCK_FAILPOINTS=spec(name, "kill"))
-    folders.create("t", 1, segment_bytes=300_000)
+    folders.create("t", 1, internal_segment_bytes=300_000)
     values = [b"%d " % number + LARGE for number in range(10)]
     for value in values:
         folders.put(KEY, value)
@@ -270,7 +270,7 @@ def test_a_move_that_fails_at_any_step_leaves_the_partition_open(
     make_folders: Callable[..., Folders], name: str
 ) -> None:
     folders = make_folders(PENSTOCK_FAILPOINTS=spec(name, "error"))
-    folders.create("t", 1, segment_bytes=300_000)
+    folders.create("t", 1, internal_segment_bytes=300_000)
     values = [b"%d " % number + LARGE for number in range(10)]
     for value in values:
         folders.put(KEY, value)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from support.asking import create
+from support.asking import create, shrink_segments
 from support.harness import BrokerProcess
 
 Make = Callable[..., BrokerProcess]
@@ -18,7 +18,8 @@ METADATA = "m" * 4000
 @pytest.mark.parametrize(("segment_bytes", "partitions"), [(14, 1), (1_500_000, 500)])
 def test_a_commit_that_no_segment_has_room_for_is_taken(make_broker: Make, segment_bytes: int, partitions: int) -> None:
     """The second is several batches: each of them has room in a segment, all together haven't."""
-    broker = make_broker(**{"offsets.topic.segment.bytes": segment_bytes, "offsets.topic.num.partitions": 1})
+    broker = make_broker(**{"offsets.topic.num.partitions": 1})
+    shrink_segments(broker, "__consumer_offsets", segment_bytes)
     assert create(broker, "t", partitions=partitions).topics[0].error_code == 0
     places = [TopicPartition("t", index) for index in range(partitions)]
     group = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False})
