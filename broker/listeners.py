@@ -1,9 +1,10 @@
 """The broker's listeners: their names, addresses and limits, read from the properties and bound.
 
-Kafka's properties: `listeners`, `advertised.listeners` (by name; what isn't there is advertised as it is bound),
+Kafka's properties: `listeners`, `advertised.listeners` (by name; a listener that isn't there is advertised as it is bound),
 `listener.security.protocol.map`, `inter.broker.listener.name`, and `listener.name.<name>.` in front of
 `max.connections` and `max.connection.creation.rate`. Names are upper case, as Kafka takes them. Every listener is
-PLAINTEXT: TLS and SASL are refused with a sentence. A host that is left out is 127.0.0.1, not every interface.
+PLAINTEXT: TLS and SASL are refused with a sentence. A listener whose host is left out, 0.0.0.0 or [::] takes connections on
+every interface. Its clients are told the advertised host, or else this machine's name; both are logged at start.
 """
 
 from __future__ import annotations
@@ -88,12 +89,33 @@ def plan(config: Mapping[str, Any], listen: str | None = None, advertised: str |
         if key[0] not in bound:
             raise ConfigError(f"`listener.name.{key[0].lower()}.{key[1]}`: there is no such listener")
     listeners = [Listener(name, bind, given.get(name)) for name, bind in bound.items()]
-    for listener in listeners:
-        if listener.bind.host in EVERYWHERE and listener.advertised is None:
-            raise ConfigError(f"clients can't be told `{listener.bind}`: give `--advertised HOST:PORT` too")
-        if listener.advertised is not None and listener.advertised.host in EVERYWHERE:
-            raise ConfigError(f"clients can't be told `{listener.advertised}`: advertise an address that they can reach")
-    return listeners
+    return [_reachable(listener) for listener in listeners]
+
+
+def _reachable(listener: Listener) -> Listener:
+    """With hosts where none was given: every interface to bind, this machine's name to advertise. Raises ConfigError."""
+    bind, advertised = listener.bind, listener.advertised
+    if not bind.host:
+        bind = bind._replace(host="::" if socket.has_dualstack_ipv6() else "0.0.0.0")
+    if advertised is None and bind.host in EVERYWHERE:
+        advertised = Endpoint("", 0)
+    if advertised is not None and not advertised.host:
+        advertised = advertised._replace(host=_own_name(bind))
+    if advertised is not None and advertised.host in EVERYWHERE:
+        raise ConfigError(f"clients can't be told `{advertised}`: advertise an address that they can reach")
+    return Listener(listener.name, bind, advertised)
+
+
+def _own_name(bind: Endpoint) -> str:
+    """The name under which other machines know this one, as Kafka finds it. Raises ConfigError."""
+    name = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+    except OSError:
+        raise ConfigError(
+            f"clients can't be told `{bind}`, and this machine's name `{name}` has no address: give `--advertised HOST:PORT`"
+        ) from None
+    return found[0][3] or name
 
 
 def _protocols(config: Mapping[str, Any]) -> dict[str, str]:
@@ -112,7 +134,7 @@ def _protocols(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _endpoints(text: str, what: str) -> dict[str, Endpoint]:
-    """`host:port`, or `NAME://host:port` with commas between them, by name. Raises ConfigError."""
+    """`host:port`, or `NAME://host:port` with commas between them, by name; a host may be left out. Raises ConfigError."""
     found: dict[str, Endpoint] = {}
     for one in parse_list(text):
         name, separator, rest = one.rpartition("://")
@@ -122,7 +144,7 @@ def _endpoints(text: str, what: str) -> dict[str, Endpoint]:
             raise ConfigError(f"{what} `{one}` is not of the form host:port or NAME://host:port")
         if name in found:
             raise ConfigError(f"{what} `{text}`: the listener `{name}` is there twice")
-        found[name] = Endpoint(host.strip("[]") or "127.0.0.1", int(port))
+        found[name] = Endpoint(host.strip("[]"), int(port))
     return found
 
 
@@ -227,4 +249,9 @@ def bind(data_plane: DataPlane, listeners: Sequence[Listener], config: Mapping[s
         except OSError as error:
             raise ListenError(refused(listener.bind, error)) from None
         bound.append(listener._replace(bind=Endpoint(listener.bind.host, port)))
+        if listener.bind.host in EVERYWHERE:
+            _log.info(
+                "the listener %s takes connections on every interface (%s); its clients are told %s",
+                listener.name, bound[-1].bind, bound[-1].client_endpoint(),
+            )  # fmt: skip
     return bound

@@ -209,11 +209,13 @@ cdef class DataPlane:
         if len(self._listeners) == LISTENERS_MAX:
             raise ValueError(f"more than {LISTENERS_MAX} listeners")
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)   # [::] takes IPv4 connections, too
             # Accepted sockets inherit these.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_the_command_lines_address_wins() -> None:
         (["listeners=PLAINTEXT://h:1,PLAINTEXT://h:2"], "`PLAINTEXT` is there twice"),
         (["listeners=PLAINTEXT://h"], "not of the form"),
         (["listeners=PLAINTEXT://h:65536"], "not of the form"),
-        (["listeners=PLAINTEXT://0.0.0.0:1"], "clients can't be told `0.0.0.0:1`"),
+        (["listeners=PLAINTEXT://:1", "advertised.listeners=PLAINTEXT://[::]:1"], "clients can't be told `[::]:1`"),
         (["advertised.listeners=PLAINTEXT://0.0.0.0:1"], "clients can't be told `0.0.0.0:1`"),
         ([MAP, BOTH, "advertised.listeners=OTHER://h:1"], "`OTHER`, which is not among"),
         ([MAP, BOTH, "inter.broker.listener.name=OTHER"], "is not among the `listeners`"),
@@ -78,6 +79,41 @@ def test_what_is_refused_says_why(overrides: list[str], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         planned(*overrides)
     assert words in str(refused.value)
+
+
+def own_name() -> str:
+    """Of this machine, as others may know it."""
+    return socket.getaddrinfo(socket.gethostname(), None, flags=socket.AI_CANONNAME)[0][3] or socket.gethostname()
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
+@pytest.mark.parametrize("given", ["listeners", "listen"])
+def test_a_listener_of_every_interface_tells_this_machines_name(host: str, given: str) -> None:
+    if given == "listen":
+        (found,) = plan(load(), f"{host}:9092")
+    else:
+        (found,) = planned(f"listeners=PLAINTEXT://{host}:9092")
+    assert found.bind.host in (("::", "0.0.0.0") if host == "" else (host.strip("[]"),))
+    assert found.client_endpoint() == Endpoint(own_name(), 9092)
+
+
+@pytest.mark.parametrize(("bind", "bound"), [("", {"::", "0.0.0.0"}), ("127.0.0.1", {"127.0.0.1"})])
+def test_a_host_that_is_left_out_of_what_is_advertised_is_this_machines(bind: str, bound: set[str]) -> None:
+    (found,) = planned(f"listeners=PLAINTEXT://{bind}:9092", "advertised.listeners=PLAINTEXT://:9999")
+    assert found.bind.host in bound
+    assert found.client_endpoint() == Endpoint(own_name(), 9999)
+
+
+@pytest.mark.parametrize(
+    "given", [("PLAINTEXT://:1", ""), ("PLAINTEXT://0.0.0.0:1", ""), ("PLAINTEXT://h:1", "PLAINTEXT://:2")]
+)
+def test_a_machine_without_a_name_has_to_be_told_what_it_advertises(
+    given: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "no.such.host.invalid")
+    with pytest.raises(ConfigError, match=r"`no\.such\.host\.invalid` has no address: give `--advertised HOST:PORT`"):
+        planned(f"listeners={given[0]}", f"advertised.listeners={given[1]}")
+    assert plan(load(), given[0], "h:2")[0].advertised == Endpoint("h", 2)
 
 
 class ByProperties(BrokerProcess):
@@ -127,6 +163,25 @@ def test_each_listener_tells_its_own_address(broker: BrokerProcess) -> None:
             assert (told.host, told.port) == (host, found[name])
             told = wire.ask(FindCoordinatorRequest(key="g", key_type=0), 3)
             assert (told.host, told.port) == (host, found[name])
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
+def test_every_interface_is_served_and_it_is_said(tmp_path: Path, host: str) -> None:
+    """127.0.0.2 is an address of this machine, and not the one that other brokers of tests listen on."""
+    made = ByProperties(tmp_path / "data", {"listeners": f"PLAINTEXT://{host}:0"})
+    try:
+        port = made.start().port
+        addresses = ["127.0.0.1", "127.0.0.2"]
+        if socket.has_dualstack_ipv6() and host != "0.0.0.0":
+            addresses.append("::1")
+        for address in addresses:
+            with WireConnection(f"{address}:{port}") as wire:
+                (told,) = wire.ask(MetadataRequest(topics=[]), 12).brokers
+                assert (told.host, told.port) == (own_name(), port)
+        said = [line for line in made.log_text().splitlines() if "on every interface" in line]
+        assert len(said) == 1 and said[0].endswith(f"its clients are told {own_name()}:{port}")
+    finally:
+        made.close()
 
 
 def test_a_client_of_the_outer_listener_works(broker: BrokerProcess) -> None:
