@@ -16,8 +16,8 @@ from pathlib import Path
 from penstock.pipeline.etl import maven
 
 KAFKA_VERSION = "4.4.0"
-# The log binding of the distribution, which no pom names (3.x brings its own).
-LOG_BINDINGS = {KAFKA_VERSION: "org.apache.logging.log4j:log4j-slf4j-impl:2.25.5"}
+# The log binding of the distribution of 4.x, which no pom names; 3.x brings its own.
+LOG_BINDING = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.5"
 START_LIMIT_S = 120.0
 
 LOG4J = """\
@@ -62,8 +62,8 @@ def kafka_classpath(version: str = KAFKA_VERSION) -> str:
         maven.Jar(f"org.apache.kafka:{name}:{version}", transitive=True)
         for name in ("kafka_2.13", "kafka-tools", "kafka-clients")
     ]
-    if version in LOG_BINDINGS:
-        wanted.append(maven.Jar(LOG_BINDINGS[version]))
+    if not version.startswith("3."):
+        wanted.append(maven.Jar(LOG_BINDING))
     return ":".join(str(path) for path in maven.fetch(wanted))
 
 

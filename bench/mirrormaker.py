@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.bench.apache_kafka import KAFKA_VERSION, LOG4J, free_ports, kafka_classpath
+from penstock.bench.apache_kafka import LOG4J, free_ports, kafka_classpath
 from penstock.bench.stages import Stage
 from penstock.bench.world import World
 from penstock.pipeline.etl import maven
 
+# The newest that can be had. Its class path has Kafka of the same version.
+VERSION = "4.3.1"
+JARS = [maven.Jar(f"org.apache.kafka:{name}:{VERSION}") for name in ("connect-mirror", "connect-mirror-client")]
 # The options of its own start script.
 JVM = [
     *("-Xms256M", "-Xmx2G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
@@ -49,8 +52,7 @@ PROPERTIES = {
 
 def mirror_maker(world: World, source: str, target: str, topic: str, tasks: int) -> Stage:
     """Copies a topic between two brokers, given by their addresses, by so many tasks. Raises MavenError."""
-    names = ("connect-mirror", "connect-mirror-client")
-    jars = maven.fetch([maven.Jar(f"org.apache.kafka:{name}:{KAFKA_VERSION}") for name in names])
+    jars = maven.fetch(JARS)
     config, logging, (port,) = world.path("mirrormaker"), world.path("log4j2").with_suffix(".yaml"), free_ports(1)
     logging.write_text(LOG4J, encoding="utf-8")
     own = {
@@ -61,7 +63,7 @@ def mirror_maker(world: World, source: str, target: str, topic: str, tasks: int)
         "listeners": f"http://127.0.0.1:{port}",
     }
     config.write_text("".join(f"{name}={value}\n" for name, value in {**PROPERTIES, **own}.items()), encoding="utf-8")
-    classpath = ":".join([kafka_classpath(), *map(str, jars)])
+    classpath = ":".join([kafka_classpath(VERSION), *map(str, jars)])
     command = ["java", *JVM, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
     command += ["org.apache.kafka.connect.mirror.MirrorMaker", str(config)]
     return Stage(command, config.with_suffix(".log"))

@@ -28,6 +28,6 @@ localstorage   a table in a folder
 hadoopstorage  a table at hdfs:// or s3a://, asked through Spark's JVM
 s3logstore     Delta's commits on S3, each a conditional put
 jars           the jars of Spark's Kafka source, of Delta and of S3's client
-maven          jars through Maven, kept in the user's cache folder
+maven          jars through Maven, kept in the user's cache folder and held against `jars.lock`
 errors         what ends a night's load with a sentence
 """

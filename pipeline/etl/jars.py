@@ -1,8 +1,8 @@
 """The jars that Spark lacks for this job: its Kafka source and Delta, and for tables at s3a:// Hadoop's client for S3.
 
 `python -m penstock.pipeline.etl.jars` fetches them. Spark's own `spark.jars.packages` can't: the token
-provider is published under another version than the source that names it. What the jars need beyond this
-list is part of Spark itself.
+provider isn't published under the version of the source that names it, so its nearest is taken. What the jars need beyond
+this list is part of Spark itself. `maven.py` holds each against `jars.lock`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SPARK_JARS = [
     maven.Jar(coordinates)
     for coordinates in (
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
-        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.1",
         "org.apache.kafka:kafka-clients:3.9.1",
         "org.apache.commons:commons-pool2:2.12.1",
         "io.delta:delta-spark_4.1_2.13:4.4.0",

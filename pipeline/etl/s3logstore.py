@@ -4,6 +4,9 @@ Delta brings none for S3 that knows of a second driver without a database beside
 the file is there, and then writes it. This one writes by a conditional put. It is Java, since Delta makes it by its class's
 name; Spark's own compiler of expressions, Janino, compiles it in the driver's JVM, so that neither a JDK nor a jar of ours has
 to be there. Only drivers commit, so no executor needs it.
+
+It lists the log without `delta.enableFastS3AListFrom`, whatever the settings say: with that Delta 4.4.0 takes files of folders
+inside the log for commits, and fails or reads a wrong snapshot. Delta 4.4.1 mends it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 CLASS = "penstock.S3LogStore"
 CONDITION = "fs.option.create.conditional.overwrite"
 """The option by which Hadoop's client for S3 creates a file with `If-None-Match: *`."""
+FAST_LISTING = "delta.enableFastS3AListFrom"
 REFUSED = "org.apache.hadoop.fs.s3a.RemoteFileChangedException"
 """What that client makes of the store's answer that the condition doesn't hold."""
 
@@ -22,7 +26,13 @@ SOURCE = f"""
 package penstock;
 
 public class S3LogStore extends io.delta.storage.S3SingleDriverLogStore {{
-    public S3LogStore(org.apache.hadoop.conf.Configuration settings) {{ super(settings); }}
+    public S3LogStore(org.apache.hadoop.conf.Configuration settings) {{ super(listingWhole(settings)); }}
+
+    private static org.apache.hadoop.conf.Configuration listingWhole(org.apache.hadoop.conf.Configuration given) {{
+        org.apache.hadoop.conf.Configuration settings = new org.apache.hadoop.conf.Configuration(given);
+        settings.setBoolean("{FAST_LISTING}", false);
+        return settings;
+    }}
 
     public void write(
         org.apache.hadoop.fs.Path path, java.util.Iterator actions, Boolean overwrite,

@@ -40,6 +40,7 @@ spark.stop()
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_spark_writes_reads_and_streams(
     make_broker: Callable[..., BrokerProcess], new_topic: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -52,7 +53,7 @@ def test_spark_writes_reads_and_streams(
     )
     arguments = [broker.bootstrap, new_topic("spark"), str(config), str(tmp_path / "spark")]
     done = subprocess.run(
-        [sys.executable, "-c", JOB, *arguments], capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, "-c", JOB, *arguments], capture_output=True, text=True, timeout=550, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])

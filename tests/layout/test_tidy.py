@@ -178,6 +178,14 @@ def test_only_the_tests_of_the_benchmarks_import_them() -> None:
     assert others == [Path("tests/faults/test_memory_hoarders.py"), Path("tests/support/kafka_jars.py")]
 
 
+def test_jars_come_through_one_door_which_holds_them_against_the_lock() -> None:
+    asked = re.compile(r'"mvn"|\bdependency:(get|copy)|spark\.jars\.packages"')
+    found = [path.relative_to(ROOT) for path in sources(".py") if asked.search(path.read_text())]
+    # The door, and its tests, which put another program in Maven's place.
+    door, tests = Path("pipeline/etl/maven.py"), Path("tests/unit/pipeline/etl/test_etl_jars.py")
+    assert [path for path in found if path not in (tests, Path("tests/layout/test_tidy.py"))] == [door]
+
+
 def test_a_logger_is_named_by_its_module() -> None:
     """So whoever reads a line, or alters a level, finds the file, and the file's logger."""
     asked = re.compile(r"\blog\.get\((?!__name__[,)])|\bgetLogger\(")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +26,20 @@ pytestmark = [
 
 NIGHTS = ["2013-01-01", "2013-01-02"]
 LIMIT_S = 400.0
+LISTING = """\
+import sys
+from pathlib import Path
+from penstock.pipeline import job
+from penstock.pipeline.etl import s3logstore, session
+
+jvm = session.gateway(job.SCHEMA.load(sys.argv[1]), Path(sys.argv[2]))
+settings = jvm.org.apache.hadoop.conf.Configuration()
+settings.set(s3logstore.FAST_LISTING, "true")
+store = jvm.penstock.S3LogStore(settings)
+field = store.getClass().getSuperclass().getDeclaredField("enableFastListFrom")
+field.setAccessible(True)
+print(field.getBoolean(store), settings.get(s3logstore.FAST_LISTING))
+"""
 
 
 @pytest.fixture(params=[Hdfs, S3], ids=["hdfs", "s3a"])
@@ -113,3 +129,12 @@ def test_executors_of_a_cluster_write_there(world: World, tmp_path: Path) -> Non
         cluster.stop()
     assert found["ids"] == sorted(f"{NIGHTS[0]}/{n}" for n in range(100))
     assert (found["audited"], found["ready"], found["reasons"]) == (100, [100], ["not one JSON object"])
+
+
+def test_commits_on_s3_are_listed_whole_whatever_the_settings_say(tmp_path: Path) -> None:
+    config = tmp_path / "pipeline.properties"
+    config.write_text("penstock.etl.table=s3a://bucket/table\nspark.hadoop.delta.enableFastS3AListFrom=true\n")
+    command = [sys.executable, "-c", LISTING, str(config), str(tmp_path / "spark")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "true"]
