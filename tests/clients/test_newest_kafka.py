@@ -155,8 +155,14 @@ def commit(
     named = given.pop("named", known)
     part = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="m")
     topics = [kind.TxnOffsetCommitRequestTopic(**named, partitions=[part])]
-    head = {"transactional_id": transactional_id, "producer_id": owner[0], "producer_epoch": owner[1]}
-    asked = kind(group_id=group, topics=topics, **head, **given)
+    asked = kind(
+        transactional_id=transactional_id,
+        group_id=group,
+        producer_id=owner[0],
+        producer_epoch=owner[1],
+        topics=topics,
+        **given,
+    )
 
     def ask() -> list[int]:
         (answered,) = wire.ask(asked, version).topics
