@@ -52,6 +52,7 @@ MODULES: dict[str, list[str]] = {
     "log.logconfig": [],
     "log.logtable": [],
     "log.logmanager": [],
+    "net.workers": [],
     "net.coldreader": [],
     "request.producerequest": [],
     "request.verification": [],

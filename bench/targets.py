@@ -191,6 +191,11 @@ BROKER_TARGETS = [
         (Bound("ack-latency-hoarded", "p99_growth", 2.0),),
     ),
     Target(
+        "ack p99 of an honest client next to expensive clients",
+        "<= 2 x alone, <= 20 ms",
+        (Bound("expensive-neighbours", "p99_growth", 2.0), Bound("expensive-neighbours", "p99_worst_ms", 20.0)),
+    ),
+    Target(
         "many producers (50), keys, past retention, 30 minutes",
         "throughput and p99 stay within 10 % of the first minutes",
         (

@@ -333,6 +333,11 @@ cdef extern from "signal.h" nogil:
     int pthread_sigmask(int how, const sigset_t* wanted, sigset_t* old) noexcept
     pthread_t pthread_self() noexcept
 
+cdef inline int64_t monotonic_us() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1_000_000 + now.tv_nsec // 1000
+
 # Signals are for Python's main thread; a peer that has gone is an error of sendfile, not a signal.
 cdef inline void block_signals() noexcept nogil:
     cdef sigset_t all_signals
@@ -344,10 +349,10 @@ cdef extern from *:
     #include <sys/resource.h>
     #include <sys/syscall.h>
     #include <unistd.h>
-    static inline void give_way(void) { setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19); }
+    static inline void give_way(int nice) { setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), nice); }
     """
-    # The calling thread, to the others of its control group: next to nothing while they want the processor.
-    void give_way() noexcept nogil
+    # The calling thread, to the others of its control group. 19: it gets next to nothing while they want the processor.
+    void give_way(int nice) noexcept nogil
 
 # libc has no call for this one everywhere.
 cdef extern from *:

@@ -1,4 +1,5 @@
-"""How long an acknowledgement takes when the broker is not busy, when its control plane is, and when memory is held."""
+"""How long an acknowledgement takes when the broker is not busy, when its control plane is, when memory is held, and next
+to clients whose requests are expensive."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from penstock.bench.world import RECYCLED_TOPIC, World
 from penstock.pyx.wire import messages, requests
 
 HEARTBEAT_VERSION = 2
+OLD_FETCH_VERSION = 1  # its answers are message sets of magic 0
 
 
 @dataclass
@@ -128,6 +130,78 @@ class Hoarded(Case):
         }
 
 
+@dataclass
+class Neighbours(Case):
+    """Records of 1 KiB by the clock, alone and then next to clients whose requests are expensive, each kind in turn.
+
+    inflating: connections that keep produces of 30 KB in flight which inflate to 30 MiB. converting: the same with fetches
+    of an old version, whose answers are converted. compressing: one producer to a topic of zstd at level 22.
+    """
+
+    name: str
+    title: str
+    rate: int = 500
+    seconds: float = 10.0
+    connections: int = 2
+    in_flight: int = 32
+    inflated_bytes: int = 30 << 20
+    sides: tuple[str, ...] = (PENSTOCK,)  # Kafka 4 has no Fetch below 4
+    warm: bool = False
+
+    def run(self, world: World, side: str) -> Sample:
+        with world.own_broker(side) as broker:
+            broker.start()
+            topic = world.topic(broker, self.name, 1, RECYCLED_TOPIC)
+            load = frames.produce(world.path(self.name), topic, 1, batch_bytes=1024, record_bytes=1024)
+            sample: Sample = {}
+            alone = self._measure(world, broker, load)
+            for kind in ("inflating", "converting", "compressing"):
+                path = world.path(kind)
+                many = kind != "compressing"
+                self._prepare(world, broker, kind, path)
+                other = world.programs.start_idle(
+                    "requests", to=broker.bootstrap, frames=path, seconds=world.seconds(self.seconds) + 1.0,
+                    connections=self.connections if many else 1, in_flight=self.in_flight if many else 1,
+                )
+                try:
+                    beside = self._measure(world, broker, load)
+                finally:
+                    answered = ended(other)[-1]
+                    path.unlink()
+                sample[f"p99_growth_{kind}"] = beside / alone
+                sample[f"p99_{kind}_ms"] = beside
+                sample[f"{kind}_per_s"] = answered["requests"] / answered["seconds"]
+            load.path.unlink()
+        growth = max(value for name, value in sample.items() if name.startswith("p99_growth"))
+        worst = max(value for name, value in sample.items() if name.endswith("_ms"))
+        return {"p99_growth": growth, "p99_worst_ms": worst, "p99_alone_ms": alone, **sample}
+
+    def _measure(self, world: World, broker: Broker, load: frames.Frames) -> float:
+        requests_count = max(100, int(self.rate * world.seconds(self.seconds)))
+        return float(world.requests(broker, load, rate=self.rate, requests=requests_count)[-1]["p99_us"]) / 1e3
+
+    def _prepare(self, world: World, broker: Broker, kind: str, path: Path) -> None:
+        """Writes the requests, and the log that they need."""
+        zstd_22 = {"compression.type": "zstd", "compression.zstd.level": "22"}
+        configs = {**RECYCLED_TOPIC, **(zstd_22 if kind == "compressing" else {})}
+        topic = world.topic(broker, kind, 1, configs)
+        if kind == "compressing":
+            frames.produce(path, topic, 1, batch_bytes=500_000, record_bytes=1024)
+            return
+        size = self.inflated_bytes
+        load = frames.produce(path, topic, 1, batch_bytes=size, record_bytes=size, codec="gzip", payloads=1, values=zeros)
+        if kind == "converting":
+            world.requests(broker, load, requests=1)
+            wanted = messages.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+            one = messages.FetchRequest.FetchTopic(topic=topic, partitions=[wanted])
+            frames.write(path, [(messages.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[one]), OLD_FETCH_VERSION)])
+
+
+def zeros(size: int, count: int) -> list[bytes]:
+    """Values of which a codec leaves nearly nothing."""
+    return [bytes(size)] * count
+
+
 CASES: list[Case] = [
     Paced("ack-latency", "acknowledgement, 2,000 a second, 1 KiB each, with a consumer at the end", tail=True),
     Paced(
@@ -148,5 +222,10 @@ CASES: list[Case] = [
         "the same beside 500 that announce 900 KB, send 600 KB and stall",
         announced=900_000,
         sent=600_000,
+    ),
+    Neighbours(
+        "expensive-neighbours",
+        "acknowledgement, 500 a second, 1 KiB each, next to 2 x 32 produces of 30 KB that inflate to 30 MiB, 2 x 32 fetches"
+        " that convert them, or a zstd-22 topic",
     ),
 ]

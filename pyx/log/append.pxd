@@ -8,7 +8,7 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from penstock.pyx.log.origin cimport Origin
 from penstock.pyx.log.partition cimport Partition
-from penstock.pyx.log.validator cimport Refusal
+from penstock.pyx.log.validator cimport Refusal, Validated
 
 # What an append did. `base_offset` is the offset of the first record, also of a duplicate (error 0 then), -1 on errors.
 cdef struct Appended:
@@ -25,7 +25,13 @@ cdef struct Append:
     size_t n
     Origin origin
     int64_t* may_inflate               # bytes of payloads that may be inflated; what was is taken off: a bound to share
+    int64_t* work_left                 # what validating may cost (validator.pxd); what it did is taken off
+    Validated* checked                 # by partition_validate; NULL: partition_append does it
     Appended done
+
+# Validates a part before it is appended, so that several can be before any of them is: `done` says what is wrong.
+# False: it takes more work than `work_left`; the records are as good as before.
+cdef bint partition_validate(Partition* p, Append* part, Validated* into) noexcept nogil
 
 # Appends the parts in their order, under one lock, and those that go into the same segment with one write (fewer of
 # them if they had to be written again, which is held meanwhile). One part's error is no other's, except that a write

@@ -28,7 +28,9 @@ from penstock.pyx.log.segment cimport (
     BatchPlace, Segment, segment_hold_indexes, segment_index_batch, segment_index_full, segment_write,
 )
 from penstock.pyx.log.upkeep cimport flush_until, roll
-from penstock.pyx.log.validator cimport Validated, place_validated, validate_records
+from penstock.pyx.log.validator cimport (
+    VALIDATE_TOO_MUCH_WORK, Validated, place_validated, stamp_validated, validate_records,
+)
 from penstock.pyx.posix cimport (
     atomic_load32, atomic_load64, atomic_store32, atomic_store64, iovec, pthread_mutex_lock, pthread_mutex_unlock,
 )
@@ -326,15 +328,54 @@ cdef int16_t _validate(
     """Without the lock: what can be said of the records alone. `end` is the offset that they will likely have."""
     cdef int16_t error
     taken.may_inflate = part.may_inflate[0]
+    taken.work_left = part.work_left[0]
     error = validate_records(config, part.records, part.n, part.origin, now_ms, taken)
     part.may_inflate[0] = taken.may_inflate
+    part.work_left[0] = taken.work_left
     return error if error != 0 else place_validated(config, taken, end)
+
+
+cdef inline void _wanted_config(PartitionLog* p, LogConfig* config) noexcept nogil:
+    pthread_mutex_lock(&p.seldom)
+    config[0] = p.wanted
+    pthread_mutex_unlock(&p.seldom)
+
+
+cdef inline int16_t _is_closed(PartitionLog* p) noexcept nogil:
+    """One that isn't open has no settings either, so nothing is validated. 0 or Kafka's code."""
+    return NOT_LEADER_OR_FOLLOWER if atomic_load32(&p.stopped) else (KAFKA_STORAGE_ERROR if is_offline(p) else 0)
+
+
+cdef void _done_nothing(Appended* done, int16_t error) noexcept nogil:
+    done.error = error
+    done.base_offset = -1
+    done.log_append_time_ms = -1
+    done.log_start_offset = -1
+    done.refusal.fault = 0
+    done.refusal.count = 0
+
+
+cdef bint partition_validate(Partition* partition, Append* part, Validated* into) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    cdef LogConfig config
+    _done_nothing(&part.done, _is_closed(p))
+    part.checked = into
+    into.batches.clear()
+    into.rebuilt.clear()
+    into.inner.clear()
+    into.refusal.fault = 0
+    into.refusal.count = 0
+    if part.done.error == 0:
+        _wanted_config(p, &config)
+        part.done.error = _validate(&config, part, into, atomic_load64(&p.log.log_end), wall_ms())
+    return part.done.error != VALIDATE_TOO_MUCH_WORK
 
 
 cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noexcept nogil:
     """As many of the parts as may be held together, at least one. How many they were."""
     cdef PartitionLog* p = log_of(partition)
-    cdef vector[Validated] taken
+    cdef vector[Validated] own
+    cdef vector[Validated*] taken
     cdef Gathered gathered
     cdef LogConfig config
     cdef int64_t now_ms = wall_ms()
@@ -344,24 +385,24 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
     cdef size_t i, j, rewritten = 0
     cdef bint due = False
     cdef Appended* done
-    pthread_mutex_lock(&p.seldom)
-    config = p.wanted
-    pthread_mutex_unlock(&p.seldom)
+    # All of this may have changed when the lock is taken, and is looked at again.
+    _wanted_config(p, &config)
     end = atomic_load64(&p.log.log_end)
-    # One that isn't open has no settings either, so nothing is validated. All of this may have changed when the
-    # lock is taken, and is looked at again.
-    error = NOT_LEADER_OR_FOLLOWER if atomic_load32(&p.stopped) else (KAFKA_STORAGE_ERROR if is_offline(p) else 0)
-    taken.resize(count)
+    error = _is_closed(p)
+    if parts[0].checked == NULL:
+        own.resize(count)
     for i in range(count):
         done = &parts[i].done
-        done.error = error
-        done.base_offset = -1
-        done.log_append_time_ms = -1
-        done.log_start_offset = -1
-        done.refusal.fault = 0
-        done.refusal.count = 0
+        taken.push_back(parts[i].checked if parts[i].checked != NULL else &own[i])
+        if error != 0 or parts[i].checked == NULL:
+            _done_nothing(done, error)
         if error == 0:
-            done.error = _validate(&config, parts[i], &taken[i], end, now_ms)
+            if parts[i].checked == NULL:
+                done.error = _validate(&config, parts[i], taken[i], end, now_ms)
+            elif done.error == 0:
+                done.error = place_validated(&config, taken[i], end)
+            if done.error == 0:
+                stamp_validated(taken[i], now_ms)
             for j in range(taken[i].batches.size()):
                 end += taken[i].batches[j].last_offset_delta + 1
             rewritten += taken[i].rebuilt.capacity() + taken[i].inner.capacity()
@@ -378,7 +419,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
     gathered.end = p.log.log_end
     for i in range(count):
         if parts[i].done.error == 0:
-            parts[i].done.error = _gather(p, &gathered, parts[i], &taken[i], now_ms, &wake)
+            parts[i].done.error = _gather(p, &gathered, parts[i], taken[i], now_ms, &wake)
     _write(p, &gathered, now_ms, &wake)
     end = p.log.log_end
     for i in range(count):
@@ -395,7 +436,7 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
             done.error = error
         if done.error != 0:
             done.base_offset = -1
-        elif config.log_append_time and parts[i].origin != REPLICA:
+        elif taken[i].stamps:
             done.log_append_time_ms = now_ms
     return count
 

@@ -108,12 +108,15 @@ cdef class LogManager(LogTable):
         cdef Append one
         cdef Append* part = &one
         cdef int64_t may_inflate = INT64_MAX
+        cdef int64_t work_left = INT64_MAX
         cdef size_t n = <size_t>PyBytes_GET_SIZE(records)
         if leader_epoch >= 0 and leader_epoch != self._epoch(led):
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{topic}-{partition} is at another epoch")
         one.n = n
         one.origin = origin
         one.may_inflate = &may_inflate
+        one.work_left = &work_left
+        one.checked = NULL
         one.records = <uint8_t*>malloc(n if n > 0 else 1)
         if one.records == NULL:
             raise MemoryError

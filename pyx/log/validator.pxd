@@ -24,7 +24,16 @@ cdef enum:
     # is MESSAGE_TOO_LARGE. Only the Java producer fills batches by their compressed size, and splits what is refused.
     INFLATED_MAX_BYTES = 64 << 20
     INFLATED_PER_BYTE = 16
+    # Work is counted in bytes that a fast codec inflates: a processor does some 500 million a second. A byte to be
+    # compressed counts as so many of them:
+    WORK_FAST = 2                              # snappy, lz4, zstd at its lowest levels
+    WORK_MEDIUM = 16                           # gzip, lz4 at its high levels, zstd up to level 9
+    WORK_SLOW = 256                            # zstd above
     REFUSED_MAX = 16                           # records that an answer names; the others are refused all the same
+
+# No error of Kafka's: nothing is wrong with the records, but to open or to compress them takes more than `work_left`.
+cdef enum:
+    VALIDATE_TOO_MUCH_WORK = -32767
 
 cdef enum ValidateRecords:
     VALIDATE_NONE = 0                           # header fields: no checksum. Rot is found by readers and recovery
@@ -45,17 +54,24 @@ cdef struct Validated:
     vector[uint8_t] rebuilt
     vector[uint8_t] inner                       # messages of a wrapper of magic 0 that wait for their offsets
     int64_t may_inflate                         # bytes, set by the caller; what was inflated is taken off
+    int64_t work_left                           # set by the caller; what was done is taken off (WORK_* below)
+    bint too_much_work                          # more than that: the result is VALIDATE_TOO_MUCH_WORK
+    bint stamps                                 # the topic's timestamps are the log's
     int wrapper_codec
     int wrapper_level
     int64_t placed_at                           # the first offset that `rebuilt` was made for; -1: none yet
     Refusal refusal
 
-# Validates `records` without any lock and prepares them; they may be written to. 0 or Kafka's code:
+# Validates `records` without any lock and prepares them; they may be written to, so that they can be validated again.
+# 0, VALIDATE_TOO_MUCH_WORK or Kafka's code:
 # CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, KAFKA_STORAGE_ERROR (no memory),
 # UNSUPPORTED_COMPRESSION_TYPE or INVALID_RECORD.
 cdef int16_t validate_records(
     const LogConfig* config, uint8_t* records, size_t n, Origin origin, int64_t now_ms, Validated* out
 ) noexcept nogil
+
+# LogAppendTime, if the topic has it, into records that are about to be appended. They couldn't be validated again.
+cdef void stamp_validated(Validated* out, int64_t now_ms) noexcept nogil
 
 # What needs the offset of the first record: wrappers of magic 0 are compressed (MESSAGE_TOO_LARGE may come of that).
 # Called first with the offset that is likely, so that under the partition's lock there is nothing left to do unless

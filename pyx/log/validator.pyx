@@ -12,7 +12,10 @@ from penstock.pyx.record.batch cimport (
     batch_check_header, batch_error_code, batch_is_control, batch_marker_type, batch_parse, batch_set_max_timestamp,
     batch_write_header, payload_fault, record_create_time, record_read, records_walk,
 )
-from penstock.pyx.record.codec cimport bytes_grow, bytes_resize, codec_compress, codec_decompress_validated
+from penstock.pyx.record.codec cimport (
+    CODEC_GZIP, CODEC_LZ4, CODEC_SNAPPY, CODEC_ZSTD, bytes_grow, bytes_resize, codec_compress,
+    codec_decompress_validated,
+)
 from penstock.pyx.record.messageset cimport (
     Inner, MessageView, message_next, message_set_timestamp, messages_number, wrapper_open, wrapper_write,
 )
@@ -20,6 +23,9 @@ from penstock.pyx.record.messageset cimport (
 cdef enum:
     SCRATCH_KEPT_BYTES = 4 << 20
     BATCHES_MAX = 1 << 17                      # in one append: their headers take memory, 88 bytes each
+    LZ4_LEVEL_HIGH = 3                         # from here on lz4 searches for what it could shorten
+    ZSTD_LEVEL_FAST = 3
+    ZSTD_LEVEL_MEDIUM = 9
 
 # A network thread inflates one batch after the other into the same memory: asking for it again each time would cost
 # more than inflating does. What a large batch took is given back.
@@ -48,17 +54,40 @@ cdef int16_t _error_of(int fault) noexcept nogil:
 
 
 cdef inline size_t _may_inflate(const Validated* out, const BatchHeader* header) noexcept nogil:
-    cdef int64_t most = INFLATED_MAX_BYTES + header.size * INFLATED_PER_BYTE
-    return <size_t>min(max(out.may_inflate, <int64_t>0), most)
+    cdef int64_t most = min(INFLATED_MAX_BYTES + header.size * INFLATED_PER_BYTE, out.work_left)
+    return <size_t>max(min(out.may_inflate, most), <int64_t>0)
 
 
 cdef inline void _was_inflated(Validated* out, const vector[uint8_t]& into, size_t limit, int fault) noexcept nogil:
     # Of what went wrong only the room that it took says how much work it was.
     cdef size_t n = into.size() if fault == BATCH_OK else min(into.capacity(), limit)
+    if fault == BATCH_OVER_LIMIT and <int64_t>limit >= out.work_left:
+        out.too_much_work = True
     out.may_inflate -= <int64_t>n
+    out.work_left -= <int64_t>n
+
+
+cdef int _will_compress(Validated* out, int codec, int level, size_t n) noexcept nogil:
+    """Whether n bytes may be compressed: a fault, if it is too much work."""
+    cdef int64_t each = 0
+    if codec == CODEC_SNAPPY or (codec == CODEC_LZ4 and level < LZ4_LEVEL_HIGH):
+        each = WORK_FAST
+    elif codec == CODEC_GZIP or codec == CODEC_LZ4:
+        each = WORK_MEDIUM
+    elif codec == CODEC_ZSTD:
+        each = WORK_SLOW
+        if level <= ZSTD_LEVEL_MEDIUM:
+            each = WORK_FAST if level <= ZSTD_LEVEL_FAST else WORK_MEDIUM
+    if each * <int64_t>n > out.work_left:
+        out.too_much_work = True
+        return BATCH_OVER_LIMIT
+    out.work_left -= each * <int64_t>n
+    return BATCH_OK
 
 
 cdef inline int16_t _refuse(Validated* out, int fault) noexcept nogil:
+    if out.too_much_work:
+        return VALIDATE_TOO_MUCH_WORK
     out.refusal.fault = fault
     return _error_of(fault)
 
@@ -131,6 +160,8 @@ cdef int _recompress(
     if out.rebuilt.empty() and done and not _copy_behind(out, records, done):
         return BATCH_NO_MEMORY
     before = out.rebuilt.size()
+    if _will_compress(out, codec, level, n) != BATCH_OK:
+        return BATCH_OVER_LIMIT
     if not bytes_grow(out.rebuilt, before + RECORDS_AT):
         return BATCH_NO_MEMORY
     if codec_compress(codec, level, data, n, out.rebuilt):
@@ -253,12 +284,11 @@ cdef int16_t _validate_batches(
     return 0
 
 
-cdef void _stamp(Validated* out, int64_t now_ms) noexcept nogil:
-    """LogAppendTime."""
+cdef void stamp_validated(Validated* out, int64_t now_ms) noexcept nogil:
     cdef uint8_t* p = out.records
     cdef BatchHeader* header
     cdef size_t i
-    for i in range(out.batches.size()):
+    for i in range(out.batches.size() if out.stamps else 0):
         header = &out.batches[i]
         if header.magic == MAGIC_2 and not batch_is_control(header):
             batch_set_max_timestamp(p, header.size, now_ms, True)
@@ -332,6 +362,8 @@ cdef int _wrap(
     header.last_offset_delta = count - 1
     header.max_timestamp = newest
     out.batches.clear()
+    if _will_compress(out, codec, out.wrapper_level, out.inner.size()) != BATCH_OK:
+        return BATCH_OVER_LIMIT
     if header.magic == 1:
         messages_number(out.inner.data(), out.inner.size(), 0)
         fault = wrapper_write(1, codec, out.wrapper_level, 0, count - 1, newest, out.inner.data(), out.inner.size(),
@@ -427,6 +459,8 @@ cdef int16_t validate_records(
     out.refusal.fault = BATCH_OK
     out.refusal.count = 0
     out.placed_at = -1
+    out.too_much_work = False
+    out.stamps = config.log_append_time and origin != REPLICA
     if n == 0:
         return INVALID_RECORD
     fault = batch_parse(records, n, &first)
@@ -444,8 +478,6 @@ cdef int16_t validate_records(
             return error
     out.records = records if out.rebuilt.empty() else out.rebuilt.data()
     out.n = n if out.rebuilt.empty() else out.rebuilt.size()
-    if config.log_append_time and origin != REPLICA:
-        _stamp(out, now_ms)
     # What a coordinator has decided is appended all or none of it, in a segment of its own if no other has room.
     if not from_coordinator(origin) and <int64_t>out.n > config.segment_bytes:
         return RECORD_LIST_TOO_LARGE

@@ -12,6 +12,7 @@ transport   receives and sends: the one place where a connection's bytes pass
 waiting     fetches that wait for a partition to grow or for their deadline
 output      sends answers in the order of their requests
 coldreader  threads that read what is not in the page cache, and send it
+workers     threads for requests that take long: large payloads inflated, records converted or compressed again
 control     the queue of requests for the control plane
 mailbox     how other threads reach a network thread
 closures    connections that were closed for what their peers did

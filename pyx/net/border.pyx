@@ -22,11 +22,14 @@ from penstock.pyx.net.coldreader cimport (
 from penstock.pyx.net.control cimport ControlRequest, queue_close
 from penstock.pyx.net.counters cimport Counters, counters_add
 from penstock.pyx.net.mailbox cimport (
-    MAIL_ANSWER, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, on_read, token_close, token_post,
+    MAIL_ANSWER, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, on_read, on_worked, token_close, token_post,
 )
-from penstock.pyx.net.plane cimport DRAIN_MS, Plane, plane_close, plane_listen, plane_open, plane_stop, plane_take
+from penstock.pyx.net.plane cimport (
+    DRAIN_MS, Plane, plane_close, plane_has_room, plane_listen, plane_open, plane_stop, plane_take,
+)
 from penstock.pyx.net.reactor cimport reactor_loop
 from penstock.pyx.net.requests cimport requests_describe
+from penstock.pyx.net.workers cimport workers_clear, workers_free, workers_loop, workers_new, workers_stop
 from penstock.pyx.posix cimport atomic_load32, atomic_load64, atomic_store32, close, free, memset
 from penstock.pyx.record.endian cimport get_i16, get_i32
 from penstock.pyx.record.frame cimport (
@@ -127,6 +130,7 @@ cdef class DataPlane:
     cdef list _listeners                              # names, by index
     cdef list _reactor_threads
     cdef list _reader_threads
+    cdef list _worker_threads
     cdef int _folders
     cdef object _stopping                             # a lock
     cdef bint _started
@@ -149,6 +153,7 @@ cdef class DataPlane:
         self._listeners = []
         self._reactor_threads = []
         self._reader_threads = []
+        self._worker_threads = []
         self._folders = folders
         if not 1 <= network_threads <= REACTORS_MAX:
             raise ValueError(f"network_threads is {network_threads}, not 1 to {REACTORS_MAX}")
@@ -165,7 +170,12 @@ cdef class DataPlane:
         self.plane.readers = reader_new(on_read)
         self.plane.sessions = sessions_new(fetch_sessions, fetch_session_eviction_ms, fetch_sessions_bytes)
         self.plane.admission = admission_new()
+        self.plane.workers = workers_new(
+            self.plane.logs, self.plane.input_bytes_max, &self.plane, on_worked, plane_has_room
+        )
         if self.plane.readers == NULL or self.plane.sessions == NULL or self.plane.admission == NULL:
+            raise MemoryError
+        if self.plane.workers == NULL:
             raise MemoryError
         if not plane_open(&self.plane, network_threads):
             plane_close(&self.plane)
@@ -180,6 +190,8 @@ cdef class DataPlane:
             queue_close(&self.plane.queue)
         if self.plane.readers != NULL:
             reader_free(self.plane.readers)
+        if self.plane.workers != NULL:
+            workers_free(self.plane.workers)
         if self.plane.sessions != NULL:
             sessions_free(self.plane.sessions)
         if self.plane.admission != NULL:
@@ -257,10 +269,12 @@ cdef class DataPlane:
                 threading.Thread(target=self._read, name=f"reader-{i}", daemon=True)
             )
         for i in range(self.plane.reactor_count):
+            self._worker_threads.append(threading.Thread(target=self._work, name=f"worker-{i}", daemon=True))
+        for i in range(self.plane.reactor_count):
             self._reactor_threads.append(
                 threading.Thread(target=self._serve, args=(i,), name=f"network-{i}", daemon=True)
             )
-        for thread in self._reader_threads + self._reactor_threads:
+        for thread in self._reader_threads + self._worker_threads + self._reactor_threads:
             thread.start()
 
     def _serve(self, int index):
@@ -270,6 +284,10 @@ cdef class DataPlane:
     def _read(self):
         with nogil:
             reader_loop(self.plane.readers)
+
+    def _work(self):
+        with nogil:
+            workers_loop(self.plane.workers)
 
     def take_requests(self) -> list:
         cdef ControlRequest* request
@@ -478,6 +496,7 @@ cdef class DataPlane:
         counted["produce_bytes"] = produced.bytes
         counted["produce_errors"] = produced.errors
         counted["queued_bytes"] = self.plane.queue.bytes
+        counted["working_bytes"] = self.plane.workers.bytes
         counted["fetch_sessions"] = self.plane.sessions.by_id.size()
         counted["fetch_session_partitions"] = self.plane.sessions.partitions
         counted["fetch_session_bytes"] = self.plane.sessions.bytes
@@ -511,8 +530,10 @@ cdef class DataPlane:
             if thread.is_alive():
                 raise RuntimeError(f"`{thread.name}` did not stop")
         reader_stop(self.plane.readers)
-        for thread in self._reader_threads:
+        workers_stop(self.plane.workers)
+        for thread in self._reader_threads + self._worker_threads:
             thread.join()
+        workers_clear(self.plane.workers)
         for bound in self._bound:
             bound.close()
         self._stopped = True

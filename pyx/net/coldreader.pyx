@@ -258,7 +258,7 @@ cdef void reader_loop(ReaderPool* pool) noexcept nogil:
     cdef Direct direct
     memset(&direct, 0, sizeof(Direct))
     block_signals()
-    give_way()
+    give_way(19)
     while True:
         job = _take(pool, &queue)
         if job == NULL:

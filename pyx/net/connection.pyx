@@ -12,14 +12,14 @@ from penstock.pyx.net.input cimport (
 from penstock.pyx.net.mailbox cimport GENERATION_MASK, PLACES_MAX
 from penstock.pyx.net.output cimport output_abandon, output_pump, output_watch
 from penstock.pyx.net.plane cimport (
-    CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, INCOMING_ENDED, INCOMING_NOTHING, INCOMING_RESET,
-    OUTGOING_ROOM, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor, Slot, connection_is_ready,
-    connection_ready, output_full, slot_at,
+    CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, COST_LITTLE, INCOMING_ENDED, INCOMING_NOTHING,
+    INCOMING_RESET, OUTGOING_ROOM, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor, Slot,
+    connection_is_ready, connection_ready, output_full, slot_at, turn_is_over,
 )
 from penstock.pyx.net.requests cimport Span, request_serve, requests_describe, requests_refuse, slots_full
 from penstock.pyx.net.transport cimport transport_close, transport_open
 from penstock.pyx.net.waiting cimport unpark
-from penstock.pyx.posix cimport EPOLL_CTL_ADD, calloc, close, free, memcpy, memset, realloc
+from penstock.pyx.posix cimport EPOLL_CTL_ADD, atomic_store32, calloc, close, free, memcpy, memset, realloc
 from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame_cut, writer_free
 from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchanswer cimport piece_release
@@ -80,6 +80,9 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     c.outgoing = OUTGOING_ROOM
     c.cold_in = NULL
     c.handed_over = 0
+    c.producing = NULL
+    c.cost = COST_LITTLE
+    c.turn_us = 0
     c.listener = listener
     c.security = r.plane.admission.listeners[listener].security
     c.frame_bytes_max = r.plane.request_bytes_max
@@ -114,6 +117,9 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
         slot = slot_at(c, c.head)
         if slot.fetch != NULL:
             unpark(r.waits, slot.fetch)
+        if slot.work != NULL:
+            atomic_store32(&slot.work.dropped, 1)      # it is freed when it comes back, its fetch with it
+        else:
             fetch_free(slot.fetch)
         writer_free(&slot.answer)
         c.head += 1
@@ -168,7 +174,7 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
                 input_stall(r, c, STALL_INPUT)
             bytes_taken += got
             continue
-        if frames == TURN_FRAMES or bytes_taken >= TURN_BYTES:
+        if frames == TURN_FRAMES or bytes_taken >= TURN_BYTES or (frames and turn_is_over(r)):
             connection_ready(r, c)
             return True
         served = request_serve(r, c, size, TURN_FRAMES - frames, &span)

@@ -29,6 +29,7 @@ cdef struct Counters:
     int64_t requests_produce
     int64_t requests_fetch
     int64_t requests_control
+    int64_t worked                    # jobs that were given to workers
     int64_t answers_late
     int64_t bytes_in
     int64_t bytes_out

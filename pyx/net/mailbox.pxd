@@ -7,6 +7,7 @@ from penstock.pyx.log.segment cimport BatchPlace
 from penstock.pyx.net.admission cimport PEER_BYTES
 from penstock.pyx.net.closures cimport Reason
 from penstock.pyx.net.coldreader cimport ReaderJob
+from penstock.pyx.net.workers cimport Work
 from penstock.pyx.posix cimport free, memset, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, pthread_t
 from penstock.pyx.record.frame cimport Writer
 
@@ -28,6 +29,7 @@ cdef enum MailKind:
     MAIL_READ = 3                     # a reader thread is done: `sent` bytes of the next piece went; -1: it failed
     MAIL_RESUME = 4                   # `answer` holds a diverted request: serve it into its slot after all
     MAIL_RESUME_LOSE = 5              # the same, but its answer is lost and the connection ends
+    MAIL_WORKED = 6                   # a worker is done with `work`, which the mail's reader has to free
 
 cdef struct Mail:
     MailKind kind
@@ -41,6 +43,7 @@ cdef struct Mail:
     int64_t ready                     # bytes behind those that are in memory
     BatchPlace follows                # where the next fetch begins; `position` -1: nobody knows
     bint full                         # the peer takes no more for now
+    Work* work
     Writer answer                     # with its size in front
     char peer[PEER_BYTES]
     Mail* next
@@ -85,8 +88,12 @@ cdef bint token_post(const void* plane, uint64_t token, MailKind kind, Writer* a
 # The same for MAIL_CLOSE; takes `detail`, too.
 cdef bint token_close(const void* plane, uint64_t token, Reason why, Writer* detail) noexcept nogil
 
-# The reader pool's hook (a job's owner is a mailbox), and the logs'.
+# A job that a worker sends back to this mailbox. False: no memory.
+cdef bint work_address(Work* work, Mailbox* box, uint32_t place, uint32_t generation, uint32_t number) noexcept nogil
+
+# The hooks of the reader pool and of the workers (a job's owner is a mailbox), and the logs'.
 cdef void on_read(const ReaderJob* job) noexcept nogil
+cdef void on_worked(Work* work) noexcept nogil
 cdef void on_partition_moved(Partition* p, uint64_t mask) noexcept nogil
 
 

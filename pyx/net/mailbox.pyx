@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from penstock.pyx.log.partition cimport Partition, partition_release, partition_retain
 from penstock.pyx.net.closures cimport CLOSED_FAILED, Reason
 from penstock.pyx.net.coldreader cimport ReaderJob
+from penstock.pyx.net.workers cimport Work, work_free
 from penstock.pyx.posix cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, atomic_load32, atomic_store32, atomic_swap32, calloc, close, eventfd, eventfd_write,
     free, lowest_bit, memset, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, pthread_self, realloc,
@@ -40,6 +41,8 @@ cdef void mailbox_clear(Mailbox* box) noexcept nogil:
         after = mail.next
         if mail.kind == MAIL_SOCKET:
             close(mail.fd)
+        if mail.kind == MAIL_WORKED:
+            work_free(mail.work)
         writer_free(&mail.answer)
         free(mail)
         mail = after
@@ -133,6 +136,25 @@ cdef void on_read(const ReaderJob* job) noexcept nogil:
         mail.follows = job.follows
         mail.full = job.full
         mail_post(<Mailbox*>job.owner, mail)
+
+
+cdef bint work_address(Work* work, Mailbox* box, uint32_t place, uint32_t generation, uint32_t number) noexcept nogil:
+    work.owner = box
+    work.place = place
+    work.generation = generation
+    work.number = number
+    work.mail = calloc(1, sizeof(Mail))
+    return work.mail != NULL
+
+
+cdef void on_worked(Work* work) noexcept nogil:
+    cdef Mail* mail = <Mail*>work.mail
+    work.mail = NULL
+    mail.kind = MAIL_WORKED
+    mail.place = work.place
+    mail.generation = work.generation
+    mail.work = work
+    mail_post(<Mailbox*>work.owner, mail)
 
 
 cdef bint _token_post(const void* plane, uint64_t token, MailKind kind, Reason why, Writer* answer) noexcept nogil:

@@ -6,12 +6,14 @@ from penstock.pyx.log.pagecache cimport CACHE_NOT_ALL, CacheState, cache_state, 
 from penstock.pyx.log.read cimport ReadResult
 from penstock.pyx.log.segment cimport Segment, segment_expect
 from penstock.pyx.net.coldreader cimport ReaderJob, reader_submit
+from penstock.pyx.net.control cimport SERVED
 from penstock.pyx.net.mailbox cimport Mail
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSING, OUTGOING_FULL, OUTGOING_LENT, OUTGOING_ROOM, OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES,
-    SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, TURN_BYTES, Connection, Reactor, Slot,
-    connection_finish, connection_is_ready, connection_ready, output_full, slot_at,
+    SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, SLOT_WORKING, TURN_BYTES, Connection,
+    Reactor, Slot, connection_finish, connection_is_ready, connection_ready, output_full, slot_at, turn_is_over,
 )
+from penstock.pyx.net.requests cimport give_to_worker
 from penstock.pyx.net.transport cimport (
     transport_hang_up, transport_none, transport_send, transport_send_file, transport_unwatch, transport_watch,
 )
@@ -23,7 +25,9 @@ from penstock.pyx.posix cimport (
 from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
 from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
 from penstock.pyx.request.fetchanswer cimport FilePiece, fetch_answer, piece_release
-from penstock.pyx.request.fetchread cimport FETCH_AGAIN, FETCH_COLD, FETCH_FAILED, FETCH_WAIT, FetchState, fetch_try
+from penstock.pyx.request.fetchread cimport (
+    FETCH_AGAIN, FETCH_COLD, FETCH_CONVERT, FETCH_FAILED, FETCH_WAIT, FetchState, fetch_try,
+)
 
 cdef enum:
     OUTPUT_COMPACT_BYTES = OUTPUT_BYTES_MAX // 4
@@ -238,6 +242,9 @@ cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     state = fetch_try(job, r.id, must_answer)
     if state == FETCH_COLD:
         return _warm_range(r, c, slot)
+    if state == FETCH_CONVERT:
+        unpark(r.waits, job)                          # it parks again if nothing comes of it
+        return STEP_WAIT if give_to_worker(r, c, c.head, NULL, 0, job) == SERVED else STEP_CLOSE
     if state == FETCH_AGAIN:
         job.due = True
         connection_ready(r, c)
@@ -261,7 +268,7 @@ cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
 cdef Step _answer_head(Reactor* r, Connection* c) noexcept nogil:
     """Moves the oldest slot's answer to the output, if it is there."""
     cdef Slot* slot = slot_at(c, c.head)
-    if slot.state == SLOT_CONTROL or slot.state == SLOT_WARMING:
+    if slot.state == SLOT_CONTROL or slot.state == SLOT_WARMING or slot.state == SLOT_WORKING:
         return STEP_WAIT
     if slot.state == SLOT_FETCH:
         return _answer_fetch(r, c, slot)
@@ -292,6 +299,9 @@ cdef bint output_pump(Reactor* r, Connection* c) noexcept nogil:
                 break
             c.head += 1
             progress = True
+            if c.head != c.tail and turn_is_over(r):
+                connection_ready(r, c)
+                break
         if not _output_send(r, c):
             return False
         if connection_is_ready(c):                    # its turn is over

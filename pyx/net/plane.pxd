@@ -5,6 +5,7 @@ life, and only that thread touches it.
   transport -> input (shared scratch, or the connection's own while a frame isn't whole) -> frame_cut
     produce: appended at once. Nothing waits before it: the answer goes straight into the output; else into its slot
     fetch: a slot with a job, tried when all before it are answered
+    a produce that takes long, a conversion for old clients: a slot, and a job for a worker thread
     anything else: a slot, and a copy on the control queue; the answer comes back through the mailbox by its token
   slots leave the ring in order -> output (bytes, and pieces of files between them) -> transport
 
@@ -25,6 +26,8 @@ from penstock.pyx.net.counters cimport Counters, counters_closed
 from penstock.pyx.net.mailbox cimport REACTORS_MAX, Mailbox
 from penstock.pyx.net.transport cimport Transport
 from penstock.pyx.net.waiting cimport Waits
+from penstock.pyx.net.workers cimport Work, WorkerPool
+from penstock.pyx.posix cimport monotonic_us
 from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.fetchanswer cimport Pieces
@@ -48,6 +51,9 @@ cdef enum:
     OUTPUT_KEPT_BYTES = 16384         # an empty output larger than this is freed
     TURN_FRAMES = 64                  # what one connection may do before the others have their turn
     TURN_BYTES = 4194304
+    TURN_US = 2000                    # the same in time, looked at between requests: a thousand small ones
+    COSTLY_TURN_US = 500              # a connection whose turn took longer waits for those whose turns are short
+    PASS_US = 5000                    # what one pass over the connections may take before events are looked at again
     SENDFILE_CHUNK_BYTES = 1048576
     EVENTS_MAX = 256
     ACCEPTS_MAX = 64
@@ -61,6 +67,7 @@ cdef enum SlotState:
     SLOT_FETCH = 2                    # `fetch` is to be tried when all before it are answered
     SLOT_WARMING = 3                  # it was: a reader thread reads a range that it needs in memory
     SLOT_CLOSE = 4                    # nothing after it is answered: the connection ends here
+    SLOT_WORKING = 5                  # a worker has the request, or `fetch`, as `work`
 
 # Whether a connection is there, and whether its requests are read: in this order, and from each one to CLOSED.
 cdef enum ConnectionState:
@@ -87,7 +94,7 @@ cdef enum Outgoing:
 # What a connection that isn't read waits for.
 cdef enum Stall:
     STALL_NONE = 0
-    STALL_QUEUE = 1                   # room in the control queue
+    STALL_QUEUE = 1                   # room in the control queue, or for frames that workers will serve
     STALL_INPUT = 2                   # broker memory for what it would receive
 
 cdef struct Slot:
@@ -96,6 +103,19 @@ cdef struct Slot:
     bint handed_over                  # it is a produce that waits there for its transaction coordinator
     Writer answer
     FetchJob* fetch
+    Work* work
+
+# What a connection's last produce took.
+cdef enum ProduceCost:
+    COST_LITTLE = 0
+    COST_MUCH = 1                     # too much for a network thread: the next one goes to a worker at once
+
+cdef struct Connection
+
+# A list of those that are ready; the last one's ready_next is its own.
+cdef struct ReadyList:
+    Connection* first
+    Connection* last
 
 # A connection's states change independently of each other; the last column gives the exceptions.
 #
@@ -121,6 +141,9 @@ cdef struct Connection:
     Stall stalled
     void* cold_in                     # segment where a range was last cold
     int32_t handed_over               # produce requests of its slots that the control plane serves, in order
+    Work* producing                   # the produce that a worker serves: nothing is read meanwhile. NULL: none
+    ProduceCost cost
+    int64_t turn_us                   # what its last turn took
     Connection* ready_next            # of the list of those that have a turn; the last one is its own. NULL: not on it
     int64_t active_ms                 # last whole request, or answer bytes taken by the peer
     int64_t frame_ms                  # since when a frame is here in part, while more of it would be read; 0: none is
@@ -169,8 +192,9 @@ cdef struct Reactor:
     uint32_t places_used
     uint32_t* free_places
     uint32_t free_count
-    Connection* ready_first
-    Connection* ready_last
+    ReadyList ready                   # whose turns are short
+    ReadyList costly                  # whose last one wasn't: served in what time a pass has left, but one at least
+    int64_t turn_ends_us              # the connection's that has its turn
     Connection* over_budget           # the one connection that may go beyond the broker's input memory
     int32_t stalled_count
     Waits* waits                      # fetches that wait
@@ -198,6 +222,7 @@ cdef struct Plane:
     Closures closed
     ControlQueue queue
     ReaderPool* readers
+    WorkerPool* workers
     Admission* admission
 
 # Takes reactors for a plane; False when there is no memory, no descriptor or no reactor left. None runs yet.
@@ -205,6 +230,8 @@ cdef bint plane_open(Plane* plane, int32_t reactor_count) noexcept nogil
 cdef bint plane_listen(Plane* plane, int fd) noexcept nogil       # before start; the plane then owns fd
 cdef void plane_close(Plane* plane) noexcept nogil                # after all threads were joined
 cdef void plane_stop(Plane* plane) noexcept nogil                 # asks every thread to drain and return
+# Connections that wait for room in the control queue, or for the workers, are looked at again.
+cdef void plane_has_room(void* plane) noexcept nogil
 # Requests for the control plane, as queue_take gives them; connections that the queue stalled are woken.
 cdef ControlRequest* plane_take(Plane* plane, int32_t most) noexcept nogil
 
@@ -237,14 +264,20 @@ cdef inline bint connection_is_ready(const Connection* c) noexcept nogil:
 
 # Asks for a turn.
 cdef inline void connection_ready(Reactor* r, Connection* c) noexcept nogil:
+    cdef ReadyList* ready = &r.costly if c.turn_us > COSTLY_TURN_US else &r.ready
     if connection_is_ready(c):
         return
     c.ready_next = c
-    if r.ready_last == NULL:
-        r.ready_first = c
+    if ready.last == NULL:
+        ready.first = c
     else:
-        r.ready_last.ready_next = c
-    r.ready_last = c
+        ready.last.ready_next = c
+    ready.last = c
+
+
+cdef inline bint turn_is_over(const Reactor* r) noexcept nogil:
+    """Whether the connection that has its turn has used its time."""
+    return monotonic_us() >= r.turn_ends_us
 
 
 # Bytes of answers that wait for the peer, without pieces.

@@ -33,7 +33,7 @@ cdef Reactor* _reactor_new(int32_t number) noexcept nogil:
         free(r.scratch)
         free(r)
         return NULL
-    r.produces = produce_group_new()
+    r.produces = produce_group_new(True)
     r.waits = waits_new(number)
     return r
 
@@ -123,14 +123,19 @@ cdef bint plane_listen(Plane* plane, int fd) noexcept nogil:
     return True
 
 
+cdef void plane_has_room(void* plane) noexcept nogil:
+    cdef Plane* whole = <Plane*>plane
+    cdef int32_t i
+    for i in range(whole.reactor_count):
+        atomic_store32(&whole.reactors[i].unstall, 1)
+        mailbox_wake(&whole.reactors[i].mailbox)
+
+
 cdef ControlRequest* plane_take(Plane* plane, int32_t most) noexcept nogil:
     cdef bint unstall
-    cdef int32_t i
     cdef ControlRequest* first = queue_take(&plane.queue, most, &unstall)
     if unstall:
-        for i in range(plane.reactor_count):
-            atomic_store32(&plane.reactors[i].unstall, 1)
-            mailbox_wake(&plane.reactors[i].mailbox)
+        plane_has_room(plane)
     return first
 
 

@@ -18,21 +18,21 @@ from penstock.pyx.net.input cimport (
     input_free, input_lags, input_may_go_on, input_seen, input_unstall, input_watch,
 )
 from penstock.pyx.net.mailbox cimport (
-    MAIL_CLOSE, MAIL_READ, MAIL_RESUME, MAIL_RESUME_LOSE, MAIL_SOCKET, REQUEST_MASK, Mail, Moved, mail_take,
-    mailbox_enter, mailbox_leave, moved_give_back, moved_take, wake_others,
+    MAIL_CLOSE, MAIL_READ, MAIL_RESUME, MAIL_RESUME_LOSE, MAIL_SOCKET, MAIL_WORKED, REQUEST_MASK, Mail, Moved,
+    mail_take, mailbox_enter, mailbox_leave, moved_give_back, moved_take, wake_others,
 )
 from penstock.pyx.net.output cimport output_was_read
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSED, DRAIN_MS, EVENTS_MAX, EVENT_LISTENER, EVENT_WAKE, FRAME_BYTES_A_SECOND, INCOMING_LAST,
-    INCOMING_MORE, INCOMING_RESET, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, SLOT_CONTROL, SLOT_DONE, STALL_NONE,
-    SWEEP_MS_MAX, Connection, Reactor, Slot, connection_is_ready, connection_ready, connection_refuse, output_left,
-    slot_at,
+    INCOMING_MORE, INCOMING_RESET, INPUT_FREE_BYTES, OUTGOING_LENT, OUTGOING_ROOM, PASS_US, SLOT_CONTROL, SLOT_DONE,
+    STALL_NONE, SWEEP_MS_MAX, TURN_US, Connection, Reactor, ReadyList, Slot, connection_is_ready, connection_ready,
+    connection_refuse, output_left, slot_at,
 )
-from penstock.pyx.net.requests cimport requests_resume
+from penstock.pyx.net.requests cimport requests_resume, requests_worked
 from penstock.pyx.net.waiting cimport retry_moved, unpark
 from penstock.pyx.posix cimport (
-    CLOCK_MONOTONIC, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64,
-    atomic_swap32, block_signals, clock_gettime, close, epoll_event, epoll_wait, free, memset, set_time_slice, timespec,
+    EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, atomic_add32, atomic_load32, atomic_load64, atomic_swap32,
+    block_signals, close, epoll_event, epoll_wait, free, memset, monotonic_us, set_time_slice,
 )
 from penstock.pyx.record.endian cimport get_u32
 from penstock.pyx.record.frame cimport SIZE_BYTES, Writer, writer_free
@@ -50,9 +50,7 @@ cdef enum:
 
 
 cdef int64_t _now_ms() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <int64_t>t.tv_sec * 1000 + t.tv_nsec // 1000000
+    return monotonic_us() // 1000
 
 
 cdef Connection* _connection_of(Reactor* r, uint32_t place, uint32_t generation) noexcept nogil:
@@ -117,7 +115,9 @@ cdef void _on_mail(Reactor* r, Mail* mail) noexcept nogil:
         connection_open(r, mail.fd, mail.listener, mail.peer)
         return
     c = _connection_of(r, mail.place, mail.generation)
-    if c == NULL:
+    if mail.kind == MAIL_WORKED:
+        requests_worked(r, c, mail.work)
+    elif c == NULL:
         r.counters.answers_late += mail.kind != MAIL_READ
     elif mail.kind == MAIL_READ:
         if not output_was_read(r, c, mail):
@@ -296,7 +296,7 @@ cdef int64_t _sweep_every_ms(Reactor* r) noexcept nogil:
 cdef int _timeout_ms(Reactor* r) noexcept nogil:
     """Until the next thing that has a time."""
     cdef int64_t until = r.swept_ms + _sweep_every_ms(r)
-    if r.ready_first != NULL or atomic_load32(&r.mailbox.wake):
+    if r.ready.first != NULL or r.costly.first != NULL or atomic_load32(&r.mailbox.wake):
         return 0
     if r.waits.heap_n and r.waits.heap[0].deadline_ms < until:
         until = r.waits.heap[0].deadline_ms
@@ -307,18 +307,50 @@ cdef int _timeout_ms(Reactor* r) noexcept nogil:
     return <int>max(until - _now_ms(), <int64_t>0)
 
 
+cdef int64_t _run_first(Reactor* r, ReadyList* due, int64_t now_us) noexcept nogil:
+    """A turn for the first of a list. The time then."""
+    cdef Connection* c = due.first
+    cdef int64_t after_us
+    due.first = c.ready_next if c.ready_next != c else NULL
+    if due.first == NULL:
+        due.last = NULL
+    c.ready_next = NULL
+    r.turn_ends_us = now_us + TURN_US
+    connection_run(r, c)
+    wake_others(&r.mailbox)
+    after_us = monotonic_us()
+    c.turn_us = after_us - now_us
+    return after_us
+
+
+cdef void _put_before(ReadyList* due, ReadyList* asked) noexcept nogil:
+    if due.last == NULL:
+        return
+    if asked.first != NULL:
+        due.last.ready_next = asked.first
+        due.last = asked.last
+    asked[0] = due[0]
+
+
 cdef void _run_ready(Reactor* r) noexcept nogil:
-    """One turn for each connection that is ready now; those that ask again come after the next epoll_wait."""
-    cdef Connection* c = r.ready_first
-    cdef Connection* after
-    r.ready_first = NULL
-    r.ready_last = NULL
-    while c != NULL:
-        after = c.ready_next if c.ready_next != c else NULL
-        c.ready_next = NULL
-        connection_run(r, c)
-        wake_others(&r.mailbox)
-        c = after
+    """One turn for each connection that is ready now, as far as the pass's time goes; those that ask again come after
+    the next epoll_wait. Connections whose turns are short go first.
+    """
+    cdef int64_t now_us = monotonic_us()
+    cdef int64_t until_us = now_us + PASS_US
+    cdef ReadyList due = r.ready
+    cdef ReadyList costly = r.costly
+    memset(&r.ready, 0, sizeof(ReadyList))
+    memset(&r.costly, 0, sizeof(ReadyList))
+    while due.first != NULL and now_us < until_us:
+        now_us = _run_first(r, &due, now_us)
+    if costly.first != NULL:
+        now_us = _run_first(r, &costly, now_us)
+    while costly.first != NULL and now_us < until_us:
+        now_us = _run_first(r, &costly, now_us)
+    # Those that had no turn are before those that have asked since.
+    _put_before(&due, &r.ready)
+    _put_before(&costly, &r.costly)
 
 
 cdef void _on_wake(Reactor* r) noexcept nogil:
@@ -342,8 +374,8 @@ cdef void _close_all(Reactor* r) noexcept nogil:
     for i in range(r.places_used):
         connection_close(r, r.connections[i])
         r.connections[i].ready_next = NULL
-    r.ready_first = NULL
-    r.ready_last = NULL
+    memset(&r.ready, 0, sizeof(ReadyList))
+    memset(&r.costly, 0, sizeof(ReadyList))
 
 
 cdef void reactor_loop(Reactor* r) noexcept nogil:

@@ -7,6 +7,8 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 from penstock.pyx.net.closures cimport Reason
 from penstock.pyx.net.control cimport Served
 from penstock.pyx.net.plane cimport Connection, Reactor
+from penstock.pyx.net.workers cimport Work
+from penstock.pyx.request.fetch cimport FetchJob
 
 # Frames at the front of a connection's input, their sizes with them.
 cdef struct Span:
@@ -24,6 +26,12 @@ cdef void requests_refuse(Reactor* r, Connection* c, Reason why, const char* det
 # The detail of a frame that is whole (DETAIL_BYTES).
 cdef void requests_describe(const uint8_t* frame, int32_t n, char* detail) noexcept nogil
 cdef bint slots_full(Connection* c) noexcept nogil               # no further request is read
+# A copy of a frame, or `fetch` for its slot of that number, goes to a worker. SERVE_STALLED: too much is there already.
+cdef Served give_to_worker(
+    Reactor* r, Connection* c, uint32_t number, const uint8_t* frame, int32_t n, FetchJob* fetch
+) noexcept nogil
+# A worker is done; frees the job. `c` is NULL if the connection is gone.
+cdef void requests_worked(Reactor* r, Connection* c, Work* work) noexcept nogil
 # A diverted request comes back from the control plane; `lose`: a produce is carried out, but its answer is lost.
 cdef void requests_resume(
     Reactor* r, Connection* c, uint32_t number, uint8_t* frame, int32_t n, bint lose

@@ -5,12 +5,13 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from penstock.pyx.net.closures cimport (
     CLOSED_FAILED, CLOSED_MALFORMED, CLOSED_UNACKNOWLEDGED, DETAIL_BYTES, Reason,
 )
-from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, Served, queue_put
-from penstock.pyx.net.mailbox cimport token_pack
+from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, SERVE_STALLED, Served, queue_put
+from penstock.pyx.net.mailbox cimport token_pack, work_address
 from penstock.pyx.net.plane cimport (
-    SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, Connection, Reactor, Slot, SlotState,
-    connection_ready, connection_refuse, slot_at,
+    COST_LITTLE, COST_MUCH, SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, SLOT_WORKING,
+    Connection, Reactor, Slot, SlotState, connection_ready, connection_refuse, slot_at,
 )
+from penstock.pyx.net.workers cimport Work, work_free, work_new, workers_submit
 from penstock.pyx.posix cimport atomic_load32, memset, snprintf
 from penstock.pyx.record.endian cimport get_i16
 from penstock.pyx.record.frame cimport (
@@ -18,8 +19,9 @@ from penstock.pyx.record.frame cimport (
 )
 from penstock.pyx.request.fetch cimport FETCH_PARSED, FetchJob, fetch_held_bytes, fetch_parse
 from penstock.pyx.request.produce cimport (
-    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult,
-    produce_answer, produce_append, produce_clear, produce_group_open, produce_serve, produce_take,
+    IN_LINE_BYTES, IN_LINE_WORK, PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_COSTLY, PRODUCE_HAND_OVER, PRODUCE_MALFORMED,
+    PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append, produce_clear, produce_group_open,
+    produce_serve, produce_take,
 )
 from penstock.pyx.request.produceflush cimport produce_flushes
 from penstock.pyx.request.versions cimport (
@@ -28,11 +30,13 @@ from penstock.pyx.request.versions cimport (
 )
 
 cdef bint slots_full(Connection* c) noexcept nogil:
-    """Whether no further request may be taken, by number (one slot is kept for a SLOT_CLOSE) or by what waits."""
+    """Whether no further request may be taken, by number (one slot is kept for a SLOT_CLOSE) or by what waits, or as a
+    worker has a produce that the next requests would overtake.
+    """
     cdef uint32_t number = c.head
     cdef int64_t held = 0
     cdef const Slot* slot
-    if c.tail - c.head >= SLOTS - 1:
+    if c.tail - c.head >= SLOTS - 1 or c.producing != NULL:
         return True
     while number != c.tail and held <= SLOTS_BYTES_MAX:
         slot = slot_at(c, number)
@@ -93,6 +97,28 @@ cdef Served _hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t 
         r.counters.requests_produce += produce
         r.counters.requests_control += not produce
     return result
+
+
+cdef Served give_to_worker(
+    Reactor* r, Connection* c, uint32_t number, const uint8_t* frame, int32_t n, FetchJob* fetch
+) noexcept nogil:
+    cdef Work* work = work_new(frame, n, fetch)
+    cdef Slot* slot
+    if work == NULL:
+        return SERVE_CLOSE
+    if not work_address(work, &r.mailbox, c.place, c.generation, number) or not workers_submit(r.plane.workers, work):
+        work.fetch = NULL
+        work_free(work)
+        return SERVE_STALLED
+    slot = slot_at(c, number) if fetch != NULL else _slot_push(c, SLOT_WORKING)
+    slot.state = SLOT_WORKING
+    slot.work = work
+    slot.request_bytes = n
+    if fetch == NULL:
+        c.producing = work
+        r.counters.requests_produce += 1
+    r.counters.worked += 1
+    return SERVED
 
 
 cdef bint _is_served_here(Reactor* r, const uint8_t* frame, int16_t api_key) noexcept nogil:
@@ -164,16 +190,22 @@ cdef Served _serve_produce(
     cdef Served result
     if c.handed_over > 0 or produce_flushes(r.plane.logs, head, body, NULL):
         return _hand_over(r, c, frame, n, True)
-    taken = produce_take(r.produces, r.plane.logs, head, body, NULL)
+    taken = PRODUCE_COSTLY
+    if c.cost == COST_LITTLE:
+        taken = produce_take(r.produces, r.plane.logs, head, body, NULL)
     if taken == PRODUCE_HAND_OVER:
         return _hand_over(r, c, frame, n, True)
+    if taken == PRODUCE_COSTLY:
+        c.cost = COST_MUCH
+        served.why = CLOSED_FAILED
+        return give_to_worker(r, c, c.tail, frame, n, NULL)
     if taken == PRODUCE_TAKEN and straight:
         _take_more(r, c, most, served)
     r.counters.requests_produce += served.frames
     if taken != PRODUCE_TAKEN:
         served.why = _why(taken)
         return SERVE_CLOSE
-    produce_append(r.produces)
+    produce_append(r.produces, NULL)
     result = _answer_produces(r, c, straight, served)
     produce_clear(r.produces)
     return result
@@ -218,10 +250,54 @@ cdef Served request_serve(Reactor* r, Connection* c, int32_t n, int32_t most, Sp
     return _serve_produce(r, c, &head, body, frame, n, most, served) if produce else _serve_fetch(r, c, &head, body)
 
 
+cdef void _worked_produce(Reactor* r, Connection* c, Slot* slot, Work* work) noexcept nogil:
+    cdef char detail[DETAIL_BYTES]
+    slot.request_bytes = 0
+    c.producing = NULL
+    if work.spent < IN_LINE_WORK // 2 and work.n <= IN_LINE_BYTES:
+        c.cost = COST_LITTLE
+    slot.state = SLOT_CLOSE
+    if work.result == PRODUCE_ANSWERED or work.result == PRODUCE_SILENT:
+        slot.state = SLOT_DONE
+        slot.answer = work.answer
+        memset(&work.answer, 0, sizeof(Writer))
+    elif work.result == PRODUCE_HAND_OVER and _queue_request(r, c, work.number, work.frame, work.n, True) == SERVED:
+        slot.state = SLOT_CONTROL
+        slot.request_bytes = work.n
+        slot.handed_over = True
+        c.handed_over += 1
+    if slot.state == SLOT_CLOSE:
+        requests_describe(work.frame, work.n, detail)
+        connection_refuse(r, c, slot, _why(work.result), detail)
+
+
+cdef void requests_worked(Reactor* r, Connection* c, Work* work) noexcept nogil:
+    cdef Slot* slot
+    r.produced.batches += work.tally.batches
+    r.produced.bytes += work.tally.bytes
+    r.produced.errors += work.tally.errors
+    if c == NULL:
+        r.counters.answers_late += 1
+        work_free(work)
+        return
+    slot = slot_at(c, work.number)
+    slot.work = NULL
+    if work.fetch == NULL:
+        _worked_produce(r, c, slot, work)
+    else:
+        slot.state = SLOT_FETCH
+        slot.fetch.due = True
+        work.fetch = NULL
+    work_free(work)
+    connection_ready(r, c)
+
+
 cdef void requests_resume(
     Reactor* r, Connection* c, uint32_t number, uint8_t* frame, int32_t n, bint lose
 ) noexcept nogil:
-    """Serves a diverted Produce or Fetch into the slot that it has held meanwhile."""
+    """Serves a diverted Produce or Fetch into the slot that it has held meanwhile, whatever it costs: an operator's
+    fault injection diverts them.
+    """
     cdef bint produce = get_i16(frame) == PRODUCE_KEY
     cdef RequestHead head
     cdef Reader body

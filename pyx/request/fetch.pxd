@@ -61,6 +61,8 @@ cdef struct FetchJob:
     int32_t range_capacity
     int32_t cold                      # of `ranges`, when FETCH_COLD
     int32_t cold_times
+    bint urgent                       # its ranges are answered with, however little their conversion gives
+    bint converted                    # fetch_convert_ranges was called for its ranges
     # The reactor's own fields.
     void* connection
     int64_t deadline_ms

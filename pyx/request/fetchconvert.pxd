@@ -1,7 +1,7 @@
 """What clients of Fetch 0 to 3 get: message sets that they can read, made of what is stored. Others never come here.
 
-It takes memory, so one answer converts at most CONVERT_STORED_MAX_BYTES of stored bytes (but at least one batch);
-and it reads the bytes on the network thread, so only what is in the page cache.
+It takes memory and time, so one answer converts at most CONVERT_STORED_MAX_BYTES of stored bytes (but at least one
+batch), and a worker thread does it (workers.pxd). Workers are few: they read only what is in the page cache.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t

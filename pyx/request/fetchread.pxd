@@ -14,7 +14,11 @@ cdef enum FetchState:
     FETCH_READY = 1                   # the job holds the ranges to answer with
     FETCH_AGAIN = 2                   # the ends keep moving: try again on a later turn
     FETCH_COLD = 3                    # ranges[cold] has to be in memory first, then try again
+    FETCH_CONVERT = 4                 # fetch_convert_ranges, which takes long, comes first, then try again
     FETCH_FAILED = -1                 # no memory: the connection has to be closed
 
 # `must_answer`: its time is up, answer with what there is. `reactor` is the network thread to wake.
 cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept nogil
+
+# After FETCH_CONVERT, on a thread that alone has the job.
+cdef void fetch_convert_ranges(FetchJob* job) noexcept nogil

@@ -183,28 +183,43 @@ cdef bint _has_converted(const FetchJob* job) noexcept nogil:
     return False
 
 
-cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept nogil:
+cdef void fetch_convert_ranges(FetchJob* job) noexcept nogil:
+    job.cold = fetch_convert(job, _may_block(job))
+    job.converted = True
+
+
+cdef FetchState _try_gathered(FetchJob* job, bint must_answer) noexcept nogil:
+    """READY, WAIT if there is too little, or what comes before that can be said."""
     cdef Limits limits
+    cdef bint enough
+    if not _gather(job, &limits):
+        return FETCH_FAILED
+    if limits.cold:
+        return FETCH_COLD
+    job.urgent = limits.urgent or must_answer or job.max_wait_ms <= 0 or job.set.count == 0
+    enough = job.urgent or limits.total >= job.min_bytes or (limits.total > 0 and limits.left == 0)
+    if enough and limits.total > 0 and job.version < FETCH_MAGIC_2_FROM:
+        return FETCH_CONVERT
+    return FETCH_READY if enough else FETCH_WAIT
+
+
+cdef FetchState _try_converted(FetchJob* job, bint must_answer) noexcept nogil:
+    job.converted = False
+    if job.cold != CONVERT_DONE:
+        return FETCH_COLD
+    return FETCH_READY if job.urgent or must_answer or _has_converted(job) else FETCH_WAIT
+
+
+cdef FetchState fetch_try(FetchJob* job, int reactor, bint must_answer) noexcept nogil:
+    cdef FetchState state
     cdef int32_t _again
-    cdef bint must, enough
     if job.error:
         return FETCH_READY
     for _again in range(ENDS_READ_MAX):
-        if not _gather(job, &limits):
-            return FETCH_FAILED
-        if limits.cold:
-            job.cold_times += 1
-            return FETCH_COLD
-        must = limits.urgent or must_answer or job.max_wait_ms <= 0 or job.set.count == 0
-        enough = must or limits.total >= job.min_bytes or (limits.total > 0 and limits.left == 0)
-        if enough and job.version < FETCH_MAGIC_2_FROM:
-            job.cold = fetch_convert(job, _may_block(job))
-            if job.cold != CONVERT_DONE:
-                job.cold_times += 1
-                return FETCH_COLD
-            enough = must or _has_converted(job)
-        if enough:
-            return FETCH_READY
+        state = _try_converted(job, must_answer) if job.converted else _try_gathered(job, must_answer)
+        job.cold_times += state == FETCH_COLD
+        if state != FETCH_WAIT:
+            return state
         if not _moved(job, reactor):
             fetch_drop_ranges(job)
             if job.range_capacity > RANGES_KEPT:

@@ -1,7 +1,8 @@
 """Produce, served in place: the records are checked, given offsets and appended out of the
 connection's own buffer, and the answer is written. The network thread waits for nothing: on a single node the high
 watermark is the log end, so acks=all is answered at once, and what needs a coordinator or an fsync goes to the control
-plane.
+plane. A request that takes more than IN_LINE_WORK is left to a worker thread (workers.pxd): a network thread validates
+each request whole before it appends anything of it.
 
 Requests that a connection brought together are appended together: what they have for one partition goes into its log
 with one pwritev, which costs little more for several requests than for one. A group is filled by produce_take,
@@ -16,7 +17,7 @@ handed over to the control plane whole, which asks and then serves it by the sam
 Not done here: the tags that name a new leader (KIP-951).
 """
 
-from libc.stdint cimport int16_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.record.frame cimport Reader, RequestHead, Writer
@@ -29,6 +30,14 @@ cdef enum ProduceResult:
     PRODUCE_MALFORMED = -2            # nothing was appended; the connection is closed
     PRODUCE_TAKEN = 3                 # it is in the group
     PRODUCE_NO_MEMORY = -3            # the answer couldn't be written; the connection is closed
+    PRODUCE_COSTLY = 4                # nothing was appended: a network thread would serve it for too long
+
+cdef enum:
+    # What a network thread does at once for one request, and about what it does for a group: 1 or 2 ms, by the units of
+    # validator.pxd.
+    IN_LINE_WORK = 1 << 20
+    IN_LINE_BYTES = 4 << 20           # of a request: each record is looked at, and copied into the page cache
+    IN_LINE_PARTITIONS = 500          # each takes a write
 
 # What one thread appended; read by Python without a lock.
 cdef struct ProduceTally:
@@ -37,11 +46,14 @@ cdef struct ProduceTally:
     int64_t errors                    # partitions answered with an error
 
 cdef struct ProduceGroup
-cdef ProduceGroup* produce_group_new() noexcept nogil            # for a network thread, which keeps it
+# For a network thread (`in_line`) or a worker, which keeps it. NULL: no memory.
+cdef ProduceGroup* produce_group_new(bint in_line) noexcept nogil
+cdef void produce_group_free(ProduceGroup* g) noexcept nogil
 
 # One more request, whose reader stands at the body: its partitions are found, and what the request alone says
 # is validated.
-# PRODUCE_TAKEN, or PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_NO_MEMORY: the group is as before then.
+# PRODUCE_TAKEN, or PRODUCE_HAND_OVER, PRODUCE_COSTLY (in line), PRODUCE_MALFORMED, PRODUCE_NO_MEMORY: the group is as
+# before then.
 # `verdicts`: what the transaction coordinator says to each partition, in the order of the request: 0, or the error that
 # it is answered with. NULL on the network threads: no coordinator was asked.
 cdef ProduceResult produce_take(
@@ -49,11 +61,14 @@ cdef ProduceResult produce_take(
 ) noexcept nogil
 # Whether it may take another request that it is appended with.
 cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil
-# Appends all. The records behind the readers are written to (offsets, epochs).
-cdef void produce_append(ProduceGroup* g) noexcept nogil
+# Appends all. The records behind the readers are written to (offsets, epochs). Once `dropped` (atomic; NULL: never) is
+# set, nothing more is: nobody wants the answer.
+cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
 # The answer to request `i`, in the order in which they were taken. When the result isn't PRODUCE_ANSWERED, `out` is as
 # it was before.
 cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, ProduceTally* tally) noexcept nogil
+# The work that the group's requests took so far.
+cdef int64_t produce_work(const ProduceGroup* g) noexcept nogil
 cdef void produce_clear(ProduceGroup* g) noexcept nogil
 
 # All of that for one request. A caller that passes `verdicts` calls `produce_flush` (produceflush.pxd) before it sends

@@ -3,20 +3,22 @@ malformed one appends nothing; to find its partitions and what there is for them
 produceflush if any topic has flush.messages, and by verification if it is transactional.)
 """
 
-from libc.stdint cimport int32_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, uint8_t
 from libc.string cimport memset, strlen
+from libcpp.vector cimport vector
 
 from penstock.pyx.errorcodes cimport (
     INVALID_RECORD, INVALID_REQUIRED_ACKS, INVALID_TOPIC_EXCEPTION, KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_COMPRESSION_TYPE,
 )
-from penstock.pyx.log.append cimport Append, Appended, partition_append
+from penstock.pyx.log.append cimport Append, Appended, partition_append, partition_validate
+from penstock.pyx.log.files cimport dropped as deleted, made
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
     LogSet, Partition, is_internal, partition_known_id, partition_release, partition_topic,
 )
-from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal
-from penstock.pyx.posix cimport calloc, free, realloc
+from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal, Validated
+from penstock.pyx.posix cimport atomic_load32, calloc, free, realloc
 from penstock.pyx.record.batch cimport (
     ATTRIBUTES_AT, CODEC_MASK, CONTROL_BIT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD, MAGIC_2, MAGIC_AT,
     TRANSACTIONAL_BIT, batch_error_text,
@@ -41,6 +43,7 @@ cdef enum:
     GROUP_TOGETHER_MAX = 64           # for one partition
     GROUP_PARTS_MAX = 256             # of several requests: what the comparing of all with all is cheap for
     PARTS_KEPT = 1024                 # a group that was larger gives its memory back
+    CHECKED_KEPT = 16                 # and where a part had more batches
 
 # A partition of a request.
 cdef struct Part:
@@ -53,6 +56,8 @@ cdef struct Asked:
     int32_t correlation_id
     Reader topics                     # where the first begins
     int64_t may_inflate
+    int64_t may_work
+    int64_t work_left                 # of that
     size_t first                      # of its parts
 
 cdef struct ProduceGroup:
@@ -61,6 +66,9 @@ cdef struct ProduceGroup:
     Part* parts
     size_t n
     size_t capacity
+    bint in_line                      # a network thread's: each request is validated when it is taken
+    vector[Validated]* checked        # in line, by part
+    bint rewrote                      # some of them hold more than they need
 
 
 cdef int64_t _count_batches(const uint8_t* p, int64_t n) noexcept nogil:
@@ -130,8 +138,21 @@ cdef int16_t _find_partition(
     return UNKNOWN_TOPIC_OR_PARTITION
 
 
-cdef ProduceGroup* produce_group_new() noexcept nogil:
-    return <ProduceGroup*>calloc(1, sizeof(ProduceGroup))
+cdef ProduceGroup* produce_group_new(bint in_line) noexcept nogil:
+    cdef ProduceGroup* g = <ProduceGroup*>calloc(1, sizeof(ProduceGroup))
+    if g != NULL and in_line:
+        g.in_line = True
+        g.checked = made[vector[Validated]]()
+    return g
+
+
+cdef void produce_group_free(ProduceGroup* g) noexcept nogil:
+    if g == NULL:
+        return
+    free(g.parts)
+    if g.checked != NULL:
+        deleted[vector[Validated]](g.checked)
+    free(g)
 
 
 cdef bint _has_room(ProduceGroup* g, size_t more) noexcept nogil:
@@ -143,6 +164,8 @@ cdef bint _has_room(ProduceGroup* g, size_t more) noexcept nogil:
             return False
         g.parts = grown
         g.capacity = capacity
+    if g.in_line and g.checked.size() < g.n + more:
+        g.checked.resize(g.n + more)
     return True
 
 
@@ -153,13 +176,50 @@ cdef void produce_clear(ProduceGroup* g) noexcept nogil:
         free(g.parts)
         g.parts = NULL
         g.capacity = 0
+    if g.rewrote:
+        g.checked.clear()                             # their memory with them
+        g.rewrote = False
+
+
+cdef int64_t produce_work(const ProduceGroup* g) noexcept nogil:
+    cdef int64_t work = 0
+    cdef size_t i
+    for i in range(g.asked_n):
+        work += g.asked[i].may_work - g.asked[i].work_left
+    return work
 
 
 cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil:
     # Of requests without an answer one that fails closes the connection, and nothing behind it may be appended.
     return g.asked_n == 0 or (
-        g.asked_n < GROUP_ASKED_MAX and g.n < GROUP_PARTS_MAX and g.asked[g.asked_n - 1].terms.acks != 0
+        g.asked_n < GROUP_ASKED_MAX
+        and g.n < GROUP_PARTS_MAX
+        and g.asked[g.asked_n - 1].terms.acks != 0
+        and produce_work(g) < IN_LINE_WORK
     )
+
+
+cdef bint _check_in_line(ProduceGroup* g, const Asked* asked) noexcept nogil:
+    """Validates what the request has for each partition. False: that takes too long here."""
+    cdef Part* part
+    cdef Validated* checked
+    cdef size_t i
+    for i in range(asked.first, g.n):
+        part = &g.parts[i]
+        if part.partition == NULL:
+            continue
+        checked = &g.checked[0][i]
+        if not partition_validate(part.partition, &part.append, checked):
+            return False
+        g.rewrote = g.rewrote or not checked.rebuilt.empty() or checked.batches.size() > CHECKED_KEPT
+    return True
+
+
+cdef void _untake(ProduceGroup* g, const Asked* asked) noexcept nogil:
+    while g.n > asked.first:
+        g.n -= 1
+        if g.parts[g.n].partition != NULL:
+            partition_release(g.parts[g.n].partition)
 
 
 cdef ProduceResult produce_take(
@@ -176,12 +236,16 @@ cdef ProduceResult produce_take(
     cdef int64_t place = 0, total = produce_partitions(head, body)
     if total < 0:
         return PRODUCE_MALFORMED
+    if g.in_line and (total > IN_LINE_PARTITIONS or reader_left(r) > IN_LINE_BYTES):
+        return PRODUCE_COSTLY
     if not _has_room(g, <size_t>total):
         return PRODUCE_NO_MEMORY
     asked.correlation_id = head.correlation_id
     asked.first = g.n
     # A request of batches that are nearly nothing compressed would keep its network thread busy for minutes.
     asked.may_inflate = INFLATED_MAX_BYTES + <int64_t>reader_left(r) * INFLATED_PER_BYTE
+    asked.may_work = IN_LINE_WORK if g.in_line else INT64_MAX
+    asked.work_left = asked.may_work
     produce_terms(r, head, terms)
     asked.origin = CLIENT
     if verdicts != NULL:
@@ -200,6 +264,7 @@ cdef ProduceResult produce_take(
             part.append.n = <size_t>max(records.n, 0)
             part.append.origin = asked.origin
             part.append.may_inflate = &asked.may_inflate
+            part.append.work_left = &asked.work_left
             part.append.done.base_offset = -1
             part.append.done.log_append_time_ms = -1
             part.append.done.log_start_offset = -1
@@ -213,14 +278,19 @@ cdef ProduceResult produce_take(
                     partition_release(part.partition)
                     part.partition = NULL
         skip_tags(r, terms.flexible)
+    if g.in_line and not _check_in_line(g, asked):
+        _untake(g, asked)
+        return PRODUCE_COSTLY
     g.asked_n += 1
     return PRODUCE_TAKEN
 
 
-cdef void produce_append(ProduceGroup* g) noexcept nogil:
+cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil:
     cdef Append* together[GROUP_TOGETHER_MAX]
     cdef Partition* partition
     cdef size_t i, j, n
+    for i in range(g.n if g.in_line else 0):
+        g.parts[i].append.checked = &g.checked[0][i]      # the vector has moved as the group grew
     for i in range(g.n):
         partition = g.parts[i].partition
         if partition == NULL:
@@ -234,7 +304,11 @@ cdef void produce_append(ProduceGroup* g) noexcept nogil:
                     n += 1
                     g.parts[j].partition = NULL
                     partition_release(partition)
-        partition_append(partition, together, n)
+        if dropped == NULL or not atomic_load32(dropped):
+            partition_append(partition, together, n)
+        else:
+            for j in range(n):
+                together[j].done.error = NOT_LEADER_OR_FOLLOWER
         partition_release(partition)
 
 
@@ -326,7 +400,7 @@ cdef ProduceResult produce_serve(
     memset(&g, 0, sizeof(ProduceGroup))
     result = produce_take(&g, logs, head, body, verdicts)
     if result == PRODUCE_TAKEN:
-        produce_append(&g)
+        produce_append(&g, NULL)
         result = produce_answer(&g, 0, out, tally)
     free(g.parts)
     return result
