@@ -47,8 +47,8 @@ class DataPlane:
     network_threads: epoll threads, 1 to 64 (num.network.threads). max_request_bytes: larger frames close their connection
     (socket.request.max.bytes). max_idle_ms: a connection that sent no whole request and took no answer for so long is closed,
     unless this broker owes it one (connections.max.idle.ms). queued_bytes_max: bounds both the bytes of requests that wait in
-    the control queue and the bytes of frames that have come in part (queued.max.request.bytes); beyond it connections aren't
-    read; at least 1 MiB. fetch_max_bytes: of a whole answer (fetch.max.bytes).
+    the control queue, of those that workers serve, and of frames that have come in part (queued.max.request.bytes); beyond it
+    connections aren't read; at least 1 MiB. fetch_max_bytes: of a whole answer (fetch.max.bytes).
     logs: what is produced to and fetched from. fetch_sessions: slots of fetch sessions (KIP-227,
     max.incremental.fetch.session.cache.slots); one that wasn't used for fetch_session_eviction_ms gives way to any other;
     fetch_sessions_bytes bounds what all of them hold. frame_ms: a request that has begun to come has to be whole within it
@@ -173,13 +173,14 @@ class DataPlane:
     def counters(self) -> dict[str, int]:
         """Sums over the threads since `start`, by name.
 
-        Now: connections, queued_bytes, input_bytes, fetch_sessions, fetch_session_partitions, fetch_session_bytes. Ever:
+        Now: connections, queued_bytes, working_bytes, input_bytes, fetch_sessions, fetch_session_partitions,
+        fetch_session_bytes. Ever:
         connections_accepted, connections_closed, closed_idle, closed_memory_short, closed_slow_request,
         closed_slow_reader, closed_address_limit, closed_tls, closed_http, closed_request_size, closed_malformed,
         closed_unsupported, closed_unacknowledged, closed_failed, accepts_delayed, accepts_without_descriptor,
         fetch_session_evictions,
-        requests, requests_produce, requests_fetch, requests_control, answers_late, bytes_in, bytes_out, produce_batches,
-        produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked
+        requests, requests_produce, requests_fetch, requests_control, worked, answers_late, bytes_in, bytes_out,
+        produce_batches, produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked
         (those that sessions remember aren't), cold_ranges, stalls.
         """
 
