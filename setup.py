@@ -59,6 +59,7 @@ MODULES: dict[str, list[str]] = {
     "request.produce": [],
     "request.produceflush": [],
     "request.fetchset": [],
+    "request.refusals": [],
     "request.sessions": [],
     "request.fetch": [],
     "request.fetchconvert": [],

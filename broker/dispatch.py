@@ -94,6 +94,8 @@ class Handler:
         return FEW_ELEMENTS_MAX if self.name in NAME_FEW else ELEMENTS_MAX
 
 
+HELD_BYTES_MAX = 64 << 20
+"""Of produces that wait here for the end of a partition's move."""
 FLUSH_THREADS = 4
 """Produce requests that wait for the disk of one log folder (flush.messages) at the same time."""
 CONNECTION_SHIFT = 16
@@ -119,8 +121,12 @@ class Answers(Protocol):
         """The log folders of a produce that waits for a disk; none if it doesn't."""
         ...
 
+    def held(self, request: Request) -> bool:
+        """Whether a partition of a produce is held until its move is over."""
+        ...
+
     def serve_flushing(self, request: Request) -> bool:
-        """Append a produce, wait for the disk and answer it; False if its coordinator has to be asked."""
+        """Append a produce, wait for the disk and answer it; False if its coordinator has to be asked, or it is held."""
         ...
 
     def append_produce(self, request: Request, refused: dict[int, int]) -> bytes | None:
@@ -188,6 +194,7 @@ class Dispatch:
         self._flushing = FolderThreads("flush", FLUSH_THREADS)
         self._coding = ThreadPoolExecutor(1, "coding")
         self._huge = asyncio.Semaphore(1)
+        self._held_bytes = 0
         self.failed = 0
         if not HANDLERS:
             HANDLERS.update(registry())
@@ -294,12 +301,14 @@ class Dispatch:
         try:
             if before:
                 await asyncio.wait(before)
+            await self._release(request)
             folders = self._answers.flushes(request)
             served = False
             if folders:
                 served = await self._flushing.run(folders, self._answers.serve_flushing, request)
             if served:
                 return
+            await self._release(request)
             refused = transactionalproduce.refused(
                 self._context.transactions, request, *self._answers.unverified(request)
             )
@@ -315,6 +324,18 @@ class Dispatch:
             self.failed += 1
             _log.exception("api=produce version=%d failed for %s", request.api_version, request.peer)
             self._answers.close_connection(request.token)
+
+    async def _release(self, request: Request) -> None:
+        """Wait while a partition of a produce is held. What waits so is bounded: beyond it the produce is tried at once,
+        and answered NOT_LEADER_OR_FOLLOWER."""
+        settled = self._context.topics.logs.moving.settled
+        if settled.is_set() or not self._answers.held(request) or self._held_bytes > HELD_BYTES_MAX:
+            return
+        self._held_bytes += len(request.frame)
+        try:
+            await settled.wait()
+        finally:
+            self._held_bytes -= len(request.frame)
 
     def _decode(self, request: Request) -> tuple[Handler, Message | None, Call]:
         """Handler, message and call; no message for an ApiVersions of a version that is not known."""

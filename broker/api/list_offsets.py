@@ -11,6 +11,7 @@ the log's end: what Kafka 0.8 to 3.9 answered.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from penstock.broker.context import Call, Context
@@ -49,9 +50,10 @@ async def handle(context: Context, request: ListOffsetsRequest, call: Call) -> L
                 if (topic.name, partition.partition_index) in doubled:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "asked for twice")
                 if call.api_version == 0:
-                    answer = await _old_style(context, topic.name, partition)
+                    ask = partial(_old_style, context, topic.name, partition)
                 else:
-                    answer = await _one(context, topic.name, partition, request.isolation_level, call.api_version)
+                    ask = partial(_one, context, topic.name, partition, request.isolation_level, call.api_version)
+                answer = await context.topics.logs.moving.retried(ask)
             except KafkaError as error:
                 answer = Answer(partition_index=partition.partition_index, error_code=error.code)
             answered.partitions.append(answer)

@@ -4,6 +4,8 @@ Versions 0-4. Answers the largest epoch that is not above the asked one, and its
 knows none. Consumers use it after an unclean election to find out that their position was truncated.
 """
 
+from functools import partial
+
 from penstock.broker.context import Call, Context
 from penstock.broker.turns import Turns
 from penstock.errors import KafkaError
@@ -11,7 +13,12 @@ from penstock.pyx.wire.messages import OffsetForLeaderEpochRequest, OffsetForLea
 
 KEY, VERSIONS = 23, (0, 4)
 
+Asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 Answer = OffsetForLeaderEpochResponse.EpochEndOffset
+
+
+async def _end(context: Context, topic: str, asked: Asked) -> tuple[int, int]:
+    return context.log_manager.offset_for_epoch(topic, asked.partition, asked.leader_epoch)
 
 
 async def handle(
@@ -27,8 +34,8 @@ async def handle(
             answer = Answer(partition=asked.partition)
             try:
                 context.topics.check_leader_epoch(topic.topic, asked.partition, asked.current_leader_epoch)
-                answer.leader_epoch, answer.end_offset = context.log_manager.offset_for_epoch(
-                    topic.topic, asked.partition, asked.leader_epoch
+                answer.leader_epoch, answer.end_offset = await context.topics.logs.moving.retried(
+                    partial(_end, context, topic.topic, asked)
                 )
             except KafkaError as error:
                 answer.error_code = error.code

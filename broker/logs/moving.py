@@ -1,10 +1,14 @@
 """Moving partitions between log folders (AlterReplicaLogDirs, KIP-113). movestate.py has the rules of what follows what.
 
 While a partition moves, its files are copied beside, into `<topic>-<partition>.<32 hex>-future`: again and again what has
-changed since, until little is left. Then it is closed for the moment that the rest takes (clients get
-NOT_LEADER_OR_FOLLOWER, which they try again): the rest is copied, the copy takes the partition's name, and the old folder
-is renamed to `<topic>-<partition>.<32 hex>-delete` before the partition is opened in its new place. What goes wrong while
-it is closed is taken back: it is opened in the one folder that it lies in then.
+changed since, until little is left. Then it is closed for the moment that the rest takes: the rest is copied, the copy takes
+the partition's name, and the old folder is renamed to `<topic>-<partition>.<32 hex>-delete` before the partition is opened in
+its new place. What goes wrong while it is closed is taken back: it is opened in the one folder that it lies in then.
+
+The partition is held meanwhile (`LogManager.hold`). A network thread leaves a produce or a fetch where it is until the
+partition is open, and goes on with other connections; the control plane waits in the same way (`settled`). Nothing is
+refused and each connection keeps its order. If the disk takes longer than `HELD_S` of topiclogs.py, requests are answered
+NOT_LEADER_OR_FOLLOWER from then on.
 
 A crash between the two renames leaves both under the partition's name. The copy has a mark until then (`MOVING`), by which
 the next start knows that the old folder has all its batches, and removes it.
@@ -17,11 +21,11 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from penstock import log
 from penstock.broker import tasks
@@ -50,10 +54,11 @@ BACK = declare(
 
 PIECE_BYTES = 8 << 20
 """What is copied and synced at once: a move that is given up ends with the piece that is under way."""
-LAST_PASS_BYTES = 8 << 20
-"""The partition is closed for the rest when the copy lacks no more, or when another pass wouldn't make it less."""
+LAST_PASS_BYTES = 64 << 10
+"""The partition is closed for the rest when the last pass found no more, or when another pass wouldn't find less."""
 
 _log = log.get(__name__)
+T = TypeVar("T")
 Seen = tuple[int, int, int]
 """A file's inode, size and mtime: the same again means the same bytes."""
 
@@ -64,7 +69,8 @@ class GivenUpError(Exception):
 
 @dataclass(eq=False)
 class Move:
-    """One copy of a partition on its way to a folder, until it is given up or over; `log_bytes` once the log is closed."""
+    """One copy of a partition on its way to a folder, until it is given up or over; `log_bytes` once the log is closed,
+    `closed_s` once it is open again."""
 
     topic: Topic
     index: int
@@ -73,6 +79,7 @@ class Move:
     future: Path
     given_up: bool = False
     log_bytes: int = 0
+    closed_s: float = 0.0
 
     @property
     def key(self) -> Key:
@@ -106,6 +113,10 @@ class Partitions(Protocol):
         Raises KafkaError."""
         ...
 
+    def flush(self, key: Key) -> None:
+        """Sync what an open log has. Raises OSError, KafkaError."""
+        ...
+
     async def swap(self, move: Move, copying: Copying) -> None:
         """Close the partition, copy the rest, open it where it then lies. Raises KafkaError, and what has failed."""
         ...
@@ -128,20 +139,26 @@ class Copying:
     def ahead(self, partitions: Partitions) -> None:
         """Copy what there is, while the log is written to. Raises GivenUpError, KafkaError."""
         self.move.future.mkdir()
+        unmark(self.move.source.holds(self.move.key))  # Of an earlier move that failed when it was over.
         before = None
         while True:
             copied, _ = self._pass(partitions.batch_bytes(self.move.key))
             if copied <= LAST_PASS_BYTES or (before is not None and copied >= before):
                 break
             before = copied
+        # All that takes a disk's time is done while the log is open: the closing flushes, and copies, what came since.
+        self._mark(self.move.future)
+        partitions.flush(self.move.key)
+        self._pass(partitions.batch_bytes(self.move.key))
         failpoint(COPIED)
 
     def finish(self) -> None:
-        """Copy what has changed, once the log is closed; then the copy is the log, byte by byte, and on the disk."""
+        """Copy what has changed, once the log is closed. Then the copy is the log, byte by byte. On the disk are all its
+        batches, and all that was there before; what isn't has a checksum and follows from the batches."""
         self.doing = "copying what was written last"
         _, names = self._pass(None)
         for path in list(self.move.future.iterdir()):
-            if path.name not in names:
+            if path.name not in names and path.name != MOVING:
                 path.unlink()  # It was deleted, or cleaned away.
         sync_folder(self.move.future)
         failpoint(WHOLE)
@@ -150,7 +167,6 @@ class Copying:
         """Let the copy take the partition's name, and rename the old folder away."""
         self.doing = "renaming its folders"
         key, target = self.move.key, self.move.target
-        self._mark(self.move.future)
         self.move.future.rename(target.holds(key))
         failpoint(NAMED)
         sync_folder(target.path)
@@ -160,7 +176,6 @@ class Copying:
         self._gone, self.moved = gone, True
         failpoint(UNNAMED)
         sync_folder(self.move.source.path)
-        unmark(target.holds(key))
         failpoint(SWAPPED)
 
     def back(self) -> None:
@@ -184,6 +199,11 @@ class Copying:
         (copy / MOVING).write_text(self.move.source.id, encoding="ascii")
         sync_folder(copy)
 
+    def end(self) -> None:
+        """Once the copy is open: it was the partition before, and says so now."""
+        self.doing = "noting that it is over"
+        unmark(self.move.target.holds(self.move.key))
+
     def clear(self) -> None:
         """Remove what isn't the partition: the old files, or the copy. What is left of them goes with the next start."""
         self._let_go()
@@ -194,23 +214,24 @@ class Copying:
         copied, names = 0, set()
         entries = sorted(_files(self.move.source.holds(self.move.key)), key=lambda entry: entry.name)
         newest = max((entry.name for entry in entries if entry.name.endswith(".log")), default="")
+        stem = newest.removesuffix("log")
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 size = None
                 if sizes is not None and entry.name.endswith(".log"):
                     size = sizes.get(entry.name, 0)  # One that is newer than the sizes is copied by the next pass.
-                copied += self._copy(entry, size, grows=entry.name == newest)
+                follows = entry.name.endswith(_FOLLOW) or (entry.name.startswith(stem) and entry.name != newest)
+                copied += self._copy(entry, size, grows=entry.name == newest, sync=sizes is not None or not follows)
                 names.add(entry.name)
         return copied, names
 
-    def _copy(self, entry: os.DirEntry[str], size: int | None, *, grows: bool) -> int:
+    def _copy(self, entry: os.DirEntry[str], size: int | None, *, grows: bool, sync: bool) -> int:
         self._go_on()
+        if self._copied.get(entry.name) == _seen(entry.stat(), size):
+            return 0
         with Path(entry.path).open("rb") as source:
-            found = os.fstat(source.fileno())
-            seen = (found.st_ino, found.st_size if size is None else size, found.st_mtime_ns)
+            seen = _seen(os.fstat(source.fileno()), size)
             before = self._copied.get(entry.name)
-            if before == seen:
-                return 0
             grown = before is not None and entry.name == self._growing and before[0] == seen[0] and before[1] <= seen[1]
             start = before[1] if grown and before is not None else 0
             if grows:
@@ -229,7 +250,8 @@ class Copying:
                     failpoint(PIECE)
                 copy.flush()
                 copy.truncate()
-                os.fsync(copy.fileno())
+                if sync:
+                    os.fsync(copy.fileno())
         self._copied[entry.name] = seen
         return seen[1] - start - left
 
@@ -247,6 +269,8 @@ class Copying:
         self._growing, self._growing_fd = "", -1
 
 
+_FOLLOW = (".snapshot", ".sequences", ".checks")
+"""Files that follow from the batches; one that a power cut tears is found out by its checksum, and made again."""
 _LEFT = (".deleted", ".cleaned", ".swap", ".tmp")
 
 
@@ -255,6 +279,11 @@ def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
         for entry in entries:
             if entry.is_file() and entry.name != MOVING and not entry.name.endswith(_LEFT):
                 yield entry
+
+
+def _seen(found: os.stat_result, size: int | None) -> Seen:
+    """What is known of a file; `size`: of its batches, None = all of it counts."""
+    return found.st_ino, found.st_size if size is None else size, found.st_mtime_ns
 
 
 def _log_bytes(folder: Path) -> int:
@@ -273,6 +302,9 @@ class Moving:
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, "moving")
         self._stopping = False
+        self.settled = asyncio.Event()
+        """Set while no partition is held because its move is being finished."""
+        self.settled.set()
 
     def ask(self, topic: Topic, index: int, here: LogDir, target: LogDir) -> None:
         """A partition that lies `here` shall lie in another folder. Raises KafkaError when the broker stops."""
@@ -298,6 +330,17 @@ class Moving:
         """Bytes of a log that is closed because its move is being finished; None if it isn't."""
         move = self._moves.get(key)
         return move.log_bytes if move is not None and move.state.phase is Phase.SWAPPING else None
+
+    async def retried(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work()` gives, which asks a log. If it finds that closed it is called once more, when no partition is held
+        because its move is being finished. Raises what it raises."""
+        try:
+            return await work()
+        except KafkaError as error:
+            if error.code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                raise
+        await self.settled.wait()
+        return await work()
 
     def closes(self, move: Move) -> bool:
         """Say that a partition is to be closed, for the rest of its move; False if the move was given up."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import time
 from collections.abc import Awaitable, Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from errno import EIO
+from errno import EIO, ETIMEDOUT
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +31,11 @@ ASKING_THREADS = 4
 """Requests that wait for the logs of one folder at the same time."""
 PATIENCE_S, PATIENCE_TIMES = 5.0, 4
 """How long a stop waits for deletions before it says so, and how often."""
+HELD_S = 2.0
+"""How long requests for a partition are held while its move is finished. Usually that takes milliseconds; should its disk hang,
+they are answered NOT_LEADER_OR_FOLLOWER from then on, and clients try again."""
+APPENDS_S = 0.0005
+"""How often it is asked whether the appends are done that began before the partition was held."""
 SWAPPED_S = 0.01
 """How often it is asked whether a compaction has put its files in their place."""
 
@@ -234,6 +241,10 @@ class TopicLogs:
         """Bytes of batches in each segment of an open log, by its file's name. Raises KafkaError."""
         return {Path(segment.path).name: segment.size_bytes for segment in self._logs.segments(*key)}
 
+    def flush(self, key: Key) -> None:
+        """Sync what an open log has. Raises OSError, KafkaError."""
+        self._logs.flush(*key)
+
     async def swap(self, move: Move, copying: Copying) -> None:
         """Close a partition, copy the rest, open it in the folder where it then lies, which is the old one if anything
         fails. Raises what has failed."""
@@ -249,14 +260,39 @@ class TopicLogs:
             move.log_bytes = self._logs.size_bytes(*move.key)
             settings = log_config(self._config, move.topic.configs)
             jobs = (Job(move.topic, state, log_dir, settings), Job(move.topic, state, move.target, settings))
+            loop, held = asyncio.get_running_loop(), self._logs.produces_held
+            copying.doing = "writing checkpoints"
+            try:  # While it is open, since this waits for a disk.
+                await loop.run_in_executor(self._executor, self._carry_checkpoints, move)
+            except Exception:
+                self._logs.drop_checkpoints(*move.key, str(move.target.path))
+                raise
+            self._logs.hold(*move.key)
+            self.moving.settled.clear()
+            opened = partial(loop.call_soon_threadsafe, self.moving.settled.set)
+            bound = loop.call_later(HELD_S, self._release, move, self.moving.settled.set)
             try:
-                await asyncio.get_running_loop().run_in_executor(self._executor, self._swap, move, copying, *jobs)
+                await loop.run_in_executor(self._executor, self._swap, move, copying, opened, *jobs)
             finally:
+                bound.cancel()
                 self._finish_move(move, move.target if copying.moved else log_dir)
+                self._release(move, self.moving.settled.set)  # Again, should it be open in no folder.
                 if copying.moved:
                     state.directory = move.target.id
                     await self._moved(move.topic, state)
-            _log.info("moved topic=%s partition=%d to %s", *move.key, move.target.path)
+            _log.info(
+                "moved topic=%s partition=%d from %s to %s: %d MB, closed for %.1f ms, %d produces held",
+                *move.key, log_dir.path, move.target.path, move.log_bytes >> 20, move.closed_s * 1000,
+                self._logs.produces_held - held,
+            )  # fmt: skip
+
+    def _carry_checkpoints(self, move: Move) -> None:
+        self._logs.carry_checkpoints(*move.key, str(move.source.path), str(move.target.path))
+
+    def _release(self, move: Move, tell: Callable[[], object]) -> None:
+        """Let the requests go on that wait for the end of a move, here and on the network threads. From any thread."""
+        self._logs.release(*move.key)
+        tell()
 
     def _finish_move(self, move: Move, lies_in: LogDir) -> None:
         """Take down what has become of a partition that was closed."""
@@ -277,22 +313,30 @@ class TopicLogs:
             state.leader, state.offline = self._node_id, False
             self._logs.reconfigure(*move.key, log_config(self._config, move.topic.configs))
 
-    def _swap(self, move: Move, copying: Copying, here: Job, there: Job) -> None:
-        """Raises what has failed; the partition is open all the same, unless its disk refuses that too."""
+    def _swap(self, move: Move, copying: Copying, opened: Callable[[], object], here: Job, there: Job) -> None:
+        """Raises what has failed; the partition is open all the same, unless its disk refuses that too. opened: to be called
+        as soon as it is."""
         key, old, new = move.key, str(here.log_dir.path), str(there.log_dir.path)
-        clean = False
+        clean, begun_s = False, time.monotonic()
         try:
+            copying.doing = "waiting for appends to end"
+            while self._logs.held_appends(*key):
+                if time.monotonic() - begun_s > HELD_S:
+                    raise OSError(ETIMEDOUT, "an append doesn't end, does its disk hang?")
+                time.sleep(APPENDS_S)
             copying.doing = "closing its log"
             self._logs.stop(*key, announced=True)
             clean = True
             failpoint(CLOSED)
             copying.finish()
             copying.doing = "writing checkpoints"
-            self._logs.carry_checkpoints(*key, old, new)
+            self._carry_checkpoints(move)  # What is new since, if a crash must not forget it.
             failpoint(CARRIED)
             copying.swap()
             copying.doing = "opening it in the new folder"
             lead(self._logs, there, clean=True)
+            self._release(move, opened)
+            move.closed_s = time.monotonic() - begun_s
         except Exception:
             doing = copying.doing
             try:
@@ -308,8 +352,10 @@ class TopicLogs:
                 if error.errno not in PASSING:
                     self._logs.fail_folder(str(place.log_dir.path), error.errno or EIO)
                 raise
+            self._release(move, opened)
             raise
         failpoint(OPENED)
+        copying.end()
         copying.doing = "removing its old files"
         self._logs.drop_checkpoints(*key, old)
         copying.clear()

@@ -35,7 +35,8 @@ cdef bint partition_validate(Partition* p, Append* part, Validated* into) noexce
 
 # Appends the parts in their order, under one lock, and those that go into the same segment with one write (fewer of
 # them if they had to be written again, which is held meanwhile). One part's error is no other's, except that a write
-# fails for all that were in it. Fills their `done`; its errors are those of validate_records, of producer_data (an old
+# fails for all that were in it, and NOT_LEADER_OR_FOLLOWER and KAFKA_STORAGE_ERROR go for all parts that follow. Fills
+# their `done`; its errors are those of validate_records, of producer_data (an old
 # duplicate is OUT_OF_ORDER_SEQUENCE_NUMBER) and of producer_marker, and
 #   NOT_LEADER_OR_FOLLOWER   the partition was stopped, or a segment of it has to be proved first
 #   KAFKA_STORAGE_ERROR      the disk failed or is full

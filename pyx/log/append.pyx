@@ -54,6 +54,9 @@ cdef struct Gathered:
     int64_t end                        # the offset behind them: the log end when there are none
     unordered_map[int64_t, ProducerEntry] producers    # as they will be
     bint alone                         # nothing more is coming that would ask for them
+    # The error of a part that its client will send again. Those after it came over the same connection, and are refused
+    # like it: a log that doesn't know their producer would take them before it.
+    int16_t refused
 
 
 cdef ProducerEntry _producer(
@@ -233,6 +236,7 @@ cdef void _write(PartitionLog* p, Gathered* gathered, int64_t now_ms, uint64_t* 
     result = segment_write(s, gathered.pieces, gathered.bytes, &broken)
     if result != 0:
         error = _refused_by_disk(p, result, broken, wake)
+        gathered.refused = error
     elif room_is_ahead(&s.room, s.size) and not p.ahead:
         _tell_ahead(p)
     for i in range(gathered.parts.size()):
@@ -263,6 +267,8 @@ cdef int16_t _gather(
     cdef int result
     cdef bint roll_wanted
     cdef iovec piece
+    if gathered.refused != 0:
+        return gathered.refused
     if p.stopped:
         return NOT_LEADER_OR_FOLLOWER
     if is_offline(p) or (from_client(part.origin) and atomic_load32(&p.folder.space) == FOLDER_RESERVED):
@@ -371,8 +377,8 @@ cdef bint partition_validate(Partition* partition, Append* part, Validated* into
     return part.done.error != VALIDATE_TOO_MUCH_WORK
 
 
-cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noexcept nogil:
-    """As many of the parts as may be held together, at least one. How many they were."""
+cdef size_t _append_some(Partition* partition, Append** parts, size_t count, int16_t* refused) noexcept nogil:
+    """As many of the parts as may be held together, at least one. How many they were. `refused`: as Gathered has it."""
     cdef PartitionLog* p = log_of(partition)
     cdef vector[Validated] own
     cdef vector[Validated*] taken
@@ -414,13 +420,17 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
     gathered.bytes = 0
     gathered.batches = 0
     gathered.alone = count == 1
+    gathered.refused = refused[0]
     pthread_mutex_lock(&p.lock)
     take_config(p)
     gathered.end = p.log.log_end
     for i in range(count):
         if parts[i].done.error == 0:
             parts[i].done.error = _gather(p, &gathered, parts[i], taken[i], now_ms, &wake)
+        if parts[i].done.error == NOT_LEADER_OR_FOLLOWER or parts[i].done.error == KAFKA_STORAGE_ERROR:
+            gathered.refused = parts[i].done.error
     _write(p, &gathered, now_ms, &wake)
+    refused[0] = gathered.refused
     end = p.log.log_end
     for i in range(count):
         due = due or (parts[i].done.error == 0 and not flushed_by_caller(parts[i].origin))
@@ -443,5 +453,6 @@ cdef size_t _append_some(Partition* partition, Append** parts, size_t count) noe
 
 cdef void partition_append(Partition* partition, Append** parts, size_t count) noexcept nogil:
     cdef size_t done = 0
+    cdef int16_t refused = 0
     while done < count:
-        done += _append_some(partition, parts + done, count - done)
+        done += _append_some(partition, parts + done, count - done, &refused)

@@ -252,15 +252,20 @@ class Checkpoints:
                 raise
             return True
 
-    def carry(self, key: Key, other: Checkpoints) -> None:
-        """Take what another folder knows of a partition that moves here, and nothing that was known of it before."""
+    def carry(self, key: Key, other: Checkpoints) -> bool:
+        """Take what another folder knows of a partition that moves here, and nothing that was known of it before. Whether more
+        has changed by it than the recovery point, of which an older one is as good: then it has to be written."""
         with other._lock:
             known = other._offsets.get(key)
         with self._lock:
+            before = self._offsets.get(key)
             if known is None:
                 self._drop(key)
             else:
                 self._put(key, known)
+        if known is None or before is None:
+            return known is not before
+        return known._replace(recovery_point=before.recovery_point) != before
 
     def drop(self, key: Key) -> None:
         """Forget a partition that was deleted."""

@@ -64,6 +64,21 @@ class LogTable(LogSetOwner):
     def withdraw(self, topic: str, partition: int) -> None:
         """Forget what was announced."""
 
+    def hold(self, topic: str, partition: int) -> None:
+        """Let network threads keep requests for a partition, with nothing done, until `release`: also while it is stopped
+        and led again. Requests that have found it before go on: wait until `held_appends` is False. Raises KafkaError."""
+
+    def held_appends(self, topic: str, partition: int) -> bool:
+        """Whether a produce that has found the partition isn't done with it. Raises KafkaError."""
+
+    def release(self, topic: str, partition: int) -> None:
+        """Let the requests go on that `hold` has kept; they are answered by what the partition is then. May be called again,
+        and for a partition that isn't there."""
+
+    @property
+    def produces_held(self) -> int:
+        """Produce requests that `hold` has kept so far."""
+
     def folder_states(self) -> dict[str, FolderState]:
         """Of each folder that holds a log."""
 
@@ -130,8 +145,8 @@ class LogTable(LogSetOwner):
         and stays. Once per log.dir. Slow. Raises OSError: the disk has failed (EIO), or can't be listed."""
 
     def carry_checkpoints(self, topic: str, partition: int, folder: str, to: str) -> None:
-        """Copy what the checkpoints of a log folder say of a log that isn't open to another folder's. Slow. Raises
-        OSError."""
+        """Copy what the checkpoints of a log folder say of a log to another folder's, and write them unless only a recovery
+        point has grown. Slow. Raises OSError."""
 
     def drop_checkpoints(self, topic: str, partition: int, folder: str) -> None:
         """Forget what a folder's checkpoints say of a log that isn't there any more."""

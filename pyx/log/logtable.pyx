@@ -8,7 +8,7 @@ import re
 import threading
 from collections import namedtuple
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint8_t
 from libcpp.vector cimport vector
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from penstock.pyx.log.logstate cimport (
     NOTE_CORRUPT_BATCH, NOTE_CORRUPT_READ, NOTE_CUT, NOTE_EPOCHS, NOTE_GONE, NOTE_REBUILT, NOTE_SNAPSHOT, Note,
 )
 from penstock.pyx.log.partition cimport (
-    LogSetOwner, Partition, logset_add, logset_count_flushing, logset_remove, partition_new, partition_release,
+    LogSetOwner, Partition, logset_add, logset_count_flushing, logset_held, logset_remove, partition_new,
+    partition_release, partition_retain, wake_reactors,
 )
 from penstock.pyx.log.partitionlog cimport (
     LogFolder, PartitionLog, cut_epochs, end_cleaning, folder_fail, folder_release, is_offline, log_of,
@@ -31,8 +32,8 @@ from penstock.pyx.log.partitionlog cimport (
 )
 from penstock.pyx.log.recovery cimport RecoveryReport
 from penstock.pyx.posix cimport (
-    atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, close, pthread_mutex_lock,
-    pthread_mutex_unlock,
+    atomic_add32, atomic_load32, atomic_load64, atomic_store32, atomic_store64, atomic_swap32, close,
+    pthread_mutex_lock, pthread_mutex_unlock,
 )
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
 
@@ -284,6 +285,36 @@ cdef class LogTable(LogSetOwner):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is not announced here")
         logset_remove(self.set, led.partition)
 
+    def hold(self, str topic, int partition):
+        """Let requests for a partition wait where they are; see logtable.pyi."""
+        atomic_swap32(&self.find(topic, partition).p.held, 1)
+
+    def held_appends(self, str topic, int partition):
+        """Whether appends go on that began before `hold`; see logtable.pyi."""
+        return atomic_load32(&self.find(topic, partition).p.appending) != 0
+
+    def release(self, str topic, int partition):
+        """End a `hold`; see logtable.pyi."""
+        cdef LeaderEntry led
+        cdef Partition* partition_of = NULL
+        with self.lock:
+            for table in (self.led, self.announced):
+                led = table.get((topic, partition))
+                if led is not None:
+                    atomic_store32(&led.p.held, 0)
+                    partition_of = led.partition
+                    partition_retain(partition_of)
+                    break
+        if partition_of != NULL:
+            with nogil:
+                wake_reactors(partition_of, UINT64_MAX)
+                partition_release(partition_of)
+
+    @property
+    def produces_held(self):
+        """Produce requests that were held; see logtable.pyi."""
+        return logset_held(self.set)
+
     def folder_states(self):
         """What each folder has to report; see logtable.pyi."""
         cdef Folder folder
@@ -509,6 +540,7 @@ cdef class LogTable(LogSetOwner):
         with self.lock:
             led = self.led.pop((topic, partition), None)
             if led is not None and place is not None:
+                place.p.held = atomic_load32(&(<LeaderEntry>led).p.held)
                 self.announced[topic, partition] = place
         if led is None:
             led = self.find(topic, partition)     # which raises
@@ -586,8 +618,8 @@ cdef class LogTable(LogSetOwner):
     def carry_checkpoints(self, str topic, int partition, str folder, str to):
         """Copy what the checkpoints say of a log that isn't open to another folder; see logtable.pyi."""
         after = self.folder(to).checkpoints
-        after.carry((topic, partition), self.folder(folder).checkpoints)
-        after.write()
+        if after.carry((topic, partition), self.folder(folder).checkpoints):
+            after.write()
 
     def drop_checkpoints(self, str topic, int partition, str folder):
         """Forget what a folder's checkpoints say of a log; see logtable.pyi."""

@@ -56,6 +56,17 @@ cdef int32_t partition_index(Partition* p) noexcept nogil
 # May change while the reference is held (a new lead() with a higher epoch).
 cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil
 
+# --- moves between log folders --------------------------------------------------------------------------------
+# A partition is held while its move is being finished. A network thread then keeps a produce or a fetch where it is,
+# with nothing done, until the wake hook is called with all reactors. A move waits for those that have entered before.
+# Whether it is held. The caller has entered in any case, and has to leave when its append is over.
+cdef bint partition_enter(Partition* p) noexcept nogil
+cdef void partition_leave(Partition* p) noexcept nogil
+cdef bint partition_held(Partition* p) noexcept nogil
+# Produce requests that were held since the set was made.
+cdef void logset_count_held(LogSet* logs) noexcept nogil
+cdef int64_t logset_held(LogSet* logs) noexcept nogil
+
 # --- keeping the set, for logmanager.pyx --------------------------------------------------------------------
 # Whoever finds partitions in `set` keeps its owner alive.
 cdef class LogSetOwner:

@@ -12,10 +12,10 @@ from penstock.pyx.log.partitionlog cimport PartitionLog, end_of, folder_release,
 from penstock.pyx.log.producerstate cimport producers_clear
 from penstock.pyx.log.segment cimport segment_release
 from penstock.pyx.posix cimport (
-    atomic_add32, atomic_load32, atomic_load64, memcmp, memcpy, pthread_mutex_destroy, pthread_mutex_init,
-    pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock, pthread_rwlock_destroy,
-    pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock, pthread_rwlock_unlock,
-    pthread_rwlock_wrlock,
+    atomic_add32, atomic_add64, atomic_load32, atomic_load64, memcmp, memcpy, pthread_mutex_destroy,
+    pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_trylock, pthread_mutex_unlock,
+    pthread_rwlock_destroy, pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock,
+    pthread_rwlock_unlock, pthread_rwlock_wrlock,
 )
 from penstock.pyx.record.crc cimport crc32c_update
 from penstock.pyx.record.frame cimport TOPIC_ID_BYTES
@@ -27,6 +27,7 @@ cdef struct LogSet:
     unordered_map[uint32_t, vector[PartitionLog*]] by_id
     unordered_map[string, int32_t] topic_ids       # partitions led of each topic id
     int32_t flushing                               # atomic: partitions with flush.messages
+    int64_t held                                   # atomic: produce requests that were held
 
 cdef WakeHook wake_hook = NULL
 
@@ -201,6 +202,30 @@ cdef bint partition_flushes(Partition* partition) noexcept nogil:
 
 cdef size_t partition_folder(Partition* partition) noexcept nogil:
     return <size_t>log_of(partition).folder
+
+
+# --- moves --------------------------------------------------------------------------------------------------
+cdef bint partition_enter(Partition* partition) noexcept nogil:
+    cdef PartitionLog* p = log_of(partition)
+    # In this order: a move sets `held` first, then waits until nobody is in.
+    atomic_add32(&p.appending, 1)
+    return atomic_load32(&p.held) != 0
+
+
+cdef void partition_leave(Partition* partition) noexcept nogil:
+    atomic_add32(&log_of(partition).appending, -1)
+
+
+cdef bint partition_held(Partition* partition) noexcept nogil:
+    return atomic_load32(&log_of(partition).held) != 0
+
+
+cdef void logset_count_held(LogSet* logs) noexcept nogil:
+    atomic_add64(&logs.held, 1)
+
+
+cdef int64_t logset_held(LogSet* logs) noexcept nogil:
+    return atomic_load64(&logs.held)
 
 
 # --- holding ------------------------------------------------------------------------------------------------

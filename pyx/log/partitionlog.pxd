@@ -69,6 +69,8 @@ cdef struct PartitionLog:
     pthread_mutex_t upkeep
     pthread_mutex_t cleaning           # held by a compaction pass from its first to its last step
     int32_t cancelled                  # atomic: a pass has to end, and no other begins
+    int32_t held                       # atomic: its move is being finished: requests wait until that is over
+    int32_t appending                  # atomic: produce requests that have found it and aren't done with it
     int32_t swapping                   # atomic: a pass puts files in the place of others, whatever `config` says by now
     string topic
     int32_t index

@@ -149,10 +149,13 @@ class DataPlane:
         all that it names, as numbers. Empty otherwise.
         """
 
+    def held(self, request: Request) -> bool:
+        """Whether a handed over produce names a partition that is held until its move is over (`LogManager.hold`)."""
+
     def serve_flushing(self, request: Request) -> bool:
         """Append a produce request, sync it and answer it, in the calling thread, without the GIL. Slow. Its frame is
-        written to. False, and nothing was done: it begins a transaction, so its coordinator has to be asked first, or it
-        is malformed, so that `append_produce` gives no answer.
+        written to. False, and nothing was done: it begins a transaction, so its coordinator has to be asked first, it
+        is held, or it is malformed, so that `append_produce` gives no answer.
         """
 
     def append_produce(self, request: Request, refused: dict[int, int]) -> bytes | None:

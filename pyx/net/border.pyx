@@ -22,7 +22,8 @@ from penstock.pyx.net.coldreader cimport (
 from penstock.pyx.net.control cimport ControlRequest, queue_close
 from penstock.pyx.net.counters cimport Counters, counters_add
 from penstock.pyx.net.mailbox cimport (
-    MAIL_ANSWER, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, on_read, on_worked, token_close, token_post,
+    MAIL_ANSWER, MAIL_RESUME, MAIL_RESUME_LOSE, REACTORS_MAX, on_read, on_worked, token_close, token_connection,
+    token_post,
 )
 from penstock.pyx.net.plane cimport (
     DRAIN_MS, Plane, plane_close, plane_has_room, plane_listen, plane_open, plane_stop, plane_take,
@@ -37,11 +38,12 @@ from penstock.pyx.record.frame cimport (
     write_raw, writer_free,
 )
 from penstock.pyx.request.produce cimport (
-    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_HAND_OVER, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult, ProduceTally,
-    produce_serve,
+    PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_HAND_OVER, PRODUCE_HELD, PRODUCE_MALFORMED, PRODUCE_SILENT, ProduceResult,
+    ProduceTally, produce_held, produce_serve,
 )
 from penstock.pyx.request.produceflush cimport NamedFolders, produce_flush, produce_flushes
 from penstock.pyx.request.producerequest cimport produce_partitions
+from penstock.pyx.request.refusals cimport Sender, refusals_free, refusals_new
 from penstock.pyx.request.sessions cimport sessions_free, sessions_new, sessions_unresolve_idle
 from penstock.pyx.request.verification cimport Unverified, find_unverified, unverified_free
 from penstock.pyx.request.versions cimport (
@@ -173,6 +175,7 @@ cdef class DataPlane:
         self.plane.workers = workers_new(
             self.plane.logs, self.plane.input_bytes_max, &self.plane, on_worked, plane_has_room
         )
+        self.plane.refusals = refusals_new()
         if self.plane.readers == NULL or self.plane.sessions == NULL or self.plane.admission == NULL:
             raise MemoryError
         if self.plane.workers == NULL:
@@ -196,6 +199,8 @@ cdef class DataPlane:
             sessions_free(self.plane.sessions)
         if self.plane.admission != NULL:
             admission_free(self.plane.admission)
+        if self.plane.refusals != NULL:
+            refusals_free(self.plane.refusals)
 
     @property
     def request_fd(self) -> int:
@@ -399,8 +404,20 @@ cdef class DataPlane:
             flushes = produce_flushes(self.plane.logs, &head, body, &folders)
         return frozenset([folders.folder[i] for i in range(folders.count)]) if flushes else frozenset()
 
+    def held(self, request) -> bool:
+        cdef bytes frame = request.frame
+        cdef RequestHead head
+        cdef Reader body
+        cdef bint held
+        if not _begin(frame, &head, &body):
+            return False
+        with nogil:
+            held = produce_held(self.plane.logs, &head, body)
+        return held
+
     def serve_flushing(self, request) -> bool:
         cdef bytes frame = request.frame
+        cdef Sender sender = self.sender_of(request)
         cdef RequestHead head
         cdef Reader body
         cdef Writer writer
@@ -411,8 +428,8 @@ cdef class DataPlane:
         if not _begin(frame, &head, &body):
             return False
         with nogil:
-            result = produce_serve(self.plane.logs, &head, body, &writer, &tally, NULL)
-        if result == PRODUCE_HAND_OVER:
+            result = produce_serve(self.plane.logs, &sender, &head, body, &writer, &tally, NULL)
+        if result == PRODUCE_HAND_OVER or result == PRODUCE_HELD:
             free(writer.p)
             return False
         self.add_produced(&tally)
@@ -423,6 +440,12 @@ cdef class DataPlane:
             token_post(&self.plane, request.token, MAIL_ANSWER, &writer)
         return True
 
+    cdef Sender sender_of(self, request):
+        cdef Sender sender
+        sender.refusals = self.plane.refusals
+        sender.connection = token_connection(request.token)
+        return sender
+
     cdef void add_produced(self, const ProduceTally* tally) noexcept:
         """With the GIL: the loop and the threads of flushing produces add."""
         self.plane.produced.batches += tally.batches
@@ -431,6 +454,7 @@ cdef class DataPlane:
 
     def append_produce(self, request, dict refused) -> object:
         cdef bytes frame = request.frame
+        cdef Sender sender = self.sender_of(request)
         cdef vector[int16_t] verdicts
         cdef RequestHead head
         cdef Reader body
@@ -449,7 +473,9 @@ cdef class DataPlane:
                     raise ValueError(f"the request has no partition {place}")
                 verdicts[<size_t>place] = error
             with nogil:
-                result = produce_serve(self.plane.logs, &head, body, &writer, &tally, verdicts.data())
+                result = produce_serve(
+                    self.plane.logs, &sender, &head, body, &writer, &tally, verdicts.data()
+                )
             self.add_produced(&tally)
         answer = None
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, uint32_t
 
 from penstock.pyx.net.admission cimport FRAME_BYTES_BEFORE_MAX, PEER_BYTES, SECURITY_PLAINTEXT, admission_leave
 from penstock.pyx.net.closures cimport DETAIL_BYTES, Reason, closures_tell_size
-from penstock.pyx.net.control cimport SERVE_CLOSE, SERVE_STALLED, Served
+from penstock.pyx.net.control cimport SERVE_CLOSE, SERVE_HELD, SERVE_STALLED, Served
 from penstock.pyx.net.input cimport (
     TAKEN_ERROR, TAKEN_STALLED, Taken, input_end_turn, input_free, input_has_more, input_stall, input_take,
     input_unstall,
@@ -13,16 +13,19 @@ from penstock.pyx.net.mailbox cimport GENERATION_MASK, PLACES_MAX
 from penstock.pyx.net.output cimport output_abandon, output_pump, output_watch
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSED, CONNECTION_CLOSING, CONNECTION_OPEN, COST_LITTLE, INCOMING_ENDED, INCOMING_NOTHING,
-    INCOMING_RESET, OUTGOING_ROOM, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor, Slot,
-    connection_is_ready, connection_ready, output_full, slot_at, turn_is_over,
+    INCOMING_RESET, OUTGOING_ROOM, STALL_HELD, STALL_INPUT, STALL_QUEUE, TURN_BYTES, TURN_FRAMES, Connection, Reactor,
+    Slot, connection_is_ready, connection_ready, output_full, slot_at, turn_is_over,
 )
-from penstock.pyx.net.requests cimport Span, request_serve, requests_describe, requests_refuse, slots_full
+from penstock.pyx.net.requests cimport (
+    Span, connection_sender, request_serve, requests_describe, requests_refuse, slots_full,
+)
 from penstock.pyx.net.transport cimport transport_close, transport_open
 from penstock.pyx.net.waiting cimport unpark
 from penstock.pyx.posix cimport EPOLL_CTL_ADD, atomic_store32, calloc, close, free, memcpy, memset, realloc
 from penstock.pyx.record.frame cimport CUT_BAD, CUT_MORE, SIZE_BYTES, Cut, frame_cut, writer_free
 from penstock.pyx.request.fetch cimport fetch_free
 from penstock.pyx.request.fetchanswer cimport piece_release
+from penstock.pyx.request.refusals cimport refusals_forget
 
 cdef void connection_free_buffers(Reactor* r, Connection* c) noexcept nogil:
     if c.input != NULL and c.start == c.end:
@@ -83,6 +86,7 @@ cdef void connection_open(Reactor* r, int fd, int32_t listener, const char* peer
     c.producing = NULL
     c.cost = COST_LITTLE
     c.turn_us = 0
+    c.held_ms = 0
     c.listener = listener
     c.security = r.plane.admission.listeners[listener].security
     c.frame_bytes_max = r.plane.request_bytes_max
@@ -108,6 +112,7 @@ cdef void connection_close(Reactor* r, Connection* c) noexcept nogil:
     cdef int32_t i
     if c.state == CONNECTION_CLOSED:
         return
+    refusals_forget(r.plane.refusals, connection_sender(r, c).connection)
     output_abandon(r, c)
     transport_close(&c.transport)
     c.state = CONNECTION_CLOSED
@@ -180,6 +185,9 @@ cdef bint _connection_read(Reactor* r, Connection* c) noexcept nogil:
         served = request_serve(r, c, size, TURN_FRAMES - frames, &span)
         if served == SERVE_STALLED:
             input_stall(r, c, STALL_QUEUE)
+            return True
+        if served == SERVE_HELD:
+            input_stall(r, c, STALL_HELD)
             return True
         if served == SERVE_CLOSE:
             requests_describe(c.input + c.start + SIZE_BYTES, size, detail)

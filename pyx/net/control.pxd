@@ -9,6 +9,7 @@ from penstock.pyx.posix cimport pthread_mutex_t
 cdef enum Served:
     SERVED = 0
     SERVE_STALLED = 1                 # not now: the frame stays where it is, the connection is looked at again later
+    SERVE_HELD = 2                    # the same: a partition that it names is held
     SERVE_CLOSE = -1                  # never: the connection ends
 
 # A request on its way to the control plane. `frame` has no size in front.

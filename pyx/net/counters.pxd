@@ -28,6 +28,8 @@ cdef struct Counters:
     int64_t requests
     int64_t requests_produce
     int64_t requests_fetch
+    int64_t produces_held             # until the move of a partition was over
+    int64_t produces_held_ms          # for how long, all of them together
     int64_t requests_control
     int64_t worked                    # jobs that were given to workers
     int64_t answers_late

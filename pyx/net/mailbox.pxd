@@ -108,6 +108,11 @@ cdef inline uint64_t token_pack(
     )
 
 
+# A connection's number, which all tokens of its requests have.
+cdef inline uint64_t token_connection(uint64_t token) noexcept nogil:
+    return token >> 16
+
+
 # All mail, oldest first, as a list that the caller frees one by one.
 cdef inline Mail* mail_take(Mailbox* box) noexcept nogil:
     cdef Mail* first

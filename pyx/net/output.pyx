@@ -7,11 +7,13 @@ from penstock.pyx.log.read cimport ReadResult
 from penstock.pyx.log.segment cimport Segment, segment_expect
 from penstock.pyx.net.coldreader cimport ReaderJob, reader_submit
 from penstock.pyx.net.control cimport SERVED
+from penstock.pyx.net.input cimport input_stall
 from penstock.pyx.net.mailbox cimport Mail
 from penstock.pyx.net.plane cimport (
     CONNECTION_CLOSING, OUTGOING_FULL, OUTGOING_LENT, OUTGOING_ROOM, OUTPUT_BYTES_MAX, OUTPUT_KEPT_BYTES,
-    SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, SLOT_WORKING, TURN_BYTES, Connection,
-    Reactor, Slot, connection_finish, connection_is_ready, connection_ready, output_full, slot_at, turn_is_over,
+    SENDFILE_CHUNK_BYTES, SLOT_CLOSE, SLOT_CONTROL, SLOT_FETCH, SLOT_WARMING, SLOT_WORKING, STALL_HELD, TURN_BYTES,
+    Connection, Reactor, Slot, connection_finish, connection_is_ready, connection_ready, output_full, slot_at,
+    turn_is_over,
 )
 from penstock.pyx.net.requests cimport give_to_worker
 from penstock.pyx.net.transport cimport (
@@ -26,7 +28,7 @@ from penstock.pyx.record.frame cimport Writer, write_raw, writer_free
 from penstock.pyx.request.fetch cimport FetchJob, FetchRange, fetch_begin, fetch_free
 from penstock.pyx.request.fetchanswer cimport FilePiece, fetch_answer, piece_release
 from penstock.pyx.request.fetchread cimport (
-    FETCH_AGAIN, FETCH_COLD, FETCH_CONVERT, FETCH_FAILED, FETCH_WAIT, FetchState, fetch_try,
+    FETCH_AGAIN, FETCH_COLD, FETCH_CONVERT, FETCH_FAILED, FETCH_HELD, FETCH_WAIT, FetchState, fetch_try,
 )
 
 cdef enum:
@@ -222,6 +224,9 @@ cdef Step _warm_range(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
 
 
 cdef Step _wait_longer(Reactor* r, FetchJob* job) noexcept nogil:
+    if job.replaced:
+        unpark(r.waits, job)
+        job.replaced = False
     if job.heap_index >= 0:                           # it waits already
         return STEP_WAIT
     r.counters.fetch_waits += 1
@@ -248,6 +253,10 @@ cdef Step _answer_fetch(Reactor* r, Connection* c, Slot* slot) noexcept nogil:
     if state == FETCH_AGAIN:
         job.due = True
         connection_ready(r, c)
+        return STEP_WAIT
+    if state == FETCH_HELD:
+        job.due = True
+        input_stall(r, c, STALL_HELD)
         return STEP_WAIT
     if state == FETCH_WAIT:
         return _wait_longer(r, job)

@@ -32,6 +32,7 @@ from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.fetchanswer cimport Pieces
 from penstock.pyx.request.produce cimport ProduceGroup, ProduceTally
+from penstock.pyx.request.refusals cimport Refusals
 from penstock.pyx.request.sessions cimport SessionCache
 
 cdef enum:
@@ -96,6 +97,7 @@ cdef enum Stall:
     STALL_NONE = 0
     STALL_QUEUE = 1                   # room in the control queue, or for frames that workers will serve
     STALL_INPUT = 2                   # broker memory for what it would receive
+    STALL_HELD = 3                    # the end of a partition's move
 
 cdef struct Slot:
     SlotState state
@@ -139,6 +141,7 @@ cdef struct Connection:
     Incoming incoming
     Outgoing outgoing
     Stall stalled
+    int64_t held_ms                   # since when its next produce is held; 0: it isn't
     void* cold_in                     # segment where a range was last cold
     int32_t handed_over               # produce requests of its slots that the control plane serves, in order
     Work* producing                   # the produce that a worker serves: nothing is read meanwhile. NULL: none
@@ -207,6 +210,7 @@ cdef struct Plane:
     ProduceTally produced             # by the control plane, for requests that were handed over
     LogSet* logs                      # what it serves
     SessionCache* sessions            # of fetches
+    Refusals* refusals                # of produces
     Reactor* reactors[REACTORS_MAX]
     int32_t reactor_count
     int32_t diverted                  # atomic: bit = api key of Produce, Fetch: such requests go to the control plane

@@ -153,6 +153,8 @@ cdef void _on_moved(Reactor* r) noexcept nogil:
         for i in range(r.waits.heap_n):
             _retry(r, r.waits.heap[i])
     moved_give_back(&r.mailbox, &moved)
+    if r.stalled_count:                               # a move that is over is told in the same way
+        _on_unstall(r)
 
 
 cdef void _on_deadlines(Reactor* r) noexcept nogil:

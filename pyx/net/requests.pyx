@@ -2,11 +2,12 @@
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from penstock.pyx.log.partition cimport logset_count_held
 from penstock.pyx.net.closures cimport (
     CLOSED_FAILED, CLOSED_MALFORMED, CLOSED_UNACKNOWLEDGED, DETAIL_BYTES, Reason,
 )
-from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, SERVE_STALLED, Served, queue_put
-from penstock.pyx.net.mailbox cimport token_pack, work_address
+from penstock.pyx.net.control cimport SERVED, SERVE_CLOSE, SERVE_HELD, SERVE_STALLED, Served, queue_put
+from penstock.pyx.net.mailbox cimport token_connection, token_pack, work_address
 from penstock.pyx.net.plane cimport (
     COST_LITTLE, COST_MUCH, SLOTS, SLOTS_BYTES_MAX, SLOT_CLOSE, SLOT_CONTROL, SLOT_DONE, SLOT_FETCH, SLOT_WORKING,
     Connection, Reactor, Slot, SlotState, connection_ready, connection_refuse, slot_at,
@@ -19,11 +20,12 @@ from penstock.pyx.record.frame cimport (
 )
 from penstock.pyx.request.fetch cimport FETCH_PARSED, FetchJob, fetch_held_bytes, fetch_parse
 from penstock.pyx.request.produce cimport (
-    IN_LINE_BYTES, IN_LINE_WORK, PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_COSTLY, PRODUCE_HAND_OVER, PRODUCE_MALFORMED,
-    PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append, produce_clear, produce_group_open,
-    produce_serve, produce_take,
+    IN_LINE_BYTES, IN_LINE_WORK, PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_COSTLY, PRODUCE_HAND_OVER, PRODUCE_HELD,
+    PRODUCE_MALFORMED, PRODUCE_SILENT, PRODUCE_TAKEN, ProduceResult, produce_answer, produce_append, produce_clear,
+    produce_group_open, produce_held, produce_serve, produce_take,
 )
 from penstock.pyx.request.produceflush cimport produce_flushes
+from penstock.pyx.request.refusals cimport Sender
 from penstock.pyx.request.versions cimport (
     FETCH_FLEXIBLE_FROM, FETCH_KEY, FETCH_VERSION_MAX, FETCH_VERSION_MIN, PRODUCE_FLEXIBLE_FROM, PRODUCE_KEY,
     PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
@@ -83,6 +85,13 @@ cdef Served _queue_request(
     return queue_put(&r.plane.queue, token, c.listener, c.peer, frame, n, produce)
 
 
+cdef Sender connection_sender(Reactor* r, Connection* c) noexcept nogil:
+    cdef Sender sender
+    sender.refusals = r.plane.refusals
+    sender.connection = token_connection(token_pack(r.id, c.place, c.generation, 0))
+    return sender
+
+
 cdef Served _hand_over(Reactor* r, Connection* c, const uint8_t* frame, int32_t n, bint produce) noexcept nogil:
     """A request for the control plane. A produce is served there: those of its connection that come behind it follow
     it, so that they stay in order.
@@ -106,6 +115,7 @@ cdef Served give_to_worker(
     cdef Slot* slot
     if work == NULL:
         return SERVE_CLOSE
+    work.sender = connection_sender(r, c)
     if not work_address(work, &r.mailbox, c.place, c.generation, number) or not workers_submit(r.plane.workers, work):
         work.fetch = NULL
         work_free(work)
@@ -146,6 +156,7 @@ cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noex
     cdef int32_t n
     cdef RequestHead head
     cdef Reader body
+    cdef Sender sender = connection_sender(r, c)
     while served.frames < most and produce_group_open(r.produces):
         at = c.start + served.bytes
         if frame_cut(c.input + at, c.end - at, c.frame_bytes_max, &n) != CUT_WHOLE:
@@ -155,7 +166,7 @@ cdef void _take_more(Reactor* r, Connection* c, int32_t most, Span* served) noex
             return
         if produce_flushes(r.plane.logs, &head, body, NULL):
             return
-        if produce_take(r.produces, r.plane.logs, &head, body, NULL) != PRODUCE_TAKEN:
+        if produce_take(r.produces, r.plane.logs, &sender, &head, body, NULL) != PRODUCE_TAKEN:
             return
         served.frames += 1
         served.bytes += SIZE_BYTES + <size_t>n
@@ -181,20 +192,41 @@ cdef Served _answer_produces(Reactor* r, Connection* c, bint straight, Span* ser
     return SERVED
 
 
+cdef void _note_held(Reactor* r, Connection* c) noexcept nogil:
+    """The next produce stays where it is; it is looked at at each turn of the connection, and counted once."""
+    if c.held_ms == 0:
+        c.held_ms = r.now_ms
+        r.counters.produces_held += 1
+        logset_count_held(r.plane.logs)
+
+
+cdef void _note_not_held(Reactor* r, Connection* c) noexcept nogil:
+    if c.held_ms != 0:
+        r.counters.produces_held_ms += r.now_ms - c.held_ms
+        c.held_ms = 0
+
+
 cdef Served _serve_produce(
     Reactor* r, Connection* c, const RequestHead* head, Reader body, const uint8_t* frame, int32_t n, int32_t most,
     Span* served
 ) noexcept nogil:
     cdef bint straight = c.head == c.tail             # nothing before it waits
+    cdef Sender sender = connection_sender(r, c)
     cdef ProduceResult taken
     cdef Served result
     if c.handed_over > 0 or produce_flushes(r.plane.logs, head, body, NULL):
         return _hand_over(r, c, frame, n, True)
     taken = PRODUCE_COSTLY
     if c.cost == COST_LITTLE:
-        taken = produce_take(r.produces, r.plane.logs, head, body, NULL)
+        taken = produce_take(r.produces, r.plane.logs, &sender, head, body, NULL)
+    elif produce_held(r.plane.logs, head, body):
+        taken = PRODUCE_HELD
     if taken == PRODUCE_HAND_OVER:
         return _hand_over(r, c, frame, n, True)
+    if taken == PRODUCE_HELD:
+        _note_held(r, c)
+        return SERVE_HELD
+    _note_not_held(r, c)
     if taken == PRODUCE_COSTLY:
         c.cost = COST_MUCH
         served.why = CLOSED_FAILED
@@ -261,7 +293,9 @@ cdef void _worked_produce(Reactor* r, Connection* c, Slot* slot, Work* work) noe
         slot.state = SLOT_DONE
         slot.answer = work.answer
         memset(&work.answer, 0, sizeof(Writer))
-    elif work.result == PRODUCE_HAND_OVER and _queue_request(r, c, work.number, work.frame, work.n, True) == SERVED:
+    elif work.result != PRODUCE_HAND_OVER and work.result != PRODUCE_HELD:
+        pass
+    elif _queue_request(r, c, work.number, work.frame, work.n, True) == SERVED:
         slot.state = SLOT_CONTROL
         slot.request_bytes = work.n
         slot.handed_over = True
@@ -302,6 +336,7 @@ cdef void requests_resume(
     cdef RequestHead head
     cdef Reader body
     cdef bint right = _read_start(frame, n, &head, &body)
+    cdef Sender sender = connection_sender(r, c)
     cdef ProduceResult result
     cdef Slot* slot = slot_at(c, number)
     cdef SlotState state = SLOT_CLOSE
@@ -309,10 +344,12 @@ cdef void requests_resume(
     cdef char detail[DETAIL_BYTES]
     slot.request_bytes = 0
     if right and produce:
-        result = produce_serve(r.plane.logs, &head, body, &slot.answer, &r.produced, NULL)
+        result = produce_serve(r.plane.logs, &sender, &head, body, &slot.answer, &r.produced, NULL)
         if result == PRODUCE_ANSWERED or result == PRODUCE_SILENT:
             state = SLOT_DONE
-        elif result == PRODUCE_HAND_OVER and not lose and _queue_request(r, c, number, frame, n, True) == SERVED:
+        elif lose or (result != PRODUCE_HAND_OVER and result != PRODUCE_HELD):
+            pass
+        elif _queue_request(r, c, number, frame, n, True) == SERVED:
             slot.request_bytes = n
             slot.handed_over = True
             c.handed_over += 1

@@ -20,12 +20,14 @@ from penstock.pyx.posix cimport pthread_cond_t, pthread_mutex_t
 from penstock.pyx.record.frame cimport Writer
 from penstock.pyx.request.fetch cimport FetchJob
 from penstock.pyx.request.produce cimport ProduceResult, ProduceTally
+from penstock.pyx.request.refusals cimport Sender
 
 # A job. Its network thread makes it, and frees it when it comes back.
 cdef struct Work:
     uint8_t* frame                    # of a produce, without its size; NULL: `fetch` is to be converted
     int32_t n
     FetchJob* fetch                   # nobody else touches it meanwhile
+    Sender sender                     # of a produce
     int32_t dropped                   # atomic: the connection is gone
     void* mail                        # what it comes back with
     void* owner

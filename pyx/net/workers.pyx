@@ -121,7 +121,7 @@ cdef void _produce(WorkerPool* pool, ProduceGroup* g, Work* work) noexcept nogil
     read_head(&body, version >= PRODUCE_FLEXIBLE_FROM, &head)
     if body.bad:
         return
-    work.result = produce_take(g, pool.logs, &head, body, NULL)
+    work.result = produce_take(g, pool.logs, &work.sender, &head, body, NULL)
     if work.result == PRODUCE_TAKEN:
         produce_append(g, &work.dropped)
         work.spent = produce_work(g)

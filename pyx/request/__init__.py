@@ -4,6 +4,7 @@ versions        the versions that are served, and what holds from which one on
 produce         Produce, carried out in a connection's own buffer
 produceflush    Produce to partitions with flush.messages
 producerequest  a Produce request: its limits, what it says before its topics, and the walk over them
+refusals        batches that were refused and will come again: a later one isn't taken before them
 verification    which partitions of a Produce request their transaction's coordinator has to know first
 fetch           Fetch: a request becomes a job
 fetchset        the partitions that a client fetches

@@ -68,6 +68,7 @@ cdef struct FetchJob:
     int64_t deadline_ms
     int32_t heap_index                # in the reactor's heap of deadlines; -1 = not waiting
     bint due                          # to be tried when the connection runs next
+    bint replaced                     # another log has the name of one that it read, so what it waits for isn't right
     void* waiters                     # waiting.pxd
 
 # A job from a request whose reader stands at the body; `out` is owned by the caller when FETCH_PARSED.

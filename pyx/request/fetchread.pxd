@@ -15,6 +15,7 @@ cdef enum FetchState:
     FETCH_AGAIN = 2                   # the ends keep moving: try again on a later turn
     FETCH_COLD = 3                    # ranges[cold] has to be in memory first, then try again
     FETCH_CONVERT = 4                 # fetch_convert_ranges, which takes long, comes first, then try again
+    FETCH_HELD = 5                    # a partition is held (partition.pxd): try again then
     FETCH_FAILED = -1                 # no memory: the connection has to be closed
 
 # `must_answer`: its time is up, answer with what there is. `reactor` is the network thread to wake.

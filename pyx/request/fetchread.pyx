@@ -8,7 +8,7 @@ from penstock.pyx.errorcodes cimport (
 )
 from penstock.pyx.log.pagecache cimport read_cached_at
 from penstock.pyx.log.partition cimport (
-    ISOLATION_COMMITTED, partition_epoch_end, partition_leader_epoch, partition_watch,
+    ISOLATION_COMMITTED, Partition, partition_epoch_end, partition_held, partition_leader_epoch, partition_watch,
 )
 from penstock.pyx.log.read cimport READ_COLD, ReadResult, partition_read, partition_read_cached
 from penstock.pyx.posix cimport free, memset, realloc
@@ -21,6 +21,7 @@ from penstock.pyx.request.versions cimport FETCH_MAGIC_2_FROM, FETCH_MAX_BYTES_F
 
 cdef enum:
     ENDS_READ_MAX = 4                 # in one try, while the ends keep moving
+    LOGS_READ_MAX = 3                 # in one try, while others take the place of a partition's log
     COLD_TIMES_MAX = 3                # and once a partition
     RANGES_KEPT = 64                  # room for so many is kept while a job waits
 
@@ -62,6 +63,7 @@ cdef struct Limits:
     int64_t total                     # that it has
     bint urgent                       # something mustn't wait, however few the bytes are
     bint cold                         # the last range has to be read into memory before anything else
+    bint held                         # a partition is held: nothing is answered before its move is over
 
 
 cdef inline bint _may_block(const FetchJob* job) noexcept nogil:
@@ -81,8 +83,6 @@ cdef void _take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, L
         limits.cold = True
         return
     if r.error:
-        if r.error == NOT_LEADER_OR_FOLLOWER:
-            set_unresolve(partition)                  # stopped: the next try finds the log that has its name then
         range_release(r)
         return
     partition.known_end = (
@@ -97,6 +97,35 @@ cdef void _take_range(FetchJob* job, FetchPartition* partition, FetchRange* r, L
     limits.left = max(limits.left - r.read.length, <int64_t>0)
     if r.read.segment != NULL and is_last_file(r.read.fd):
         limits.left = 0                               # an answer holds a file for each range: the next has the others
+
+
+cdef void _read_partition(FetchJob* job, FetchPartition* partition, FetchRange* r, Limits* limits) noexcept nogil:
+    """Reads a partition, or says in `r` or `limits` why not. A log that is held or was stopped may have another one in
+    its place, which is read then."""
+    cdef Partition* found
+    cdef bint held
+    cdef int32_t _again
+    for _again in range(LOGS_READ_MAX):
+        r.error = set_resolve(job.set, job.logs, partition)
+        if r.error != 0:
+            return
+        found = partition.partition
+        held = partition_held(found)
+        r.diverged = False
+        if not held:
+            _check_epochs(partition, r)
+            if r.error == 0:
+                _take_range(job, partition, r, limits)
+            if r.error != NOT_LEADER_OR_FOLLOWER:
+                return
+        set_unresolve(partition)
+        r.error = NOT_LEADER_OR_FOLLOWER
+        if set_resolve(job.set, job.logs, partition) != 0:
+            return
+        if partition.partition == found:
+            limits.held = held
+            return
+        job.replaced = True
 
 
 cdef bint _has_news(const FetchPartition* partition, const FetchRange* r) noexcept nogil:
@@ -135,6 +164,7 @@ cdef bint _gather(FetchJob* job, Limits* limits) noexcept nogil:
     limits.total = 0
     limits.urgent = False
     limits.cold = False
+    limits.held = False
     limits.left = job.max_bytes
     if job.version < FETCH_MAGIC_2_FROM:
         limits.left = min(limits.left, <int64_t>CONVERT_STORED_MAX_BYTES)
@@ -145,11 +175,9 @@ cdef bint _gather(FetchJob* job, Limits* limits) noexcept nogil:
             return False
         r.at = at
         r.read.fd = -1
-        r.error = set_resolve(s, job.logs, partition)
-        if r.error == 0:
-            _check_epochs(partition, r)
-        if r.error == 0:
-            _take_range(job, partition, r, limits)
+        _read_partition(job, partition, r, limits)
+        if limits.held:
+            return True
         if limits.cold:
             job.cold = job.range_count
             job.range_count += 1                      # so that it is released
@@ -194,6 +222,9 @@ cdef FetchState _try_gathered(FetchJob* job, bint must_answer) noexcept nogil:
     cdef bint enough
     if not _gather(job, &limits):
         return FETCH_FAILED
+    if limits.held:
+        fetch_drop_ranges(job)
+        return FETCH_HELD
     if limits.cold:
         return FETCH_COLD
     job.urgent = limits.urgent or must_answer or job.max_wait_ms <= 0 or job.set.count == 0

@@ -21,6 +21,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from penstock.pyx.log.partition cimport LogSet
 from penstock.pyx.record.frame cimport Reader, RequestHead, Writer
+from penstock.pyx.request.refusals cimport Sender
 
 cdef enum ProduceResult:
     PRODUCE_ANSWERED = 0              # a whole answer, size first, was written
@@ -29,6 +30,8 @@ cdef enum ProduceResult:
     PRODUCE_CLOSE = -1                # acks=0 and something failed: only a closed connection can say so (as in Kafka)
     PRODUCE_MALFORMED = -2            # nothing was appended; the connection is closed
     PRODUCE_TAKEN = 3                 # it is in the group
+    # Nothing was appended: a partition is held (partition.pxd), try again then. Or it has to come after the group.
+    PRODUCE_HELD = 5
     PRODUCE_NO_MEMORY = -3            # the answer couldn't be written; the connection is closed
     PRODUCE_COSTLY = 4                # nothing was appended: a network thread would serve it for too long
 
@@ -52,12 +55,13 @@ cdef void produce_group_free(ProduceGroup* g) noexcept nogil
 
 # One more request, whose reader stands at the body: its partitions are found, and what the request alone says
 # is validated.
-# PRODUCE_TAKEN, or PRODUCE_HAND_OVER, PRODUCE_COSTLY (in line), PRODUCE_MALFORMED, PRODUCE_NO_MEMORY: the group is as
-# before then.
+# PRODUCE_TAKEN, or PRODUCE_HAND_OVER, PRODUCE_HELD, PRODUCE_COSTLY (in line), PRODUCE_MALFORMED, PRODUCE_NO_MEMORY: the
+# group is as before then.
 # `verdicts`: what the transaction coordinator says to each partition, in the order of the request: 0, or the error that
-# it is answered with. NULL on the network threads: no coordinator was asked.
+# it is answered with. NULL on the network threads: no coordinator was asked. A caller that has verdicts has waited for
+# partitions that are held, and is answered in any case.
 cdef ProduceResult produce_take(
-    ProduceGroup* g, LogSet* logs, const RequestHead* head, Reader body, const int16_t* verdicts
+    ProduceGroup* g, LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, const int16_t* verdicts
 ) noexcept nogil
 # Whether it may take another request that it is appended with.
 cdef bint produce_group_open(const ProduceGroup* g) noexcept nogil
@@ -71,8 +75,12 @@ cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, Produc
 cdef int64_t produce_work(const ProduceGroup* g) noexcept nogil
 cdef void produce_clear(ProduceGroup* g) noexcept nogil
 
+# Whether the request names a partition that is held.
+cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil
+
 # All of that for one request. A caller that passes `verdicts` calls `produce_flush` (produceflush.pxd) before it sends
 # the answer.
 cdef ProduceResult produce_serve(
-    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
+    LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally,
+    const int16_t* verdicts
 ) noexcept nogil

@@ -15,7 +15,8 @@ from penstock.pyx.log.append cimport Append, Appended, partition_append, partiti
 from penstock.pyx.log.files cimport dropped as deleted, made
 from penstock.pyx.log.origin cimport ADDED, CLIENT, VERIFIED, Origin
 from penstock.pyx.log.partition cimport (
-    LogSet, Partition, is_internal, partition_known_id, partition_release, partition_topic,
+    LogSet, Partition, is_internal, partition_enter, partition_held, partition_known_id, partition_leave,
+    partition_release, partition_topic,
 )
 from penstock.pyx.log.validator cimport INFLATED_MAX_BYTES, INFLATED_PER_BYTE, Refusal, Validated
 from penstock.pyx.posix cimport atomic_load32, calloc, free, realloc
@@ -32,6 +33,7 @@ from penstock.pyx.record.frame cimport (
 from penstock.pyx.request.producerequest cimport (
     ProduceTerms, ProduceTopic, produce_find, produce_part, produce_partitions, produce_terms, produce_topic,
 )
+from penstock.pyx.request.refusals cimport Sender, SentBatch, refusals_find, refusals_note, refusals_parse
 from penstock.pyx.request.verification cimport find_unverified
 from penstock.pyx.request.versions cimport (
     PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_APPEND_TIME_FROM, PRODUCE_LOG_START_OFFSET_FROM, PRODUCE_RECORD_ERRORS_FROM,
@@ -49,9 +51,11 @@ cdef enum:
 cdef struct Part:
     Partition* partition              # NULL: there is nothing to append; `append.done.error` says whether that is right
     Append append
+    SentBatch sent
 
 cdef struct Asked:
     ProduceTerms terms
+    Sender sender
     Origin origin                     # of what is appended
     int32_t correlation_id
     Reader topics                     # where the first begins
@@ -155,6 +159,12 @@ cdef void produce_group_free(ProduceGroup* g) noexcept nogil:
     free(g)
 
 
+cdef inline void _let_go(Partition* partition) noexcept nogil:
+    """Of a partition that was entered."""
+    partition_leave(partition)
+    partition_release(partition)
+
+
 cdef bint _has_room(ProduceGroup* g, size_t more) noexcept nogil:
     cdef Part* grown
     cdef size_t capacity = max(g.n + more, g.capacity)
@@ -219,11 +229,18 @@ cdef void _untake(ProduceGroup* g, const Asked* asked) noexcept nogil:
     while g.n > asked.first:
         g.n -= 1
         if g.parts[g.n].partition != NULL:
-            partition_release(g.parts[g.n].partition)
+            _let_go(g.parts[g.n].partition)
+
+
+cdef inline void _name_sent(const ProduceTopic* topic, int32_t index, Slice records, SentBatch* out) noexcept nogil:
+    refusals_parse(records.p, records.n, out)
+    out.index = index
+    out.topic = topic.id if topic.id != NULL else topic.name.p
+    out.topic_n = <size_t>TOPIC_ID_BYTES if topic.id != NULL else <size_t>max(topic.name.n, 0)
 
 
 cdef ProduceResult produce_take(
-    ProduceGroup* g, LogSet* logs, const RequestHead* head, Reader body, const int16_t* verdicts
+    ProduceGroup* g, LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, const int16_t* verdicts
 ) noexcept nogil:
     cdef Reader whole = body
     cdef Reader* r = &body
@@ -247,6 +264,7 @@ cdef ProduceResult produce_take(
     asked.may_work = IN_LINE_WORK if g.in_line else INT64_MAX
     asked.work_left = asked.may_work
     produce_terms(r, head, terms)
+    asked.sender = sender[0]
     asked.origin = CLIENT
     if verdicts != NULL:
         asked.origin = ADDED if terms.version >= PRODUCE_ADDS_PARTITIONS_FROM else VERIFIED
@@ -270,19 +288,40 @@ cdef ProduceResult produce_take(
             part.append.done.log_start_offset = -1
             part.append.done.error = verdicts[place] if verdicts != NULL else 0
             place += 1
+            _name_sent(&topic, index, records, &part.sent)
+            if part.append.done.error == 0:
+                part.append.done.error = refusals_find(sender, &part.sent)
+                if part.append.done.error != 0 and g.asked_n > 0:
+                    _untake(g, asked)     # the group may have the batch that it waits for
+                    return PRODUCE_HELD
             if part.append.done.error == 0:
                 part.append.done.error = _find_partition(logs, terms, &topic, index, &part.partition)
             if part.partition != NULL:
+                if partition_enter(part.partition) and verdicts == NULL:
+                    _untake(g, asked)
+                    return PRODUCE_HELD
                 part.append.done.error = _validate(part.partition, records.p, records.n, terms)
                 if part.append.done.error != 0 or part.append.n == 0:
-                    partition_release(part.partition)
+                    _let_go(part.partition)
                     part.partition = NULL
+            if part.append.done.error != 0:
+                refusals_note(sender, &part.sent, part.append.done.error)
         skip_tags(r, terms.flexible)
     if g.in_line and not _check_in_line(g, asked):
         _untake(g, asked)
         return PRODUCE_COSTLY
     g.asked_n += 1
     return PRODUCE_TAKEN
+
+
+cdef void _note_outcomes(ProduceGroup* g) noexcept nogil:
+    cdef size_t i, k
+    cdef Part* part
+    for k in range(g.asked_n):
+        for i in range(g.asked[k].first, g.asked[k + 1].first if k + 1 < g.asked_n else g.n):
+            part = &g.parts[i]
+            if part.sent.producer_id >= 0:
+                refusals_note(&g.asked[k].sender, &part.sent, part.append.done.error)
 
 
 cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil:
@@ -303,13 +342,14 @@ cdef void produce_append(ProduceGroup* g, const int32_t* dropped) noexcept nogil
                     together[n] = &g.parts[j].append
                     n += 1
                     g.parts[j].partition = NULL
-                    partition_release(partition)
+                    _let_go(partition)
         if dropped == NULL or not atomic_load32(dropped):
             partition_append(partition, together, n)
         else:
             for j in range(n):
                 together[j].done.error = NOT_LEADER_OR_FOLLOWER
-        partition_release(partition)
+        _let_go(partition)
+    _note_outcomes(g)
 
 
 cdef void _write_refusal(Writer* w, bint flexible, const Refusal* refusal) noexcept nogil:
@@ -392,13 +432,36 @@ cdef ProduceResult produce_answer(ProduceGroup* g, size_t i, Writer* out, Produc
     return PRODUCE_ANSWERED
 
 
+cdef bint produce_held(LogSet* logs, const RequestHead* head, Reader body) noexcept nogil:
+    cdef Reader* r = &body
+    cdef ProduceTerms terms
+    cdef ProduceTopic topic
+    cdef Partition* partition
+    cdef bint held = False
+    cdef int32_t index, _i, _j
+    if produce_partitions(head, body) < 0:
+        return False
+    produce_terms(r, head, &terms)
+    for _i in range(terms.topics):
+        produce_topic(r, terms.version, &topic)
+        for _j in range(topic.partitions):
+            produce_part(r, terms.version, &index)
+            partition = produce_find(logs, &topic, index)
+            if partition != NULL:
+                held = held or partition_held(partition)
+                partition_release(partition)
+        skip_tags(r, terms.flexible)
+    return held
+
+
 cdef ProduceResult produce_serve(
-    LogSet* logs, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally, const int16_t* verdicts
+    LogSet* logs, const Sender* sender, const RequestHead* head, Reader body, Writer* out, ProduceTally* tally,
+    const int16_t* verdicts
 ) noexcept nogil:
     cdef ProduceGroup g
     cdef ProduceResult result
     memset(&g, 0, sizeof(ProduceGroup))
-    result = produce_take(&g, logs, head, body, verdicts)
+    result = produce_take(&g, logs, sender, head, body, verdicts)
     if result == PRODUCE_TAKEN:
         produce_append(&g, NULL)
         result = produce_answer(&g, 0, out, tally)

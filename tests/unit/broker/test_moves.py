@@ -347,6 +347,9 @@ def test_a_copy_is_given_up_in_the_middle_of_a_file(tmp_path: Path) -> None:
         def lies_in(self, key: Key) -> LogDir:
             return dirs[0]
 
+        def flush(self, key: Key) -> None:
+            raise AssertionError
+
         async def swap(self, move: Move, copying: Copying) -> None:
             raise AssertionError
 

@@ -1,0 +1,168 @@
+"""Batches of idempotent producers that are refused for a moment while later ones are on their way: none is overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ErrorCode
+from penstock.pyx.record.rawbatch import split
+from penstock.pyx.wire.header import decode_response, encode_request
+from penstock.pyx.wire.messages import ProduceRequest, ProduceResponse
+from support.dataplane import Broker, Peer, batch, produce, produced, topic_id
+from support.harness import topic_name
+from support.logs import LOGS
+
+VERSIONS = [9, 13]  # by the topic's name, and by its id
+NOT_LEADER, STORAGE = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR
+CLIENTS_MAY, NOBODY_MAY = 0, 2
+
+
+class Partition:
+    """One with a name of its own, whose log is opened and closed by a test."""
+
+    def __init__(self, root: Path) -> None:
+        self.name = topic_name("refused")
+        self.root = root
+
+    def announce(self) -> None:
+        LOGS.announce(self.name, topic_id(self.name), 0)
+
+    def open(self, **config: int) -> None:
+        LOGS.lead(self.name, topic_id(self.name), 0, 0, str(self.root), config)
+
+    def sequences(self, producer_id: int = 1) -> list[int]:
+        """The first sequences of a producer's batches in the log."""
+        raws = split(LOGS.read(self.name, 0, 0, 1 << 20))
+        return [raw.base_sequence for raw in raws if raw.producer_id == producer_id]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Broker]:
+    with Broker() as made:
+        yield made
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[Partition]:
+    made = Partition(tmp_path)
+    yield made
+    if (made.name, 0) in LOGS.partitions():
+        LOGS.delete(made.name, 0)
+
+
+def frame(
+    name: str, version: int, sequence: int, *, producer: int = 1, epoch: int = 0, transactional: bool = False
+) -> bytes:
+    records = batch(
+        [b"x"], producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
+    )
+    named = {"transactional_id": "t"} if transactional else {}
+    return encode_request(produce(name, records, version, **named), version, sequence, "test")
+
+
+def answers(peer: Peer, version: int, count: int) -> list[int]:
+    found = []
+    for _ in range(count):
+        _, message = decode_response(ProduceResponse, peer.receive(), version)
+        found.append(produced(message).error_code)
+    return found
+
+
+def ask(peer: Peer, version: int, frames: Sequence[bytes]) -> list[int]:
+    """The error codes of produces that come together."""
+    peer.send_all(frames)
+    return answers(peer, version, len(frames))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_later_batch_waits_for_one_that_was_refused(served: Broker, partition: Partition, version: int) -> None:
+    partition.announce()
+    with served.connect() as peer:
+        assert ask(peer, version, [frame(partition.name, version, 0)]) == [NOT_LEADER]
+        partition.open()
+        again = [frame(partition.name, version, sequence) for sequence in (1, 2)]
+        assert ask(peer, version, again) == [NOT_LEADER] * 2
+        assert ask(peer, version, [frame(partition.name, version, sequence) for sequence in range(4)]) == [0] * 4
+    assert partition.sequences() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_so_it_is_where_the_topic_was_not_known(served: Broker, partition: Partition, version: int) -> None:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version < 13 else ErrorCode.UNKNOWN_TOPIC_ID
+    with served.connect() as peer:
+        assert ask(peer, version, [frame(partition.name, version, 0)]) == [unknown]
+        partition.open()
+        assert ask(peer, version, [frame(partition.name, version, 1)]) == [unknown]
+        assert ask(peer, version, [frame(partition.name, version, sequence) for sequence in range(2)]) == [0, 0]
+    assert partition.sequences() == [0, 1]
+
+
+def test_so_it_is_where_the_disk_was_full(served: Broker, partition: Partition) -> None:
+    partition.open()
+    with served.connect() as peer:
+        LOGS.set_space(str(partition.root), NOBODY_MAY)
+        assert ask(peer, 9, [frame(partition.name, 9, sequence) for sequence in range(2)]) == [STORAGE] * 2
+        LOGS.set_space(str(partition.root), CLIENTS_MAY)
+        assert ask(peer, 9, [frame(partition.name, 9, sequence) for sequence in (1, 0, 1)]) == [STORAGE, 0, 0]
+    assert partition.sequences() == [0, 1]
+
+
+def test_a_transaction_of_an_unknown_producer_has_no_hole(served: Broker, partition: Partition) -> None:
+    partition.announce()
+    with served.connect() as peer:
+        begun = [frame(partition.name, 9, sequence, transactional=True) for sequence in (70, 71)]
+        assert ask(peer, 9, begun[:1]) == [NOT_LEADER]
+        partition.open(verify_transactions=0)
+        assert ask(peer, 9, begun[1:]) == [NOT_LEADER]
+        assert ask(peer, 9, begun) == [0, 0]
+    assert partition.sequences() == [70, 71]
+
+
+def test_a_producer_whose_state_has_expired_goes_on(served: Broker, partition: Partition) -> None:
+    partition.open()
+    with served.connect() as peer:
+        assert ask(peer, 9, [frame(partition.name, 9, 500)]) == [0]
+        LOGS.set_space(str(partition.root), NOBODY_MAY)
+        assert ask(peer, 9, [frame(partition.name, 9, 900, producer=2)]) == [STORAGE]
+        LOGS.set_space(str(partition.root), CLIENTS_MAY)
+        assert ask(peer, 9, [frame(partition.name, 9, 900, producer=2)]) == [0]
+    assert (partition.sequences(), partition.sequences(2)) == ([500], [900])
+
+
+def test_nobody_else_waits(served: Broker, partition: Partition) -> None:
+    """Not another producer, not another connection, and not the same producer once it has a new epoch."""
+    partition.announce()
+    with served.connect() as peer, served.connect() as other:
+        assert ask(peer, 9, [frame(partition.name, 9, 0, producer=producer) for producer in (1, 2)]) == [NOT_LEADER] * 2
+        partition.open()
+        assert ask(peer, 9, [frame(partition.name, 9, 5, producer=3)]) == [0]
+        assert ask(other, 9, [frame(partition.name, 9, 1, producer=2)]) == [0]
+        assert ask(peer, 9, [frame(partition.name, 9, sequence, epoch=1) for sequence in (0, 1)]) == [0, 0]
+        assert ask(peer, 9, [frame(partition.name, 9, 2)]) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+
+
+def test_after_the_largest_sequence_comes_0(served: Broker, partition: Partition) -> None:
+    last = 2**31 - 1
+    partition.announce()
+    with served.connect() as peer:
+        assert ask(peer, 9, [frame(partition.name, 9, last)]) == [NOT_LEADER]
+        partition.open()
+        assert ask(peer, 9, [frame(partition.name, 9, 0)]) == [NOT_LEADER]
+        assert ask(peer, 9, [frame(partition.name, 9, sequence) for sequence in (last, 0, 1)]) == [0] * 3
+    assert partition.sequences() == [last, 0, 1]
+
+
+def test_what_connections_left_behind_is_forgotten(served: Broker, partition: Partition) -> None:
+    """More refusals than are remembered: nobody is worse off than before."""
+    records = batch([b"x"], producer_id=1, producer_epoch=0, base_sequence=0)
+    many = [ProduceRequest.PartitionProduceData(index=index, records=records) for index in range(70_000)]
+    data = ProduceRequest.TopicProduceData(name=topic_name("unknown"), partition_data=many)
+    partition.announce()
+    with served.connect() as peer:
+        peer.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 9, ProduceResponse)
+        assert ask(peer, 9, [frame(partition.name, 9, 0)]) == [NOT_LEADER]
+        partition.open()
+        assert ask(peer, 9, [frame(partition.name, 9, sequence) for sequence in (1, 0, 1)]) == [NOT_LEADER, 0, 0]
