@@ -83,11 +83,7 @@ class Lock:
 
     def read(self) -> Last:
         """What `.lock` says now. Raises OSError."""
-        lines = os.pread(self._fd, 256, 0).decode(errors="replace").splitlines()
-        holder, boot_id, flushed = (*lines[:3], "", "", "")[:3]
-        if lines and not (holder.isdecimal() and (not boot_id or _BOOT_ID.fullmatch(boot_id))):
-            return Last(UNKNOWN, flushed=False)
-        return Last(boot_id, flushed == FLUSHED)
+        return _parse(os.pread(self._fd, 256, 0))
 
     def write(self, last: Last) -> None:
         """Say it in `.lock`, durably. Raises OSError."""
@@ -97,6 +93,22 @@ class Lock:
         """Let others have the folder."""
         os.close(self._fd)
         os.close(self._folder_fd)
+
+
+def last_run(path: Path) -> Last:
+    """What `.lock` of a folder says that may be another process's; as of a lost one if there is none. Raises OSError."""
+    try:
+        return _parse((path / LOCK).read_bytes()[:256])
+    except FileNotFoundError:
+        return Last(UNKNOWN, flushed=False)
+
+
+def _parse(content: bytes) -> Last:
+    lines = content.decode(errors="replace").splitlines()
+    holder, boot_id, flushed = (*lines[:3], "", "", "")[:3]
+    if lines and not (holder.isdecimal() and (not boot_id or _BOOT_ID.fullmatch(boot_id))):
+        return Last(UNKNOWN, flushed=False)
+    return Last(boot_id, flushed == FLUSHED)
 
 
 def boot_id() -> str:

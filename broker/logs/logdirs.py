@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -182,7 +183,9 @@ class LogDirs:
             if holding.get(one):
                 why = "it was there before and isn't in `log.dirs` now"
                 lost = LogDir(Path(path), None, Ballast(Path(path), 0), why, id=one)
-                _tell_lost(lost, holding[one])
+                # The store places nothing there, and it isn't empty: it may be the same folder under another path.
+                moved = [log_dir for log_dir in self._dirs if log_dir.partitions and not holding.get(log_dir.id)]
+                _tell_lost(lost, holding[one], {log_dir.path: len(log_dir.partitions) for log_dir in moved})
                 self._dirs.append(lost)
             else:
                 _log.info("log_dir=%s isn't in `log.dirs` any more; no partition lay in it", path)
@@ -194,17 +197,18 @@ class LogDirs:
         held = holding.get(before, 0)
         if before and log_dir.folder is not None and held:
             _let_go(log_dir)
+            here_too = {log_dir.path: len(log_dir.partitions)} if log_dir.partitions else {}
             log_dir.folder, log_dir.partitions = None, set()
             here = log_dir.id or "none"
             log_dir.error = (
                 f"it was there before and is another folder now (`directory.id` {here}, not {before}; if it is the same one, "
                 f"its {META} is damaged: put `directory.id={before}` into it)"
             )
-            _tell_lost(log_dir, held)
+            _tell_lost(log_dir, held, here_too, before)
         elif before and log_dir.error == NEW:
             is_there = log_dir.path.is_dir()
             log_dir.error = f"it was there before and is {'empty' if is_there else 'missing'} now (is its disk mounted?)"
-            _tell_lost(log_dir, held)
+            _tell_lost(log_dir, held, {})
         elif log_dir.error == NEW:
             made = _open(log_dir.path, self._node_id, self.first.cluster_id, log_dir.ballast, self._flushes)
             log_dir.folder, log_dir.error, log_dir.partitions, log_dir.id = (
@@ -422,11 +426,22 @@ def _let_go(log_dir: LogDir) -> None:
         log_dir.folder.close(clean=log_dir.was_clean)
 
 
-def _tell_lost(log_dir: LogDir, held: int) -> None:
+def _tell_lost(log_dir: LogDir, held: int, there: Mapping[Path, int], identity: str = "") -> None:
+    """there: folders that may be this one under another path or id, and how many partitions each holds."""
+    path = shlex.quote(str(log_dir.path))
+    if not there:
+        _log.error(
+            "log_dir=%s is offline: %s. Its %d partitions answer KAFKA_STORAGE_ERROR. Bring the folder back and start again; "
+            "if it is lost, start once with `--forget-log-dir %s`: they begin again, empty",
+            log_dir.path, log_dir.error, held, path,
+        )  # fmt: skip
+        return
+    named = ", ".join(f"`{one}` ({count})" for one, count in there.items())
     _log.error(
-        "log_dir=%s is offline: %s. Its %d partitions answer KAFKA_STORAGE_ERROR. Bring the folder back and start again; if it "
-        "is lost, start once with `--forget-log-dir %s`: they begin again, empty",
-        log_dir.path, log_dir.error, held, log_dir.path,
+        "log_dir=%s is offline: %s. Its %d partitions answer KAFKA_STORAGE_ERROR. Partitions lie in %s: if that is the same "
+        "folder, put `directory.id=%s` into its %s and start again. Or start once with `--forget-log-dir %s`: those that lie "
+        "there go on with their records, others begin again, empty",
+        log_dir.path, log_dir.error, held, named, identity or log_dir.id, META, path,
     )  # fmt: skip
 
 

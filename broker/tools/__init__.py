@@ -2,5 +2,6 @@
 
 logcommand  the command
 logfiles    the files of a log folder, read one by one for people
+logends     whether a log begins and ends where its checkpoints say
 logrepair   a partition's folder whose `.log` files are damaged is mended
 """

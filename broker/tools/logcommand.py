@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from penstock.broker.logs.folder import META
+from penstock.broker.tools.logends import missing_ends
 from penstock.broker.tools.logfiles import read_file
-from penstock.broker.tools.logrepair import Repaired, RepairError, repair
+from penstock.broker.tools.logrepair import LOST, Repaired, RepairError, accept, repair
 from penstock.errors import os_error_text
 
 # What lies in a partition's folder is named by an offset; a folder may have others' files, such as a program's `spark.log`.
@@ -54,7 +55,8 @@ def dump(paths: Sequence[Path], records: bool, as_json: bool) -> None:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 def verify(paths: Sequence[Path], as_json: bool) -> None:
-    """Check every batch and index of log folders, or of a whole data folder; say what is damaged.
+    """Check every batch and index of log folders, or of a whole data folder, and where logs begin and end; say what is
+    damaged or missing.
 
     The end of a segment that a running broker writes may look damaged for a moment.
 
@@ -71,6 +73,10 @@ def verify(paths: Sequence[Path], as_json: bool) -> None:
                 elif "magic" in row:
                     result["batches"] += 1
                     result["records"] += row["count"]
+        roots = [path for path in paths if path.is_dir()]
+        damaged = {row["file"] for row in result["damage"]}
+        for folder in sorted({path.parent for path in files if any(path.is_relative_to(root) for root in roots)}):
+            result["damage"] += [row for row in missing_ends(folder) if row["file"] not in damaged]
     if as_json:
         click.echo(json.dumps(result))
     else:
@@ -91,7 +97,8 @@ def repair_folders(folders: Sequence[Path], as_json: bool) -> None:
     """Mend partitions' folders that the broker doesn't open, as records in them are damaged or missing.
 
     Restore the files from a copy if there is one. Else this moves the damaged bytes into files beside their segments and
-    says which offsets are lost; the log then goes on without them. The broker must be stopped.
+    says which offsets are lost; the log then goes on without them, above every offset that it gave. The broker must be
+    stopped.
 
     Example: penstock log repair data/flights-0
     """
@@ -106,6 +113,36 @@ def repair_folders(folders: Sequence[Path], as_json: bool) -> None:
             click.echo(json.dumps(one._asdict(), default=str) if as_json else _repaired(one))
         if not found and not as_json:
             click.echo(f"{folder}: nothing is damaged")
+
+
+@command.command("accept")
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path, exists=True))
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--reason", default="accepted by an operator", show_default=True, help=f"Written to `{LOST}` in the folder.")
+def accept_folders(folders: Sequence[Path], yes: bool, reason: str) -> None:
+    """Let logs begin and end where they do by now, though records are missing at their beginning or end.
+
+    Restore the files from a copy if there is one. Else this shows which offsets are lost, and asks. The log then opens, and
+    its next record gets an offset above every one that it gave before. The broker must be stopped.
+
+    Example: penstock log accept data/flights-0
+    """
+    for folder in folders:
+        try:
+            lost = accept(folder, dry=True)
+            for one in lost:
+                click.echo(_repaired(one))
+            if not lost:
+                click.echo(f"{folder}: nothing is missing at its beginning or end")
+                continue
+            if not yes:
+                click.confirm(f"Let `{folder}` go on without these records?", abort=True)
+            accept(folder, reason)
+            click.echo(f"{folder}: accepted")
+        except RepairError as error:
+            raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(os_error_text(error)) from None
 
 
 def _repaired(one: Repaired) -> str:

@@ -26,6 +26,10 @@ INDEX, TIMEINDEX, TXNINDEX = struct.Struct(">iI"), struct.Struct(">qi"), struct.
 SNAPSHOT_HEAD, SNAPSHOT, SEQUENCE = struct.Struct(">hIi"), struct.Struct(">qhiqiqiq"), struct.Struct(">qhiqiq")
 CHECKS, SUM = struct.Struct(">hIqqqqq"), struct.Struct(">qI")
 CHECKS_CRC_FROM = 6
+CONTROL_KEY = struct.Struct(">hh")
+KRAFT_CONTROL = {2: "leader change", 3: "snapshot header", 4: "snapshot footer", 5: "kraft version", 6: "kraft voters"}
+"""Types of control records that KRaft's own log has besides the two markers."""
+KRAFT_SNAPSHOT = re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint")
 OFFSET_MAX = (1 << 63) - 1
 SEGMENT = re.compile(r"[0-9]{20}\.log")
 SUMMED = ("index", "timeindex", "txnindex")
@@ -41,7 +45,8 @@ DECODERS: dict[str, Callable[[bytes, bytes | None, int], statelog.Loaded | None]
 
 def read_file(path: Path, *, with_records: bool = False) -> Iterator[Row]:
     """The rows of any file of a log folder, by its name. Raises OSError; ValueError for a file of another kind."""
-    if path.suffix in (".log", ".deleted", ".cleaned", ".swap") and not path.name.endswith(".checks.swap"):
+    is_log = path.suffix in (".log", ".deleted", ".cleaned", ".swap") and not path.name.endswith(".checks.swap")
+    if is_log or KRAFT_SNAPSHOT.fullmatch(path.name):
         yield from batches(path, with_records)
     elif path.suffix == ".index":
         yield from _entries(path, INDEX, ("relative_offset", "position"))
@@ -136,9 +141,18 @@ def _batch(raw: RawBatch, position: int) -> Row:
         "producer_epoch": raw.producer_epoch,
         "base_sequence": raw.base_sequence,
         "transactional": raw.is_transactional,
-        "control": marker_type(raw) if raw.is_control else None,
+        "control": _control(raw) if raw.is_control else None,
     }
     return row
+
+
+def _control(raw: RawBatch) -> str:
+    """What a control batch is for: its first record's key says the type. Raises BatchError."""
+    (first, *_) = records(raw)
+    if first.key is None or len(first.key) < CONTROL_KEY.size:
+        return marker_type(raw)  # which says what is wrong
+    (_, kind) = CONTROL_KEY.unpack_from(first.key)
+    return KRAFT_CONTROL[kind] if kind in KRAFT_CONTROL else marker_type(raw)
 
 
 def _record(record: Any, decode: Callable[[bytes, bytes | None, int], statelog.Loaded | None] | None) -> Row:

@@ -1,28 +1,36 @@
-"""Mending a partition's folder whose .log files are damaged: `penstock log repair`. No broker may run on it.
+"""Mending a partition's folder whose .log files are damaged or missing: `penstock log repair`. No broker may run on it.
 
 Bytes that are no right batch are moved into a file beside their segment. Offsets that are lost so get a batch without
 records in their place, as compaction leaves such: consumers pass over it, and the log has no hole that a start would take
 for damage again. Index files of a changed segment are removed; the next start builds them from the batches.
+
+A log that ends earlier than the checkpoints know gets such a batch at its end, so that no offset is given twice. One that
+begins later gets its new beginning into the checkpoints. `penstock log accept` does these two and nothing else. What was
+lost is written to LOST in the partition's folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import struct
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.broker.logs.lock import InUseError, Lock
 from penstock.broker.logs.logdirs import partition_of, topic_id_in
 from penstock.broker.tools.logfiles import read_file
-from penstock.durable import sync_folder
-from penstock.pyx.log.checkpoint import Checkpoints
+from penstock.durable import replace_file, sync_folder
+from penstock.pyx.log.checkpoint import Checkpoints, Offsets
 from penstock.pyx.log.damage import CorruptRange, corrupt_ranges
 from penstock.pyx.record.crc import crc32c
 
 CHUNK_BYTES = 1 << 20
+LOST = "lost-offsets"
+"""Which offsets of a partition are lost, by whose decision: a line each."""
 OFFSETS_MAX = 0x7FFFFFFF
 """How far a segment's offsets go beyond its base offset."""
 _SIDES = (".index", ".timeindex", ".txnindex", ".checks")
@@ -45,23 +53,104 @@ class Repaired(NamedTuple):
     set_aside: Path | None  # has the bytes; None: offsets were missing without any
 
 
-def repair(folder: Path) -> list[Repaired]:
+class Lost(NamedTuple):
+    """What a partition's folder lacks: ranges of its segments, and its beginning."""
+
+    folder: Path
+    damaged: list[tuple[Path, list[CorruptRange], int]]  # the segment, its ranges, and where its bytes end that stay
+    last: Path | None  # the last segment
+    begin: tuple[int, int] | None  # where the log began, and where it begins now
+    end: int  # where it ends from now on
+
+    def rows(self) -> list[Repaired]:
+        """What it comes to, in the order of offsets; nothing was changed yet."""
+        rows = [] if self.begin is None else [_begin_row(self.folder, *self.begin)]
+        for path, ranges, _ in self.damaged:
+            rows += [_row(path, one, None) for one in ranges]
+        return rows
+
+
+def repair(folder: Path, reason: str = "repair") -> list[Repaired]:
     """Mend a partition's folder; answers what was damaged, in the order of offsets. Raises RepairError, OSError."""
+    with _opened(folder) as (lost, checkpoints, topic_id):
+        return _repair(lost, checkpoints, topic_id, reason)
+
+
+def accept(folder: Path, reason: str = "accept", *, dry: bool = False) -> list[Repaired]:
+    """Let a log begin and end where it does, and go on above every offset that it gave; answers what is lost. dry: nothing is
+    changed. Raises RepairError, also if anything else is damaged; OSError."""
+    with _opened(folder) as (lost, checkpoints, topic_id):
+        # The next start cuts a torn end off by itself, where it is no more than that.
+        torn = [row for row in lost.damaged if row[0] == lost.last and [one.next_offset for one in row[1]] == [-1]]
+        lost = lost._replace(damaged=[row for row in lost.damaged if row not in torn])
+        for path, ranges, _ in lost.damaged:
+            if path != lost.last or [one.next_offset for one in ranges] != [lost.end]:
+                raise RepairError(
+                    f"`{path}` is damaged at byte {ranges[0].position}, which isn't the end of the log: run `penstock log "
+                    f"repair {shlex.quote(str(folder))}`, which also accepts where the log begins and ends"
+                )
+        return lost.rows() if dry else _repair(lost, checkpoints, topic_id, reason)
+
+
+def _repair(lost: Lost, checkpoints: Checkpoints, topic_id: bytes, reason: str) -> list[Repaired]:
+    folder = lost.folder
+    key = partition_of(folder.absolute().name)
+    assert key is not None
+    repaired = [] if lost.begin is None else [_begin_row(folder, *lost.begin)]
+    for path, ranges, keep in lost.damaged:
+        repaired += _mend(path, ranges, keep)
+    if not any(folder.glob("*.log")) and lost.begin is not None:
+        (folder / f"{lost.end:020d}.log").touch(mode=0o600)
+    sync_folder(folder)
+    if repaired:
+        _note(folder, repaired, reason)
+    if lost.begin is not None:  # Last: until then the next start says what is lost.
+        checkpoints.begin_at(key, topic_id, lost.begin[1])
+        checkpoints.write()
+    return repaired
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[tuple[Lost, Checkpoints, bytes]]:
     key = partition_of(folder.absolute().name)
     if key is None or not folder.is_dir():
         raise RepairError(f"`{folder}` is no folder of a partition, such as `DATA/orders-0`")
     data = folder.absolute().parent
     with _alone(data):
-        known = Checkpoints(str(data)).of(key, topic_id_in(folder) or bytes(16))
-        segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
-        following: list[Path | None] = [*segments[1:], None][: len(segments)]
-        found = [
-            (path, _corrupt_ranges(path, after, known.first_dirty < 0)) for path, after in zip(segments, following, strict=True)
-        ]
-        found += [(path, _corrupt_swap(path)) for path in sorted(folder.glob("*.log.swap"))]
-        repaired = [row for path, ranges in found if ranges for row in _mend(path, ranges)]
-        sync_folder(folder)
-    return repaired
+        checkpoints, topic_id = Checkpoints(str(data)), topic_id_in(folder) or bytes(16)
+        yield _look(folder, checkpoints.of(key, topic_id)), checkpoints, topic_id
+
+
+def _look(folder: Path, known: Offsets) -> Lost:
+    segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
+    following: list[Path | None] = [*segments[1:], None][: len(segments)]
+    found = [_corrupt_ranges(path, after, known) for path, after in zip(segments, following, strict=True)]
+    found += [(path, _corrupt_swap(path), path.stat().st_size) for path in sorted(folder.glob("*.log.swap"))]
+    damaged = [(path, ranges, keep) for path, ranges, keep in found if ranges]
+    first = int(segments[0].stem) if segments else known.log_end
+    begin = (known.begin, first) if 0 <= known.begin < first else None
+    return Lost(folder, damaged, segments[-1] if segments else None, begin, known.log_end)
+
+
+def _row(path: Path, one: CorruptRange, aside: Path | None) -> Repaired:
+    return Repaired(path, one.position, one.end - one.position, one.first_offset, one.next_offset, aside)
+
+
+def _begin_row(folder: Path, before: int, now: int) -> Repaired:
+    return Repaired(folder / f"{before:020d}.log", 0, 0, before, now, None)
+
+
+def _note(folder: Path, repaired: list[Repaired], reason: str) -> None:
+    """Take down what is lost, after what was lost before."""
+    path = folder / LOST
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    lines = [
+        f"{now} offsets {one.first_offset} to {one.next_offset - 1}: {' '.join(reason.split())}\n"
+        for one in repaired
+        if one.next_offset > one.first_offset
+    ]
+    replace_file(path, (before + "".join(lines)).encode())
 
 
 @contextlib.contextmanager
@@ -77,28 +166,31 @@ def _alone(data: Path) -> Iterator[None]:
         lock.release()
 
 
-def _corrupt_ranges(path: Path, after: Path | None, dense: bool) -> list[CorruptRange]:
-    """The damaged ranges of a segment; one that follows says where its offsets have to end."""
-    base_offset = int(path.stem)
+def _corrupt_ranges(path: Path, after: Path | None, known: Offsets) -> tuple[Path, list[CorruptRange], int]:
+    """A segment, its damaged ranges, and where its bytes end that stay. The next segment says where its offsets have to end, or
+    what is known of the log's end."""
+    base_offset, dense = int(path.stem), known.first_dirty < 0
     following = -1 if after is None else int(after.stem)
-    ranges, next_offset, epoch = corrupt_ranges(str(path), base_offset, dense, following)
-    if following < 0:
-        return ranges
-    if ranges and ranges[-1].next_offset < 0:
-        ranges[-1] = ranges[-1]._replace(next_offset=max(following, next_offset))
-    elif dense and next_offset < following:
-        size = path.stat().st_size
-        ranges.append(CorruptRange(size, size, next_offset, following, epoch))
-    if ranges and following - base_offset > OFFSETS_MAX:
+    ranges, next_offset, epoch, good = corrupt_ranges(str(path), base_offset, dense, following, known.log_end)
+    size = path.stat().st_size
+    wanted = known.log_end if following < 0 else following
+    if ranges and ranges[-1].next_offset < 0 and (following >= 0 or wanted > next_offset):
+        ranges[-1] = ranges[-1]._replace(next_offset=max(wanted, next_offset))
+    elif next_offset < wanted and following < 0:
+        ranges.append(CorruptRange(good, good, next_offset, wanted, epoch))
+        size = good  # Room ahead lies behind it.
+    elif dense and next_offset < wanted:
+        ranges.append(CorruptRange(size, size, next_offset, wanted, epoch))
+    if ranges and wanted - base_offset > OFFSETS_MAX:
         raise RepairError(f"more offsets are missing behind `{path}` than a segment can have: restore the files")
-    return ranges
+    return path, ranges, size
 
 
 def _corrupt_swap(path: Path) -> list[CorruptRange]:
     """The same of a file that compaction was putting in the place of segments; its `.checks` say where it has to end."""
     stem = path.name.partition(".")[0]
     wanted = next((end for suffix in (".checks.swap", ".checks") if (end := _checked_end(path, stem + suffix)) >= 0), -1)
-    ranges, next_offset, epoch = corrupt_ranges(str(path), int(stem), False, wanted)
+    ranges, next_offset, epoch, _ = corrupt_ranges(str(path), int(stem), False, wanted)
     if ranges and ranges[-1].next_offset < 0:
         ranges[-1] = ranges[-1]._replace(next_offset=wanted)
     elif next_offset < wanted:
@@ -114,7 +206,7 @@ def _checked_end(path: Path, name: str) -> int:
     return int(row["next_offset"]) if row.get("log_bytes") == path.stat().st_size else -1
 
 
-def _mend(path: Path, ranges: list[CorruptRange]) -> list[Repaired]:
+def _mend(path: Path, ranges: list[CorruptRange], keep: int) -> list[Repaired]:
     beside = path.with_name(path.name + ".tmp")
     rows = []
     with path.open("rb") as source, beside.open("wb") as out:
@@ -124,9 +216,9 @@ def _mend(path: Path, ranges: list[CorruptRange]) -> list[Repaired]:
             aside = _set_aside(source.fileno(), path, one) if one.end > one.position else None
             if one.next_offset > one.first_offset:
                 os.write(out.fileno(), _empty_batch(one))
-            rows.append(Repaired(path, one.position, one.end - one.position, one.first_offset, one.next_offset, aside))
+            rows.append(_row(path, one, aside))
             at = one.end
-        _copy(source.fileno(), out.fileno(), at, os.fstat(source.fileno()).st_size)
+        _copy(source.fileno(), out.fileno(), at, keep)
         os.fsync(out.fileno())
     sync_folder(path.parent)  # What was set aside is there before its bytes go.
     stem = path.name.partition(".")[0]

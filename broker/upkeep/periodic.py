@@ -8,7 +8,9 @@ the network threads, and one that hangs no other folder. A round that takes very
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from errno import EMFILE, ENFILE
 
 from penstock import log
@@ -31,6 +33,7 @@ class PeriodicUpkeep:
         self._context = context
         self._threads: list[ThreadPoolExecutor] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._unremoved: set[str] = set()  # folders in which files of deleted segments are left to be removed
 
     def start(self) -> None:
         """Begin; the first round comes after one interval."""
@@ -112,10 +115,10 @@ class PeriodicUpkeep:
         await work
 
     def _round(self, path: str, work: list[tuple[str, int]], retain: bool, checkpoints: bool) -> None:
-        logs, short = self._context.log_manager, 0
+        logs, short, removes = self._context.log_manager, 0, False
         for name, index in work:
             try:
-                done = logs.upkeep(name, index, self._context.age_now_ms(), retain)
+                done = logs.upkeep(name, index, self._context.age_now_ms(), retain, remove=False)
             except KafkaError:
                 continue  # It was deleted since the list was made.
             except OSError as error:
@@ -126,16 +129,37 @@ class PeriodicUpkeep:
                 continue
             if done.segments_deleted:
                 _log.info(
-                    "deleted %d segments, %d bytes topic=%s partition=%d",
-                    done.segments_deleted, done.bytes_deleted, name, index,
+                    "deleted %d segments, %d bytes topic=%s partition=%d: %s; their newest record is of %s",
+                    done.segments_deleted, done.bytes_deleted, name, index, _reasons(done.reasons), _time(done.newest_ms),
                 )  # fmt: skip
+                removes = True
         if short:
             _log.warning(
                 "upkeep of %d partitions waits for the next round: the process, or the system, has no file"
                 " descriptor left (`ulimit -n`)", short,
             )  # fmt: skip
+        if removes or path in self._unremoved:  # Of all at once: the checkpoints are written first.
+            self._unremoved.discard(path)
+            try:
+                logs.remove_expired(path, self._context.age_now_ms())
+            except OSError as error:
+                self._unremoved.add(path)
+                _log.error("log_dir=%s: segments that retention let go can't be removed: %s", path, error)
         if checkpoints:
             try:
                 logs.write_checkpoints(path)
             except OSError as error:
                 _log.error("log_dir=%s: checkpoints can't be written: %s", path, error)
+
+
+def _reasons(reasons: Mapping[str, int]) -> str:
+    """By which configs segments were deleted."""
+    return ", ".join(f"{count} by {reason}" for reason, count in reasons.items())
+
+
+def _time(timestamp_ms: int) -> str:
+    """A timestamp for people; it is a client's, and may be no time at all."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"

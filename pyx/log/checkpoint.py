@@ -1,19 +1,28 @@
-"""What a log folder says of its partitions beside their logs: log start, recovery point, how far each was compacted.
+"""What a log folder says of its partitions beside their logs: where each begins and ends, recovery point, how far each was
+compacted.
 
 The truth is `penstock-checkpoints`, one file a log folder, text:
 
-    penstock-checkpoints 1
+    penstock-checkpoints 2
     kafka cleaner-offset-checkpoint - -
     kafka log-start-offset-checkpoint 9b9d6ee1 -
     kafka recovery-point-offset-checkpoint 5f6a2d10 0c7dd3a2
-    partition AQIDBAUGBwgJCgsMDQ4PEA orders 0 45 1207 -1
+    partition AQIDBAUGBwgJCgsMDQ4PEA orders 0 45 1207 -1 40 1310 1208
     crc32c 1f2e3d4c
 
 A `partition` line has the topic's id, topic, partition, log start (0: its first segment's name says it), recovery point
 and first dirty offset (-1: never compacted; 0 already before a first pass puts files in the place of others, as the log
-may have holes from then on, and again once a log turns out to end before this offset or the recovery point). An offset
-is given to a log of that topic id alone, so that a line of a deleted topic can't be that of a later one of its name. The
-last line is the CRC32C of all before it: a file with any other byte in it says nothing at all.
+may have holes from then on, and again once a log turns out to end before this offset or the recovery point). Then come
+the ends of the log: the base offset of its first segment (-1: unknown), its end when the line was written, and the end
+of what was flushed. An offset is given to a log of that topic id alone, so that a line of a deleted topic can't be that
+of a later one of its name. The last line is the CRC32C of all before it: a file with any other byte in it says nothing
+at all.
+
+A log that begins later than its line says, or ends earlier, has lost files or bytes: it isn't opened (recovery.pxd).
+Retention therefore writes the new first segment before it removes files. After a power cut only what was flushed counts.
+
+Version 1 has no ends of logs, and is read: they are unknown then. A Penstock that knows only version 1 says that this
+file is damaged and goes on as without it.
 
 Apache Kafka's three files are written beside it, for Kafka and for people. Their form, in `log-start-offset-checkpoint`:
 
@@ -22,7 +31,8 @@ Apache Kafka's three files are written beside it, for Kafka and for people. Thei
     orders 0 45               topic, partition, offset
 
 They have neither ids nor a checksum. A `kafka` line has the CRC32C of such a file as it is to be, and as it was before
-(`-`: it wasn't there). One that is neither was damaged, or Kafka worked here: that is said in the log, and our file holds.
+(`-`: it wasn't there). One that is neither was damaged, or Kafka worked here: that is said in the log, and our file
+holds. Kafka may have deleted segments meanwhile: if such a file can be read, the ends of all logs become unknown.
 Where ours is missing (Kafka's folder) or damaged, only log starts are taken from Kafka's file, and a log that
 contradicts one keeps all its records: what was deleted is shown again rather than what was acknowledged hidden. Recovery
 then walks everything, and compaction begins again; both are slow but right.
@@ -57,7 +67,9 @@ Key = tuple[str, int]
 WRITTEN = declare("checkpoints.written", "`penstock-checkpoints` is replaced, Apache Kafka's files are not yet")
 
 _log = log.get(__name__)
-_HEAD = b"penstock-checkpoints 1\n"
+_HEAD = b"penstock-checkpoints 2\n"
+_HEAD_1 = b"penstock-checkpoints 1\n"
+"""Without the ends of logs."""
 _CRC_LINE = re.compile(rb"crc32c ([0-9a-f]{8})\n\Z")
 _KAFKA_LINE = re.compile(r"kafka ([a-z-]+) (-|[0-9a-f]{8}) (-|[0-9a-f]{8})")
 _ENTRY = re.compile(r"(\S+) (0|[1-9]\d{0,9}) (0|[1-9]\d{0,18})", re.ASCII)
@@ -74,6 +86,14 @@ class Offsets(NamedTuple):
     log_start: int = 0
     recovery_point: int = 0
     first_dirty: int = -1
+    first_segment: int = -1  # the base offset of its first segment; -1: unknown
+    log_end: int = 0  # it ended there or later, but for what a power cut took
+    flushed_end: int = 0  # it ends there or later
+
+    @property
+    def begin(self) -> int:
+        """The first offset that was never deleted; -1: unknown."""
+        return -1 if self.first_segment < 0 else max(self.first_segment, 0 if self.topic_id is None else self.log_start)
 
 
 NOTHING = Offsets(None)
@@ -140,8 +160,8 @@ def parse_offsets(data: bytes) -> tuple[dict[Key, Offsets], dict[str, tuple[str,
         raise ValueError("its end is missing" if data else "it is empty")
     if int(end[1], 16) != crc32c(data[: end.start()]):
         raise ValueError("its checksum is wrong")
-    if not data.startswith(_HEAD):
-        raise ValueError("its version isn't 1")
+    if not data.startswith((_HEAD, _HEAD_1)):
+        raise ValueError("its version is neither 1 nor 2")
     offsets: dict[Key, Offsets] = {}
     kafkas: dict[str, tuple[str, str]] = {}
     for line in data[len(_HEAD) : end.start()].decode("ascii").splitlines():
@@ -149,9 +169,9 @@ def parse_offsets(data: bytes) -> tuple[dict[Key, Offsets], dict[str, tuple[str,
         if kafka is not None:
             kafkas[kafka[1]] = kafka[2], kafka[3]
             continue
-        _, topic_id, topic, partition, log_start, recovery_point, first_dirty = line.split(" ")
+        _, topic_id, topic, partition, *known = line.split(" ")
         identity = None if topic_id == _NOT_THERE else base64.urlsafe_b64decode(topic_id + "==")
-        offsets[topic, int(partition)] = Offsets(identity, int(log_start), int(recovery_point), int(first_dirty))
+        offsets[topic, int(partition)] = Offsets(identity, *map(int, known))
     return offsets, kafkas
 
 
@@ -205,15 +225,33 @@ class Checkpoints:
             known = self._offsets.get(key, NOTHING)
         return known if known.topic_id in (topic_id, None) else NOTHING
 
-    def put(self, key: Key, topic_id: bytes, recovery_point: int, log_start: int, first_segment: int) -> None:
+    def put(
+        self, key: Key, topic_id: bytes, recovery_point: int, log_start: int, first_segment: int, log_end: int, flushed_end: int
+    ) -> None:
         """Take a partition's offsets. A log start that its first segment's name says isn't kept, as in Kafka."""
         with self._lock:
             before = self._offsets.get(key, NOTHING)
-            first_dirty = before.first_dirty if before.topic_id in (topic_id, None) else -1
+            if before.topic_id not in (topic_id, None):
+                before = NOTHING
             start = log_start if log_start > first_segment else 0
             # A log start that no checksum vouched for gets none by being written again.
             unchecked = before.topic_id is None and 0 < start == before.log_start
-            self._put(key, Offsets(None if unchecked else topic_id, start, recovery_point, first_dirty))
+            # What was flushed once stays so, though a recovery begins to count again.
+            flushed = min(log_end, max(flushed_end, recovery_point, before.flushed_end))
+            self._put(
+                key,
+                Offsets(
+                    None if unchecked else topic_id, start, recovery_point, before.first_dirty, first_segment, log_end, flushed
+                ),
+            )
+
+    def begin_at(self, key: Key, topic_id: bytes, first_segment: int) -> None:
+        """Take it that a partition begins with that segment: what it had before is lost, and an operator knows."""
+        with self._lock:
+            before = self._offsets.get(key, NOTHING)
+            if before.topic_id in (topic_id, None):
+                start = before.log_start if before.log_start > first_segment else 0
+                self._put(key, before._replace(log_start=start, first_segment=first_segment))
 
     def put_first_dirty(self, key: Key, topic_id: bytes, first_dirty: int) -> None:
         """Take the offset up to which a partition is compacted; of another topic's than that of `put` nothing is taken."""
@@ -384,7 +422,8 @@ class Checkpoints:
         self._starts = {key for key, known in self._offsets.items() if known.log_start > 0}
         for name in KAFKAS:
             if self._there[name] not in kafkas.get(name, ()):
-                self._warn_of(name, found[name])
+                if self._warn_of(name, found[name]):
+                    self._forget_ends()
                 if name == CLEANED:
                     self._take_compacted()
                 self._there[name] = ""
@@ -392,17 +431,25 @@ class Checkpoints:
         if found[STARTS] is not None:
             self._starts |= set(read_checkpoint(self._folder / STARTS))
 
-    def _warn_of(self, name: str, data: bytes | None) -> None:
-        """One of Kafka's files isn't what was written, while ours is."""
+    def _warn_of(self, name: str, data: bytes | None) -> bool:
+        """One of Kafka's files isn't what was written, while ours is. True: Kafka may have written it."""
+        kafkas = False
         if data is None:
             what = "is gone"
         else:
             try:
                 there = parse_checkpoint(data)
                 what = "was changed, by Apache Kafka or by damage" + _differences(name, there, self._offsets)
+                kafkas = True
             except ValueError as error:
                 what = f"is damaged ({error})"
         _log.warning("`%s` %s; what `%s` says holds", self._folder / name, what, OURS)
+        return kafkas
+
+    def _forget_ends(self) -> None:
+        """Kafka may have deleted segments of any log."""
+        for key, known in self._offsets.items():
+            self._put(key, known._replace(first_segment=-1, log_end=0, flushed_end=0))
 
     def _take_kafkas(self, starts: bytes | None, why: str) -> None:
         """Ours can't be read (`why`), or isn't there: take log starts from Kafka's file."""

@@ -13,8 +13,14 @@ from penstock.pyx.record.batch cimport BatchHeader
 cdef enum:
     LOG_CORRUPT = 1 << 21              # where else an errno stands: `Damage` says what is wrong
 
+cdef enum DamageKind:
+    DAMAGE_BYTES = 0                   # bytes of a file, or what lies between two batches
+    DAMAGE_BEGIN = 1                   # the log begins later than it did, and nobody has deleted anything
+    DAMAGE_END = 2                     # it ends earlier than it did
+
 # Offsets that a log should have and hasn't, or can't read.
 cdef struct Damage:
+    int kind
     int64_t base_offset                # of the segment
     int64_t position                   # in its .log
     int64_t first_offset

@@ -11,11 +11,13 @@ class CorruptRange(NamedTuple):
     leader_epoch: int
     """Of the batch before."""
 
-def corrupt_ranges(path: str, base_offset: int, dense: bool, limit: int = -1) -> tuple[list[CorruptRange], int, int]:
-    """Every damaged range of a .log file, the offset after its last right batch, and the leader epoch
-    of that. Room ahead is no damage.
+def corrupt_ranges(
+    path: str, base_offset: int, dense: bool, limit: int = -1, known_end: int = -1
+) -> tuple[list[CorruptRange], int, int, int]:
+    """Every damaged range of a .log file, the offset after its last right batch, the leader epoch of that, and the
+    position where right batches end. Room ahead is no damage.
 
-    limit: all offsets lie below it; -1: nobody knows one.
+    limit: all offsets lie below it; -1: nobody knows one. known_end: where the log ended; -1: unknown.
 
     dense: the log was never compacted, so that offsets which are missing are damage, too. Raises OSError.
     """

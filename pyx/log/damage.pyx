@@ -146,14 +146,14 @@ cdef bint _next_fits(const LogWalk* walk, const BatchHeader* header, bint withou
     return after.base_offset > batch_last_offset(header)
 
 
-def corrupt_ranges(str path, int64_t base_offset, bint dense, int64_t limit=-1):
+def corrupt_ranges(str path, int64_t base_offset, bint dense, int64_t limit=-1, int64_t known_end=-1):
     """Ranges of a segment's bytes that are no right batches; see damage.pyi."""
     cdef LogWalk walk
     cdef BatchHeader header
     cdef const uint8_t* bytes
     cdef int64_t end, at, found = 0, expected = base_offset
     cdef int64_t most = base_offset + RELATIVE_MAX
-    cdef bint without = limit >= 0 or not dense
+    cdef bint without
     cdef int result, room, epoch = 0
     cdef bint right
     ranges = []
@@ -174,6 +174,9 @@ def corrupt_ranges(str path, int64_t base_offset, bint dense, int64_t limit=-1):
                 and expected <= batch_last_offset(&header) <= most
                 and batch_check(bytes, &header, 0, CHECK_STORED) == BATCH_OK
             )
+            # Nothing follows the last batch that shows whether its offset is right: it stays where it says it is,
+            # unless the log is known to have ended where the batch would end without the gap.
+            without = limit >= 0 or not dense or expected + header.last_offset_delta + 1 != known_end
             if right and (header.magic < 2 or header.base_offset == expected or (
                 not dense and _next_fits(&walk, &header, without)
             )):
@@ -199,4 +202,4 @@ def corrupt_ranges(str path, int64_t base_offset, bint dense, int64_t limit=-1):
             expected = header.base_offset
     finally:
         os.close(fd)
-    return ranges, expected, epoch
+    return ranges, expected, epoch, at

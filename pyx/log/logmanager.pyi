@@ -45,6 +45,10 @@ class LogSegment(NamedTuple):
 class UpkeepResult(NamedTuple):
     segments_deleted: int
     bytes_deleted: int
+    newest_ms: int
+    """The largest timestamp among those; -1: none."""
+    reasons: dict[str, int]
+    """How many of them for each reason, in words."""
     rolled: bool
     flushed: bool
 
@@ -115,9 +119,13 @@ class LogManager(LogTable):
     def sequences(self, topic: str, partition: int, producer_id: int) -> list[tuple[int, int, int]]:
         """(first sequence, last sequence, first offset) of the up to five last batches of a producer, oldest first."""
 
-    def upkeep(self, topic: str, partition: int, now_ms: int, retain: bool = True) -> UpkeepResult:
-        """Roll by age, apply retention (if `retain`), flush by policy, expire producer ids, close idle files. Slow. Raises
-        OSError."""
+    def upkeep(self, topic: str, partition: int, now_ms: int, retain: bool = True, remove: bool = True) -> UpkeepResult:
+        """Roll by age, apply retention (if `retain`), flush by policy, expire producer ids, close idle files. Without
+        `remove`, files of segments that retention lets go stay until `remove_expired`. Slow. Raises OSError."""
+
+    def remove_expired(self, path: str, now_ms: int) -> None:
+        """Write down where the logs of a log folder begin by now, and remove the files of what retention let go. Slow. Raises
+        OSError; the next call tries again."""
 
     def flush_rolled(self, now_ms: int, most: int = ..., path: str | None = None) -> int:
         """Flush the segments that were sealed a second ago or earlier, so that recovery believes them, of at most so many

@@ -31,7 +31,8 @@ from penstock.pyx.log.read cimport (
 from penstock.pyx.log.room cimport room_bound
 from penstock.pyx.log.segment cimport WALK_BATCH, WALK_END
 from penstock.pyx.log.upkeep cimport (
-    Upkeep, flush_log, flush_until, give_back_if_idle, is_flush_deferred, prepare_log_sync, upkeep_log,
+    BY_BYTES, BY_LOG_START, BY_TIME, Upkeep, flush_log, flush_until, give_back_if_idle, is_flush_deferred,
+    prepare_log_sync, remove_expired, upkeep_log,
 )
 from penstock.pyx.posix cimport (
     ENOENT, atomic_load32, atomic_load64, atomic_store32, errno, free, malloc, memcpy, pthread_mutex_lock,
@@ -45,7 +46,8 @@ Producer = namedtuple(
     "Producer", "producer_id producer_epoch last_sequence last_timestamp_ms coordinator_epoch txn_first_offset"
 )
 LogSegment = namedtuple("LogSegment", "base_offset size_bytes path")
-UpkeepResult = namedtuple("UpkeepResult", "segments_deleted bytes_deleted rolled flushed")
+UpkeepResult = namedtuple("UpkeepResult", "segments_deleted bytes_deleted newest_ms reasons rolled flushed")
+_REASONS = {BY_LOG_START: "deleted records", BY_TIME: "retention.ms", BY_BYTES: "retention.bytes"}
 SEARCH_INFLATED_BYTES = SEARCH_INFLATED_MAX_BYTES
 
 set_close_files(close_files)
@@ -236,7 +238,26 @@ cdef class LogManager(LogTable):
                 if p.log.segments[i].next_offset > p.log.log_start and p.log.segments[i].max_timestamp > newest:
                     newest = p.log.segments[i].max_timestamp
             pthread_mutex_unlock(&p.lock)
-        return None if newest < 0 else self._answer_time(led, newest)
+        if newest < 0:
+            return None
+        found = self._answer_time(led, newest)
+        return found if found is not None else self._newest_below(led, newest)
+
+    # Records before the log start have the largest timestamp of their segment: finds the largest one of the others, by
+    # halving.
+    cdef object _newest_below(self, LeaderEntry led, int64_t too_new):
+        cdef int64_t low = -1, high = too_new - 1, middle
+        best = self._answer_time(led, -1)
+        if best is not None:
+            low = best[1]
+        while best is not None and low < high:
+            middle = low + (high - low + 1) // 2
+            found = self._answer_time(led, middle)
+            if found is None:
+                high = middle - 1
+            else:
+                best, low = found, found[1]
+        return best
 
     def offset_for_epoch(self, str topic, int partition, int epoch):
         """Where a leader epoch ended; see logmanager.pyi."""
@@ -397,7 +418,7 @@ cdef class LogManager(LogTable):
             found.append(LogSegment(bases[i], sizes[i], os.fsdecode(stem) + ".log"))
         return found
 
-    def upkeep(self, str topic, int partition, int64_t now_ms, bint retain=True):
+    def upkeep(self, str topic, int partition, int64_t now_ms, bint retain=True, bint remove=True):
         """Roll, retention, flush, expiry, idle files; see logmanager.pyi."""
         cdef LeaderEntry led = self.find(topic, partition)
         cdef PartitionLog* p = led.p
@@ -409,9 +430,57 @@ cdef class LogManager(LogTable):
             pthread_mutex_unlock(&p.upkeep)
         self.note(led)
         self.say(led)
+        if remove:
+            self._remove_expired(led.folder, [led], now_ms)
         if result != 0:
             raise_os(result, p.log.folder)
-        return UpkeepResult(kept.segments_deleted, kept.bytes_deleted, bool(kept.rolled), bool(kept.flushed))
+        reasons = {name: kept.by[reason] for reason, name in _REASONS.items() if kept.by[reason] > 0}
+        return UpkeepResult(
+            kept.segments_deleted, kept.bytes_deleted, kept.newest_ms, reasons, bool(kept.rolled), bool(kept.flushed)
+        )
+
+    def remove_expired(self, str path, int64_t now_ms):
+        """Remove the files of what retention let go; see logmanager.pyi."""
+        with self.lock:
+            folder = self.folders.get(path)
+            every = [led for led in self.led.values() if (<LeaderEntry>led).folder is folder]
+        if folder is not None:
+            self._remove_expired(<Folder>folder, every, now_ms)
+
+    cdef object _remove_expired(self, Folder folder, list every, int64_t now_ms):
+        cdef LeaderEntry led
+        cdef PartitionLog* p
+        cdef int result = 0, error
+        cdef bint waits
+        waiting = []
+        for led in every:
+            p = led.p
+            with nogil:
+                pthread_mutex_lock(&p.lock)
+                waits = not p.expired.empty()
+                pthread_mutex_unlock(&p.lock)
+            if waits:
+                waiting.append(led)
+        if not waiting:
+            return
+        for led in waiting:
+            self.note(led)                 # an earlier round may have failed to write it
+        try:
+            folder.checkpoints.write()
+        except OSError as failure:
+            if not is_full(failure.errno):
+                raise
+            # Their room is what is needed. Until it is written the `.deleted` files say that it was retention.
+            folder_ran_full(folder.shared)
+        for led in waiting:
+            p = led.p
+            with nogil:
+                pthread_mutex_lock(&p.upkeep)
+                error = remove_expired(p, now_ms)
+                pthread_mutex_unlock(&p.upkeep)
+            result = result if result != 0 else error
+        if result != 0:
+            raise_os(result, p.log.folder)
 
     def flush_rolled(self, int64_t now_ms, int most=INT32_MAX, str path=None):
         """Flush the segments that were sealed a moment ago; see logmanager.pyi."""

@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import re
+import shlex
 import threading
 from collections import namedtuple
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -15,7 +16,7 @@ from pathlib import Path
 from penstock import log
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.checkpoint import STARTS, Checkpoints
-from penstock.pyx.log.damage cimport LOG_CORRUPT, Damage
+from penstock.pyx.log.damage cimport DAMAGE_BEGIN, DAMAGE_END, LOG_CORRUPT, Damage
 from penstock.pyx.log.files cimport made, wall_ms
 from penstock.pyx.log.lifecycle cimport close_log, halt_log, open_log, raise_epoch
 from penstock.pyx.log.logconfig cimport LogConfig, config_flushes, read_config
@@ -189,13 +190,27 @@ class CorruptLogError(ValueError):
 
 cdef object _what_is_corrupt(str folder, const Damage* damage):
     file = f"{folder}/{damage.base_offset:020d}.log{'.swap' if damage.swap else ''}"
+    if damage.kind == DAMAGE_BEGIN:
+        return (
+            f"{file} is missing: the log began at offset {damage.first_offset}, and what is there begins at "
+            f"offset {damage.next_offset}. Nothing was changed. Restore the missing files and start again; or stop the "
+            f"broker and run `penstock log accept {shlex.quote(folder)}`, which lets the log begin there"
+        )
+    if damage.kind == DAMAGE_END:
+        return (
+            f"the log ended at offset {damage.next_offset} or later, and what is there ends at offset "
+            f"{damage.first_offset} (byte {damage.position} of {file}). Nothing was changed. Restore the missing files "
+            f"and start again; or stop the broker and run `penstock log accept {shlex.quote(folder)}`, which lets the "
+            f"log go on at offset {damage.next_offset}"
+        )
     if damage.next_offset > damage.first_offset:
         lost = f"offsets {damage.first_offset} to {damage.next_offset - 1} are missing or can't be read; others follow"
     else:
         lost = f"offsets from {damage.first_offset} on are missing or can't be read"
     return (
         f"{file} is damaged at byte {damage.position}, and {lost}. Nothing was changed. "
-        f"Restore the file from a copy and start again; or stop the broker and run `penstock log repair {folder}`, "
+        f"Restore the file from a copy and start again; or stop the broker and run `penstock log repair "
+        f"{shlex.quote(folder)}`, "
         "which sets the damaged bytes aside, so that the log goes on without these records"
     )
 
@@ -386,10 +401,11 @@ cdef class LogTable(LogSetOwner):
             if fresh:
                 # A deleted topic's, if the broker died before they were written.
                 led.folder.checkpoints.drop(key)
-                if known.topic_id is not None and max(known.log_start, known.recovery_point) > 0:
+                most = max(known.log_start, known.recovery_point, known.log_end)
+                if known.topic_id is not None and most > 0:
                     _log.warning(
                         "topic=%s partition=%d: its log had records up to offset %d or more, and `%s` is gone: "
-                        "it begins again", topic, partition, max(known.log_start, known.recovery_point), path,
+                        "it begins again", topic, partition, most, path,
                     )
                 known = led.folder.checkpoints.of(key, topic_id)
             p = led.p
@@ -398,7 +414,9 @@ cdef class LogTable(LogSetOwner):
             p.config = p.wanted = parsed
             p.log.folder = os.fsencode(path)
             # One that Kafka's file says is applied only once the log's end is known.
-            p.log.log_start = 0 if known.topic_id is None else known.log_start
+            p.log.log_start = max(0 if known.topic_id is None else known.log_start, known.first_segment, 0)
+            p.log.known_begin = known.begin
+            p.log.known_end = known.flushed_end if power_cut and not clean else known.log_end
             p.log.recovery_point = known.recovery_point
             p.log.index_interval_bytes = parsed.index_interval_bytes
             p.log.power_cut = power_cut
@@ -427,7 +445,14 @@ cdef class LogTable(LogSetOwner):
         finally:
             with self.lock:
                 self.opening.discard(key)
+        with self.lock:
+            others = [other for other in self.folders.values() if other is not led.folder]
+        for other in others:
+            (<Folder>other).checkpoints.drop(key)      # somebody has moved it here by hand
         self.note(led)
+        if p.log.log_end < known.log_end or 0 <= known.begin < p.log.log_start:
+            # What a power cut took, or retention on a full disk, isn't missed at the start after the next kill.
+            led.folder.checkpoints.owe()
         if not p.log.dense and known.first_dirty < 0:
             led.folder.checkpoints.put_first_dirty(key, topic_id, 0)
         if parsed.cleanup_compact and known.topic_id is None:
@@ -438,7 +463,7 @@ cdef class LogTable(LogSetOwner):
     cdef object _check_start(self, LeaderEntry led, object known, RecoveryReport* report):
         """What the checkpoints say must not contradict the log in silence."""
         cdef PartitionLog* p = led.p
-        cdef int64_t log_start = known.log_start
+        cdef int64_t log_start = max(known.log_start, known.begin)
         topic, partition = led.key
         if known.first_dirty > 0 and max(known.recovery_point, known.first_dirty) > report.end_found:
             # What is appended would count as compacted: its tombstones would go, and what they delete stay.
@@ -502,17 +527,21 @@ cdef class LogTable(LogSetOwner):
                 self._put(led)
 
     cdef object _put(self, LeaderEntry led):
-        cdef int64_t recovery_point, log_start, first_segment
+        cdef int64_t recovery_point, log_start, first_segment, log_end, flushed_end
         cdef PartitionLog* p = led.p
         # Not under the partition's lock: the tables' is held here. The log start first, since retention moves it last:
         # else an old segment's name could seem to say a new log start.
         log_start = atomic_load64(&p.log.log_start)
         recovery_point = atomic_load64(&p.log.recovery_point)
+        flushed_end = atomic_load64(&p.log_end_flushed)
+        log_end = atomic_load64(&p.log.log_end)
         with nogil:
             pthread_mutex_lock(&p.seldom)
             first_segment = p.log.segments.front().base_offset
             pthread_mutex_unlock(&p.seldom)
-        led.folder.checkpoints.put(led.key, _topic_id(p), recovery_point, log_start, first_segment)
+        led.folder.checkpoints.put(
+            led.key, _topic_id(p), recovery_point, log_start, first_segment, log_end, flushed_end
+        )
 
     def reconfigure(self, str topic, int partition, dict config):
         """Change keys of a partition's configuration; see logtable.pyi."""

@@ -253,6 +253,8 @@ cdef void partition_release(Partition* partition) noexcept nogil:
         return
     for i in range(p.log.segments.size()):
         segment_release(p.log.segments[i])
+    for i in range(p.expired.size()):
+        segment_release(p.expired[i])
     producers_clear(&p.log.producers)
     pthread_mutex_destroy(&p.lock)
     pthread_mutex_destroy(&p.seldom)

@@ -98,6 +98,9 @@ cdef struct PartitionLog:
     int32_t doubted                    # atomic: a segment is `doubted`
     int64_t ahead_end                  # the log end when give_back_idle last ran
     int64_t roll_jitter_ms             # taken off segment_ms for the segment that is written
+    # Segments that retention has let go, until the checkpoints say where the log begins now: if this process is killed,
+    # the next start must not miss them. `lock` covers it.
+    vector[Segment*] expired
     vector[DeletedFile] trash          # of deleted segments, until file_delete_delay_ms is over; `upkeep` covers it
 
 cdef inline PartitionLog* log_of(Partition* partition) noexcept nogil:

@@ -12,6 +12,10 @@ the log isn't opened. Nor is one that was never compacted and lacks offsets betw
 states come from the newest valid snapshot at or below the first offset that is walked; the batches between it and there
 are replayed by their headers.
 
+The checkpoints know where the log began and ended (checkpoint.py). One that begins later or ends earlier has lost files
+or bytes, and isn't opened either: its end would be given twice. Nothing of it is changed. Where a full disk kept
+retention from writing the new beginning down, the `.deleted` files show that it was retention.
+
 After a start of the machine (`.lock` has another boot id) holes in what wasn't flushed, with right batches behind them,
 are what a power cut leaves: recovery cuts there, as after a write that was cut short.
 
@@ -41,8 +45,8 @@ cdef struct RecoveryReport:
     bint misplaced                     # it ended at a whole batch that is right but for its offset
 
 # Before: folder (which exists), log_start and recovery_point (from the checkpoints, 0 if unknown), first_dirty (-1 if
-# unknown), dense, power_cut, index_interval_bytes. 0, LOG_CORRUPT or errno. After an error the segments that were made
-# are in the list, for the caller to release.
+# unknown), known_begin, known_end, dense, power_cut, index_interval_bytes. 0, LOG_CORRUPT or errno. After an error the
+# segments that were made are in the list, for the caller to release.
 cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* report) noexcept nogil
 
 # Walks the headers of the segment in `place` to `end` and fills its indexes again; what it aborts follows from the

@@ -8,7 +8,9 @@ from libcpp.vector cimport vector
 
 from penstock.pyx.descriptors cimport open_file
 from penstock.pyx.log.batchorder cimport BatchOrder, order_begin, order_blame, order_take
-from penstock.pyx.log.damage cimport LOG_CORRUPT, find_batch, set_aside
+from penstock.pyx.log.damage cimport (
+    DAMAGE_BEGIN, DAMAGE_BYTES, DAMAGE_END, LOG_CORRUPT, find_batch, set_aside,
+)
 from penstock.pyx.log.epochs cimport epochs_assign, epochs_cut_end, epochs_cut_start, epochs_read, epochs_write
 from penstock.pyx.log.files cimport is_full, read_at
 from penstock.pyx.log.index cimport INDEX_ENTRY, INDEX_WRONG, RELATIVE_MAX, IndexFile, index_view
@@ -63,6 +65,7 @@ cdef struct Listing:
     vector[int64_t] bases
     vector[int64_t] snapshots
     vector[int64_t] checks
+    vector[int64_t] deleted            # segments that retention has let go
     vector[string] leftovers           # what a crash has left half done, or retention for later
     bint swaps                         # there are files that compaction was putting in the place of others
 
@@ -77,6 +80,7 @@ cdef int _list_folder(const string& folder, Listing* out) noexcept nogil:
     out.bases.clear()
     out.snapshots.clear()
     out.checks.clear()
+    out.deleted.clear()
     out.leftovers.clear()
     out.swaps = False
     while True:
@@ -86,6 +90,7 @@ cdef int _list_folder(const string& folder, Listing* out) noexcept nogil:
         _add_named(entry.d_name, b".log", out.bases)
         _add_named(entry.d_name, b".snapshot", out.snapshots)
         _add_named(entry.d_name, b".checks", out.checks)
+        _add_named(entry.d_name, b".log.deleted", out.deleted)
         out.swaps = out.swaps or _ends_with(entry.d_name, b".swap")
         if _ends_with(entry.d_name, b".deleted") or _ends_with(entry.d_name, b".cleaned") or _ends_with(
             entry.d_name, b".tmp"
@@ -106,19 +111,43 @@ cdef void _add_named(const char* name, const char* suffix, vector[int64_t]& out)
         out.push_back(offset)
 
 
-cdef int _clear_folder(const string& folder, Listing* out) noexcept nogil:
-    """The same; and what means nothing any more goes. Checks are such if Kafka has removed their segment."""
+cdef int _validate_begin(const LogState* log, const Listing* listing, RecoveryReport* report) noexcept nogil:
+    """Whether the first segments are there. 0 or LOG_CORRUPT."""
     cdef size_t i
-    cdef string path
+    if log.known_begin < 0 or (listing.bases.empty() and log.known_end <= log.log_start):
+        return 0
+    if not listing.bases.empty() and listing.bases[0] <= log.known_begin:
+        return 0
+    for i in range(listing.deleted.size()):
+        if listing.deleted[i] <= log.known_begin:
+            return 0
+    report.damage.kind = DAMAGE_BEGIN
+    report.damage.base_offset = log.known_begin
+    report.damage.position = 0
+    report.damage.first_offset = log.known_begin
+    report.damage.next_offset = log.known_end if listing.bases.empty() else listing.bases[0]
+    report.damage.swap = False
+    return LOG_CORRUPT
+
+
+cdef int _clear_folder(const string& folder, Listing* out) noexcept nogil:
+    """The same; and what is left of a crash, or of retention, goes."""
+    cdef size_t i
     cdef int result = _list_folder(folder, out)
     for i in range(out.leftovers.size()):
         unlink(out.leftovers[i].c_str())
-    for i in range(out.checks.size()):
-        if not binary_search(out.bases.begin(), out.bases.end(), out.checks[i]):
-            path = segment_stem(folder, out.checks[i])
+    return result
+
+
+cdef void _remove_stray_checks(const string& folder, Listing* listing) noexcept nogil:
+    """Kafka has removed their segments."""
+    cdef size_t i
+    cdef string path
+    for i in range(listing.checks.size()):
+        if not binary_search(listing.bases.begin(), listing.bases.end(), listing.checks[i]):
+            path = segment_stem(folder, listing.checks[i])
             path.append(b".checks")
             unlink(path.c_str())
-    return result
 
 
 cdef void replay_batch(
@@ -355,11 +384,22 @@ cdef int _read_tail(Segment* s, int64_t limit, int64_t wanted, bint dense, Tail*
 
 
 cdef int _corrupt(RecoveryReport* report, const Segment* s, int64_t position, int64_t next_offset) noexcept nogil:
+    report.damage.kind = DAMAGE_BYTES
     report.damage.base_offset = s.base_offset
     report.damage.position = position
     report.damage.first_offset = s.next_offset
     report.damage.next_offset = next_offset
     report.damage.swap = False
+    return LOG_CORRUPT
+
+
+cdef int _validate_log_end(const LogState* log, const Segment* s, int64_t good, RecoveryReport* report) noexcept nogil:
+    """Whether a log that ends with this segment, whose right bytes end at `good`, has all that it had. 0 or
+    LOG_CORRUPT."""
+    if max(s.next_offset, log.log_start) >= log.known_end:
+        return 0
+    _corrupt(report, s, good, log.known_end)
+    report.damage.kind = DAMAGE_END
     return LOG_CORRUPT
 
 
@@ -443,6 +483,22 @@ cdef inline bint _may_have_holes(const LogState* log, const Segment* s) noexcept
     return log.power_cut and s.next_offset >= log.recovery_point
 
 
+cdef int64_t _offset_behind(int fd, int64_t position, int64_t end, int64_t expected, int64_t limit) noexcept nogil:
+    """The base offset of the whole batch at `position`, which isn't the one that is expected there, if offsets are
+    missing before it; -1 if its own offset must be wrong, as the batch after it shows."""
+    cdef LogWalk walk
+    cdef BatchHeader header, after
+    cdef const uint8_t* bytes
+    walk_begin(&walk, fd, position, end, HEADERS_CHUNK)
+    if walk_next(&walk, &header, &bytes, False) != WALK_BATCH or header.magic < 2:
+        return -1
+    if header.base_offset <= expected or batch_last_offset(&header) >= limit:
+        return -1
+    if walk_next(&walk, &after, &bytes, False) == WALK_BATCH and after.base_offset <= batch_last_offset(&header):
+        return -1
+    return header.base_offset
+
+
 cdef int _validate_end(
     LogState* log, size_t place, int64_t good, int64_t end, bint* room, RecoveryReport* report
 ) noexcept nogil:
@@ -474,6 +530,10 @@ cdef int _validate_end(
         return 0                       # a dense log's end is compared with its .checks next
     if room[0]:
         return _corrupt(report, s, good, report.checked_end) if s.next_offset < report.checked_end else 0
+    if report.misplaced:
+        found = _offset_behind(fd, good, end, s.next_offset, _limit(log, place, -1))
+        if found >= 0:
+            return _corrupt(report, s, good, found)
     result = find_batch(fd, good + report.misplaced, end, s.next_offset, _limit(log, place, -1) - 1, &header, &found)
     if result == WALK_BATCH:
         return _corrupt(report, s, good, header.base_offset)
@@ -487,7 +547,7 @@ cdef int _validate_end(
         or s.next_offset < max(log.recovery_point, report.checked_end)
         or result != WALK_END
     ):
-        return _corrupt(report, s, good, following)
+        return _corrupt(report, s, good, max(following, log.known_end) if following < 0 else following)
     return 0
 
 
@@ -544,6 +604,10 @@ cdef int _rebuild(
     was_cut[0] = good != end and following < 0
     if _may_have_holes(log, s):
         was_cut[0] = good != end or (log.dense and _next_base(log, place) > max(s.next_offset, log.log_start))
+    if was_cut[0] or place + 1 == log.segments.size():
+        result = _validate_log_end(log, s, good, report)
+        if result != 0:
+            return result
     return _cut(log, s, good, end, room, report)
 
 
@@ -652,8 +716,8 @@ cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) n
     errno."""
     cdef Segment* s = log.segments[place]
     cdef Tail tail
-    cdef int64_t next_base, limit, wanted = s.next_offset if s.checked else -1
-    cdef int result
+    cdef int64_t next_base, limit, found, wanted = s.next_offset if s.checked else -1
+    cdef int result, fd
     if place + 1 == log.segments.size():
         return 0
     next_base = log.segments[place + 1].base_offset
@@ -674,7 +738,11 @@ cdef int _validate_border(LogState* log, size_t place, RecoveryReport* report) n
     if tail.found < 0 and wanted < 0 and not s.checked:
         return 0                       # bytes that are no batch: readers are told
     s.next_offset = tail.order.expected
-    return _corrupt(report, s, tail.position, next_base)
+    fd = segment_open(s, False)
+    if fd < 0:
+        return -fd
+    found = _offset_behind(fd, tail.position, s.size, s.next_offset, next_base) if tail.found >= 0 else <int64_t>-1
+    return _corrupt(report, s, tail.position, found if found >= 0 else next_base)
 
 
 cdef int _validate_walked(LogState* log, size_t place, int64_t good, RecoveryReport* report) noexcept nogil:
@@ -841,6 +909,7 @@ cdef void _remove_strays(LogState* log, const vector[int64_t]& snapshots) noexce
 cdef void remove_stray_snapshots(LogState* log) noexcept nogil:
     cdef Listing listing
     if _clear_folder(log.folder, &listing) == 0:
+        _remove_stray_checks(log.folder, &listing)
         _remove_strays(log, listing.snapshots)
 
 
@@ -855,11 +924,18 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     report.cut_bytes = 0
     report.checked_end = 0
     path.append(b"/leader-epoch-checkpoint")
-    result = _clear_folder(log.folder, &listing)
+    report.damage.kind = DAMAGE_BYTES
+    result = _list_folder(log.folder, &listing)
     if result == 0 and listing.swaps:
-        result = swap_recover(log.folder, &report.damage)
+        result = _clear_folder(log.folder, &listing)
         if result == 0:
-            result = _clear_folder(log.folder, &listing)
+            result = swap_recover(log.folder, &report.damage)
+        if result == 0:
+            result = _list_folder(log.folder, &listing)
+    if result == 0:
+        result = _validate_begin(log, &listing, report)
+    if result == 0:
+        result = _clear_folder(log.folder, &listing)
     if result == 0:
         result = epochs_read(&log.epochs, path.c_str())
     if result == 0:
@@ -889,7 +965,10 @@ cdef int recover(LogState* log, bint clean, int64_t now_ms, RecoveryReport* repo
     if result == 0:
         result = _walk_rest(log, first, from_offset, now_ms, report)
     report.end_found = log.log_start if log.segments.empty() else log.segments.back().next_offset
+    if result == 0 and not log.segments.empty():
+        result = _validate_log_end(log, log.segments.back(), log.segments.back().size, report)
     if result == 0:
+        _remove_stray_checks(log.folder, &listing)
         result = _set_ends(log, clean and report.batches_checked == 0, now_ms)
     if result != 0:
         return result

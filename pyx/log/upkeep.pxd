@@ -7,9 +7,19 @@ from penstock.pyx.log.partitionlog cimport PartitionLog
 cdef enum:
     SEALED_FLUSH_DELAY_MS = 1000              # a sealed segment's time before it is flushed
 
+# Why retention lets a segment go.
+cdef enum Reason:
+    KEPT = 0
+    BY_LOG_START = 1                          # DeleteRecords
+    BY_TIME = 2                               # retention.ms
+    BY_BYTES = 3                              # retention.bytes
+    REASONS = 4
+
 cdef struct Upkeep:
     int32_t segments_deleted
     int64_t bytes_deleted
+    int64_t newest_ms                         # the largest timestamp among those; -1: none
+    int32_t by[REASONS]                       # how many of them for each reason
     bint rolled
     bint flushed
 
@@ -25,8 +35,11 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
 # Without locks: what lies before that offset is on the disk afterwards. A thread that waited for the
 # lock returns at once if another's flush covered its bytes. 0 or errno.
 cdef int flush_until(PartitionLog* p, int64_t end, int64_t now_ms) noexcept nogil
-# With `upkeep` held: roll by age, retention (if `retain`), flush by policy, expiry of producers, idle files.
+# With `upkeep` held: roll by age, retention (if `retain`), flush by policy, expiry of producers, idle files. Retention
+# only takes segments out of the log, and the caller writes its new beginning to the checkpoints before remove_expired.
 cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) noexcept nogil
+# With `upkeep` held: the files of those segments go (file.delete.delay.ms later). 0 or errno.
+cdef int remove_expired(PartitionLog* p, int64_t now_ms) noexcept nogil
 # If nothing was appended since the last call: cuts the active segment's file to its batches. True if so, or if there is
 # nothing more to do.
 cdef bint give_back_if_idle(PartitionLog* p) noexcept nogil

@@ -123,24 +123,27 @@ cdef int _prove_too_old(PartitionLog* p, int64_t now_ms) noexcept nogil:
     return result
 
 
-cdef bint _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_ms, int64_t* excess) noexcept nogil:
-    """Under the lock: whether retention lets a segment go. `excess`: bytes above retention_bytes, counted down."""
+cdef Reason _expired(PartitionLog* p, Segment* s, int64_t next_base, int64_t now_ms, int64_t* excess) noexcept nogil:
+    """Under the lock: why retention lets a segment go, if it does. `excess`: bytes above retention_bytes, counted
+    down."""
     if next_base > p.high_watermark:
-        return False
+        return KEPT
     if next_base <= p.log.log_start != p.unchecked_start and s.sealed:
-        return True
+        return BY_LOG_START
     if not p.config.cleanup_delete:
-        return False
+        return KEPT
     if _too_old(p, s, now_ms) and s.proved:
-        return True
+        return BY_TIME
     if p.config.retention_bytes >= 0 and excess[0] - s.size >= 0:
         excess[0] -= s.size
-        return True
-    return False
+        return BY_BYTES
+    return KEPT
 
 
-cdef size_t _expired_front(PartitionLog* p, int64_t now_ms) noexcept nogil:
-    """Under the lock: how many segments retention lets go, counted from the front. The active one may be among them."""
+cdef size_t _expired_front(PartitionLog* p, int64_t now_ms, Upkeep* out) noexcept nogil:
+    """Under the lock: how many segments retention lets go, counted from the front. The active one may be among them.
+    `out` (or NULL): how many for each reason."""
+    cdef Reason reason
     cdef int64_t excess = -p.config.retention_bytes, next_base
     cdef size_t i, n = p.log.segments.size()
     for i in range(n):
@@ -149,24 +152,32 @@ cdef size_t _expired_front(PartitionLog* p, int64_t now_ms) noexcept nogil:
         next_base = p.log.segments[i + 1].base_offset if i + 1 < n else p.log.log_end
         if i + 1 == n and p.log.segments[i].size == 0:
             return i
-        if not _expired(p, p.log.segments[i], next_base, now_ms, &excess):
+        reason = _expired(p, p.log.segments[i], next_base, now_ms, &excess)
+        if reason == KEPT:
             return i
+        if out != NULL:
+            out.by[<int>reason] += 1
     return n
 
 
-cdef int _take_expired(PartitionLog* p, int64_t now_ms, vector[Segment*]& gone, bint* rolled) noexcept nogil:
+cdef int _take_expired(PartitionLog* p, int64_t now_ms, Upkeep* out) noexcept nogil:
     """Under the lock: takes expired segments off the front. An active segment that has expired is rolled first, so that
-    the log keeps its end."""
-    cdef size_t n = _expired_front(p, now_ms)
+    the log keeps its end. Their files stay until remove_expired."""
+    cdef size_t i, n = _expired_front(p, now_ms, out)
     cdef int result = 0
     if n == p.log.segments.size():
         result = roll(p, now_ms)
-        rolled[0] = result == 0
-        if result != 0:
+        if result == 0:
+            out.rolled = True
+        else:
             n -= 1
     if n == 0:
         return result
-    gone.assign(p.log.segments.begin(), p.log.segments.begin() + n)
+    for i in range(n):
+        out.segments_deleted += 1
+        out.bytes_deleted += p.log.segments[i].size
+        out.newest_ms = max(out.newest_ms, segment_newest_ms(p.log.segments[i]))
+        p.expired.push_back(p.log.segments[i])
     pthread_mutex_lock(&p.seldom)
     p.log.segments.erase(p.log.segments.begin(), p.log.segments.begin() + n)
     pthread_mutex_unlock(&p.seldom)
@@ -194,7 +205,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
     pthread_mutex_lock(&p.lock)
     take_config(p)
     last = p.log.segments.size() - 1
-    expired = 0 if all else _expired_front(p, now_ms)
+    expired = 0 if all else _expired_front(p, now_ms, NULL)
     believed = p.log.segments[last].base_offset
     p.flush_at_ms = 0
     for i in range(last + 1 if all else last):
@@ -236,7 +247,7 @@ cdef int flush_log(PartitionLog* p, bint all, int64_t now_ms, bint log_only) noe
             atomic_store64(&p.log.recovery_point, believed)
         if all:
             p.flushed_ms = now_ms
-            p.log_end_flushed = end
+            atomic_store64(&p.log_end_flushed, end)
             wake = advance_high_watermark(p, end, stable)
     elif fatal or not is_passing(result):
         # The kernel has dropped what it couldn't write, and would report the next fsync as done: never try again.
@@ -263,30 +274,36 @@ cdef int flush_until(PartitionLog* p, int64_t end, int64_t now_ms) noexcept nogi
     return result
 
 
-cdef int _delete_segments(PartitionLog* p, vector[Segment*]& gone, int64_t now_ms, Upkeep* out) noexcept nogil:
-    """Files of segments that nobody looks up any more. 0 or errno."""
+cdef int remove_expired(PartitionLog* p, int64_t now_ms) noexcept nogil:
+    cdef vector[Segment*] gone
     cdef size_t i
     cdef int result = 0, error
-    cdef int64_t due_ms = later_ms(now_ms, p.config.file_delete_delay_ms)
+    cdef int64_t due_ms
+    pthread_mutex_lock(&p.lock)
+    if not p.stopped and not is_offline(p):
+        gone.swap(p.expired)
+    due_ms = later_ms(now_ms, p.config.file_delete_delay_ms)
+    pthread_mutex_unlock(&p.lock)
     for i in range(gone.size()):
-        out.segments_deleted += 1
-        out.bytes_deleted += gone[i].size
         producers_remove(snapshot_stem(p.log.folder, gone[i].base_offset))
         error = segment_retire(gone[i], due_ms, p.trash)
         segment_release(gone[i])
         if error != 0:
             result = error
+    empty_trash(p.trash, now_ms)
     return result
 
 
 cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) noexcept nogil:
-    cdef vector[Segment*] gone
     cdef size_t i
     cdef int result, error, proven
     cdef bint all, halted
     cdef Segment* s
     out.segments_deleted = 0
     out.bytes_deleted = 0
+    out.newest_ms = -1
+    for i in range(REASONS):
+        out.by[i] = 0
     out.rolled = False
     out.flushed = False
     pthread_mutex_lock(&p.lock)
@@ -309,8 +326,8 @@ cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) n
         result = roll(p, now_ms)
         out.rolled = result == 0
     if result == 0 and retain:
-        result = _take_expired(p, now_ms, gone, &out.rolled)
-    if gone.size() > 0 and cut_epochs(p):
+        result = _take_expired(p, now_ms, out)
+    if out.segments_deleted > 0 and cut_epochs(p):
         write_epochs(p, False)
     all = p.log.log_end > p.log_end_flushed and (
         is_flush_due(p)
@@ -321,9 +338,7 @@ cdef int upkeep_log(PartitionLog* p, int64_t now_ms, bint retain, Upkeep* out) n
     if is_full(result):
         folder_ran_full(p.folder)
     pthread_mutex_unlock(&p.lock)
-    error = _delete_segments(p, gone, now_ms, out)
     empty_trash(p.trash, now_ms)
-    result = result if result != 0 else error
     error = flush_log(p, all, now_ms, False)
     result = result if result != 0 else error
     out.flushed = all and error == 0

@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.broker.tools.logcommand import command
 from support.harness import BrokerProcess
 from support.kafka_jars import KAFKA_VERSION, ApacheKafka, java, kafka_classpath
 
@@ -110,6 +112,8 @@ def test_a_clean_kafka_folder_opens(tmp_path: Path, versions: tuple[str, ...]) -
     assert len(before["plain"]) == 30 and before["exact.ly-1"] == kept
     data = tmp_path / "kafka" / "data"
     metadata_log = sorted(path.name for path in (data / "__cluster_metadata-0").iterdir())
+    verified = CliRunner().invoke(command, ["verify", str(data)])
+    assert verified.exit_code == 0, verified.output
     broker = BrokerProcess(data, {"offsets.topic.num.partitions": 4}).start()
     try:
         for topic, values in before.items():

@@ -23,6 +23,9 @@ KNOWN = st.builds(
     OFFSETS,
     OFFSETS,
     st.one_of(st.just(-1), OFFSETS),
+    st.one_of(st.just(-1), OFFSETS),
+    OFFSETS,
+    OFFSETS,
 )
 SUM = st.one_of(st.just("-"), st.integers(0, (1 << 32) - 1).map("{:08x}".format))
 FILES = st.tuples(

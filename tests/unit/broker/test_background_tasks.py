@@ -93,7 +93,7 @@ def test_what_is_old_goes_at_its_own_time_however_often_logs_are_flushed() -> No
     retained: list[int] = []
     enough = threading.Event()
 
-    def upkeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
+    def upkeep(name: str, index: int, now_ms: int, retain: bool, remove: bool) -> Any:
         nonlocal clock_ms
         if retain:
             retained.append(clock_ms)
@@ -124,7 +124,7 @@ def test_upkeep_goes_on_after_a_round_that_failed(
     rounds = threading.Event()
     seen: list[int] = []
 
-    def upkeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
+    def upkeep(name: str, index: int, now_ms: int, retain: bool, remove: bool) -> Any:
         seen.append(index)
         if len(seen) == 1:
             raise RuntimeError("not expected")
@@ -152,7 +152,7 @@ def test_a_round_that_takes_very_long_is_said_once_with_its_folder(
     hangs, said, went_on = threading.Event(), threading.Event(), threading.Event()
     rounds = {"a": 0, "b": 0}
 
-    def upkeep(name: str, index: int, now_ms: int, retain: bool) -> Any:
+    def upkeep(name: str, index: int, now_ms: int, retain: bool, remove: bool) -> Any:
         folder = "ab"[index]
         rounds[folder] += 1
         if folder == "a" and rounds["a"] == 1:

@@ -96,6 +96,32 @@ def test_a_folder_that_is_away_takes_its_partitions_offline_and_brings_them_back
     assert produce(broker, "kept", 1) == 0
 
 
+@pytest.mark.parametrize("way", ["id", "forget"])
+@pytest.mark.parametrize("path", ["renamed", "second"])
+def test_a_folder_that_lost_its_id_loses_no_records_by_either_way_on(broker: BrokerProcess, path: str, way: str) -> None:
+    """Under another path or its own: the sentence names the folder, and doesn't say that it begins again, empty."""
+    second = broker.data.with_name("second")
+    here = second.with_name(path)
+    second.rename(here)
+    meta = here / "meta.properties"
+    identity = next(line for line in meta.read_text().splitlines(keepends=True) if line.startswith("directory.id="))
+    meta.write_text(meta.read_text().replace(identity, ""))
+    broker.properties["log.dirs"] = here
+    at = len(broker.log_text())
+    broker.start()
+    (said,) = errors(broker, at)
+    assert f"log_dir={second} is offline" in said and f"Partitions lie in `{here}` (1)" in said
+    assert f"put `{identity.strip()}` into its meta.properties" in said and "those that lie there go on" in said
+    assert broker.stop() == 0
+    if way == "id":
+        kept = [line for line in meta.read_text().splitlines(keepends=True) if not line.startswith("directory.id=")]
+        meta.write_text("".join([*kept, identity]))
+    else:
+        broker.arguments = ["--forget-log-dir", str(second)]
+    broker.start()
+    assert count(broker, "kept") == 5
+
+
 def test_a_folder_that_holds_nothing_may_be_left_out(broker: BrokerProcess) -> None:
     third = broker.data.with_name("third")
     broker.properties["log.dirs"] = f"{broker.properties['log.dirs']},{third}"

@@ -63,35 +63,35 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_file_says_whose_offsets_it_has(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
-    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0)
+    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7)
     checkpoints.put_first_dirty(KEY, TOPIC_ID, 6)
     checkpoints.write()
     kafkas = {CLEANED: b"0\n1\nt 0 6\n", STARTS: b"0\n1\nt 0 5\n", RECOVERY_POINTS: b"0\n1\nt 0 7\n"}
     assert {name: (tmp_path / name).read_bytes() for name in KAFKAS} == kafkas
     body = "".join([
-        "penstock-checkpoints 1\n",
+        "penstock-checkpoints 2\n",
         *(f"kafka {name} {crc32c(text):08x} -\n" for name, text in kafkas.items()),
-        "partition AQIDBAUGBwgJCgsMDQ4PEA t 0 5 7 6\n",
+        "partition AQIDBAUGBwgJCgsMDQ4PEA t 0 5 7 6 0 9 7\n",
     ])  # fmt: skip
     assert (tmp_path / OURS).read_text() == f"{body}crc32c {crc32c(body.encode()):08x}\n"
     again = Checkpoints(str(tmp_path))
-    assert again.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 5, 7, 6)
-    assert again.of(KEY, OTHER_ID) == Offsets(None, 0, 0, -1)
+    assert again.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 5, 7, 6, 0, 9, 7)
+    assert again.of(KEY, OTHER_ID) == Offsets(None)
 
 
 def test_of_another_topics_log_nothing_is_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
-    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0)
+    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7)
     checkpoints.put_first_dirty(KEY, TOPIC_ID, 6)
-    checkpoints.put(KEY, OTHER_ID, 3, 0, 0)
+    checkpoints.put(KEY, OTHER_ID, 3, 0, 0, 5, 3)
     checkpoints.put_first_dirty(KEY, TOPIC_ID, 6)
-    assert checkpoints.of(KEY, OTHER_ID) == Offsets(OTHER_ID, 0, 3, -1)
+    assert checkpoints.of(KEY, OTHER_ID) == Offsets(OTHER_ID, 0, 3, -1, 0, 5, 3)
     assert checkpoints.of(KEY, TOPIC_ID) == Offsets(None)
 
 
 def test_a_log_start_that_the_first_segment_says_is_not_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
-    checkpoints.put(KEY, TOPIC_ID, 7, 5, 5)
+    checkpoints.put(KEY, TOPIC_ID, 7, 5, 5, 9, 7)
     checkpoints.write()
     assert not (tmp_path / STARTS).exists()
 
@@ -101,11 +101,11 @@ def test_what_moves_replaces_an_older_line_of_its_name(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
     here, there = Checkpoints(str(tmp_path / "a")), Checkpoints(str(tmp_path / "b"))
-    there.put(KEY, TOPIC_ID, 100, 90, 0)
-    here.put(KEY, TOPIC_ID, 20, 0, 0)
+    there.put(KEY, TOPIC_ID, 100, 90, 0, 102, 100)
+    here.put(KEY, TOPIC_ID, 20, 0, 0, 22, 20)
     here.put_first_dirty(KEY, TOPIC_ID, 10)
     there.carry(KEY, here)
-    assert there.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 0, 20, 10)
+    assert there.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 0, 20, 10, 0, 22, 20)
     here.drop(KEY)
     there.carry(KEY, here)
     assert there.of(KEY, TOPIC_ID) == Offsets(None)
@@ -118,18 +118,18 @@ def test_a_kill_between_the_files_is_neither_seen_nor_said(
     before, after = tmp_path / "before", tmp_path / "after"
     before.mkdir()
     checkpoints = Checkpoints(str(before))
-    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0)
+    checkpoints.put(KEY, TOPIC_ID, 7, 5, 0, 9, 7)
     checkpoints.put_first_dirty(KEY, TOPIC_ID, 6)
     checkpoints.write()
     shutil.copytree(before, after)
     checkpoints = Checkpoints(str(after))
-    checkpoints.put(KEY, TOPIC_ID, 17, 15, 0)
+    checkpoints.put(KEY, TOPIC_ID, 17, 15, 0, 19, 17)
     checkpoints.put_first_dirty(KEY, TOPIC_ID, 16)
     checkpoints.write()
     for name in (OURS, *written):
         shutil.copy(after / name, before / name)
     again = Checkpoints(str(before))
-    assert again.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 15, 17, 16)
+    assert again.of(KEY, TOPIC_ID) == Offsets(TOPIC_ID, 15, 17, 16, 0, 19, 17)
     again.write()
     assert warnings(caplog) == []
     assert [(before / name).read_bytes() for name in KAFKAS] == [(after / name).read_bytes() for name in KAFKAS]
@@ -230,18 +230,18 @@ def test_all_that_was_deleted_stays_deleted_where_its_end_is_lost(
     )
 
 
-def test_flushed_records_that_are_gone_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_flushed_records_that_are_gone_are_missed_after_a_power_cut(tmp_path: Path) -> None:
     logs = filled(tmp_path)
     logs.flush(*KEY)
     logs.write_checkpoints()
     assert Checkpoints(str(tmp_path)).of(KEY, TOPIC_ID).recovery_point == 9
-    for path in sorted((tmp_path / "t-0").glob("*.log"))[1:]:
+    first, *others = sorted((tmp_path / "t-0").glob("*.log"))
+    for path in others:
         path.unlink()
-    end = ends(lead(tmp_path))[1]
-    assert 0 < end < 9
-    assert warnings(caplog) == [
-        f"topic=t partition=0: its log ends at offset {end}, though records up to 9 were flushed: they are gone"
-    ]
+    words = f"ended at offset 10 or later, and what is there ends at offset {int(others[0].stem)} "
+    with pytest.raises(CorruptLogError, match=words):
+        LogManager().lead("t", TOPIC_ID, 0, 0, str(tmp_path), SMALL, power_cut=True)
+    assert first.exists()
 
 
 def test_a_log_whose_folder_is_gone_begins_again_with_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -249,7 +249,7 @@ def test_a_log_whose_folder_is_gone_begins_again_with_words(tmp_path: Path, capl
     shutil.rmtree(tmp_path / "t-0")
     assert ends(lead(tmp_path)) == (0, 0)
     assert warnings(caplog) == [
-        f"topic=t partition=0: its log had records up to offset 5 or more, and `{tmp_path}/t-0` is gone: it begins again"
+        f"topic=t partition=0: its log had records up to offset 10 or more, and `{tmp_path}/t-0` is gone: it begins again"
     ]
 
 

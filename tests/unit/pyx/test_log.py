@@ -156,6 +156,25 @@ def test_times_that_run_backwards(tmp_path: Path) -> None:
     assert LOGS.max_timestamp(log.topic, 0) == (2, 90)
 
 
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("segment_bytes", [300, 100_000])
+def test_the_largest_timestamp_is_that_of_the_records_that_are_left(tmp_path: Path, segment_bytes: int, codec: int) -> None:
+    """Wherever the log starts, also within a batch, and however far behind the largest one of all lies."""
+    log = Log(tmp_path, segment_bytes=segment_bytes, index_interval_bytes=0, retention_ms=-1)
+    times = []
+    for first in (500, 90, 700, 600, 20, 610, 30, 50, 40):
+        log.append(batch(3, timestamp_ms=first, codec=codec))
+        times += [first, first + 1, first + 2]
+    for start in range(len(times)):
+        delete_records(log.topic, start)
+        newest = max(times[start:])
+        assert LOGS.max_timestamp(log.topic, 0) == (times.index(newest, start), newest)
+        if start % 5 == 0:
+            log.upkeep()
+    delete_records(log.topic, len(times))
+    assert LOGS.max_timestamp(log.topic, 0) is None
+
+
 def test_read_committed_stops_at_the_first_open_transaction(log: Log) -> None:
     log.append(batch(2))
     log.append(batch(2, producer=(1, 0, 0), transactional=True))
@@ -435,6 +454,7 @@ def test_a_failed_flush_takes_the_partition_offline_for_good(tmp_path: Path) -> 
     # fsync of a character device fails with EINVAL.
     log.files(".log")[0].unlink()
     (log.folder / "00000000000000000000.log").symlink_to("/dev/null")
+    LOGS.drop_checkpoints(log.topic, 0, str(log.root))  # which would miss its record
     log.lead(clean=True)
     assert log.append(batch(1)) == 0
     with pytest.raises(OSError, match="Invalid argument"):

@@ -348,12 +348,15 @@ def test_leftovers_and_strangers_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_marker_that_lies_is_found_out(tmp_path: Path) -> None:
-    """The clean-stop marker is there, but the last segment has a torn end."""
+    """The clean-stop marker is there, but the last segment has a torn end, and nothing says where it ended."""
     log = busy(tmp_path)
     before = log.state()
     log.stop()
     path = log.files(".log")[-1]
     path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptLogError, match=f"ended at offset {before.offsets.log_end} or later"):
+        log.lead(clean=True)
+    LOGS.drop_checkpoints(log.topic, 0, str(log.root))
     recovered = log.lead(clean=True)
     assert recovered.cut_bytes > 0 and recovered.batches_checked > 0
     assert log.state().batches == before.batches[:-1]

@@ -1,0 +1,37 @@
+"""Whether a partition's log begins and ends where its log folder's checkpoints say: what a start looks at, for
+`penstock log verify`. Nothing here writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN
+from penstock.broker.logs.lock import UNKNOWN, boot_id, last_run
+from penstock.broker.logs.logdirs import partition_of, topic_id_in
+from penstock.pyx.log.checkpoint import OURS, Checkpoints
+from penstock.pyx.log.damage import corrupt_ranges
+
+
+def missing_ends(folder: Path) -> list[dict[str, Any]]:
+    """A row for a beginning and an end of a partition's folder that are missing. Raises OSError."""
+    key, data = partition_of(folder.absolute().name), folder.absolute().parent
+    if key is None or not (data / OURS).exists():
+        return []
+    known = Checkpoints(str(data)).of(key, topic_id_in(folder) or bytes(16))
+    segments = sorted(path for path in folder.glob("*.log") if len(path.stem) == 20 and path.stem.isdigit())
+    if not segments:
+        return []
+    rows: list[dict[str, Any]] = []
+    first = int(segments[0].stem)
+    if 0 <= known.begin < first:
+        text = f"offsets {known.begin} to {first - 1} are missing at the log's beginning"
+        rows.append({"file": str(folder / f"{known.begin:020d}.log"), "position": 0, "damage": text})
+    # What wasn't flushed a power cut may have taken.
+    cut = not (data / CLEAN_SHUTDOWN).exists() and last_run(data).boot_id not in (UNKNOWN, boot_id())
+    wanted = known.flushed_end if cut else known.log_end
+    _, end, _, position = corrupt_ranges(str(segments[-1]), int(segments[-1].stem), known.first_dirty < 0)
+    if end < wanted and known.begin < wanted:
+        text = f"offsets {end} to {wanted - 1} are missing at the log's end"
+        rows.append({"file": str(segments[-1]), "position": position, "damage": text})
+    return rows

@@ -1,0 +1,118 @@
+"""A broker whose log lost its beginning or its end while it was down, as a consumer group sees it that had read to the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock.broker.tools.logcommand import command
+from penstock.errors import ErrorCode
+from penstock.pyx.log.checkpoint import OURS, parse_offsets
+from support.asking import end_offset, metadata, produce
+from support.harness import BrokerProcess
+from support.patience import until
+
+TOPIC = "kept"
+RECORDS, AGAIN = 8, 3
+BYTES = 400_000
+"""Two records fit a segment."""
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path / "data", {"log.flush.offset.checkpoint.interval.ms": 100}).start()
+    yield process
+    process.close()
+
+
+def send(broker: BrokerProcess, first: int, count: int) -> None:
+    """Records that say their numbers, one to a batch; all are acknowledged."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "message.max.bytes": 1_000_000})
+    for number in range(first, first + count):
+        producer.produce(TOPIC, b"%08d" % number + os.urandom(BYTES), partition=0)
+        assert producer.flush(WAIT_S) == 0
+
+
+def read(broker: BrokerProcess, count: int) -> list[tuple[int, int]]:
+    """What the group reads next, offsets and numbers, committed."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "error", "enable.auto.commit": False}
+    )
+    try:
+        (where,) = consumer.committed([TopicPartition(TOPIC, 0)], timeout=WAIT_S)
+        consumer.assign([TopicPartition(TOPIC, 0, where.offset if where.offset >= 0 else OFFSET_BEGINNING)])
+        found: list[tuple[int, int]] = []
+        while len(found) < count and (message := consumer.poll(WAIT_S)) is not None:
+            if message.error():
+                raise KafkaException(message.error())
+            value, offset = message.value(), message.offset()
+            assert value is not None and offset is not None
+            found.append((offset, int(value[:8])))
+        consumer.commit(offsets=[TopicPartition(TOPIC, 0, found[-1][0] + 1)], asynchronous=False)
+        return found
+    finally:
+        consumer.close()
+
+
+def segments(broker: BrokerProcess) -> list[Path]:
+    return sorted((broker.data / f"{TOPIC}-0").glob("*.log"))
+
+
+def first_gone(broker: BrokerProcess) -> None:
+    segments(broker)[0].unlink()
+
+
+def last_gone(broker: BrokerProcess) -> None:
+    segments(broker)[-1].unlink()
+
+
+def last_empty(broker: BrokerProcess) -> None:
+    os.truncate(segments(broker)[-1], 0)
+
+
+def cut_at_a_batch(broker: BrokerProcess) -> None:
+    path = segments(broker)[-1]
+    data, ends = path.read_bytes(), [0]
+    while size := int.from_bytes(data[ends[-1] + 8 : ends[-1] + 12], "big"):  # Zeros may follow, of a broker that was killed.
+        ends.append(ends[-1] + 12 + size)
+    os.truncate(path, ends[-2])
+
+
+@pytest.mark.parametrize("ended", ["stopped", "killed"])
+@pytest.mark.parametrize("damage", [first_gone, last_gone, last_empty, cut_at_a_batch])
+def test_a_group_that_read_to_the_end_gets_each_later_record_once(
+    broker: BrokerProcess, damage: Callable[[BrokerProcess], None], ended: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config={"segment.bytes": str(1 << 20)})])[TOPIC].result()
+    send(broker, 0, RECORDS)
+    assert [number for _, number in read(broker, RECORDS)] == list(range(RECORDS))
+    if ended == "killed":
+        ours = broker.data / OURS
+        until(lambda: parse_offsets(ours.read_bytes())[0][TOPIC, 0].log_end == RECORDS, "a checkpoint of all records")
+        broker.kill()
+    else:
+        assert broker.stop() == 0
+    damage(broker)
+    broker.start()
+    assert produce(broker, TOPIC, 1) == ErrorCode.KAFKA_STORAGE_ERROR
+    (partition,) = metadata(broker, TOPIC).topics[0].partitions
+    assert partition.offline_replicas == [0] or partition.error_code
+    said = broker.log_text()
+    assert "can't be opened and is offline" in said and "penstock log accept" in said
+    assert broker.stop() == 0
+    folder = str(broker.data / f"{TOPIC}-0")
+    assert CliRunner().invoke(command, ["verify", folder]).exit_code == 1
+    done = CliRunner().invoke(command, ["accept", "--yes", folder])
+    assert done.exit_code == 0, done.output
+    broker.start()
+    assert end_offset(broker, TOPIC) == RECORDS
+    send(broker, RECORDS, AGAIN)
+    assert read(broker, AGAIN) == [(number, number) for number in range(RECORDS, RECORDS + AGAIN)]
