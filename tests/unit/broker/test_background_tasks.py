@@ -63,7 +63,7 @@ def test_a_timer_that_fails_lets_the_others_come() -> None:
     assert came == ["first", "second"]
 
 
-def kept_by(upkeep: Callable[[str, int, int, bool], Any], configs: dict[str, str] | None = None, **given: int) -> Any:
+def kept_by(upkeep: Callable[[str, int, int, bool, bool], Any], configs: dict[str, str] | None = None, **given: int) -> Any:
     """The context of a broker with one partition; intervals are a minute unless given (`_` for `.`)."""
     intervals = dict.fromkeys(
         (
