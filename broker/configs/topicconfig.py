@@ -4,7 +4,7 @@ A topic's own config wins over the broker's property, which wins over the defaul
 property it is, so that what is described and what the log gets come from one table.
 
 Kept only: the replicas whose replication is throttled (there is none), what belongs to tiered storage, which can't be
-turned on, and to share groups.
+turned on, and to share groups, and the bound of a single record's size where a batch inflates (batches have one).
 
 `internal.segment.bytes` is Kafka's, for tests: it wins over `segment.bytes` and may be below the 1 MiB that this has to have
 at least. It is described only where it is set.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from penstock.broker.configs.properties import HOUR_MS, LONG_MAX, LZ4_LEVEL, SCHEMA, VALIDATE_RECORDS
+from penstock.broker.configs.properties import HOUR_MS, INT_MAX, LONG_MAX, LZ4_LEVEL, SCHEMA, VALIDATE_RECORDS
 from penstock.config import Parser, WholeNumber, parse_bool, parse_int, parse_list
 from penstock.errors import ErrorCode, KafkaError
 from penstock.pyx.log.logconfig import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, check_config
@@ -124,6 +124,10 @@ _OWN: tuple[tuple[str, ConfigType, Parser, Any, str], ...] = (
     ("leader.replication.throttled.replicas", LIST, parse_throttled_replicas, [], "Kept only."),
     ("local.retention.bytes", LONG, parse_int(-2, LONG_MAX), -2, "Kept only: there is no tiered storage."),
     ("local.retention.ms", LONG, parse_int(-2, LONG_MAX), -2, "Kept only: there is no tiered storage."),
+    (
+        "max.decompressed.message.bytes", INT, parse_int(1, INT_MAX - 8), INT_MAX - 8,
+        "Kept only: how far a batch may inflate is bounded, not a record.",
+    ),
     ("remote.copy.lag.bytes", LONG, parse_int(-1, LONG_MAX), -1, "Kept only: there is no tiered storage."),
     ("remote.copy.lag.ms", LONG, parse_int(-1, LONG_MAX), 0, "Kept only: there is no tiered storage."),
     ("remote.log.copy.disable", BOOL, parse_bool, False, "Kept only: there is no tiered storage."),

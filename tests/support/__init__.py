@@ -9,6 +9,7 @@ Processes
 - `spark_cluster`: a standalone Spark cluster with executors in processes of their own
 - `remote_stores`: HDFS and an S3 server
 - `patience`: waiting for what another thread or process makes true
+- `leftovers`: the end of what a test process has started and left behind
 
 Single requests to a broker
 - `asking`: what tests ask a real broker again and again

@@ -260,7 +260,7 @@ def test_operations_are_told_when_asked_for(shared_broker: BrokerProcess, new_to
         topics=topics, include_topic_authorized_operations=True, include_cluster_authorized_operations=True
     )
     answer = ask(shared_broker, request, 9)
-    # The bits that Apache Kafka 4.3.1 answers without an authorizer.
+    # The bits that Apache Kafka 4.4.0 answers without an authorizer.
     assert (answer.topics[0].topic_authorized_operations, answer.cluster_authorized_operations) == (0xDF8, 0x1FA0)
     cluster = ask(shared_broker, wire.DescribeClusterRequest(include_cluster_authorized_operations=True), 2)
     assert cluster.cluster_authorized_operations == 0x1FA0
