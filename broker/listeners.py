@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -140,7 +141,7 @@ def _endpoints(text: str, what: str) -> dict[str, Endpoint]:
         name, separator, rest = one.rpartition("://")
         name = name.upper() if separator else PLAINTEXT
         host, colon, port = rest.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65_535 or not name:
+        if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65_535 or not name:
             raise ConfigError(f"{what} `{one}` is not of the form host:port or NAME://host:port")
         if name in found:
             raise ConfigError(f"{what} `{text}`: the listener `{name}` is there twice")

@@ -28,6 +28,7 @@ from typing import Any
 from penstock import javaproperties, references
 
 Parser = Callable[[str], Any]
+INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
 class ConfigError(ValueError):

@@ -38,7 +38,7 @@ class BackgroundLoop:
             raise RuntimeError("a callback of the client, or one that is closed, cannot wait for it")
         future = self.start(work)
         try:
-            return future.result(timeout_s)
+            return future.result(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
         except BaseException:
             future.cancel()
             raise

@@ -455,7 +455,7 @@ class Producer:
                 if line.open is not None:
                     self._close_batch(line)
             left_s = block_until - time.monotonic()
-            if left_s <= 0 or not self._changed.wait(left_s):
+            if left_s <= 0 or not self._changed.wait(min(left_s, threading.TIMEOUT_MAX)):
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "`buffer.memory` is full")
 
     def _open_batch(self, line: _Line) -> _Batch:

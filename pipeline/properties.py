@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 
 from penstock.config import (
+    INT_MAX,
+    LONG_MAX,
     Config,
     ConfigError,
     Property,
@@ -23,23 +25,23 @@ CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # Kafka's cod
 COMMON = [
     Property("bootstrap.servers", parse_list, [], "host:port pairs to start from, comma separated."),
     Property("client.id", parse_str, "penstock", "Name of this client in the broker's logs and quotas."),
-    Property("request.timeout.ms", parse_int(1), 30_000, "How long one request waits for its answer."),
-    Property("default.api.timeout.ms", parse_int(1), 60_000, "How long a call goes on retrying."),
-    Property("reconnect.backoff.ms", parse_int(0), 50, "First pause before a broker is connected again."),
-    Property("reconnect.backoff.max.ms", parse_int(0), 1_000, "Longest such pause; it doubles up to this."),
-    Property("retry.backoff.ms", parse_int(1), 100, "First pause before a failed request is sent again."),
-    Property("retry.backoff.max.ms", parse_int(1), 1_000, "Longest such pause; it doubles up to this."),
-    Property("metadata.max.age.ms", parse_int(1), 300_000, "Age at which metadata is asked for again."),
-    Property("socket.connection.setup.timeout.ms", parse_int(1), 10_000, "Time for TCP and ApiVersions."),
-    Property("send.buffer.bytes", parse_int(-1), -1, "SO_SNDBUF; -1 leaves it to the system."),
-    Property("receive.buffer.bytes", parse_int(-1), -1, "SO_RCVBUF; -1 leaves it to the system."),
-    Property("connections.max.idle.ms", parse_int(-1), 540_000, "Idle connections are closed; -1 never."),
+    Property("request.timeout.ms", parse_int(1, INT_MAX), 30_000, "How long one request waits for its answer."),
+    Property("default.api.timeout.ms", parse_int(1, INT_MAX), 60_000, "How long a call goes on retrying."),
+    Property("reconnect.backoff.ms", parse_int(0, LONG_MAX), 50, "First pause before a broker is connected again."),
+    Property("reconnect.backoff.max.ms", parse_int(0, LONG_MAX), 1_000, "Longest such pause; it doubles up to this."),
+    Property("retry.backoff.ms", parse_int(1, LONG_MAX), 100, "First pause before a failed request is sent again."),
+    Property("retry.backoff.max.ms", parse_int(1, LONG_MAX), 1_000, "Longest such pause; it doubles up to this."),
+    Property("metadata.max.age.ms", parse_int(1, LONG_MAX), 300_000, "Age at which metadata is asked for again."),
+    Property("socket.connection.setup.timeout.ms", parse_int(1, INT_MAX), 10_000, "Time for TCP and ApiVersions."),
+    Property("send.buffer.bytes", parse_int(-1, INT_MAX), -1, "SO_SNDBUF; -1 leaves it to the system."),
+    Property("receive.buffer.bytes", parse_int(-1, INT_MAX), -1, "SO_RCVBUF; -1 leaves it to the system."),
+    Property("connections.max.idle.ms", parse_int(-1, LONG_MAX), 540_000, "Idle connections are closed; -1 never."),
     Property(
-        "delivery.timeout.ms", parse_int(1), 120_000, "How long a batch or a transaction step is retried."
+        "delivery.timeout.ms", parse_int(1, INT_MAX), 120_000, "How long a batch or a transaction step is retried."
     ),
     Property("max.in.flight.requests.per.connection", parse_int(1, 5), 5, "Batches in flight per partition."),
     Property(
-        "penstock.max.response.bytes", parse_int(1024), 256 << 20, "A longer answer closes its connection."
+        "penstock.max.response.bytes", parse_int(1024, INT_MAX), 256 << 20, "A longer answer closes its connection."
     ),
 ]
 
@@ -72,21 +74,21 @@ PRODUCER = _table(
     _but("client.id", "penstock-producer"),
     Property("allow.auto.create.topics", parse_bool, True, "Whether sending to a topic may create it."),
     Property("acks", parse_choice("all", "-1", "0", "1"), "all", "How many replicas answer for a batch."),
-    Property("batch.size", parse_int(0), 16_384, "Bytes at which a partition's batch is sent."),
-    Property("linger.ms", parse_int(0), 5, "How long a batch waits for more records."),
+    Property("batch.size", parse_int(0, INT_MAX), 16_384, "Bytes at which a partition's batch is sent."),
+    Property("linger.ms", parse_int(0, LONG_MAX), 5, "How long a batch waits for more records."),
     Property("compression.type", parse_choice(*CODECS), "none", "Codec of batches."),
     Property("compression.gzip.level", parse_int(-1, 9), -1, "Level of gzip; -1 is its own default."),
     Property("compression.lz4.level", parse_int(-1, 17), -1, "Level of lz4; -1 is its own default."),
     Property("compression.zstd.level", parse_int(-131_072, 22), -1, "Level of zstd; -1 is ours (3)."),
-    Property("buffer.memory", parse_int(1024), 32 << 20, "Bytes of records that wait; send blocks above it."),
-    Property("max.block.ms", parse_int(0), 60_000, "How long send, flush of buffers and begin may block."),
-    Property("max.request.size", parse_int(1024), 1 << 20, "Largest record, bytes; larger ones raise."),
+    Property("buffer.memory", parse_int(1024, LONG_MAX), 32 << 20, "Bytes of records that wait; send blocks above it."),
+    Property("max.block.ms", parse_int(0, LONG_MAX), 60_000, "How long send, flush of buffers and begin may block."),
+    Property("max.request.size", parse_int(1024, INT_MAX), 1 << 20, "Largest record, bytes; larger ones raise."),
     Property("enable.idempotence", parse_bool, True, "Whether brokers tell retries from new batches."),
     Property(
-        "retries", parse_int(0), 2_147_483_647, "How often a batch is sent again; `delivery.timeout.ms` ends it, too."
+        "retries", parse_int(0, INT_MAX), 2_147_483_647, "How often a batch is sent again; `delivery.timeout.ms` ends it, too."
     ),
     Property("transactional.id", parse_str, None, "Identity of a transactional producer."),
-    Property("transaction.timeout.ms", parse_int(1), 60_000, "Age at which the broker aborts a transaction."),
+    Property("transaction.timeout.ms", parse_int(1, INT_MAX), 60_000, "Age at which the broker aborts a transaction."),
     Property("partitioner.ignore.keys", parse_bool, False, "Spread keyed records as if they had no key."),
     Property(
         "record.id", parse_record_id, None, "Where a record without an id is given one: `key` or `header:NAME`."
@@ -101,23 +103,23 @@ CONSUMER = _table(
     Property(
         "group.instance.id", parse_str, None, "A static member's name: it may restart without rebalance."
     ),
-    Property("session.timeout.ms", parse_int(1), 45_000, "Silence after which a member is dropped."),
-    Property("heartbeat.interval.ms", parse_int(1), 3_000, "Pause between heartbeats."),
-    Property("max.poll.interval.ms", parse_int(1), 300_000, "Without poll for so long the member leaves."),
-    Property("max.poll.records", parse_int(1), 500, "Most records that one poll returns."),
+    Property("session.timeout.ms", parse_int(1, INT_MAX), 45_000, "Silence after which a member is dropped."),
+    Property("heartbeat.interval.ms", parse_int(1, INT_MAX), 3_000, "Pause between heartbeats."),
+    Property("max.poll.interval.ms", parse_int(1, INT_MAX), 300_000, "Without poll for so long the member leaves."),
+    Property("max.poll.records", parse_int(1, INT_MAX), 500, "Most records that one poll returns."),
     Property(
         "auto.offset.reset", parse_choice("earliest", "latest", "none"), "latest", "Start without a position."
     ),
     Property("enable.auto.commit", parse_bool, True, "Whether positions are committed in the background."),
-    Property("auto.commit.interval.ms", parse_int(1), 5_000, "How often they are."),
+    Property("auto.commit.interval.ms", parse_int(1, LONG_MAX), 5_000, "How often they are."),
     Property(
         "isolation.level", parse_choice(*ISOLATION), "read_uncommitted", "Whether aborted records are seen."
     ),
     Property("check.crcs", parse_bool, True, "Whether each batch's CRC32C is checked."),
-    Property("fetch.min.bytes", parse_int(0), 1, "A fetch waits for so many bytes."),
-    Property("fetch.max.bytes", parse_int(1), 50 << 20, "Most bytes of one fetch answer."),
-    Property("max.partition.fetch.bytes", parse_int(1), 1 << 20, "Most bytes of one partition in it."),
-    Property("fetch.max.wait.ms", parse_int(0), 500, "How long a fetch waits for `fetch.min.bytes`."),
+    Property("fetch.min.bytes", parse_int(0, INT_MAX), 1, "A fetch waits for so many bytes."),
+    Property("fetch.max.bytes", parse_int(1, INT_MAX), 50 << 20, "Most bytes of one fetch answer."),
+    Property("max.partition.fetch.bytes", parse_int(1, INT_MAX), 1 << 20, "Most bytes of one partition in it."),
+    Property("fetch.max.wait.ms", parse_int(0, INT_MAX), 500, "How long a fetch waits for `fetch.min.bytes`."),
     Property("partition.assignment.strategy", parse_list, ["range"], "Assignors by name: range, roundrobin."),
 )
 

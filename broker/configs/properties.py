@@ -221,7 +221,7 @@ SCHEMA = Schema(
         Property("auto.create.topics.enable", parse_bool, True, "Create a topic when it is first asked for."),
         Property("delete.topic.enable", parse_bool, True, "Allow topics to be deleted."),
         Property("max.request.partition.size.limit", _INT, 2000, "Most partitions of a DescribeTopicPartitions page."),
-        Property("max.partitions.per.topic", parse_int(1), 100_000, "Most partitions that a topic may have."),
+        Property("max.partitions.per.topic", parse_int(1, INT_MAX), 100_000, "Most partitions that a topic may have."),
         # The log: defaults of the topics' configs.
         Property("log.segment.bytes", _SEGMENT_BYTES, 1 << 30, "Size at which a segment is rolled."),
         Property("log.roll.ms", _POSITIVE, None, "Age at which a segment is rolled; before `.hours`."),

@@ -16,8 +16,12 @@ from penstock.broker.configs.brokerconfig import DYNAMIC, load
 from penstock.broker.configs.groupresource import GROUP_CONFIGS
 from penstock.broker.configs.properties import INT_MAX, LONG_MAX, MIB, SCHEMA
 from penstock.broker.configs.topicconfig import TOPIC_CONFIGS, ConfigType
-from penstock.config import ConfigError, Property, WholeNumber
+from penstock.broker.listeners import plan
+from penstock.config import ConfigError, Property, Schema, WholeNumber
 from penstock.errors import ErrorCode
+from penstock.pipeline import job, properties
+from penstock.pipeline.consumer import Consumer
+from penstock.pipeline.producer import Producer
 from penstock.pyx.record.builder import BatchBuilder
 from penstock.pyx.wire import messages as m
 from support.config_asking import alter, alteration, create, texts
@@ -268,6 +272,50 @@ def test_properties_of_the_start_are_read_or_refused_in_words() -> None:
                 assert name in str(error) or "group." in name, (name, text, error)
             else:
                 assert name in config, (name, text)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, job.SCHEMA, properties.PRODUCER, properties.CONSUMER], ids=lambda one: one.part)
+def test_no_number_is_without_a_bound(schema: Schema) -> None:
+    """What stages and clients hand to requests and to the operating system has a width."""
+    for prop in schema.properties.values():
+        if isinstance(prop.parse, WholeNumber):
+            assert prop.parse.minimum is not None and prop.parse.maximum is not None, prop.name
+            assert -LONG_MAX - 1 <= prop.parse.minimum <= prop.parse.maximum <= LONG_MAX, prop.name
+
+
+# With these at their largest a client would wait for what never comes, or ask for 2 GiB at once.
+TOO_MUCH = ("batch.size", "fetch.min.bytes", "fetch.max.wait.ms", "fetch.max.bytes", "max.partition.fetch.bytes")
+
+
+def test_our_clients_work_with_every_number_at_its_largest(tmp_path: Path) -> None:
+    def largest(schema: Schema) -> dict[str, Any]:
+        numbers = {name: prop.parse for name, prop in schema.properties.items() if isinstance(prop.parse, WholeNumber)}
+        return {name: parse.maximum for name, parse in numbers.items() if name not in TOO_MUCH}
+
+    with broker_with(tmp_path / "data") as broker:
+        with WireConnection(broker.bootstrap, 120) as wire:
+            assert create(wire, {"t": {}}) == [(0, "")]
+        with Producer(broker.bootstrap, **largest(properties.PRODUCER)) as producer:
+            delivery = producer.send("t", b"v", partition=0)
+            producer.flush(60)
+            assert delivery.result(60).offset == 0
+        read = {"auto.offset.reset": "earliest", "heartbeat.interval.ms": INT_MAX - 1}
+        with Consumer(broker.bootstrap, **{**largest(properties.CONSUMER), **read}) as consumer:
+            consumer.assign([("t", 0)])
+            got: list[object] = []
+
+            def read_one() -> bool:
+                got.extend(record.value for record in consumer.poll(1.0))
+                return bool(got)
+
+            until(read_one, "the record")
+    assert got == [b"v"]
+
+
+@pytest.mark.parametrize("port", ["", "x", "70000", "-1", "\u00b2", "\uff11", "9" * 5000])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    with pytest.raises(ConfigError, match="is not of the form host:port"):
+        plan(load(overrides=[f"listeners=PLAINTEXT://127.0.0.1:{port}"]))
 
 
 @pytest.mark.parametrize("end", ["lowest", "highest"])
