@@ -183,7 +183,8 @@ class DataPlane:
         closed_unsupported, closed_unacknowledged, closed_failed, accepts_delayed, accepts_without_descriptor,
         fetch_session_evictions,
         requests, requests_produce, requests_fetch, requests_control, worked, answers_late, bytes_in, bytes_out,
-        produce_batches, produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made, fetch_partitions_asked
+        produce_batches, produce_bytes, produce_errors, fetch_bytes, fetch_errors, fetch_waits, fetch_sessions_made,
+        fetch_partitions_asked
         (those that sessions remember aren't), cold_ranges, stalls.
         """
 
