@@ -175,7 +175,7 @@ CUTS ?= 100
 .PHONY: powercuts
 powercuts: ext
 	$(call install,$(APT_DISKS))
-	PENSTOCK_NO_SKIPS=1 PENSTOCK_CUTS=$(CUTS) $(BIN)/pytest -q --timeout 7200 tests/faults/test_power_cut.py
+	PENSTOCK_NO_SKIPS=1 PENSTOCK_CUTS=$(CUTS) PENSTOCK_SEED=$(SEED) $(BIN)/pytest -q --timeout 7200 tests/faults/test_power_cut.py
 
 # The whole pipeline under kills, pauses, power cuts and what operators have to decide, for SOAK seconds; power cuts need root.
 SOAK ?= 3600
@@ -202,6 +202,12 @@ compat: build
 	@test -n "$(strip $(SUITES))" || { echo "SUITES names no suite"; exit 1; }
 	@failed=""; for suite in $(SUITES); do $(BIN)/python tests/compat/run.py $$suite || failed="$$failed $$suite"; done; \
 	 test -z "$$failed" || { echo "not as they must be:$$failed"; exit 1; }
+
+# All that proves the hard promises, or some of it: `make prove PARTS="faults powercuts"`; tests/PROVED.md says what was last proved when.
+PARTS ?=
+.PHONY: prove
+prove: build
+	$(BIN)/python tests/prove.py $(PARTS)
 
 clean:
 	rm -rf build dist *.egg-info pyx/*.so pyx/*/*.so pyx/wire/messages.py

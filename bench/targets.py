@@ -116,45 +116,47 @@ def _consume(case: str) -> tuple[Bound, ...]:
     )
 
 
-CODECS = ("snappy", "lz4", "zstd")
+# Of what Kafka takes.
+CODECS = {"snappy": 0.32, "lz4": 0.25, "zstd": 0.35}
 
 BROKER_TARGETS = [
     Target(
         "produce CPU s/GB, 1 MB batches, recycled pages",
-        "<= 0.30 x Kafka and <= 0.55 s/GB",
-        (_of_kafka("produce-1m", 0.30), Bound("produce-1m", "cpu_s_per_gb", 0.55)),
+        "<= 0.25 x Kafka and <= 0.40 s/GB",
+        (_of_kafka("produce-1m", 0.25), Bound("produce-1m", "cpu_s_per_gb", 0.40)),
         why="Old segments' pages are freed while the load runs, which the absolute limit (from a log that was overwritten in "
         "place) doesn't know; steps-produce-1m says how much that is.",
     ),
     Target(
         "produce CPU s/GB, 16 KB batches, and 128 KB through librdkafka",
-        "<= 0.30 x Kafka",
-        (_of_kafka("produce-16k", 0.30), _of_kafka("rdkafka-produce-128k", 0.30)),
+        "<= 0.20 x / <= 0.25 x Kafka",
+        (_of_kafka("produce-16k", 0.20), _of_kafka("rdkafka-produce-128k", 0.25)),
         why="librdkafka fills its batches, so that what Kafka takes for a request counts little. Of ours the kernel has more "
         "than four fifths: pwrite, freeing old segments, recv, waits and answers. Kafka makes the same calls. On ext4 each "
         "4 KiB block of a page has a head of its own in memory.",
     ),
     Target(
         "produce CPU s/GB, 128 KB batches of records of 100 B, every record checked",
-        "<= 0.25 x Kafka",
+        "<= 0.25 x Kafka",  # of 1 KiB: the rows above
         (_of_kafka("produce-100b", 0.25),),
     ),
     Target(
         "produce CPU s/GB, compressed batches (snappy, lz4, zstd; every record checked)",
-        "<= 0.45 x Kafka; with penstock.validate.records=headers <= 0.20 x",
+        "<= 0.32 x / <= 0.25 x / <= 0.35 x Kafka; with penstock.validate.records=headers <= 0.20 x",
         (
-            *(_of_kafka(f"produce-{codec}", 0.45) for codec in CODECS),
+            *(_of_kafka(f"produce-{codec}", limit) for codec, limit in CODECS.items()),
             *(_of_kafka(f"produce-{codec}-headers", 0.20) for codec in CODECS),
         ),
-        why="lz4 inflates so fast that Kafka pays least for it.",
+        why="Ours inflates each batch in order to check its records, as Kafka does. Inflating alone is 0.12, 0.10 and 0.26 x "
+        "of what Kafka takes in all; lz4 inflates so fast that Kafka pays least for it.",
     ),
     Target(
         "one record a request, 5 in flight: rate / CPU per request",
-        ">= 2.5 x / <= 0.25 x Kafka, CPU <= 2 x bare ping-pong",
+        ">= 5 x / <= 0.12 x Kafka, CPU <= 1.4 x bare ping-pong",
         (
-            _of_kafka("request-5", 2.5, "requests_per_s", at_least=True),
-            _of_kafka("request-5", 0.25, "cpu_us_per_request"),
-            Bound("request-5", "cpu_us_per_request", 2.0, times=FLOOR),
+            _of_kafka("request-5", 5.0, "requests_per_s", at_least=True),
+            _of_kafka("request-5", 0.12, "cpu_us_per_request"),
+            Bound("request-5", "cpu_us_per_request", 1.4, times=FLOOR),
         ),
     ),
     Target(
@@ -173,16 +175,17 @@ BROKER_TARGETS = [
     ),
     Target(
         "ack p50 / p99 / p99.9 at 2,000 a second",
-        "<= 0.5 x Kafka; p99.9 no worse; beside a busy control plane no more than beside another process of its load",
+        "<= 0.4 x / 0.2 x / 0.1 x Kafka; beside a busy control plane no more than beside another process of its load",
         (
-            _of_kafka("ack-latency", 0.5, "p50_ms"),
-            _of_kafka("ack-latency", 0.5, "p99_ms"),
-            _of_kafka("ack-latency", 1.0, "p999_ms"),
+            _of_kafka("ack-latency", 0.4, "p50_ms"),
+            _of_kafka("ack-latency", 0.2, "p99_ms"),
+            _of_kafka("ack-latency", 0.1, "p999_ms"),
             # No more than beside the floor; a tenth lies between two runs of the same side.
             Bound("ack-latency-busy", "p50_ms", 1.1, times=FLOOR),
             Bound("ack-latency-busy", "p99_ms", 1.1, times=FLOOR),
         ),
-        why="The floor of ack-latency-busy is ours as well, but another broker, in a process of its own, answers the control "
+        why="p50 alone is missed; nobody has looked yet where its 29 us go. "
+        "The floor of ack-latency-busy is ours as well, but another broker, in a process of its own, answers the control "
         "requests: on two cores acks grow by that as much as by the broker's own control plane.",
     ),
     Target(
@@ -206,36 +209,55 @@ BROKER_TARGETS = [
     ),
     Target(
         "exec to first acknowledged produce / in-process broker",
-        "<= 0.7 s / <= 0.3 s",
-        (Bound("start", "start_s", 0.7), Bound("start-in-process", "start_s", 0.3)),
+        "<= 0.25 s / <= 0.03 s",
+        (Bound("start", "start_s", 0.25), Bound("start-in-process", "start_s", 0.03)),
+    ),
+    Target(
+        "100 tests with an in-process broker each",
+        "<= 5 s",
+        (),
+        why="not there: no case runs a hundred tests; start-in-process measures one broker",
     ),
     Target(
         "RSS idle / after load / each idle connection",
-        "<= 60 / <= 120 MiB / <= 8 KiB",
+        "<= 32 / <= 56 MiB / <= 5 KiB",
         (
-            Bound("memory", "rss_idle_mib", 60),
-            Bound("memory", "rss_after_load_mib", 120),
-            Bound("memory", "rss_each_connection_kib", 8),
+            Bound("memory", "rss_idle_mib", 32),
+            Bound("memory", "rss_after_load_mib", 56),
+            Bound("memory", "rss_each_connection_kib", 5),
         ),
+        why="Nobody has looked yet where the memory goes: the bounds before were 60 and 120 MiB.",
     ),
     Target(
         "kill -9 after 2 GB, to first fetch; 1,000 partitions: create, clean restart, restart after kill -9",
-        "<= 1 s; <= 1, <= 1, <= 2 s",
+        "<= 0.5 s; <= 0.5, <= 0.5, <= 0.8 s",
         (
-            Bound("recovery", "to_first_fetch_s", 1),
-            Bound("partitions-1000", "create_and_produce_s", 1),
-            Bound("partitions-1000", "clean_restart_s", 1),
-            Bound("partitions-1000", "restart_after_kill_s", 2),
+            Bound("recovery", "to_first_fetch_s", 0.5),
+            Bound("partitions-1000", "create_and_produce_s", 0.5),
+            Bound("partitions-1000", "clean_restart_s", 0.5),
+            Bound("partitions-1000", "restart_after_kill_s", 0.8),
         ),
     ),
     Target(
         "10,000 partitions, 10,000 groups on one node",
-        "serves; metadata p99 <= 50 ms; RSS <= 500 MiB",
+        "metadata p99 <= 10 ms; RSS <= 150 MiB",
         (
-            Bound("crowd", "metadata_one_p99_ms", 50),
-            Bound("crowd", "metadata_all_p99_ms", 50),
-            Bound("crowd", "rss_mib", 500),
+            Bound("crowd", "metadata_one_p99_ms", 10),
+            Bound("crowd", "metadata_all_p99_ms", 10),
+            Bound("crowd", "rss_mib", 150),
         ),
+    ),
+    Target(
+        "50,000 partitions on one node: restart after kill -9",
+        "<= 10 s",
+        (),
+        why="not there: the largest case has 10,000 partitions and is not killed",
+    ),
+    Target(
+        "one disk of three hung or pulled, beside producers and consumers of the others",
+        "others' p99 <= 1.5 x theirs without it",
+        (),
+        why="not there: tests/faults/test_hung_disk.py shows that the others go on, and measures no p99",
     ),
 ]
 
@@ -244,6 +266,7 @@ PIPELINE_TARGETS = [
         "mirror, 128 KB lz4 batches, exactly once, between the same two Kafka brokers: CPU s/GB of values",
         "<= 1/20 x MirrorMaker 2, tuned and warm",
         (Bound("mirror-128k", "cpu_s_per_gb_copied", 1 / 20, times=MIRROR_MAKER),),
+        why="Nobody has looked yet where the time goes; with 20 KB batches it is the requests, built in Python.",
     ),
     Target(
         "mirror, 20 KB batches, otherwise the same",
@@ -259,25 +282,28 @@ PIPELINE_TARGETS = [
             Bound("mirror-start", "rss_mib", 80),
             Bound("mirror-start", "first_record_s", 0.5),
         ),
+        why="Measured before lanes had a bound on what they hold; later, next to other work, 5.3-5.6 x and 49-73 MiB.",
     ),
     Target(
         "trickle: 100 partitions x 20 records/s: transactions a second; p99 source ack to target read",
-        "<= 1/5 x ours without lingering; <= 150 ms",
+        "<= 1/4 x ours without lingering; <= 250 ms",
         (
-            Bound("mirror-trickle", "transactions_per_s", 0.2, times=WITHOUT),
-            Bound("mirror-trickle", "p99_ms", 150),
+            Bound("mirror-trickle", "transactions_per_s", 0.25, times=WITHOUT),
+            Bound("mirror-trickle", "p99_ms", 250),
         ),
         why="A transaction is of one partition: 100 partitions that linger for 50 ms are up to 2,000 a second, and "
-        "penstock.mirror.transactions.max holds them at 500. So few as a fifth would need several partitions in one.",
+        "penstock.mirror.transactions.max holds them at 500. On a quiet machine that is 0.25 x and 202 ms; on a busy one "
+        "the run without lingering is slower, so that the quotient grows.",
     ),
     Target(
         "dedupe, whole stage (fetch to acknowledged publish and commit), 100 M ids, 0.6 % repeats",
-        ">= 300,000 messages/s a core and >= 0.8 x the stage at 1 M ids; restart after kill -9 <= 5 s + replay",
+        ">= 500,000 messages/s a core and >= 0.8 x the stage at 1 M ids; restart after kill -9 <= 5 s + replay",
         (
-            Bound("dedupe-100m", "messages_per_s_a_core", 300_000, at_least=True),
+            Bound("dedupe-100m", "messages_per_s_a_core", 500_000, at_least=True),
             Bound("dedupe-100m", "messages_per_s_a_core", 0.8, times=WITHOUT, at_least=True),
             Bound("dedupe-100m", "restart_s", 5),
         ),
+        why="A look-up asks the filter of each of some 24 files, which lie in the order of age: most of 6.4 us a message.",
     ),
     Target(
         "id store alone: an unseen id at 1 M / 100 M; bytes an id held / of memory an id in files",
@@ -291,54 +317,105 @@ PIPELINE_TARGETS = [
         why="A place in the hash table has 24 bytes and is used at most by half; an id has a length and a prefix beside it.",
     ),
     Target(
+        "id store alone: an unseen id at 1 G",
+        "<= 1.0 us",
+        (),
+        why="not there: the largest store of a case has 100 M ids",
+    ),
+    Target(
         "penstock.transaction.flush: mirror's MB/s and dedupe's messages/s, ext4 / XFS",
         ">= 0.8 x without it",
         (
             *(Bound(f"mirror-flush-{kind}", "mb_per_s", 0.8, times=WITHOUT, at_least=True) for kind in ("ext4", "xfs")),
             *(Bound(f"dedupe-flush-{kind}", "messages_per_s", 0.8, times=WITHOUT, at_least=True) for kind in ("ext4", "xfs")),
         ),
+        why="Each commit waits for the disk: an fdatasync of 4 KB took 4 ms on the machine that measured it.",
     ),
     Target(
         "audit of one more night after 30",
-        "<= 1/15 x the audit of all 31",
+        "<= 1/25 x the audit of all 31",
         (),
         why="not there: each audit reads the logs whole",
     ),
     Target(
         "consumer, columns / records, CPU a record, 100 B",
-        "<= 1/5 x / <= 1 x confluent-kafka's consume()",
+        "<= 1/8 x / <= 1 x confluent-kafka's consume()",
         (
-            Bound("client-consume-columns", "cpu_us_per_record", 1 / 5, times=CONFLUENT),
+            Bound("client-consume-columns", "cpu_us_per_record", 1 / 8, times=CONFLUENT),
             Bound("client-consume-records", "cpu_us_per_record", 1, times=CONFLUENT),
         ),
         why="A record is an object that Python code makes; confluent-kafka makes its own in C.",
     ),
     Target(
         "producer, columns in / records, CPU a record, 100 B",
-        "<= 1/3 x / <= 1 x confluent-kafka's produce()",
+        "<= 1/4 x / <= 1 x confluent-kafka's produce()",
         (
-            Bound("client-produce-columns", "cpu_us_per_record", 1 / 3, times=CONFLUENT),
+            Bound("client-produce-columns", "cpu_us_per_record", 1 / 4, times=CONFLUENT),
             Bound("client-produce-records", "cpu_us_per_record", 1, times=CONFLUENT),
         ),
         why="A call of `send` is Python from end to end; many records go by `send_many`.",
     ),
     Target(
         "a night of 2,000,000 events, start-up aside: rows/s; all memory",
-        ">= 0.95 x a bare Spark job that reads, parses and writes the same (3 x later); <= 1 x",
+        ">= 3 x a bare Spark job that reads, parses and writes the same; <= 1 x",
         (
-            Bound("night-2m", "rows_per_s", 0.95, times=SPARK, at_least=True),
+            Bound("night-2m", "rows_per_s", 3.0, times=SPARK, at_least=True),
             Bound("night-2m", "all_memory_mib", 1.0, times=SPARK),
         ),
+        why="Nobody has looked yet where the time goes: the bound before was 0.95 x.",
+    ),
+    Target(
+        "the same with the Arrow engine: rows/s",
+        ">= 6 x a bare Spark job",
+        (),
+        why="not there: nights have one engine, Spark's",
     ),
     Target(
         "a night with 1 % rejects",
         "<= 1.1 x the same night without",
         (Bound("night-rejects", "night_s", 1.1, of_case="night-2m"),),
+        why="A job of its own says why each reject is no row; the JVM spends most of that on code that is new to it.",
     ),
     Target(
         "a night of 2,000 events, from the command to the table",
         "<= 1 x a bare Spark job that reads, parses and writes the same",
         (Bound("night-small", "whole_s", 1.0, times=SPARK),),
+    ),
+    Target(
+        "freshness with a period of seconds: ack at a source to readable row, p99; files a day after tidying; CPU at rest",
+        "<= 60 s; <= 8; <= 0.1 core",
+        (),
+        why="not there: a table grows once a night",
+    ),
+    Target(
+        "50 kill -9 at random moments: rows lost / twice",
+        "0 / 0",
+        (),
+        why="not there: no case kills; `make soak` and `make failpoints` do, and judge every row",
+    ),
+    Target(
+        "growth from 8 to 16 partitions under load: lost, twice, out of order by key",
+        "0",
+        (),
+        why="not there: a topic that grows needs a new stage with an empty output",
+    ),
+    Target(
+        "1,000 ids erased from 30 nights, with a receipt",
+        "<= 60 s",
+        (),
+        why="not there: no command erases ids",
+    ),
+    Target(
+        '"complete" said over n planted losses',
+        "0",
+        (),
+        why="not there: no case plants losses; tests/clients/test_audit.py does",
+    ),
+    Target(
+        "`make demo` after set-up",
+        "<= 60 s on 2 cores for 31 nights",
+        (),
+        why="not there: no case runs the demo",
     ),
 ]
 

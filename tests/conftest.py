@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.harness import BrokerProcess, topic_name
 from support.kafka_fixtures import apache_kafka, kafka_as, second_kafka  # noqa: F401  (fixtures)
 
 pytest_plugins = ["support.leftovers"]
+
+# No property is judged by time, neither its examples nor how long Hypothesis takes to make them; a failure prints how to get
+# it again.
+settings.register_profile("penstock", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
 
 # Folders in the order in which their tests start, those with the longest tests first: none of these is to be the last one.
 LONGEST_FIRST = ("spark", "demo", "faults", "deploy", "clients", "pipeline", "compat")

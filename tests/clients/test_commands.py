@@ -299,7 +299,7 @@ def test_members_own_their_partitions(bootstrap: str, run: Run, ask: Ask, topic:
         {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([topic])
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not consumer.assignment() and time.monotonic() < until:
         consumer.poll(0.2)
     (member,) = ask("groups", "describe", group, "--members")

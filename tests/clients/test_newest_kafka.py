@@ -150,7 +150,7 @@ def commit(
 ) -> int:
     """TxnOffsetCommit of offset 3, the topic named as the version wants it: its error."""
     kind = TxnOffsetCommitRequest
-    known = {"topic_id": topic_ids(wire, topic)[topic]} if version >= 6 else {"name": topic}
+    known: dict[str, Any] = {"topic_id": topic_ids(wire, topic)[topic]} if version >= 6 else {"name": topic}
     named = given.pop("named", known)
     part = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=3, committed_metadata="m")
     topics = [kind.TxnOffsetCommitRequestTopic(**named, partitions=[part])]

@@ -32,7 +32,7 @@ from support.harness import BrokerProcess
 TopicPartition = tuple[str, int]
 EARLY = {"auto.offset.reset": "earliest"}
 QUICK_GROUP = {"heartbeat.interval.ms": 100, "session.timeout.ms": 6000, "enable.auto.commit": False}
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture(params=["penstock", pytest.param("kafka", marks=pytest.mark.kafka)])

@@ -57,7 +57,7 @@ def alive(marker: str) -> list[str]:
 def test_a_demo_that_is_told_to_stop_ends_its_parts(tmp_path: Path) -> None:
     out = tmp_path / "out"
     demo = subprocess.Popen(command(out, "--nights", "2"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (out / "mirror.log").exists() and time.monotonic() < deadline:
         assert demo.poll() is None
         time.sleep(0.1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from penstock.pipeline.admin import LATEST, Admin
 from penstock.pipeline.transaction import TransactionalSender
 from support.harness import BrokerProcess
 from support.mirror_world import World, brokers
+from support.patience import until
 from support.stages import StageProcess, write_properties
 
 
@@ -137,15 +137,23 @@ def test_a_ring_whose_two_mirrors_start_at_once(tmp_path: Path, clusters: dict[s
             "penstock.watch.ms": 600_000,
         }
         other = StageProcess("mirror", write_properties(tmp_path / "back.properties", back), "back")
+
+        def copied(partition: int) -> bool:
+            at = w.positions("JFK")[partition]
+            return at is not None and at[0] == 10
+
         try:
             w.mirror.start(await_started=False)
             other.start(await_started=False)
             for stage in (w.mirror, other):
                 stage.wait_for(" started\n")
             w.fill(1)
-            time.sleep(3)
+            until(lambda: "a ring: group" in w.mirror.text() + other.text(), "one of them to see the ring", w.mirror.text)
+            until(lambda: all(copied(p) or f"{w.topic}-{p} is STOPPED" in w.mirror.text() for p in range(2)), "its lanes' ends")
+            # Whatever one of them still had in hand is written once it has stopped.
+            for stage in (w.mirror, other):
+                assert stage.stop() in (0, 1)
             assert max(records(w, clusters["JFK"])) == 10 and max(records(w, clusters["EWR"])) <= 20
-            assert "a ring: group" in w.mirror.text() + other.text()
         finally:
             other.kill()
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import root
+from penstock.pipeline.patience import Patience
 
 COMMANDS = {
     "mirror status": "",
@@ -27,8 +28,14 @@ INCOMPLETE = 3
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-@pytest.mark.timeout(25)  # less than a command's usual patience for one question
-def test_a_cluster_that_hangs_is_left_by_timeout(words: str, tmp_path: Path) -> None:
+def test_a_cluster_that_hangs_is_left_by_timeout(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: set[float] = set()
+
+    def contact_ms(patience: Patience) -> int:
+        asked_for.add(patience.timeout_s)
+        return 300
+
+    monkeypatch.setattr(Patience, "contact_ms", property(contact_ms))
     path = tmp_path / "pipeline.properties"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -41,3 +48,4 @@ def test_a_cluster_that_hangs_is_left_by_timeout(words: str, tmp_path: Path) -> 
         result = CliRunner().invoke(root, asked)
     assert result.exit_code == (INCOMPLETE if words == "etl" else 1), result.output
     assert f"cannot connect to `{address}`: no answer in time" in result.output
+    assert asked_for == {0.3}, "a client was made that waits for as long as usual"

@@ -16,7 +16,10 @@ from support.dataplane import Broker, Peer, batch, forget_all, lead, topic_id
 KNOWN = "frames"
 BATCHES = [batch([b"a"]), batch([b"b", b"c"], codec=1), batch([bytes(20_000)])]
 quick = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    database=None,
 )
 
 names = st.sampled_from([KNOWN, "nowhere", "", "__consumer_offsets", "x" * 300])

@@ -86,7 +86,7 @@ def files(root: Path, topic: str) -> dict[str, bytes]:
     }
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(asked=requests, segment_bytes=st.sampled_from([700, 2000, 1 << 30]), index_bytes=st.sampled_from([24, 1 << 20]))
 def test_together_is_as_one_by_one(
     peer: Peer, asked: list[tuple[int, int, list[tuple[int, bytes]]]], segment_bytes: int, index_bytes: int

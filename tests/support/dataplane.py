@@ -28,7 +28,7 @@ from support.logs import LOGS
 
 M = TypeVar("M", bound=Message)
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 CLOSE = object()
 """What a control function gives back to have the connection closed."""
 

@@ -29,7 +29,7 @@ from support.harness import topic_name
 from support.stages import StageProcess, write_properties
 
 T = TypeVar("T")
-LIMIT_S = 60.0
+LIMIT_S = 150.0
 CODECS = (0, 1, 2, 3, 4)
 QUARANTINE = "penstock.quarantine"
 

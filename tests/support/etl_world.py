@@ -138,7 +138,7 @@ class World:
 
     def _ends(self, admin: AdminClient, topic: str, isolation: IsolationLevel) -> list[int]:
         asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(PARTITIONS)}
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             futures = admin.list_offsets(asked, isolation_level=isolation).values()
             try:

@@ -32,7 +32,7 @@ from support.harness import BrokerProcess, topic_name
 from support.stages import StageProcess, write_properties
 
 T = TypeVar("T")
-LIMIT_S = 60.0
+LIMIT_S = 150.0
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 HEADER_BYTES = 61
 

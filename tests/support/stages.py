@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-LIMIT_S = 60.0
+LIMIT_S = 150.0  # of a wait for what must come, on a machine that does much else
 STARTED = b" started\n"
 
 

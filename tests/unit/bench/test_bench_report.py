@@ -88,7 +88,7 @@ def a_run() -> Run:
 def test_the_markdown_has_targets_reasons_and_linkedins_rows() -> None:
     text = report.markdown(a_run())
     assert "| produce CPU s/GB, 1 MB batches, recycled pages |" in text
-    assert "produce-1m broker CPU s/GB: 0.10 (<= 0.3 x Kafka)" in text
+    assert "produce-1m broker CPU s/GB: 0.10 (<= 0.25 x Kafka)" in text
     assert "| met |" in text and "| not measured |" in text
     assert "memory: not part of this run" in text
     assert "| Single producer thread, no replication | 821,557 records/s (78.3 MB/s) | 900,000 | 300,000 | 0.25 |" in text

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from penstock.broker.process import BrokerProcess
 from support.asking import create
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from penstock import notify
 from penstock.broker.process import BrokerProcess
 from support import faultio
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 def listen(path: Path) -> socket.socket:

@@ -60,7 +60,7 @@ def test_kill_ends_the_process_by_sigkill(specs: str, reached: int) -> None:
 def test_stop_stops_the_process_until_it_is_continued() -> None:
     process = start("test.point=stop@2")
     stat = Path(f"/proc/{process.pid}/stat")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while stat.read_text().rpartition(") ")[2][0] != "T" and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGCONT)

@@ -22,7 +22,7 @@ from penstock.pipeline.transaction import Fenced
 from penstock.pyx.record.rawbatch import RawBatch
 from support.logs import batch
 
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 FENCED = Fenced(ErrorCode.PRODUCER_FENCED, "somebody")
 
 

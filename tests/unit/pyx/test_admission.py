@@ -155,23 +155,26 @@ def test_a_byte_now_and_then_does_not_help() -> None:
 
 
 def test_a_large_request_has_longer() -> None:
-    with Broker(frame_ms=50) as broker, broker.connect() as peer:
-        frame = api_versions(1) + bytes(1 << 20)
+    with Broker(frame_ms=50, threads=1) as broker, broker.connect() as peer, broker.connect() as slow:
+        frame = api_versions(1) + bytes(8 << 20)
         peer.socket.sendall(struct.pack(">i", len(frame)) + frame[:1000])
-        time.sleep(0.5)
+        until(lambda: broker.plane.counters()["bytes_in"] == 1004, "its first bytes")
+        slow.socket.sendall(b"\0")
+        assert slow.has_ended()  # A small one that came later is closed.
         peer.socket.sendall(frame[1000:])
         assert peer.receive()[:4] == struct.pack(">i", 1)
 
 
 def test_requests_that_the_broker_does_not_read_are_not_slow() -> None:
     """A connection whose answers are owed is not read: a frame that stands there in part is no fault of its peer."""
-    with Broker(control=lambda _: None, frame_ms=50) as broker, broker.connect() as peer:
+    with Broker(control=lambda _: None, frame_ms=50, threads=1) as broker, broker.connect() as peer, broker.connect() as slow:
         for _ in range(70):
             peer.send(api_versions(1))
         peer.socket.sendall(struct.pack(">i", 20) + b"\0")
         broker.wait_held(63)
-        time.sleep(0.4)
-        assert broker.plane.counters()["closed_slow_request"] == 0
+        slow.socket.sendall(b"\0")
+        assert slow.has_ended()  # It came later, and its peer is at fault.
+        assert broker.plane.counters()["closed_slow_request"] == 1
         assert peer.is_silent()
 
 

@@ -353,7 +353,7 @@ def test_a_waiting_fetch_whose_client_went_is_forgotten(served: Broker, topic: s
         peer.send(encode_request(fetch(topic, 0, 12, max_wait_ms=2**31 - 1), 12, 1, "c"))
         assert peer.is_silent()
         peer.reset()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while served.plane.counters()["connections"] > before:
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -392,7 +392,7 @@ def test_many_waiters_are_served(served: Broker, topic: str) -> None:
     peers = [served.connect() for _ in range(300)]
     for peer in peers:
         peer.send(encode_request(fetch(topic, 0, 12, max_wait_ms=LONG_MS), 12, 1, "c"))
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     began = served.plane.counters()
     while served.plane.counters()["requests_fetch"] < began["requests_fetch"] and time.monotonic() < end:
         time.sleep(0.005)

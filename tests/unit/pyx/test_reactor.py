@@ -22,6 +22,11 @@ from support.dataplane import CLOSE, TIMEOUT_S, Broker, Peer, api_versions, echo
 from support.logs import LOGS
 from support.patience import until
 
+IS_ALIVE = 99  # the correlation id of `Broker.is_alive`
+# So many questions of others that the only network thread answers one after the other: between two of them each connection has
+# had a turn, so that one that would still be read has been.
+TURNS = 30
+
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Broker]:
@@ -150,17 +155,22 @@ def test_answers_given_in_another_order_leave_in_order() -> None:
 
 
 def test_a_connection_holds_a_bounded_number_of_unanswered_requests() -> None:
-    with Broker(lambda request: None) as served, served.connect() as peer:
-        peer.socket.sendall(b"".join(framed(api_versions(n)) for n in range(500)))
+    def control(request: Request) -> bytes | None:
+        return echo(request) if request.correlation_id == IS_ALIVE else None
+
+    with Broker(control, threads=1) as served, served.connect() as peer:
+        numbers = list(range(1000, 1500))
+        peer.socket.sendall(b"".join(framed(api_versions(n)) for n in numbers))
         served.wait_held(60)
-        time.sleep(0.1)
+        for _ in range(TURNS):
+            assert served.is_alive()
         assert len(served.held) < 64
         answered = 0
         while answered < 500:
             for request in served.wait_held(answered + 1)[answered:]:
                 served.plane.answer(request.token, echo(request))
                 answered += 1
-        assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(500)] == list(range(500))
+        assert [struct.unpack(">i", peer.receive()[:4])[0] for _ in range(500)] == numbers
 
 
 def test_unanswered_requests_hold_a_bounded_number_of_bytes() -> None:
@@ -273,12 +283,16 @@ def test_the_control_queue_is_bounded() -> None:
 
 
 def test_a_slow_reader_is_not_read_from() -> None:
-    large = Broker(lambda request: request.frame[4:8] + bytes(400_000))
-    with large as served, served.connect(receive_buffer=4096) as peer:
-        peer.socket.sendall(b"".join(framed(api_versions(n)) for n in range(300)))
-        time.sleep(0.3)
-        assert served.plane.counters()["requests"] < 200
-        for n in range(300):
+    def control(request: Request) -> bytes:
+        return request.frame[4:8] + bytes(0 if request.correlation_id == IS_ALIVE else 400_000)
+
+    with Broker(control, threads=1) as served, served.connect(receive_buffer=4096) as peer:
+        peer.socket.sendall(b"".join(framed(api_versions(n)) for n in range(1000, 1300)))
+        until(lambda: served.plane.counters()["requests"] > 0, "the first request")
+        for _ in range(TURNS):
+            assert served.is_alive()
+        assert served.plane.counters()["requests"] - TURNS < 200
+        for n in range(1000, 1300):
             assert peer.receive()[:4] == struct.pack(">i", n)
 
 
