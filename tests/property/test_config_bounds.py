@@ -296,7 +296,7 @@ def test_our_clients_work_with_every_number_at_its_largest(tmp_path: Path) -> No
         with WireConnection(broker.bootstrap, 120) as wire:
             assert create(wire, {"t": {}}) == [(0, "")]
         with Producer(broker.bootstrap, **largest(properties.PRODUCER)) as producer:
-            delivery = producer.send("t", b"v", partition=0)
+            delivery = producer.send("t", value=b"v", partition=0)
             producer.flush(60)
             assert delivery.result(60).offset == 0
         read = {"auto.offset.reset": "earliest", "heartbeat.interval.ms": INT_MAX - 1}
