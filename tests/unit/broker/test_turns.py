@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +15,13 @@ from penstock.broker import Broker, turns
 from penstock.broker.api import describe_configs
 from penstock.broker.configs.brokerconfig import load
 from penstock.broker.context import Call
+from penstock.broker.logs.folder import CLEAN_SHUTDOWN
 from penstock.broker.resources import BROKER
 from penstock.pyx.wire import messages
-from support.harness import WireConnection
+from penstock.pyx.wire.header import encode_request
+from support.asking import create, end_offset
+from support.dataplane import Peer, batch, produce
+from support.harness import BrokerProcess, WireConnection
 
 MANY = 40
 Asked = messages.DescribeConfigsRequest.DescribeConfigsResource
@@ -66,3 +72,26 @@ def test_what_is_named_often_is_told_once(connection: WireConnection) -> None:
     producers = messages.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0] * MANY)
     (answer,) = connection.ask(messages.DescribeProducersRequest(topics=[producers] * 2), 0).topics
     assert len(answer.partitions) == 1
+
+
+def test_a_stop_does_not_wait_for_the_expensive_requests_that_have_come(broker: BrokerProcess) -> None:
+    """Two connections have sent 32 produces each, every one of which a thread needs long for."""
+    pipelined = 32
+    expensive = batch([bytes(60 << 20)], codec=1)
+    create(broker, "expensive")
+    port = int(broker.bootstrap.rpartition(":")[2])
+    frames = [encode_request(produce("expensive", expensive, 9), 9, number, "c") for number in range(pipelined)]
+    with Peer(port) as first, Peer(port) as second:
+        for peer in (first, second):
+            peer.send_all(frames)
+        first.receive()
+        answered = 1
+        broker.signal(signal.SIGTERM)
+        assert broker._reap() == 0
+        assert (broker.data / CLEAN_SHUTDOWN).exists()
+        for peer in (first, second):
+            with contextlib.suppress(EOFError, ConnectionResetError):
+                while peer.receive():
+                    answered += 1
+    broker.start()
+    assert answered <= end_offset(broker, "expensive") < 2 * pipelined
