@@ -292,7 +292,8 @@ class Checkpoints:
 
     def carry(self, key: Key, other: Checkpoints) -> bool:
         """Take what another folder knows of a partition that moves here, and nothing that was known of it before. Whether more
-        has changed by it than the recovery point, of which an older one is as good: then it has to be written."""
+        has changed by it than the recovery point and the ends of its last appends, of which older ones are as good: then it
+        has to be written."""
         with other._lock:
             known = other._offsets.get(key)
         with self._lock:
@@ -303,7 +304,8 @@ class Checkpoints:
                 self._put(key, known)
         if known is None or before is None:
             return known is not before
-        return known._replace(recovery_point=before.recovery_point) != before
+        grown = {"recovery_point": before.recovery_point, "log_end": before.log_end, "flushed_end": before.flushed_end}
+        return known._replace(**grown) != before
 
     def drop(self, key: Key) -> None:
         """Forget a partition that was deleted."""

@@ -111,6 +111,19 @@ def test_what_moves_replaces_an_older_line_of_its_name(tmp_path: Path) -> None:
     assert there.of(KEY, TOPIC_ID) == Offsets(None)
 
 
+def test_what_moves_is_written_again_if_a_crash_must_not_forget_it(tmp_path: Path) -> None:
+    """An older end is as good, an older beginning would be missed."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    here, there = Checkpoints(str(tmp_path / "a")), Checkpoints(str(tmp_path / "b"))
+    here.put(KEY, TOPIC_ID, 7, 0, 0, 9, 7)
+    assert there.carry(KEY, here)
+    here.put(KEY, TOPIC_ID, 9, 0, 0, 12, 11)
+    assert not there.carry(KEY, here)
+    here.put(KEY, TOPIC_ID, 9, 0, 5, 12, 11)
+    assert there.carry(KEY, here)
+
+
 @pytest.mark.parametrize("written", [(), (STARTS,), (STARTS, RECOVERY_POINTS), KAFKAS])
 def test_a_kill_between_the_files_is_neither_seen_nor_said(
     tmp_path: Path, written: tuple[str, ...], caplog: pytest.LogCaptureFixture
