@@ -304,8 +304,8 @@ class Checkpoints:
                 self._put(key, known)
         if known is None or before is None:
             return known is not before
-        grown = {"recovery_point": before.recovery_point, "log_end": before.log_end, "flushed_end": before.flushed_end}
-        return known._replace(**grown) != before
+        point, end, flushed = before.recovery_point, before.log_end, before.flushed_end
+        return known._replace(recovery_point=point, log_end=end, flushed_end=flushed) != before
 
     def drop(self, key: Key) -> None:
         """Forget a partition that was deleted."""
