@@ -56,7 +56,7 @@ cdef int32_t partition_index(Partition* p) noexcept nogil
 # May change while the reference is held (a new lead() with a higher epoch).
 cdef int32_t partition_leader_epoch(Partition* p) noexcept nogil
 
-# --- moves between log folders --------------------------------------------------------------------------------
+# --- moves between log folders ------------------------------------------------------------------------------
 # A partition is held while its move is being finished. A network thread then keeps a produce or a fetch where it is,
 # with nothing done, until the wake hook is called with all reactors. A move waits for those that have entered before.
 # Whether it is held. The caller has entered in any case, and has to leave when its append is over.

@@ -59,8 +59,9 @@ def frame(
     records = batch(
         [b"x"], producer_id=producer, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
     )
-    named = {"transactional_id": "t"} if transactional else {}
-    return encode_request(produce(name, records, version, **named), version, sequence, "test")
+    request = produce(name, records, version)
+    request.transactional_id = "t" if transactional else None
+    return encode_request(request, version, sequence, "test")
 
 
 def answers(peer: Peer, version: int, count: int) -> list[int]:
